@@ -1,0 +1,446 @@
+/*
+ * coupler/distributed_backend.h: the C interface between Coupler and a backend.
+ *
+ * A backend is a shared library that exports one function,
+ * coupler_distributed_backend_v1, which returns a pointer to a static
+ * DistributedBackend table. The host (libcoupler, the coupler program, or
+ * anybody's own program) loads the library, asks it whether it can work here
+ * (probe), and creates communicators from it (create). Everything that moves
+ * bytes goes through one function, submit, so that a wrapper wraps one
+ * function. See docs/write-a-plugin.md for a walk-through.
+ *
+ * Conventions of this file
+ *  - C11, stdint.h and stddef.h only. The layout has no implicit padding.
+ *  - Every struct that crosses begins with struct_size, set by whoever fills
+ *    the struct in to sizeof the struct *as it was compiled*. A reader must
+ *    look at a field only where DB_HAS() says it is there.
+ *  - Append only. A zero or NULL in a field that is newer than you means the
+ *    behaviour from before that field existed.
+ *  - [any-thread]   may be called at any time from any thread.
+ *    [comm-serial]  the caller makes sure that calls on one communicator do
+ *                   not overlap; different communicators are independent.
+ *  - No exception and no longjmp crosses a function of this file.
+ *  - The host never unloads a backend.
+ *  - Strings are UTF-8, end in a zero byte, and belong to whoever passed
+ *    them; a callee that wants to keep one copies it. Static tables and the
+ *    strings in them live as long as the process.
+ *
+ * Life of a communicator: ACTIVE -> FAILED -> (abort) ABORTED -> destroyed.
+ * An error that carries DB_ERROR_COMM_DEAD makes it FAILED: from then on only
+ * async_error, abort and destroy (and release of what is pending) are legal;
+ * anything else returns DB_ERR_ABORTED or the first error again. A timeout is
+ * local knowledge and kills the communicator.
+ */
+#ifndef COUPLER_DISTRIBUTED_BACKEND_H_
+#define COUPLER_DISTRIBUTED_BACKEND_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this header. While major is 0 a minor may still break; the
+ * history is in api/CHANGELOG.md. A major version has its own entry symbol
+ * (0.x and 1.x share ..._v1). */
+#define DB_ABI_MAJOR 0u
+#define DB_ABI_MINOR 1u
+
+#define DB_ENTRY_SYMBOL "coupler_distributed_backend_v1"
+
+/* Put before the definition of the entry function; build everything else with
+ * -fvisibility=hidden, so that it is the only symbol the library exports. */
+#define DB_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether *p, filled in by somebody else, is long enough to hold a field. */
+#define DB_HAS(p, type, field) \
+  ((p)->struct_size >= offsetof(type, field) + sizeof(((type *)0)->field))
+
+/* ---- Numbers. They are stored in int32_t fields; new ones are appended. -- */
+
+typedef int32_t db_status;
+enum {
+  DB_OK = 0,
+  DB_IN_PROGRESS = 1,           /* not an error: the request is not complete */
+  DB_ERR_INVALID_ARGUMENT = -1, /* the caller's mistake, seen locally */
+  DB_ERR_UNSUPPORTED = -2,      /* this backend never does that */
+  DB_ERR_TIMEOUT = -3,   /* the deadline passed; kills the communicator */
+  DB_ERR_ABORTED = -4,   /* abort was called, or an earlier error stands */
+  DB_ERR_PEER_LOST = -5, /* failed_rank died or its connection broke */
+  DB_ERR_NOT_FOUND = -6, /* a store key, a file, a device */
+  DB_ERR_NO_MEMORY = -7,
+  DB_ERR_SYSTEM = -8,          /* the operating system; native_code = errno */
+  DB_ERR_INTERNAL = -9,        /* a bug in the backend or its library */
+  DB_ERR_UNKNOWN_OPTION = -10, /* message names it and the options there are */
+  DB_ERR_BUFFER_TOO_SMALL = -11, /* the size needed was written back */
+  DB_ERR_MISMATCH = -12 /* ranks disagreed on operation, type or size */
+};
+
+/* DLPack (code, bits) in brackets. DB_BOOL is one byte, 0 or 1. The fp8 types
+ * are moved by every transport and reduced only where supports() says so. */
+typedef int32_t db_dtype;
+enum {
+  DB_I8 = 1,    /* (int, 8) */
+  DB_U8 = 2,    /* (uint, 8) */
+  DB_I16 = 3,   /* (int, 16) */
+  DB_U16 = 4,   /* (uint, 16) */
+  DB_I32 = 5,   /* (int, 32) */
+  DB_U32 = 6,   /* (uint, 32) */
+  DB_I64 = 7,   /* (int, 64) */
+  DB_U64 = 8,   /* (uint, 64) */
+  DB_F16 = 9,   /* (float, 16) */
+  DB_BF16 = 10, /* (bfloat, 16) */
+  DB_F32 = 11,  /* (float, 32) */
+  DB_F64 = 12,  /* (float, 64) */
+  DB_BOOL = 13, /* (bool, 8) */
+  DB_F8_E4M3FN = 14,
+  DB_F8_E5M2 = 15
+};
+
+/* Integers wrap around. f16 and bf16 are combined in f32 and rounded to
+ * nearest-even, at each step or once at the end. On DB_BOOL: SUM and MAX are
+ * "or", PROD and MIN are "and", the bitwise ones act on 0/1, AVG and
+ * PREMUL_SUM are not defined. AVG and PREMUL_SUM are defined on floating
+ * types, AVG on integers truncates toward zero. The bitwise ones are defined
+ * on integers and DB_BOOL. */
+typedef int32_t db_reduce;
+enum {
+  DB_SUM = 1,
+  DB_PROD = 2,
+  DB_MIN = 3,
+  DB_MAX = 4,
+  DB_AVG = 5,        /* sum / number of ranks */
+  DB_PREMUL_SUM = 6, /* sum of scale * contribution, scale from db_op.scale */
+  DB_BAND = 7,
+  DB_BOR = 8,
+  DB_BXOR = 9
+};
+
+/* What db_op.kind may be; the buffers of each are described at db_op. */
+typedef int32_t db_kind;
+enum {
+  DB_ALL_REDUCE = 1,
+  DB_BROADCAST = 2,
+  DB_REDUCE = 3,
+  DB_ALL_GATHER = 4,
+  DB_ALL_GATHER_V = 5,
+  DB_REDUCE_SCATTER = 6,
+  DB_REDUCE_SCATTER_V = 7,
+  DB_ALL_TO_ALL = 8,
+  DB_ALL_TO_ALL_V = 9,
+  DB_GATHER = 10,
+  DB_SCATTER = 11,
+  DB_BARRIER = 12,
+  DB_SEND = 13,
+  DB_RECV = 14
+};
+
+typedef int32_t db_memory;
+enum { DB_MEMORY_HOST = 1, DB_MEMORY_HOST_PINNED = 2, DB_MEMORY_CUDA = 3 };
+
+typedef int32_t db_severity;
+enum {
+  DB_LOG_TRACE = 0,
+  DB_LOG_DEBUG = 1,
+  DB_LOG_INFO = 2,
+  DB_LOG_WARNING = 3,
+  DB_LOG_ERROR = 4
+};
+
+/* ---- Errors -------------------------------------------------------------- */
+
+/* Flags of db_error. */
+enum {
+  DB_ERROR_RETRYABLE = 1u << 0, /* the same call may succeed later */
+  DB_ERROR_COMM_DEAD = 1u << 1, /* the communicator is FAILED from now on */
+  DB_ERROR_REMOTE = 1u << 2     /* another rank noticed it first */
+};
+
+/* Filled in by the callee when it returns a negative status; left alone
+ * otherwise. The caller owns every byte, the message buffer included, so
+ * nobody frees anything and any thread may use its own. A db_error * argument
+ * may be NULL: then only the status is returned. */
+typedef struct db_error {
+  uint64_t struct_size;
+  db_status code;
+  int32_t native_code; /* errno, MPI error class, ncclResult_t; 0: none */
+  int32_t failed_rank; /* the rank at fault, -1: unknown or nobody's */
+  uint32_t flags;      /* DB_ERROR_* */
+  char *message;       /* caller's buffer or NULL; always ends in a zero byte */
+  uint64_t message_capacity;
+} db_error;
+
+/* ---- Options ------------------------------------------------------------- */
+
+typedef int32_t db_option_type;
+enum {
+  DB_OPTION_STRING = 1,
+  DB_OPTION_I64 = 2,
+  DB_OPTION_F64 = 3,
+  DB_OPTION_BOOL = 4
+};
+
+/* One option. As a default (default_options) it also documents itself. In
+ * arrays the elements are pointers, so that the struct may grow. */
+typedef struct db_option {
+  uint64_t struct_size;
+  const char *key; /* dotted below the plugin's table: "pair.mode" */
+  db_option_type type;
+  int32_t boolean; /* 0 or 1 */
+  int64_t i64;
+  double f64;
+  const char *string;
+  const char *description; /* one sentence, in defaults; else NULL */
+} db_option;
+
+/* ---- What the host gives ------------------------------------------------- */
+
+/* A key-value store that all ranks of one communicator see, for bootstrap.
+ * Keys are already prefixed per communicator: choose any. Keys are at most
+ * 1,024 bytes, values 8 MiB. Valid until the communicator is destroyed. Every
+ * function is [any-thread]. timeout_ns: 0 asks once, negative means the
+ * communicator's default timeout. */
+typedef struct db_store {
+  uint64_t struct_size;
+  void *context;
+  db_status (*set)(void *context, const char *key, const void *value,
+                   uint64_t size, db_error *error);
+  /* Waits until the key is set. *size: in, the room at value; out, the bytes
+   * of the value. Too little room: DB_ERR_BUFFER_TOO_SMALL, nothing copied. */
+  db_status (*get)(void *context, const char *key, void *value, uint64_t *size,
+                   int64_t timeout_ns, db_error *error);
+  /* Adds delta to the number under key (absent: 0) and returns the sum. Such
+   * keys are apart from those of set and get. */
+  db_status (*add)(void *context, const char *key, int64_t delta,
+                   int64_t *result, db_error *error);
+} db_store;
+
+/* Valid for the whole process. Every function is [any-thread]. */
+typedef struct db_host {
+  uint64_t struct_size;
+  uint32_t abi_major, abi_minor; /* of the host */
+  void *context;
+  void (*log)(void *context, db_severity severity, const char *component,
+              const char *message);
+  /* Extensions of the host by id, NULL where unknown. May be NULL. */
+  const void *(*get_extension)(void *context, const char *id);
+} db_host;
+
+/* ---- Operations ---------------------------------------------------------- */
+
+/* Flags of db_op. */
+enum {
+  /* The caller is going to wait at once: the backend may run the operation
+   * inside submit on the calling thread, which saves a thread hop. */
+  DB_OP_BLOCKING = 1u << 0
+};
+
+/*
+ * One collective or point-to-point operation. W is the number of ranks, r this
+ * rank, root the rank in root_or_peer. Counts are in elements of dtype.
+ *
+ * kind             send                     recv                   count
+ * ALL_REDUCE       count                    count                  same
+ * everywhere BROADCAST        count on root            count same everywhere
+ * REDUCE           count                    count on root          same
+ * everywhere ALL_GATHER       count                    W*count, by rank same
+ * everywhere ALL_GATHER_V     recv_counts[r]           sum(recv_counts)       -
+ * REDUCE_SCATTER   W*count, by rank         count                  same
+ * everywhere REDUCE_SCATTER_V sum(recv_counts)         recv_counts[r]         -
+ * ALL_TO_ALL       W*count, by receiver     W*count, by sender     same
+ * everywhere ALL_TO_ALL_V     sum(send_counts)         sum(recv_counts)       -
+ * GATHER           count                    W*count on root        same
+ * everywhere SCATTER          W*count on root          count same everywhere
+ * BARRIER          -                        -                      0
+ * SEND             count to root_or_peer    -                      as the
+ * receiver's RECV             -                        count from it as the
+ * sender's
+ *
+ * recv_counts and send_counts hold W numbers; the V kinds that give one array
+ * need the same array on every rank. Parts lie back to back in rank order.
+ *
+ * In place. ALL_REDUCE, BROADCAST and REDUCE: send == recv. ALL_GATHER(_V) and
+ * GATHER: send is this rank's part of recv. REDUCE_SCATTER(_V) and SCATTER:
+ * recv is this rank's part of send. ALL_TO_ALL(_V): send == recv, and for the
+ * V kind both count arrays equal. Otherwise the buffers must not overlap.
+ * Where a rank has no send (or recv) in the table the pointer is ignored. A
+ * pointer may be NULL where its length is zero.
+ *
+ * Buffers must be aligned to the size of dtype and stay valid and untouched
+ * (send: unchanged) until the request is complete. The struct itself and the
+ * count arrays are read during submit only.
+ */
+typedef struct db_op {
+  uint64_t struct_size;
+  db_kind kind;
+  db_dtype dtype;
+  db_reduce reduce;     /* the reducing kinds; else 0 */
+  int32_t root_or_peer; /* rank; else 0 */
+  const void *send;
+  void *recv;
+  uint64_t count;
+  const uint64_t *send_counts; /* V kinds, else NULL */
+  const uint64_t *recv_counts;
+  db_memory memory;   /* of both buffers */
+  int32_t tag;        /* SEND and RECV: matched exactly; 0 .. 2^15 - 1 */
+  uint64_t flags;     /* DB_OP_* */
+  void *stream;       /* cudaStream_t that produced send; NULL on the host */
+  int64_t timeout_ns; /* from submit; 0: the communicator's default */
+  double scale;       /* PREMUL_SUM */
+} db_op;
+
+/* Opaque; made by submit, owned by the backend, given back by release. */
+typedef struct db_request db_request;
+
+typedef struct db_communicator db_communicator;
+
+/* The functions of a communicator. All are required unless marked optional.
+ * The table and the communicator are made by create and live until destroy. */
+typedef struct db_communicator_functions {
+  uint64_t struct_size;
+
+  /* [any-thread] *score = 0: op is not supported (and submit would refuse it
+   * with DB_ERR_UNSUPPORTED), 1: it is, higher: natively fast. Looks at kind,
+   * dtype, reduce, memory and count only. Exact, and the same on every rank. */
+  db_status (*supports)(const db_communicator *, const db_op *op,
+                        int32_t *score);
+
+  /* [comm-serial] Starts op. Operations of one communicator start in the order
+   * of submit, which must be the same on every rank (SEND and RECV: the same
+   * between the two). May block only with DB_OP_BLOCKING.
+   *  - DB_OK: already complete, *request = NULL.
+   *  - DB_IN_PROGRESS: *request is to be waited for and released.
+   *  - negative: nothing was started, *request = NULL. */
+  db_status (*submit)(db_communicator *, const db_op *op, db_request **request,
+                      db_error *error);
+
+  /* [any-thread] Never blocks. DB_OK, DB_IN_PROGRESS, or the error the
+   * operation ended in (again at every call). */
+  db_status (*test)(db_request *, db_error *error);
+
+  /* [any-thread] Blocks the calling thread until the request is complete, or
+   * timeout_ns have passed (negative: the operation's own deadline rules), then
+   * DB_ERR_TIMEOUT without harm to the operation. */
+  db_status (*wait_host)(db_request *, int64_t timeout_ns, db_error *error);
+
+  /* [any-thread] Optional (NULL: host memory only). Makes work submitted later
+   * to stream (cudaStream_t) wait for the request; returns at once. */
+  db_status (*wait_stream)(db_request *, void *stream, db_error *error);
+
+  /* [any-thread] Gives the request back, exactly once, at any time: the
+   * operation goes on and its buffers must stay valid until it is complete. */
+  void (*release)(db_request *);
+
+  /* [comm-serial] Optional (NULL: no DB_CAP_SPLIT). Collective over all ranks
+   * of the communicator. Ranks with the same color >= 0 form a communicator,
+   * ranked by key, then by old rank; a negative color gets none
+   * (*result = NULL). Blocks up to the default timeout. The result is
+   * independent of the parent and may outlive it. */
+  db_status (*split)(db_communicator *, int32_t color, int32_t key,
+                     db_communicator **result, db_error *error);
+
+  /* [any-thread] DB_OK, or the error that made the communicator FAILED. */
+  db_status (*async_error)(const db_communicator *, db_error *error);
+
+  /* [any-thread] Never blocks. With DB_CAP_ABORT every pending wait ends with
+   * DB_ERR_ABORTED in bounded time; without, DB_ERR_UNSUPPORTED. */
+  db_status (*abort)(db_communicator *);
+
+  /* [comm-serial] Ends pending operations (as abort does), joins the backend's
+   * threads and frees the communicator. Not collective: peers may be gone. No
+   * callback into the host happens after it returns. Requests must have been
+   * released. */
+  void (*destroy)(db_communicator *);
+
+  /* [any-thread] Optional. Extensions by id, NULL where unknown. A wrapper
+   * must not pass on extensions of its base that it does not itself wrap. */
+  const void *(*get_extension)(const db_communicator *, const char *id);
+} db_communicator_functions;
+
+/* Backends embed this as the first member of their own struct. */
+struct db_communicator {
+  uint64_t struct_size; /* of this struct, not of the backend's own */
+  const db_communicator_functions *functions;
+  int32_t rank;
+  int32_t size;
+};
+
+/* A borrowed base communicator of a wrapper or sharding plugin. */
+typedef struct db_base {
+  uint64_t struct_size;
+  const char *role; /* "world" */
+  db_communicator *communicator;
+} db_base;
+
+typedef struct db_communicator_params {
+  uint64_t struct_size;
+  const db_host *host;
+  const db_store *store;           /* NULL where size is 1 */
+  const db_option *const *options; /* what the user set; valid during create */
+  uint64_t option_count;
+  int32_t rank;
+  int32_t size;
+  int32_t local_rank; /* among the ranks of this machine */
+  int32_t local_size;
+  int32_t device_index; /* -1: no device */
+  db_memory memory;     /* what the caller mostly uses: may steer set-up */
+  int64_t default_timeout_ns; /* > 0 */
+  /* Where listening sockets go: an interface name or address; NULL: loopback.
+   */
+  const char *interface_name;
+  const db_base *const *bases; /* outlive the result; see DB_CAP_NEEDS_BASE */
+  uint64_t base_count;
+} db_communicator_params;
+
+/* Coarse capabilities; supports() is exact. */
+enum {
+  DB_CAP_ABORT = 1u << 0, /* abort ends pending operations */
+  DB_CAP_SPLIT = 1u << 1,
+  DB_CAP_STREAM_ORDERED = 1u << 2, /* wait_stream works, submit never blocks */
+  DB_CAP_HOST_MEMORY = 1u << 3,
+  DB_CAP_CUDA_MEMORY = 1u << 4,
+  DB_CAP_NEEDS_BASE = 1u << 5,      /* a wrapper or sharding plugin */
+  DB_CAP_NEEDS_MPI_LAUNCH = 1u << 6 /* processes must be started by mpirun */
+};
+
+/* ---- What a backend exports ---------------------------------------------- */
+
+/* Static and constant. Loading the library and calling the entry function
+ * allocate nothing and do no I/O. */
+typedef struct DistributedBackend {
+  uint64_t struct_size;
+  uint32_t abi_major; /* DB_ABI_MAJOR and DB_ABI_MINOR as compiled */
+  uint32_t abi_minor;
+  const char *name;        /* what backend.use calls it: "gloo_cpu" */
+  const char *version;     /* of the plugin: "0.1.0" */
+  const char *description; /* one sentence */
+  uint64_t capabilities;   /* DB_CAP_* */
+
+  /* [any-thread] Can it work in this process on this machine? *score = 0: no;
+   * higher is preferred by "auto". reason (caller's buffer) always says why,
+   * or what was found ("Open MPI 4.1.4"). Cheap: no communication. */
+  db_status (*probe)(const db_host *host, int32_t *score, char *reason,
+                     uint64_t reason_capacity);
+
+  /* [any-thread] Every option the plugin knows, with its default. */
+  const db_option *const *(*default_options)(uint64_t *count);
+
+  /* [any-thread] Collective: every rank calls it with the same size and
+   * options. Blocks until the ranks are connected or the default timeout has
+   * passed. Unknown or mistyped options: DB_ERR_UNKNOWN_OPTION or
+   * DB_ERR_INVALID_ARGUMENT before anything else happens. */
+  db_status (*create)(const db_communicator_params *params,
+                      db_communicator **result, db_error *error);
+
+  /* [any-thread] Optional. Extensions by id, NULL where unknown. */
+  const void *(*get_extension)(const char *id);
+} DistributedBackend;
+
+typedef const DistributedBackend *(*db_entry_function)(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* COUPLER_DISTRIBUTED_BACKEND_H_ */

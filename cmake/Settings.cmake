@@ -1,0 +1,43 @@
+# Compiler settings shared by all targets: language, warnings, sanitizers, ccache, linker.
+# coupler_settings(target) applies them.
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(COUPLER_CCACHE ccache)
+if(COUPLER_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${COUPLER_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${COUPLER_CCACHE})
+endif()
+find_program(COUPLER_MOLD mold)
+if(COUPLER_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(COUPLER_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
+elseif(COUPLER_SANITIZER STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=thread)
+elseif(COUPLER_SANITIZER)
+  message(FATAL_ERROR "COUPLER_SANITIZER is '${COUPLER_SANITIZER}'; valid: address, thread, or empty")
+endif()
+if(COUPLER_SANITIZER)
+  add_compile_definitions(COUPLER_SANITIZED=1)
+endif()
+
+function(coupler_settings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror
+                         $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
+endfunction()

@@ -1,0 +1,77 @@
+// Communicator: RAII over the C table, the only caller of a backend's function pointers. Raw
+// buffers in, Work out; comm/tensor_ops.h adds tensors. Calls on one Communicator are serialised
+// inside, so any thread may call; the order of operations must still be the same on every rank.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <chrono>
+#include <memory>
+
+#include "config/config.h"
+#include "plugin/plugin.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+
+namespace coupler {
+
+struct CommunicatorState;
+
+// One operation under way. Movable; the destructor of one that was never waited for waits (its
+// buffers are the caller's). wait() from one thread at a time.
+class Work {
+ public:
+  Work() = default;  // complete
+  Work(Work&&) noexcept;
+  Work& operator=(Work&&) noexcept;
+  ~Work();
+
+  // Blocks until the operation is complete. Throws Error (kTimeout, kPeerLost, kMismatch, …) naming
+  // operation, sequence number and rank; afterwards the communicator is dead.
+  void wait();
+  bool done();  // never blocks; throws as wait()
+
+ private:
+  friend class Communicator;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct CommunicatorOptions {
+  Plugin plugin;
+  ProcessInfo process;
+  std::shared_ptr<Store> store;  // of the job; null where world is 1
+  const BackendConfig* backend;  // timeout, interface, the plugin's options; read during create
+  std::string name = "world";    // unique per job: prefixes store keys, appears in messages
+};
+
+class Communicator {
+ public:
+  // Collective. Ranks first verify through the store that they loaded the same plugin, version and
+  // options: a difference is Error(kMismatch) naming key and ranks.
+  static std::shared_ptr<Communicator> create(const CommunicatorOptions& options);
+  ~Communicator();
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+
+  // A db_op without struct_size, flags and timeout (they are filled in); see distributed_backend.h
+  // for buffers. run() blocks and performs the operation on the calling thread where the backend
+  // can; submit() returns at once.
+  void run(db_op op);
+  Work submit(db_op op);
+  bool supports(const db_op& op) const;
+
+  // Collective; null for a negative color.
+  std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
+
+  // Makes every pending and later operation fail with kAborted. Never blocks.
+  void abort();
+
+ private:
+  explicit Communicator(std::unique_ptr<CommunicatorState> state);
+  std::unique_ptr<CommunicatorState> state_;
+};
+
+}  // namespace coupler

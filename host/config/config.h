@@ -1,0 +1,80 @@
+// Config: everything a user can set, typed, with the source of every value. Plain data; a loaded
+// Config never changes, so any thread may read it. load_config() is the only maker.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace coupler {
+
+// One value of a [backend.NAME] table; what the key means is the plugin's business.
+using OptionValue = std::variant<std::string, int64_t, double, bool>;
+
+// Where a value came from, for `coupler config --explain` and for messages about it.
+struct ValueSource {
+  enum class Kind { kDefault, kCode, kFile, kEnvironment, kCommandLine } kind = Kind::kDefault;
+  std::string text;  // "train.toml:3:1", "COUPLER_BACKEND_USE", "-o backend.use"
+};
+
+struct PluginOption {
+  std::string key;  // dotted below [backend.NAME]
+  OptionValue value;
+  ValueSource source;
+};
+
+struct BackendConfig {
+  std::string use = "auto";
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);
+  std::string interface_name;                                // empty: loopback
+  std::string sha256;                                        // pin of the plugin file, empty: none
+  std::vector<std::string> plugin_path;                      // folders searched first
+  std::map<std::string, std::vector<PluginOption>> options;  // by plugin name
+};
+
+struct TrainingConfig {
+  int64_t gradient_accumulation_steps = 1;
+  bool broadcast_buffers = true;  // every forward, as torch's DDP
+  bool find_unused_parameters = false;
+  double bucket_cap_mb = 0;  // 0: adapted to what is measured
+  int64_t seed = 0;
+};
+
+struct LaunchConfig {
+  int64_t processes = 1;
+  int64_t threads_per_process = 0;  // OMP_NUM_THREADS; 0: cores / processes
+};
+
+struct Config {
+  BackendConfig backend;
+  TrainingConfig training;
+  LaunchConfig launch;
+
+  std::string file;                            // "" where none was read
+  std::map<std::string, ValueSource> sources;  // by full key, only those not default
+};
+
+// The layers of one load. Later beats earlier: defaults, code, file, environment, command line.
+struct ConfigRequest {
+  std::optional<std::string> file;  // --config; else ./train.toml where it exists
+  std::vector<std::pair<std::string, OptionValue>> code;  // AcceleratorOptions, by full key
+  std::vector<std::string> overrides;                     // "key=value" of -o, value as in TOML
+  const char* const* environment = nullptr;  // KEY=VALUE…, NULL-terminated; null: environ
+};
+
+// Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
+// valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE.
+Config load_config(const ConfigRequest& request);
+
+// Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare
+// "--"), leaves the rest in order, argc adjusted and argv[argc] null. Throws Error(kUsage).
+ConfigRequest take_config_arguments(int& argc, char** argv);
+
+// Every key with value, source, default and one sentence, as `coupler config --explain` prints it.
+std::string explain_config(const Config& config);
+
+}  // namespace coupler

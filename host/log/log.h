@@ -1,0 +1,20 @@
+// Log lines on standard error, filtered by COUPLER_LOG. Thread-safe: a line is one write.
+//
+// COUPLER_LOG=debug sets the level of all components, COUPLER_LOG=comm=trace,plugin=debug that of
+// some; levels are trace, debug, info, warning, error; the default is warning. Read once, at the
+// first call. Lines read "[coupler rank 1 comm] text"; the rank is there once set_log_rank was
+// called.
+#pragma once
+
+#include <string_view>
+
+namespace coupler {
+
+enum class LogLevel { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
+
+// Cheap (a relaxed load and a short scan): guard the formatting of messages with it.
+bool log_enabled(LogLevel level, std::string_view component);
+void log(LogLevel level, std::string_view component, std::string_view message);
+void set_log_rank(int rank);
+
+}  // namespace coupler

@@ -1,0 +1,55 @@
+// Plugin: one loaded backend. Loaded plugins stay for the life of the process; the functions are
+// [any-thread] (loading is serialised inside).
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace coupler {
+
+class Plugin {
+ public:
+  const DistributedBackend& table() const { return *table_; }
+  const std::string& path() const { return path_; }  // "" for the built-in "single"
+  std::string name() const { return table_->name; }
+
+  // The one-process backend that is part of the host: world 1, host memory, every operation.
+  static Plugin single();
+
+  // Loads backend.use: "auto" is not accepted here (the launcher resolves it, see
+  // resolve_auto); a name is searched in backend.plugin_path, COUPLER_PLUGIN_PATH (colon-separated,
+  // ignored when the process is privileged), beside libcoupler or the coupler program
+  // (../lib/coupler), and the system directory; a text with a slash is a path. Checks before
+  // dlopen: regular file, owner root or us, writable by nobody else, ELF of this machine, whole,
+  // the sha256 pin. Afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin)
+  // with where it looked or what is wrong and how to mend it.
+  static Plugin load(const BackendConfig& backend);
+
+ private:
+  Plugin(const DistributedBackend* table, std::string path)
+      : table_(table), path_(std::move(path)) {}
+  const DistributedBackend* table_;
+  std::string path_;
+};
+
+// One row of `coupler plugins`.
+struct PluginReport {
+  std::string name, path, version, description;
+  std::string abi;  // "0.1"
+  bool usable = false;
+  int32_t score = 0;
+  std::string reason;  // the probe's, or the load error
+  bool needs_mpi_launch = false;
+  bool needs_base = false;
+};
+std::vector<PluginReport> list_plugins(const BackendConfig& backend);
+
+// What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch or where
+// mpirun is found; else gloo_cpu. Every rejected candidate is logged with its reason.
+std::string resolve_auto(const BackendConfig& backend, bool inside_mpi_launch);
+
+}  // namespace coupler

@@ -1,0 +1,34 @@
+// Store: the key-value store through which the ranks of a job meet. Every function may be called
+// from any thread; get() blocks its caller only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace coupler {
+
+struct ProcessInfo;
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Waits until the key is set; nullopt when timeout passed. Zero asks once.
+  virtual std::optional<std::string> get(const std::string& key,
+                                         std::chrono::nanoseconds timeout) = 0;
+  // Adds to the number under key (absent: 0), returns the sum. Numbers are apart from values.
+  virtual int64_t add(const std::string& key, int64_t delta) = 0;
+
+  // A view in which every key starts with prefix + "/"; keeps the parent alive.
+  static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);
+};
+
+// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0; a store in this
+// process's memory where world is 1. Throws Error(kPeerLost or kTimeout) naming the address.
+std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanoseconds timeout);
+
+}  // namespace coupler
