@@ -1,0 +1,15 @@
+// The commands of the coupler program: one function each, called by main() with argv[0] = the
+// command's name and a null argv[argc]. The result is the exit code; a coupler::Error that leaves a
+// command is printed by main() as "coupler: error: …" and becomes its exit_code(). Single-threaded.
+#pragma once
+
+namespace coupler::cli {
+
+int run_launch(int argc, char** argv);
+int run_rank_shim(int argc, char** argv);
+int run_config(int argc, char** argv);
+int run_plugins(int argc, char** argv);
+int run_env(int argc, char** argv);
+int run_bench(int argc, char** argv);
+
+}  // namespace coupler::cli
