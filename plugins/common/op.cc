@@ -1,0 +1,249 @@
+#include "common/op.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace db {
+namespace {
+
+Failure invalid(const Op& op, const std::string& what) {
+  return Failure::make(DB_ERR_INVALID_ARGUMENT, std::string(kind_name(op.kind)) + ": " + what);
+}
+
+// Elements that a rank count numbers in counts add up to; false on overflow.
+bool sum(const uint64_t* counts, int32_t size, uint64_t* total) {
+  *total = 0;
+  for (int32_t i = 0; i < size; ++i)
+    if (__builtin_add_overflow(*total, counts[i], total)) return false;
+  return true;
+}
+
+uint64_t sum_before(const uint64_t* counts, int32_t rank) {
+  uint64_t total = 0;
+  for (int32_t i = 0; i < rank; ++i) total += counts[i];
+  return total;
+}
+
+bool needs_send_counts(db_kind kind) { return kind == DB_ALL_TO_ALL_V; }
+bool needs_recv_counts(db_kind kind) {
+  return kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V || kind == DB_ALL_TO_ALL_V;
+}
+
+// What this rank sends and receives, in elements: the table at db_op. False on overflow.
+bool set_sizes(Op* op, int32_t rank, int32_t size) {
+  const uint64_t count = op->count;
+  const bool root = op->root_or_peer == rank;
+  uint64_t all = 0, send_total = 0, recv_total = 0;
+  if (__builtin_mul_overflow(count, static_cast<uint64_t>(size), &all)) return false;
+  if (op->send_counts != nullptr && !sum(op->send_counts, size, &send_total)) return false;
+  if (op->recv_counts != nullptr && !sum(op->recv_counts, size, &recv_total)) return false;
+  const auto set = [op](uint64_t send, uint64_t recv) {
+    op->send_size = send;
+    op->recv_size = recv;
+  };
+  switch (op->kind) {
+    case DB_ALL_REDUCE:
+      set(count, count);
+      break;
+    case DB_BROADCAST:  // the root fills its own recv as well
+      set(root ? count : 0, count);
+      break;
+    case DB_REDUCE:
+      set(count, root ? count : 0);
+      break;
+    case DB_ALL_GATHER:
+      set(count, all);
+      break;
+    case DB_ALL_GATHER_V:
+      set(op->recv_counts[rank], recv_total);
+      break;
+    case DB_REDUCE_SCATTER:
+      set(all, count);
+      break;
+    case DB_REDUCE_SCATTER_V:
+      set(recv_total, op->recv_counts[rank]);
+      break;
+    case DB_ALL_TO_ALL:
+      set(all, all);
+      break;
+    case DB_ALL_TO_ALL_V:
+      set(send_total, recv_total);
+      break;
+    case DB_GATHER:
+      set(count, root ? all : 0);
+      break;
+    case DB_SCATTER:
+      set(root ? all : 0, count);
+      break;
+    case DB_SEND:
+      set(count, 0);
+      break;
+    case DB_RECV:
+      set(0, count);
+      break;
+    default:
+      set(0, 0);
+  }
+  uint64_t bytes = 0;
+  return !__builtin_mul_overflow(op->send_size, op->element, &bytes) &&
+         !__builtin_mul_overflow(op->recv_size, op->element, &bytes);
+}
+
+// Bytes between recv and the place in it (or between send and the place in send) where the other
+// buffer lies in the in-place form of op.
+struct InPlace {
+  uint64_t send_offset = 0;  // of recv inside send
+  uint64_t recv_offset = 0;  // of send inside recv
+};
+
+InPlace in_place_form(const Op& op, int32_t rank) {
+  const auto part = [&](const uint64_t* counts) {
+    return (counts != nullptr ? sum_before(counts, rank) : op.count * static_cast<uint64_t>(rank)) *
+           op.element;
+  };
+  switch (op.kind) {
+    case DB_ALL_GATHER:
+    case DB_GATHER:
+      return {0, part(nullptr)};
+    case DB_ALL_GATHER_V:
+      return {0, part(op.recv_counts)};
+    case DB_REDUCE_SCATTER:
+    case DB_SCATTER:
+      return {part(nullptr), 0};
+    case DB_REDUCE_SCATTER_V:
+      return {part(op.recv_counts), 0};
+    default:
+      return {};
+  }
+}
+
+Failure check_buffers(Op* op, int32_t rank, int32_t size) {
+  const auto send = reinterpret_cast<uintptr_t>(op->send);
+  const auto recv = reinterpret_cast<uintptr_t>(op->recv);
+  const struct {
+    const char* name;
+    uintptr_t address;
+    uint64_t elements;
+  } buffers[] = {{"send", send, op->send_size}, {"recv", recv, op->recv_size}};
+  for (const auto& buffer : buffers) {
+    if (buffer.elements == 0) continue;
+    if (buffer.address == 0)
+      return invalid(*op, std::string(buffer.name) + " is NULL, but " +
+                              std::to_string(buffer.elements) + " elements go there");
+    if (buffer.address % op->element != 0)
+      return invalid(*op, std::string(buffer.name) + " is not aligned to the " +
+                              std::to_string(op->element) + " bytes of " + dtype_name(op->dtype));
+  }
+  if (op->send_size == 0 || op->recv_size == 0) return {};
+  const InPlace form = in_place_form(*op, rank);
+  op->in_place = send + form.send_offset == recv + form.recv_offset;
+  if (op->in_place) {
+    for (int32_t i = 0; op->kind == DB_ALL_TO_ALL_V && i < size; ++i)
+      if (op->send_counts[i] != op->recv_counts[i])
+        return invalid(*op, "in place needs equal send_counts and recv_counts, but for rank " +
+                                std::to_string(i) + " they are " +
+                                std::to_string(op->send_counts[i]) + " and " +
+                                std::to_string(op->recv_counts[i]));
+    return {};
+  }
+  if (send < recv + op->recv_size * op->element && recv < send + op->send_size * op->element)
+    return invalid(*op, "send and recv overlap without being the in-place form of the operation");
+  return {};
+}
+
+}  // namespace
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op) {
+  if (raw == nullptr || !DB_HAS(raw, db_op, scale))
+    return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                         "submit: op is NULL or its struct_size is too small; set it to "
+                         "sizeof(db_op)");
+  op->kind = raw->kind;
+  op->dtype = raw->dtype;
+  op->reduce = raw->reduce;
+  op->root_or_peer = raw->root_or_peer;
+  op->send = raw->send;
+  op->recv = raw->recv;
+  op->count = raw->count;
+  op->send_counts = op->recv_counts = nullptr;
+  op->tag = raw->tag;
+  op->blocking = (raw->flags & DB_OP_BLOCKING) != 0;
+  op->in_place = false;
+  op->scale = raw->scale;
+  op->native = nullptr;
+  if (host_supports(*raw) == 0) {
+    std::string what = std::string(kind_name(raw->kind)) + " of " + dtype_name(raw->dtype);
+    if (is_reducing(raw->kind)) what += std::string(" with ") + reduce_name(raw->reduce);
+    return Failure::make(DB_ERR_UNSUPPORTED, what + " in memory of kind " +
+                                                 std::to_string(raw->memory) +
+                                                 " is not supported; ask supports() first");
+  }
+  op->element = op->kind == DB_BARRIER ? 0 : dtype_size(op->dtype);
+  if (raw->timeout_ns < 0)
+    return invalid(*op, "timeout_ns is negative (" + std::to_string(raw->timeout_ns) + ")");
+  op->timeout_ns = raw->timeout_ns == 0 ? default_timeout_ns : raw->timeout_ns;
+  if (__builtin_add_overflow(now_ns(), op->timeout_ns, &op->deadline_ns))
+    op->deadline_ns = INT64_MAX;
+  if (op->kind == DB_BARRIER) {
+    op->count = op->send_size = op->recv_size = 0;
+    return {};
+  }
+  if (is_rooted(op->kind) || is_point_to_point(op->kind)) {
+    if (op->root_or_peer < 0 || op->root_or_peer >= size)
+      return invalid(*op, "root or peer is " + std::to_string(op->root_or_peer) +
+                              ", but ranks go from 0 to " + std::to_string(size - 1));
+  }
+  if (is_point_to_point(op->kind)) {
+    if (op->root_or_peer == rank)
+      return invalid(*op, "the peer is this rank (" + std::to_string(rank) + ") itself");
+    if (op->tag < 0 || op->tag > 32767)
+      return invalid(*op, "tag is " + std::to_string(op->tag) + "; valid: 0 to 32767");
+  }
+  if (needs_recv_counts(op->kind)) {
+    if (raw->recv_counts == nullptr) return invalid(*op, "recv_counts is NULL");
+    op->recv_counts = raw->recv_counts;
+    op->count = 0;
+  }
+  if (needs_send_counts(op->kind)) {
+    if (raw->send_counts == nullptr) return invalid(*op, "send_counts is NULL");
+    op->send_counts = raw->send_counts;
+  }
+  if (!set_sizes(op, rank, size)) return invalid(*op, "the sizes overflow 64 bits");
+  return check_buffers(op, rank, size);
+}
+
+std::string describe(const Op& op) {
+  std::string text = kind_name(op.kind);
+  if (op.kind != DB_BARRIER) {
+    const uint64_t elements = op.count != 0 ? op.count : std::max(op.send_size, op.recv_size);
+    text += " of " + std::to_string(elements) + " " + dtype_name(op.dtype);
+  }
+  if (is_reducing(op.kind)) text += std::string(" (") + reduce_name(op.reduce) + ")";
+  if (op.kind == DB_SEND) text += " to rank " + std::to_string(op.root_or_peer);
+  if (op.kind == DB_RECV) text += " from rank " + std::to_string(op.root_or_peer);
+  if (op.sequence != 0) text += ", operation " + std::to_string(op.sequence);
+  return text;
+}
+
+void keep_counts(Op* op, int32_t size, std::vector<uint64_t>* store) {
+  store->clear();
+  if (op->send_counts != nullptr)
+    store->insert(store->end(), op->send_counts, op->send_counts + size);
+  if (op->recv_counts != nullptr)
+    store->insert(store->end(), op->recv_counts, op->recv_counts + size);
+  size_t at = 0;
+  if (op->send_counts != nullptr) {
+    op->send_counts = store->data();
+    at = static_cast<size_t>(size);
+  }
+  if (op->recv_counts != nullptr) op->recv_counts = store->data() + at;
+}
+
+}  // namespace db

@@ -1,0 +1,104 @@
+#include "common/options.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+namespace db {
+namespace {
+
+const char* type_name(db_option_type type) {
+  switch (type) {
+    case DB_OPTION_STRING:
+      return "a string";
+    case DB_OPTION_I64:
+      return "an integer";
+    case DB_OPTION_F64:
+      return "a number";
+    case DB_OPTION_BOOL:
+      return "true or false";
+    default:
+      return "of an unknown type";
+  }
+}
+
+// Insertions, deletions and replacements between two keys.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
+                       const db_option* const* given, uint64_t given_count, Options* options) {
+  options->values_.clear();
+  for (uint64_t i = 0; i < default_count; ++i) {
+    const db_option& o = *defaults[i];
+    options->values_.push_back(
+        {o.key, o.type, o.i64, o.f64, o.boolean != 0, o.string != nullptr ? o.string : ""});
+  }
+  std::vector<std::string> seen;
+  for (uint64_t i = 0; i < given_count; ++i) {
+    const db_option* const o = given[i];
+    if (o == nullptr || !DB_HAS(o, db_option, string) || o->key == nullptr)
+      return Failure::make(
+          DB_ERR_INVALID_ARGUMENT,
+          "option number " + std::to_string(i) + " is NULL, has no key or too small a struct_size");
+    const std::string key = o->key;
+    auto& values = options->values_;
+    const auto value =
+        std::find_if(values.begin(), values.end(), [&](const Value& v) { return v.key == key; });
+    if (value == values.end()) {
+      if (values.empty())
+        return Failure::make(DB_ERR_UNKNOWN_OPTION,
+                             "unknown option '" + key + "': this backend has no options");
+      const auto nearest =
+          std::min_element(values.begin(), values.end(), [&](const Value& a, const Value& b) {
+            return distance(a.key, key) < distance(b.key, key);
+          });
+      std::string text =
+          "unknown option '" + key + "', did you mean '" + nearest->key + "'? Valid options:";
+      for (const Value& v : values) text += (&v == values.data() ? " " : ", ") + v.key;
+      return Failure::make(DB_ERR_UNKNOWN_OPTION, text);
+    }
+    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+      return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' is given twice");
+    seen.push_back(key);
+    const bool widened = value->type == DB_OPTION_F64 && o->type == DB_OPTION_I64;
+    if (o->type != value->type && !widened)
+      return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' must be " +
+                                                        type_name(value->type) + ", but is " +
+                                                        type_name(o->type));
+    value->i64 = o->i64;
+    value->f64 = widened ? static_cast<double>(o->i64) : o->f64;
+    value->boolean = o->boolean != 0;
+    value->string = o->string != nullptr ? o->string : "";
+  }
+  return {};
+}
+
+const Options::Value& Options::find(const char* key, db_option_type type) const {
+  for (const Value& value : values_)
+    if (value.key == key && value.type == type) return value;
+  std::terminate();
+}
+
+int64_t Options::i64(const char* key) const { return find(key, DB_OPTION_I64).i64; }
+double Options::f64(const char* key) const { return find(key, DB_OPTION_F64).f64; }
+bool Options::boolean(const char* key) const { return find(key, DB_OPTION_BOOL).boolean; }
+const std::string& Options::string(const char* key) const {
+  return find(key, DB_OPTION_STRING).string;
+}
+
+}  // namespace db

@@ -1,0 +1,57 @@
+// Options: what the user set, checked against a plugin's own list of options with their defaults.
+// A value once parsed; [any-thread].
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+
+namespace db {
+
+// Entries for a plugin's table of defaults.
+constexpr db_option i64_option(const char* key, int64_t value, const char* description) {
+  return {sizeof(db_option), key, DB_OPTION_I64, 0, value, 0.0, nullptr, description};
+}
+constexpr db_option f64_option(const char* key, double value, const char* description) {
+  return {sizeof(db_option), key, DB_OPTION_F64, 0, 0, value, nullptr, description};
+}
+constexpr db_option bool_option(const char* key, bool value, const char* description) {
+  return {sizeof(db_option), key, DB_OPTION_BOOL, value ? 1 : 0, 0, 0.0, nullptr, description};
+}
+constexpr db_option string_option(const char* key, const char* value, const char* description) {
+  return {sizeof(db_option), key, DB_OPTION_STRING, 0, 0, 0.0, value, description};
+}
+
+class Options {
+ public:
+  // Every default, overlaid with what was given. DB_ERR_UNKNOWN_OPTION names the key, the nearest
+  // valid one and all of them; DB_ERR_INVALID_ARGUMENT a wrong type or a key given twice. An
+  // integer is accepted where a number with a fraction is expected.
+  static Failure parse(const db_option* const* defaults, uint64_t default_count,
+                       const db_option* const* given, uint64_t given_count, Options* options);
+
+  // The key must be one of the defaults, of that type: anything else is a bug of the plugin and
+  // ends in std::terminate.
+  int64_t i64(const char* key) const;
+  double f64(const char* key) const;
+  bool boolean(const char* key) const;
+  const std::string& string(const char* key) const;
+
+ private:
+  struct Value {
+    std::string key;
+    db_option_type type;
+    int64_t i64;
+    double f64;
+    bool boolean;
+    std::string string;
+  };
+  const Value& find(const char* key, db_option_type type) const;
+  std::vector<Value> values_;
+};
+
+}  // namespace db

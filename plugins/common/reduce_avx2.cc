@@ -1,0 +1,10 @@
+// Compiled with -mavx2 -mf16c; empty on other machines.
+#if defined(__x86_64__)
+#include "common/reduce_kernels.h"
+
+namespace db {
+
+constinit const ReduceTable kReduceAvx2 = make_table();
+
+}  // namespace db
+#endif

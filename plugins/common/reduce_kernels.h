@@ -1,0 +1,173 @@
+// The loops behind reduce.h, once for every instruction set that includes this file. Everything is
+// in an unnamed namespace and calls no library function: a copy compiled for AVX2 must never stand
+// in for the plain one. Included by reduce_plain.cc and reduce_avx2.cc only.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/half.h"
+#include "common/reduce_table.h"
+
+namespace db {
+namespace {
+
+// ---- How a type is loaded, computed in and stored ----
+
+template <class T>
+struct Plain {
+  using Stored = T;
+  using Value = T;
+  static T load(T v) { return v; }
+  static T store(T v) { return v; }
+};
+
+// Signed integers compute as unsigned where they may wrap around.
+template <class S, class U>
+struct Integer : Plain<S> {
+  using Unsigned = U;
+};
+
+template <class H>
+struct Half {
+  using Stored = uint16_t;
+  using Value = float;
+  static float load(uint16_t v) { return H::load(v); }
+  static uint16_t store(float v) { return H::store(v); }
+};
+
+struct Bool {
+  using Stored = uint8_t;
+  using Value = uint8_t;
+  static uint8_t load(uint8_t v) { return v != 0; }
+  static uint8_t store(uint8_t v) { return v; }
+};
+
+// ---- What is done ----
+
+struct Sum {
+  template <class V>
+  static V of(V a, V b) {
+    return a + b;
+  }
+};
+struct Product {
+  template <class V>
+  static V of(V a, V b) {
+    return a * b;
+  }
+};
+struct Min {
+  template <class V>
+  static V of(V a, V b) {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class V>
+  static V of(V a, V b) {
+    return a < b ? b : a;
+  }
+};
+struct And {
+  template <class V>
+  static V of(V a, V b) {
+    return static_cast<V>(a & b);
+  }
+};
+struct Or {
+  template <class V>
+  static V of(V a, V b) {
+    return static_cast<V>(a | b);
+  }
+};
+struct Xor {
+  template <class V>
+  static V of(V a, V b) {
+    return static_cast<V>(a ^ b);
+  }
+};
+// uint64_t holds every product and sum of two narrower ones; the cast back wraps.
+template <class F, class S, class U>
+struct Wrapping {
+  static S of(S a, S b) {
+    return static_cast<S>(
+        static_cast<U>(F::of(uint64_t{static_cast<U>(a)}, uint64_t{static_cast<U>(b)})));
+  }
+};
+
+template <class T, class F>
+void combine(void* out, const void* a, const void* b, size_t count) {
+  using S = typename T::Stored;
+  S* const o = static_cast<S*>(out);
+  const S* const x = static_cast<const S*>(a);
+  const S* const y = static_cast<const S*>(b);
+  if (o == x) {  // said to the compiler: in place is no reason for scalar code
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) o[i] = T::store(F::of(T::load(o[i]), T::load(y[i])));
+  } else {
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) o[i] = T::store(F::of(T::load(x[i]), T::load(y[i])));
+  }
+}
+
+template <class T, class Factor>
+void scale_by(void* out, const void* in, size_t count, double factor) {
+  using S = typename T::Stored;
+  S* const o = static_cast<S*>(out);
+  const S* const x = static_cast<const S*>(in);
+  const Factor f = static_cast<Factor>(factor);
+#pragma GCC ivdep
+  for (size_t i = 0; i < count; ++i)
+    o[i] = T::store(static_cast<typename T::Value>(T::load(x[i]) * f));
+}
+
+template <class T, class Divisor>
+void divide_by(void* data, size_t count, int32_t divisor) {
+  using S = typename T::Stored;
+  S* const o = static_cast<S*>(data);
+  const Divisor d = static_cast<Divisor>(divisor);
+#pragma GCC ivdep
+  for (size_t i = 0; i < count; ++i)
+    o[i] = T::store(static_cast<typename T::Value>(T::load(o[i]) / d));
+}
+
+template <class S, class U>
+constexpr ReduceRow integer_row() {
+  using T = Integer<S, U>;
+  return {{combine<T, Wrapping<Sum, S, U>>, combine<T, Wrapping<Product, S, U>>, combine<T, Min>,
+           combine<T, Max>, combine<T, Wrapping<Sum, S, U>>, nullptr, combine<T, And>,
+           combine<T, Or>, combine<T, Xor>},
+          nullptr,
+          divide_by<T, S>};
+}
+
+template <class T>
+constexpr ReduceRow floating_row() {
+  using V = typename T::Value;
+  return {{combine<T, Sum>, combine<T, Product>, combine<T, Min>, combine<T, Max>, combine<T, Sum>,
+           combine<T, Sum>, nullptr, nullptr, nullptr},
+          scale_by<T, V>,
+          divide_by<T, V>};
+}
+
+constexpr ReduceRow bool_row() {
+  return {{combine<Bool, Or>, combine<Bool, And>, combine<Bool, And>, combine<Bool, Or>, nullptr,
+           nullptr, combine<Bool, And>, combine<Bool, Or>, combine<Bool, Xor>},
+          nullptr,
+          nullptr};
+}
+
+constexpr ReduceTable make_table() {
+  return {{integer_row<int8_t, uint8_t>(), integer_row<uint8_t, uint8_t>(),
+           integer_row<int16_t, uint16_t>(), integer_row<uint16_t, uint16_t>(),
+           integer_row<int32_t, uint32_t>(), integer_row<uint32_t, uint32_t>(),
+           integer_row<int64_t, uint64_t>(), integer_row<uint64_t, uint64_t>(),
+           floating_row<Half<Float16>>(), floating_row<Half<BFloat16>>(),
+           floating_row<Plain<float>>(), floating_row<Plain<double>>(), bool_row()}};
+}
+
+}  // namespace
+}  // namespace db

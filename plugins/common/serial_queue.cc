@@ -1,0 +1,386 @@
+#include "common/serial_queue.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace db {
+namespace {
+
+constexpr int64_t kSpinNs = 5'000;       // before a thread blocks
+constexpr int64_t kPollSpinNs = 20'000;  // between polls of a started operation, at first
+constexpr int64_t kPollLongestNs = 200'000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// How long to sleep before the next poll of something that began at since: not at all at first,
+// then longer and longer.
+int64_t poll_delay(int64_t since) {
+  const int64_t waited = now_ns() - since;
+  return waited < kPollSpinNs ? 0 : std::min(waited / 4, kPollLongestNs);
+}
+
+}  // namespace
+
+struct SerialQueue::Request {
+  explicit Request(SerialQueue* of) : queue(of) {}
+  static Request* of(db_request* request) { return reinterpret_cast<Request*>(request); }
+
+  SerialQueue* const queue;
+  std::atomic<int32_t> status{DB_IN_PROGRESS};  // stored last; then op and failure stand still
+  int32_t references = 0;                       // the queue's and the user's; under mutex_
+  bool queued = false;                          // not started yet; under mutex_
+  Op op;
+  Failure failure;
+  std::vector<uint64_t> counts;
+  Request* next = nullptr;
+};
+
+// ---- Submitting --------------------------------------------------------------------------------
+
+db_status SerialQueue::submit(Op& op, db_request** request, db_error* error) {
+  *request = nullptr;
+  if (failed()) return dead(error);
+  op.sequence = ++sequence_;
+  if (op.blocking) {
+    Failure failure;
+    const db_status status = run_inline(op, &failure);
+    return status == DB_OK ? DB_OK : report(failure, error);
+  }
+  Request* const r = take_request();
+  r->op = op;
+  keep_counts(&r->op, size_, &r->counts);
+  enqueue(r);
+  *request = reinterpret_cast<db_request*>(r);
+  return DB_IN_PROGRESS;
+}
+
+db_status SerialQueue::run_inline(Op& op, Failure* failure) {
+  // Nothing outstanding: nobody else can reach the executor, since only requests lead there and
+  // only this thread may submit.
+  const bool alone = outstanding_.load(std::memory_order_acquire) == 0;
+  if (!alone) {
+    Lock lock(mutex_);
+    take_turn(lock);
+    run_queue(lock, nullptr);
+    if (failed()) {
+      end_turn();
+      *failure = Failure::make(DB_ERR_ABORTED, "an earlier operation failed: " + failure_.message,
+                               DB_ERROR_COMM_DEAD, failure_.failed_rank);
+      return failure->status;
+    }
+  }
+  db_status status = executor_->execute(op, failure);
+  for (const int64_t since = status == DB_IN_PROGRESS ? now_ns() : 0; status == DB_IN_PROGRESS;) {
+    if (failed()) {
+      executor_->cancel(op);
+      *failure = Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
+      status = failure->status;
+    } else {
+      status = executor_->poll(op, failure);
+    }
+    if (status != DB_IN_PROGRESS) break;
+    if (const int64_t delay = poll_delay(since); delay > 0)
+      std::this_thread::sleep_for(std::chrono::nanoseconds(delay));
+  }
+  if (status < 0 && failure->dead()) fail(*failure);
+  if (!alone) {
+    const Lock lock(mutex_);
+    end_turn();
+  }
+  return status;
+}
+
+db_status SerialQueue::dead(db_error* error) const {
+  const Lock lock(mutex_);
+  Failure failure = failure_;
+  failure.status = DB_ERR_ABORTED;
+  failure.message = "the communicator has failed: " + failure_.message;
+  return report(failure, error);
+}
+
+SerialQueue::Request* SerialQueue::take_request() {
+  const Lock lock(mutex_);
+  if (free_ == nullptr) {
+    all_.push_back(std::make_unique<Request>(this));
+    return all_.back().get();
+  }
+  Request* const request = free_;
+  free_ = request->next;
+  return request;
+}
+
+void SerialQueue::enqueue(Request* request) {
+  request->status.store(DB_IN_PROGRESS, std::memory_order_relaxed);
+  const Lock lock(mutex_);
+  if (!worker_.joinable()) start_worker();
+  request->references = 2;
+  request->queued = true;
+  request->next = nullptr;
+  (head_ == nullptr ? head_ : tail_->next) = request;
+  tail_ = request;
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  if (failed()) {  // abort() came between
+    fail_locked(failure_);
+    return;
+  }
+  if (worker_idle_) work_.notify_one();
+}
+
+// Signals are the program's: they go to its own threads.
+void SerialQueue::start_worker() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    worker_ = std::thread(&SerialQueue::work, this);
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// ---- The turn: with it a thread may call the executor ------------------------------------------
+
+void SerialQueue::take_turn(Lock& lock) {
+  while (busy_) {
+    ++waiters_;
+    changed_.wait(lock);
+    --waiters_;
+  }
+  busy_ = true;
+}
+
+void SerialQueue::end_turn() {
+  busy_ = false;
+  if (failed()) cancel_started();
+  if (waiters_ > 0) changed_.notify_all();
+  if (worker_idle_ && (head_ != nullptr || started_ != nullptr)) work_.notify_one();
+}
+
+// Starts what is queued, in order, up to and including until (NULL: everything). Has the turn.
+void SerialQueue::run_queue(Lock& lock, const Request* until) {
+  while (head_ != nullptr) {
+    Request* const request = head_;
+    head_ = request->next;
+    if (head_ == nullptr) tail_ = nullptr;
+    request->queued = false;
+    lock.unlock();
+    const db_status status = executor_->execute(request->op, &request->failure);
+    lock.lock();
+    settle(request, status);
+    if (request == until) return;
+  }
+}
+
+// Asks after every started operation once; whether one of them is over. Has the turn.
+bool SerialQueue::poll_started(Lock& lock) {
+  bool any = false;
+  Request* rest = started_;
+  started_ = nullptr;
+  while (rest != nullptr) {
+    Request* const request = rest;
+    rest = request->next;
+    if (failed()) {  // end_turn() cancels
+      request->next = started_;
+      started_ = request;
+      continue;
+    }
+    lock.unlock();
+    const db_status status = executor_->poll(request->op, &request->failure);
+    lock.lock();
+    any = any || status != DB_IN_PROGRESS;
+    settle(request, status);
+  }
+  return any;
+}
+
+void SerialQueue::settle(Request* request, db_status status) {
+  if (status != DB_IN_PROGRESS) {
+    complete(request, status);
+    return;
+  }
+  request->next = started_;
+  started_ = request;
+}
+
+void SerialQueue::complete(Request* request, db_status status) {
+  if (status < 0 && request->failure.dead()) fail_locked(request->failure);
+  request->status.store(status, std::memory_order_release);
+  outstanding_.fetch_sub(1, std::memory_order_release);
+  if (waiters_ > 0) changed_.notify_all();
+  unref(request, 1);
+}
+
+// ---- Failing -----------------------------------------------------------------------------------
+
+void SerialQueue::fail(const Failure& failure) {
+  const Lock lock(mutex_);
+  fail_locked(failure);
+}
+
+void SerialQueue::fail_locked(const Failure& failure) {
+  if (!failed()) {
+    failure_ = failure;
+    failed_.store(true, std::memory_order_release);
+  }
+  while (head_ != nullptr) {
+    Request* const request = head_;
+    head_ = request->next;
+    request->queued = false;
+    request->failure =
+        Failure::make(DB_ERR_ABORTED, "not started: " + failure_.message, 0, failure_.failed_rank);
+    complete(request, DB_ERR_ABORTED);
+  }
+  tail_ = nullptr;
+  if (!busy_) cancel_started();
+}
+
+void SerialQueue::cancel_started() {
+  while (started_ != nullptr) {
+    Request* const request = started_;
+    started_ = request->next;
+    executor_->cancel(request->op);
+    request->failure =
+        Failure::make(DB_ERR_ABORTED, "given up: " + failure_.message, 0, failure_.failed_rank);
+    complete(request, DB_ERR_ABORTED);
+  }
+}
+
+db_status SerialQueue::async_error(db_error* error) const {
+  if (!failed()) return DB_OK;
+  const Lock lock(mutex_);
+  return report(failure_, error);
+}
+
+// ---- Waiting -----------------------------------------------------------------------------------
+
+db_status SerialQueue::test(db_request* request, db_error* error) {
+  Request* const r = Request::of(request);
+  const db_status status = r->status.load(std::memory_order_acquire);
+  return status < 0 ? report(r->failure, error) : status;
+}
+
+db_status SerialQueue::wait(db_request* request, int64_t timeout_ns, db_error* error) {
+  Request* const r = Request::of(request);
+  return r->queue->wait_for(r, timeout_ns, error);
+}
+
+db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error) {
+  const auto done = [r] { return r->status.load(std::memory_order_acquire) != DB_IN_PROGRESS; };
+  const auto result = [r, error] { return test(reinterpret_cast<db_request*>(r), error); };
+  if (done()) return result();
+  const int64_t begin = now_ns();
+  int64_t end = INT64_MAX;
+  if (timeout_ns >= 0 && __builtin_add_overflow(begin, timeout_ns, &end)) end = INT64_MAX;
+  // Running an operation may take until its deadline; a waiter who cannot stay that long must not.
+  const bool may_help = end >= r->op.deadline_ns;
+  bool spun = false;
+  Lock lock(mutex_);
+  while (!done()) {
+    int64_t sleep = end == INT64_MAX ? -1 : end - now_ns();
+    if (end != INT64_MAX && sleep <= 0)
+      return report(DB_ERR_TIMEOUT, describe(r->op) + " is not complete yet", error);
+    if (!busy_ && (may_help || !r->queued)) {
+      busy_ = true;
+      if (r->queued) run_queue(lock, r);
+      if (!done()) poll_started(lock);
+      end_turn();
+      if (done()) break;
+      const int64_t delay = poll_delay(begin);
+      if (delay == 0) {
+        lock.unlock();
+        pause();
+        lock.lock();
+        continue;
+      }
+      sleep = sleep < 0 ? delay : std::min(sleep, delay);
+    } else if (!spun) {  // somebody is at it: it may be over in a moment
+      spun = true;
+      lock.unlock();
+      for (const int64_t until = now_ns() + kSpinNs; !done() && now_ns() < until;) pause();
+      lock.lock();
+      continue;
+    }
+    ++waiters_;
+    if (sleep < 0)
+      changed_.wait(lock);
+    else
+      changed_.wait_for(lock, std::chrono::nanoseconds(sleep));
+    --waiters_;
+  }
+  lock.unlock();
+  return result();
+}
+
+void SerialQueue::release(db_request* request) {
+  Request* const r = Request::of(request);
+  const Lock lock(r->queue->mutex_);
+  r->queue->unref(r, 1);
+}
+
+void SerialQueue::unref(Request* request, int32_t count) {
+  request->references -= count;
+  if (request->references > 0) return;
+  request->next = free_;
+  free_ = request;
+}
+
+// ---- The worker; the end -----------------------------------------------------------------------
+
+void SerialQueue::work() {
+  Lock lock(mutex_);
+  int64_t since = 0;  // when the present wait for started operations began
+  while (!stop_) {
+    if (busy_ || (head_ == nullptr && started_ == nullptr)) {
+      worker_idle_ = true;
+      work_.wait(lock);
+      worker_idle_ = false;
+      since = 0;
+      continue;
+    }
+    busy_ = true;
+    const bool news = head_ != nullptr;
+    run_queue(lock, nullptr);
+    const bool progress = poll_started(lock);
+    end_turn();
+    if (head_ != nullptr || started_ == nullptr) continue;
+    if (news || progress || since == 0) since = now_ns();
+    const int64_t delay = std::max<int64_t>(poll_delay(since), 1'000);
+    worker_idle_ = true;
+    work_.wait_for(lock, std::chrono::nanoseconds(delay));
+    worker_idle_ = false;
+  }
+}
+
+db_status SerialQueue::drain(db_error* error) {
+  Lock lock(mutex_);
+  if (!failed()) {
+    take_turn(lock);
+    run_queue(lock, nullptr);
+    end_turn();
+  }
+  lock.unlock();
+  return failed() ? dead(error) : DB_OK;
+}
+
+void SerialQueue::shutdown() {
+  {
+    Lock lock(mutex_);
+    fail_locked(Failure::make(DB_ERR_ABORTED, "the communicator is destroyed", DB_ERROR_COMM_DEAD));
+    stop_ = true;
+    work_.notify_all();
+  }
+  if (worker_.joinable()) worker_.join();
+}
+
+}  // namespace db

@@ -1,0 +1,124 @@
+// SerialQueue: the asynchrony that transports on host memory share. One queue a communicator; it
+// starts operations strictly in the order of submit and never runs two at once.
+//
+// Who runs an operation, in order of preference:
+//  - the submitter itself (Op::blocking, nothing outstanding): no lock, no hop, no allocation;
+//  - whoever waits for it, if nobody has picked it up yet: the waiter takes the turn and runs the
+//    queue up to and including its own operation;
+//  - the worker thread, started at the first operation that is not blocking, joined by shutdown().
+//
+// Point-to-point operations may be started by execute() and finished later by poll(), so that a
+// send does not stand in the way of the receive submitted after it.
+//
+// Threads: submit(), drain() and shutdown() are [comm-serial] in the sense of the ABI; test(),
+// wait(), release(), async_error() and abort() are [any-thread]. The executor's functions are
+// called by one thread at a time, each time possibly another one, without a lock (cancel(): with
+// the queue's lock, so it must not call back).
+// Lifetimes: the executor outlives shutdown(). A request lives from submit() until it is both
+// complete and released; its memory is used again, so that a steady state does not allocate.
+// Every wait ends because the executor keeps the deadlines of its operations (or, where its library
+// cannot return, ends the process).
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "common/error.h"
+#include "common/op.h"
+
+namespace db {
+
+// What a transport does with one operation. On a negative status *failure is filled in, its status
+// equal to the one returned; DB_ERROR_COMM_DEAD in its flags makes the queue FAILED.
+class Executor {
+ public:
+  // DB_OK: complete. DB_IN_PROGRESS (SEND and RECV only): started, poll() has the rest.
+  // Ends with DB_ERR_TIMEOUT soon after op.deadline_ns.
+  virtual db_status execute(Op& op, Failure* failure) = 0;
+  // Never blocks: DB_OK, DB_IN_PROGRESS, or an error (op is then over), a timeout included.
+  virtual db_status poll(Op& op, Failure* failure) = 0;
+  // Gives up a started operation: frees what belongs to it. Never blocks.
+  virtual void cancel(Op& op) = 0;
+
+ protected:
+  ~Executor() = default;
+};
+
+class SerialQueue {
+ public:
+  SerialQueue(Executor* executor, int32_t size) : executor_(executor), size_(size) {}
+  ~SerialQueue() { shutdown(); }
+  SerialQueue(const SerialQueue&) = delete;
+  SerialQueue& operator=(const SerialQueue&) = delete;
+
+  // The functions of the ABI, on a validated op. submit() may throw std::bad_alloc or
+  // std::system_error (no thread to be had); then nothing was started.
+  db_status submit(Op& op, db_request** request, db_error* error);
+  static db_status test(db_request* request, db_error* error);
+  static db_status wait(db_request* request, int64_t timeout_ns, db_error* error);
+  static void release(db_request* request);
+  db_status async_error(db_error* error) const;
+
+  // Runs what is queued, so that the caller may use the transport itself (split). DB_OK, or the
+  // error that made the queue FAILED.
+  db_status drain(db_error* error);
+
+  // Makes the queue FAILED with failure, unless it already is: everything queued or started ends
+  // with DB_ERR_ABORTED; the operation that is running ends as its executor lets it. Never blocks.
+  void fail(const Failure& failure);
+  void abort() { fail(Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD)); }
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  // Ends everything as abort() does and joins the worker. Idempotent.
+  void shutdown();
+
+ private:
+  struct Request;
+  using Lock = std::unique_lock<std::mutex>;
+
+  db_status run_inline(Op& op, Failure* failure);
+  db_status dead(db_error* error) const;
+  Request* take_request();
+  void enqueue(Request* request);
+  void start_worker();
+  void take_turn(Lock& lock);
+  void end_turn();
+  void run_queue(Lock& lock, const Request* until);
+  bool poll_started(Lock& lock);
+  void settle(Request* request, db_status status);
+  void complete(Request* request, db_status status);
+  void fail_locked(const Failure& failure);
+  void cancel_started();
+  void unref(Request* request, int32_t count);
+  db_status wait_for(Request* request, int64_t timeout_ns, db_error* error);
+  void work();
+
+  Executor* const executor_;
+  const int32_t size_;
+  uint64_t sequence_ = 0;                // [comm-serial]
+  std::atomic<int64_t> outstanding_{0};  // requests that are not complete
+  std::atomic<bool> failed_{false};      // failure_ is set, for good
+  mutable std::mutex mutex_;             // everything below, except that only the holder of the
+  std::condition_variable changed_;      // turn changes started_
+  std::condition_variable work_;
+  bool busy_ = false;  // somebody has the turn: runs the executor
+  bool stop_ = false;
+  int32_t waiters_ = 0;       // on changed_
+  bool worker_idle_ = false;  // it waits on work_ for something to do
+  Failure failure_;
+  Request* head_ = nullptr;  // queued, not started
+  Request* tail_ = nullptr;
+  Request* started_ = nullptr;  // point-to-point under way
+  Request* free_ = nullptr;
+  std::vector<std::unique_ptr<Request>> all_;
+  std::thread worker_;
+};
+
+}  // namespace db
