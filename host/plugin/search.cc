@@ -1,0 +1,122 @@
+#include "plugin/search.h"
+
+#include <coupler/error.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "libcoupler_";
+constexpr std::string_view kSuffix = ".so";
+
+// The folder of the program or library that holds this code.
+fs::path own_folder() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
+  std::error_code failed;
+  fs::path file = fs::canonical(info.dli_fname, failed);
+  // In a program started by name through PATH dli_fname is that name; the link is always right.
+  if (failed) file = fs::canonical("/proc/self/exe", failed);
+  return failed ? fs::path() : file.parent_path();
+}
+
+void add(std::vector<SearchFolder>& folders, const fs::path& path, const std::string& origin) {
+  const std::string text = fs::absolute(path).lexically_normal().string();
+  const bool known = std::any_of(folders.begin(), folders.end(),
+                                 [&](const SearchFolder& folder) { return folder.path == text; });
+  if (!known) folders.push_back({text, origin});
+}
+
+void add_list(std::vector<SearchFolder>& folders, std::string_view list, const char* origin) {
+  while (!list.empty()) {
+    const std::string_view part = list.substr(0, list.find(':'));
+    if (!part.empty()) add(folders, part, origin);
+    list.remove_prefix(std::min(list.size(), part.size() + 1));
+  }
+}
+
+std::string name_of(const fs::path& file) {
+  const std::string text = file.filename().string();
+  const bool fits = text.size() > kPrefix.size() + kSuffix.size() && text.starts_with(kPrefix) &&
+                    text.ends_with(kSuffix);
+  return fits ? text.substr(kPrefix.size(), text.size() - kPrefix.size() - kSuffix.size()) : "";
+}
+
+std::string not_found(const std::string& name, const BackendConfig& backend) {
+  std::string text =
+      fmt::format("backend \"{}\" was not found: no {}{}{} in", name, kPrefix, name, kSuffix);
+  for (const SearchFolder& folder : search_folders(backend)) {
+    std::error_code ignored_reason;
+    const bool exists = fs::is_directory(folder.path, ignored_reason);
+    text +=
+        fmt::format("\n  {} ({}{})", folder.path, folder.origin, exists ? "" : "; no such folder");
+  }
+  std::string names = "single";
+  for (const FoundPlugin& plugin : found_plugins(backend)) names += ", " + plugin.name;
+  return text + "\nBackends there are: " + names;
+}
+
+}  // namespace
+
+std::vector<SearchFolder> search_folders(const BackendConfig& backend) {
+  std::vector<SearchFolder> folders;
+  for (const std::string& path : backend.plugin_path) add(folders, path, "backend.plugin_path");
+  // secure_getenv: a privileged program must not load what its caller's environment names.
+  if (const char* list = secure_getenv("COUPLER_PLUGIN_PATH")) {
+    add_list(folders, list, "COUPLER_PLUGIN_PATH");
+  }
+  const fs::path own = own_folder();
+  if (!own.empty()) {
+    add(folders, own / "coupler", "beside Coupler");
+    add(folders, own / "../lib/coupler", "beside Coupler");
+    // Test programs lie one folder deeper, in bin/tests.
+    if (own.filename() == "tests") add(folders, own / "../../lib/coupler", "beside Coupler");
+  }
+  add(folders, COUPLER_SYSTEM_PLUGIN_DIR, "system");
+  return folders;
+}
+
+std::vector<FoundPlugin> found_plugins(const BackendConfig& backend) {
+  std::vector<FoundPlugin> plugins;
+  std::set<std::string> seen;
+  for (const SearchFolder& folder : search_folders(backend)) {
+    std::error_code failed;  // a folder that is absent or unreadable holds no plugin
+    std::vector<FoundPlugin> here;
+    for (fs::directory_iterator entry(folder.path, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      const std::string name = name_of(entry->path());
+      if (!name.empty()) here.push_back({name, entry->path().string()});
+    }
+    std::sort(here.begin(), here.end(),
+              [](const FoundPlugin& a, const FoundPlugin& b) { return a.name < b.name; });
+    for (FoundPlugin& plugin : here) {
+      if (seen.insert(plugin.name).second) plugins.push_back(std::move(plugin));
+    }
+  }
+  return plugins;
+}
+
+std::string find_plugin(const std::string& use, const BackendConfig& backend) {
+  if (use.find('/') != std::string::npos) return use;
+  for (const SearchFolder& folder : search_folders(backend)) {
+    const fs::path file = fs::path(folder.path) / fmt::format("{}{}{}", kPrefix, use, kSuffix);
+    std::error_code failed;
+    if (fs::exists(fs::symlink_status(file, failed))) return file.string();
+  }
+  throw Error(ErrorCode::kPlugin, not_found(use, backend),
+              {-1, "backend.use",
+               "set backend.use to one of these names or to a path with a slash, or add the "
+               "plugin's folder to backend.plugin_path or COUPLER_PLUGIN_PATH"});
+}
+
+}  // namespace coupler
