@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "plugin/host_services.h"
 #include "plugin/plugin.h"
+#include "plugin/probe_host.h"
 #include "plugin/search.h"
 #include "plugin/trial.h"
 
@@ -24,8 +24,7 @@ PluginReport probe(const Plugin& plugin) {
   report.needs_mpi_launch = (table.capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
   report.needs_base = (table.capabilities & DB_CAP_NEEDS_BASE) != 0;
   std::array<char, 1024> reason = {};
-  const db_status status =
-      table.probe(&host_services(), &report.score, reason.data(), reason.size());
+  const db_status status = table.probe(&probe_host(), &report.score, reason.data(), reason.size());
   reason.back() = '\0';
   report.reason = reason.data();
   if (status != DB_OK) {

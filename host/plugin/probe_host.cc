@@ -1,4 +1,4 @@
-#include "plugin/host_services.h"
+#include "plugin/probe_host.h"
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ void log_line(void*, db_severity severity, const char* component, const char* me
 
 }  // namespace
 
-const db_host& host_services() {
+const db_host& probe_host() {
   static const db_host host = {sizeof(db_host), DB_ABI_MAJOR, DB_ABI_MINOR,
                                nullptr,         log_line,     nullptr};
   return host;
