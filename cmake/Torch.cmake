@@ -4,8 +4,16 @@
 # needs none, and one binary still serves GPUs, since libtorch_cuda.so can be opened at run time. A
 # project that already has a target named torch keeps it: two LibTorches in one program clash.
 
+# LibTorch's include folder holds the headers of another fmt, without its library: the folder below,
+# searched before it, holds those of the fmt we link.
+get_target_property(_fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+set(_fmt_first ${PROJECT_BINARY_DIR}/fmt-first)
+file(MAKE_DIRECTORY ${_fmt_first})
+file(CREATE_LINK ${_fmt_include}/fmt ${_fmt_first}/fmt SYMBOLIC)
+
 if(TARGET torch)
   add_library(coupler_torch INTERFACE)
+  target_include_directories(coupler_torch SYSTEM INTERFACE ${_fmt_first})
   target_link_libraries(coupler_torch INTERFACE torch)
   add_library(coupler::torch ALIAS coupler_torch)
   return()
@@ -35,7 +43,7 @@ add_library(coupler_torch SHARED IMPORTED GLOBAL)
 set_target_properties(coupler_torch PROPERTIES
   IMPORTED_LOCATION ${COUPLER_TORCH_ROOT}/lib/libtorch_cpu.so IMPORTED_SONAME libtorch_cpu.so)
 target_include_directories(coupler_torch SYSTEM INTERFACE
-  ${COUPLER_TORCH_ROOT}/include ${COUPLER_TORCH_ROOT}/include/torch/csrc/api/include)
+  ${_fmt_first} ${COUPLER_TORCH_ROOT}/include ${COUPLER_TORCH_ROOT}/include/torch/csrc/api/include)
 # NDEBUG always: LibTorch's headers differ without it, and its libraries are release builds.
 target_compile_definitions(coupler_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG)
 target_link_libraries(coupler_torch INTERFACE coupler_torch_c10)
