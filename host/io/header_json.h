@@ -1,0 +1,23 @@
+// Reads the JSON of a safetensors header by events, without building a document: refuses duplicate
+// keys, nesting, unknown fields and wrong types as it goes. Internal to safetensors_header.cc.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "io/safetensors_header.h"
+
+namespace coupler::safetensors {
+
+// What is wrong with a header: the tensor concerned (may be empty) and the rule it breaks.
+struct Problem {
+  std::string tensor;
+  std::string rule;
+};
+
+// Fills header.tensors (in JSON order), header.index and header.metadata; nothing is known about
+// the layout yet. Returns the first problem met.
+std::optional<Problem> read_header_json(std::string_view json, Header& header);
+
+}  // namespace coupler::safetensors

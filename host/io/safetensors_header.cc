@@ -1,0 +1,118 @@
+#include "io/safetensors_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "coupler/error.h"
+#include "io/header_json.h"
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors data is little-endian and is used in place");
+
+namespace coupler::safetensors {
+namespace {
+
+// Names come from the file: shown short, without control characters.
+std::string shown(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    if (text.size() >= 120) return text + "…";
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      text += c;
+  }
+  return text;
+}
+
+[[noreturn]] void broken(const std::string& file, const Problem& problem) {
+  const std::string where =
+      problem.tensor.empty() ? file : fmt::format("{}: tensor '{}'", file, shown(problem.tensor));
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
+              {.subject = problem.tensor.empty() ? file : shown(problem.tensor),
+               .hint = "the file is damaged or no safetensors file; copy or write it again"});
+}
+
+// The bytes of a tensor, or nothing where the count does not fit 63 bits. Dimensions of size 0 are
+// left out of the overflow check's product as 1, since LibTorch's strides multiply them so.
+std::optional<uint64_t> byte_size(const TensorInfo& tensor) {
+  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  uint64_t elements = 1;
+  bool empty = false;
+  for (const int64_t dimension : tensor.shape) {
+    empty = empty || dimension == 0;
+    const uint64_t factor = std::max<int64_t>(dimension, 1);
+    if (elements > kMax / factor) return std::nullopt;
+    elements *= factor;
+  }
+  if (elements > kMax / bits(tensor.dtype)) return std::nullopt;
+  const uint64_t all_bits = empty ? 0 : elements * bits(tensor.dtype);
+  if (all_bits % 8 != 0) return std::nullopt;
+  return all_bits / 8;
+}
+
+// The rules of the layout: every tensor's range is as long as its shape and dtype say, ranges in
+// offset order have neither holes nor overlaps, and the last one ends where the file ends.
+std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint64_t data_bytes) {
+  uint64_t previous_end = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const auto problem = [&](std::string rule) { return Problem{tensor.name, std::move(rule)}; };
+    const std::string range = fmt::format("data_offsets [{}, {}]", tensor.begin, tensor.end);
+    if (tensor.begin > tensor.end) return problem(range + " end before they begin");
+    if (tensor.end > data_bytes)
+      return problem(fmt::format("{} reach past the file's {} bytes of data", range, data_bytes));
+    const auto size = byte_size(tensor);
+    if (!size)
+      return problem(fmt::format("shape × dtype {} is no whole number of bytes below 2^63",
+                                 to_string(tensor.dtype)));
+    if (tensor.end - tensor.begin != *size)
+      return problem(fmt::format("{} hold {} bytes, shape × dtype {} needs {}", range,
+                                 tensor.end - tensor.begin, to_string(tensor.dtype), *size));
+    if (tensor.begin != previous_end)
+      return problem(fmt::format("{} {} the tensor before, which ends at {}", range,
+                                 tensor.begin < previous_end ? "overlap" : "leave a hole after",
+                                 previous_end));
+    previous_end = tensor.end;
+  }
+  if (previous_end != data_bytes)
+    return Problem{"", fmt::format("{} bytes of data, but the tensors end at byte {}: trailing "
+                                   "bytes are not allowed",
+                                   data_bytes, previous_end)};
+  return std::nullopt;
+}
+
+}  // namespace
+
+Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file) {
+  uint64_t length = 0;
+  if (size < sizeof length)
+    broken(file, {"", fmt::format("{} bytes are too few for the 8-byte header length", size)});
+  std::memcpy(&length, bytes, sizeof length);
+  const uint64_t rest = size - sizeof length;
+  if (length > kMaxHeaderBytes)
+    broken(file,
+           {"", fmt::format("header length {} exceeds the format's {}", length, kMaxHeaderBytes)});
+  if (length > rest)
+    broken(file,
+           {"", fmt::format("header length {} exceeds the {} bytes that follow it", length, rest)});
+  const std::string_view json(reinterpret_cast<const char*>(bytes) + sizeof length, length);
+  if (!json.starts_with('{')) broken(file, {"", "the header must start with '{'"});
+
+  Header header;
+  header.data_offset = sizeof length + length;
+  if (const auto problem = read_header_json(json, header)) broken(file, *problem);
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorInfo& a, const TensorInfo& b) {
+              return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+            });
+  for (size_t i = 0; i < header.tensors.size(); ++i) header.index[header.tensors[i].name] = i;
+  if (const auto problem = check_layout(header.tensors, rest - length)) broken(file, *problem);
+  return header;
+}
+
+}  // namespace coupler::safetensors

@@ -1,0 +1,68 @@
+// The safetensors format without tensors: parses and checks a file's header into names, dtypes,
+// shapes and byte ranges. Pure functions on bytes, any thread; sees no LibTorch.
+//
+// A file is an 8-byte little-endian header length N, N bytes of JSON, then the data. Accepted is
+// only what the format allows, since files come from strangers: see check_layout in the source for
+// the rules. Work and memory grow linearly with N (n log n for names), and N is capped.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coupler::safetensors {
+
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
+inline constexpr uint64_t kMaxTensors = 1u << 18;         // against headers made to be slow
+inline constexpr uint64_t kMaxRank = 64;
+
+enum class DType {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E5M2Fnuz,
+  kF8E4M3Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+std::string_view to_string(DType dtype);  // as in files: "BF16"
+uint64_t bits(DType dtype);               // of one element
+
+struct TensorInfo {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin;  // in bytes, counted from Header::data_offset
+  uint64_t end;
+};
+
+struct Header {
+  std::vector<TensorInfo> tensors;                           // in the order of their bytes
+  std::map<std::string, size_t, std::less<>> index;          // name to position in tensors
+  std::map<std::string, std::string, std::less<>> metadata;  // "__metadata__"
+  uint64_t data_offset = 0;                                  // where the data starts in the file
+};
+
+// Parses the whole file's bytes; only the header's are read. Throws Error(kIo) naming `file`, the
+// tensor where one is at fault, and the rule that was broken.
+Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file);
+
+}  // namespace coupler::safetensors
