@@ -1,0 +1,49 @@
+// BatchPlan: which positions of an epoch's order make up each batch of one rank, as Accelerate's
+// BatchSamplerShard defines it. Pure arithmetic on an immutable object, any thread; O(1) to make,
+// so any batch can be reached without the ones before it.
+//
+// A step takes the next `global` positions, batch_size × world of them (batch_size itself where
+// split_batches), and rank r gets the r-th of world equal slices. With split_batches step k
+// therefore sees the same samples for every world. Where the last step is incomplete, drop_last
+// leaves it out, even_batches fills it from the start of the order so that every rank gets equally
+// many full batches, and without either a rank gets what lies in its slice, which may be nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace coupler {
+
+struct BatchPlanSpec {
+  size_t samples = 0;
+  int64_t batch_size = 1;
+  int rank = 0;
+  int world = 1;
+  bool split_batches = false;
+  bool drop_last = false;
+  bool even_batches = true;
+};
+
+class BatchPlan {
+ public:
+  // Throws Error(kInvalidArgument) for a batch size below 1, one that split_batches cannot divide
+  // by the world, and a rank outside it.
+  explicit BatchPlan(const BatchPlanSpec& spec);
+
+  // The batches of this rank.
+  size_t size() const { return size_; }
+
+  // The positions of batch `step` < size(), all below samples; `positions` is reused memory.
+  void batch(size_t step, std::vector<size_t>& positions) const;
+
+ private:
+  size_t samples_;
+  size_t global_;  // positions a step takes over all ranks
+  size_t slice_;   // positions of one rank in it
+  size_t first_;   // where this rank's slice begins in a step
+  size_t size_;
+  bool wrap_;  // the last step is filled from the start
+};
+
+}  // namespace coupler
