@@ -1,0 +1,31 @@
+// What a progress bar shows, as text: pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace coupler {
+
+struct ProgressView {
+  std::string label;
+  int64_t done = 0;
+  int64_t total = 0;  // 0: unknown
+  double seconds = 0;
+  std::string suffix;
+};
+
+// "0:07", "12:34", "1:02:03"; "--:--" where it is not finite or negative.
+std::string clock_text(double seconds);
+
+// "1.24k/s" per second from 1 up, "3.20 s/step" below; "-/s" where nothing can be said.
+std::string rate_text(int64_t done, double seconds);
+
+// One line without control characters, of at most `columns` - 1 characters (the last column would
+// wrap on some terminals). Where room is short the label gets half of it, the bar shrinks and goes,
+// then the suffix is cut.
+std::string bar_text(const ProgressView& view, int columns);
+
+// The same for a log: no bar, no padding, no limit.
+std::string plain_text(const ProgressView& view);
+
+}  // namespace coupler
