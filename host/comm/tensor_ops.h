@@ -1,0 +1,28 @@
+// Collectives on LibTorch tensors: the thin layer between at::Tensor and Communicator's raw
+// buffers. Pure functions; thread rules are those of Communicator. Tensors must be dense,
+// contiguous and in host memory, else Error(kInvalidArgument). A returned Work does not keep its
+// tensors alive: the caller does, until the Work has been waited for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace coupler {
+
+// The ABI's number for a tensor's type; Error(kUnsupported) where there is none (complex,
+// quantised).
+db_dtype to_db_dtype(at::ScalarType type);
+
+// Descriptions of operations over whole tensors, to be given to Communicator::run or submit.
+db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
+db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
+// input [n…] of every rank into output [world, n…].
+db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
+
+// Broadcasts many tensors as few messages: packed by dtype, sent, unpacked.
+void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root);
+
+}  // namespace coupler

@@ -1,0 +1,211 @@
+// Accelerator: the one object a training program talks to. It reads the configuration, joins the
+// other processes, prepares models, optimizers and data loaders for them, and offers the
+// collectives a training loop needs. One per process; used by the thread that trains.
+//
+//   coupler::Accelerator accelerator(argc, argv);
+//   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <coupler/data_loader.h>
+#include <coupler/optimizer.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace coupler {
+
+// Settings from code. Each is the full key of a TOML setting and wins over the default only: a
+// file, the environment and the command line win over it.
+//   AcceleratorOptions options;
+//   options.set("training.gradient_accumulation_steps", int64_t{4});
+struct AcceleratorOptions {
+  using Value = std::variant<std::string, int64_t, double, bool>;
+  std::vector<std::pair<std::string, Value>> values;
+  AcceleratorOptions& set(std::string key, Value value) {
+    values.emplace_back(std::move(key), std::move(value));
+    return *this;
+  }
+};
+
+enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
+
+// Returned by accumulate() and no_sync(); while it lives gradients are, or are not, synchronised.
+// Must not outlive the Accelerator.
+class SyncScope {
+ public:
+  explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
+  SyncScope& operator=(SyncScope&&) = delete;
+  ~SyncScope() {
+    if (at_end_) at_end_();
+  }
+
+ private:
+  std::function<void()> at_end_;
+};
+
+namespace detail {
+
+template <class T>
+struct is_shared_module : std::false_type {};
+template <class M>
+struct is_shared_module<std::shared_ptr<M>> : std::is_base_of<torch::nn::Module, M> {};
+template <class T>
+struct is_data_loader : std::false_type {};
+template <class D>
+struct is_data_loader<DataLoader<D>> : std::true_type {};
+
+template <class T>
+inline constexpr bool is_module_holder_v =
+    std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
+template <class T>
+inline constexpr bool is_model_v =
+    is_module_holder_v<T> || is_shared_module<T>::value || std::is_base_of_v<torch::nn::Module, T>;
+template <class T>
+inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
+
+}  // namespace detail
+
+class Accelerator {
+ public:
+  // Takes --config F and -o key=value out of the arguments. Throws Error; an Error nobody catches
+  // ends the program with a message and its documented exit code.
+  Accelerator(int& argc, char** argv, const AcceleratorOptions& options = {});
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // ---- Who and where ----
+  int rank() const;
+  int world() const;
+  int local_rank() const;
+  bool is_main_process() const { return rank() == 0; }
+  bool is_local_main_process() const { return local_rank() == 0; }
+  at::Device device() const;
+  // The backend in use: "gloo_cpu"; "single" for one process.
+  std::string backend() const;
+
+  // Writes its arguments and a newline to standard output, once per machine.
+  template <class... Args>
+  void print(const Args&... args) const {
+    if (!is_local_main_process()) return;
+    std::ostringstream line;
+    (line << ... << args);
+    line << '\n';
+    std::cout << line.str() << std::flush;
+  }
+
+  // ---- Prepare ----
+  // Any number of objects in any order; they come back in that order, as a tuple (one alone as
+  // itself). A model (module holder, shared_ptr to a module, or module) comes back with its own
+  // type, the parameters made equal to rank 0's; a torch::optim optimizer as coupler::Optimizer; a
+  // coupler::DataLoader bound to this rank; anything else as it is. Collective.
+  template <class... Objects>
+  auto prepare(Objects&&... objects) {
+    (prepare_if_model(objects), ...);
+    if constexpr (sizeof...(Objects) == 1) {
+      return prepare_one(std::forward<Objects>(objects)...);
+    } else {
+      return std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>{
+          prepare_one(std::forward<Objects>(objects))...};
+    }
+  }
+
+  // ---- The step ----
+  // One forward and backward inside gradient accumulation: gradients are synchronised, and step()
+  // and zero_grad() act, on every gradient_accumulation_steps-th call and at a prepared loader's
+  // last batch.
+  template <class... Models>
+  [[nodiscard]] SyncScope accumulate(Models&... models) {
+    static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
+                  "accumulate takes prepared models");
+    return begin_accumulate({&module_of(models)...});
+  }
+  // Gradients only accumulate on this rank while the scope lives.
+  template <class... Models>
+  [[nodiscard]] SyncScope no_sync(Models&... models) {
+    static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
+                  "no_sync takes prepared models");
+    return begin_no_sync({&module_of(models)...});
+  }
+  // Backward of loss / gradient_accumulation_steps; gradients are the mean over ranks afterwards.
+  void backward(const at::Tensor& loss);
+  // Whether the step under way synchronises (always, without accumulation).
+  bool sync_gradients() const;
+
+  // Scales the gradients so that their 2-norm over all parameters is at most max_norm; returns the
+  // norm from before. Does nothing (and returns 0) while accumulating.
+  template <class Model>
+  double clip_grad_norm(Model& model, double max_norm) {
+    return clip_grad_norm_of(module_of(model), max_norm);
+  }
+
+  // ---- Collectives; every rank calls them in the same order ----
+  // Concatenation over ranks along dimension 0 (scalars become [world]); the same shape everywhere.
+  at::Tensor gather(const at::Tensor& tensor);
+  at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  // The tensor of rank `from`; every rank passes one of that shape and dtype.
+  at::Tensor broadcast(const at::Tensor& tensor, int from = 0);
+  void wait_for_everyone();
+
+ private:
+  class Impl;
+
+  template <class Model>
+  static torch::nn::Module& module_of(Model& model) {
+    if constexpr (std::is_base_of_v<torch::nn::Module, std::decay_t<Model>>) {
+      return model;
+    } else {
+      return *model;
+    }
+  }
+  template <class Object>
+  void prepare_if_model(Object& object) {
+    if constexpr (detail::is_model_v<std::decay_t<Object>>) prepare_module(module_of(object));
+  }
+  template <class Object>
+  decltype(auto) prepare_one(Object&& object) {
+    using Type = std::decay_t<Object>;
+    if constexpr (detail::is_optimizer_v<Type>) {
+      static_assert(std::is_lvalue_reference_v<Object>,
+                    "the optimizer must outlive what prepare makes of it: pass a variable");
+      return prepare_optimizer(object);
+    } else if constexpr (detail::is_data_loader<Type>::value) {
+      object.bind(rank(), world(), device());
+      prepare_loader(object.core());
+      return Type(object);
+    } else if constexpr (detail::is_module_holder_v<Type> ||
+                         detail::is_shared_module<Type>::value) {
+      return Type(object);
+    } else if constexpr (std::is_lvalue_reference_v<Object>) {
+      return (object);  // the object itself, by reference
+    } else {
+      return Type(std::forward<Object>(object));
+    }
+  }
+
+  void prepare_module(torch::nn::Module& module);
+  Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
+  void prepare_loader(std::shared_ptr<detail::LoaderCore> loader);
+  SyncScope begin_accumulate(const std::vector<torch::nn::Module*>& modules);
+  SyncScope begin_no_sync(const std::vector<torch::nn::Module*>& modules);
+  double clip_grad_norm_of(torch::nn::Module& module, double max_norm);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,13 @@
+// All of Coupler for a training program, LibTorch included. Where compile time matters include
+// coupler/accelerator.h and the LibTorch headers you use instead.
+#pragma once
+
+#include <coupler/accelerator.h>
+#include <coupler/data_loader.h>
+#include <coupler/error.h>
+#include <coupler/optimizer.h>
+#include <coupler/progress.h>
+#include <coupler/safetensors.h>
+#include <coupler/sync_batch_norm.h>
+#include <coupler/tensor_dataset.h>
+#include <torch/torch.h>

@@ -1,0 +1,227 @@
+#include "optim/fused_kernel.h"
+
+#include <ATen/Functions.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <typeinfo>
+
+namespace coupler {
+namespace {
+
+// Adam and AdamW differ in one call: where weight decay goes.
+template <class Options, auto kKernel>
+class AdamKernel : public FusedKernel {
+ public:
+  AdamKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+             const char* name)
+      : FusedKernel(optimizer, models, any_amsgrad(optimizer) ? 3 : 2), name_(name) {}
+  std::string name() const override { return name_; }
+
+ private:
+  static bool any_amsgrad(torch::optim::Optimizer& optimizer) {
+    return std::any_of(
+        optimizer.param_groups().begin(), optimizer.param_groups().end(),
+        [](auto& group) { return static_cast<Options&>(group.options()).amsgrad(); });
+  }
+  void update(Batch& batch) override {
+    const auto& options = static_cast<const Options&>(*batch.options);
+    const auto [beta1, beta2] = options.betas();
+    static const std::vector<at::Tensor> kNone;
+    kKernel(batch.parameters, batch.gradients, batch.state[0], batch.state[1],
+            options.amsgrad() ? batch.state[2] : kNone, batch.steps, options.lr(), beta1, beta2,
+            options.weight_decay(), options.eps(), options.amsgrad());
+  }
+  const char* name_;
+};
+
+using TensorList = const std::vector<at::Tensor>&;
+
+void adam(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
+          TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
+          double weight_decay, double eps, bool amsgrad) {
+  at::_fused_adam_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
+                   weight_decay, eps, amsgrad, /*maximize=*/false);
+}
+
+void adamw(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
+           TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
+           double weight_decay, double eps, bool amsgrad) {
+  at::_fused_adamw_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
+                    weight_decay, eps, amsgrad, /*maximize=*/false);
+}
+
+class SgdKernel : public FusedKernel {
+ public:
+  SgdKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models)
+      : FusedKernel(optimizer, models, any_momentum(optimizer) ? 1 : 0) {}
+  std::string name() const override { return "SGD"; }
+
+ private:
+  static bool any_momentum(torch::optim::Optimizer& optimizer) {
+    return std::any_of(
+        optimizer.param_groups().begin(), optimizer.param_groups().end(), [](auto& group) {
+          return static_cast<torch::optim::SGDOptions&>(group.options()).momentum() != 0;
+        });
+  }
+  void update(Batch& batch) override {
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(*batch.options);
+    static const std::vector<at::Tensor> kNone;
+    at::_fused_sgd_(batch.parameters, batch.gradients,
+                    options.momentum() != 0 ? batch.state[0] : kNone, options.weight_decay(),
+                    options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                    /*maximize=*/false, batch.first_step);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
+                                               const std::vector<FlatParameters*>& models,
+                                               std::string& why) {
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (std::none_of(models.begin(), models.end(),
+                       [&](FlatParameters* model) { return model->find(parameter) >= 0; })) {
+        why = "one of its parameters needs no gradient, so it is not in flat memory";
+        return nullptr;
+      }
+      if (!parameter.is_floating_point()) {
+        why = "one of its parameters is not floating-point";
+        return nullptr;
+      }
+    }
+  }
+  // Subclasses may have overridden step(), so the type must be exact.
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::AdamW)) {
+    return std::make_unique<AdamKernel<torch::optim::AdamWOptions, &adamw>>(optimizer, models,
+                                                                            "AdamW");
+  }
+  if (type == typeid(torch::optim::Adam)) {
+    return std::make_unique<AdamKernel<torch::optim::AdamOptions, &adam>>(optimizer, models,
+                                                                          "Adam");
+  }
+  if (type == typeid(torch::optim::SGD)) return std::make_unique<SgdKernel>(optimizer, models);
+  why = "there are fused kernels for SGD, Adam and AdamW only";
+  return nullptr;
+}
+
+FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
+                         const std::vector<FlatParameters*>& models, size_t state_tensors)
+    : state_tensors_(state_tensors) {
+  std::vector<std::vector<torch::optim::OptimizerOptions*>> options(models.size());
+  for (size_t m = 0; m < models.size(); ++m) options[m].resize(models[m]->slots().size());
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      for (size_t m = 0; m < models.size(); ++m) {
+        const int slot = models[m]->find(parameter);
+        if (slot >= 0) options[m][static_cast<size_t>(slot)] = &group.options();
+      }
+    }
+  }
+  state_.resize(models.size());
+  for (size_t m = 0; m < models.size(); ++m) {
+    FlatParameters& model = *models[m];
+    state_[m].resize(model.groups().size());
+    for (size_t g = 0; g < model.groups().size(); ++g) {
+      const FlatGroup& group = model.groups()[g];
+      for (size_t i = group.first_slot; i < group.end_slot; ++i) {
+        if (options[m][i] == nullptr) continue;
+        std::vector<at::Tensor>& state = state_[m][g];
+        while (state.size() < state_tensors) state.push_back(at::zeros_like(group.parameters));
+        members_.push_back({.model = &model,
+                            .slot = &model.slots()[i],
+                            .slot_index = i,
+                            .state = &state,
+                            .options = options[m][i]});
+      }
+    }
+  }
+  gradients_.assign(members_.size(), Gradient::kNone);
+}
+
+FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
+  const at::Tensor& gradient = member.slot->parameter.grad();
+  if (!gradient.defined()) return Gradient::kNone;
+  return gradient.is_same(member.slot->gradient) ? Gradient::kFlat : Gradient::kOwn;
+}
+
+void FusedKernel::step() {
+  at::NoGradGuard no_grad;
+  bool changed = first_step_cut_;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Gradient gradient = gradient_of(members_[i]);
+    changed |= gradient != gradients_[i];
+    gradients_[i] = gradient;
+  }
+  if (changed) cut_runs();
+  for (Batch& batch : batches_) {
+    for (size_t run = 0; run < batch.member.size(); ++run) {
+      if (batch.member[run] < 0) continue;
+      const FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
+      batch.gradients[run] = slot.parameter.grad();
+    }
+    for (const at::Tensor& steps : batch.steps) steps.add_(1);
+    update(batch);
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (gradients_[i] != Gradient::kNone) ++members_[i].steps;
+  }
+}
+
+FusedKernel::Batch& FusedKernel::batch_for(const Member& member) {
+  const bool first_step = member.steps == 0;
+  for (Batch& batch : batches_) {
+    if (batch.options == member.options && batch.first_step == first_step) return batch;
+  }
+  Batch& batch = batches_.emplace_back();
+  batch.options = member.options;
+  batch.first_step = first_step;
+  batch.state.resize(state_tensors_);
+  return batch;
+}
+
+void FusedKernel::cut_runs() {
+  batches_.clear();
+  first_step_cut_ = false;
+  for (size_t i = 0; i < members_.size();) {
+    const Member& first = members_[i];
+    if (gradients_[i] == Gradient::kNone) {
+      ++i;
+      continue;
+    }
+    first_step_cut_ |= first.steps == 0;
+    size_t end = i + 1;
+    if (gradients_[i] == Gradient::kFlat) {
+      while (end < members_.size() && gradients_[end] == Gradient::kFlat &&
+             members_[end].model == first.model && members_[end].slot->group == first.slot->group &&
+             members_[end].slot_index == members_[end - 1].slot_index + 1 &&
+             members_[end].options == first.options && members_[end].steps == first.steps) {
+        ++end;
+      }
+    }
+    const FlatSlot& last = *members_[end - 1].slot;
+    const int64_t offset = first.slot->offset;
+    const int64_t numel = last.offset + last.numel - offset;
+    const FlatGroup& group = first.model->groups()[static_cast<size_t>(first.slot->group)];
+    const bool flat = gradients_[i] == Gradient::kFlat;
+    auto place = [&](const at::Tensor& memory) {
+      const at::Tensor range = memory.narrow(0, offset, numel);
+      return flat ? range : range.view(first.slot->parameter.sizes());
+    };
+    Batch& batch = batch_for(first);
+    batch.parameters.push_back(place(group.parameters));
+    batch.gradients.push_back(flat ? place(group.gradients) : at::Tensor());
+    for (size_t k = 0; k < state_tensors_; ++k) {
+      batch.state[k].push_back(place((*first.state)[k]));
+    }
+    batch.steps.push_back(at::scalar_tensor(static_cast<double>(first.steps), at::kFloat));
+    batch.member.push_back(flat ? -1 : static_cast<int>(i));
+    i = end;
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,71 @@
+// FusedKernel: SGD, Adam and AdamW of torch::optim as one kernel over flat memory. Used by the
+// thread that trains.
+//
+// Neighbouring parameters with the same options and the same number of steps form one run, which is
+// updated as if it were one tensor; where gradients are not flat (one process) a run is one
+// parameter. Runs are cut anew only when the set of parameters that have a gradient changes.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategy/flat_parameters.h"
+
+namespace coupler {
+
+class FusedKernel {
+ public:
+  virtual ~FusedKernel() = default;
+
+  // For an optimizer that is exactly torch::optim::SGD, Adam or AdamW with all parameters in the
+  // flat memory of the models; null for any other, with the reason in why.
+  static std::unique_ptr<FusedKernel> make(torch::optim::Optimizer& optimizer,
+                                           const std::vector<FlatParameters*>& models,
+                                           std::string& why);
+
+  virtual std::string name() const = 0;
+  void step();
+
+ protected:
+  // The runs that one kernel call updates: same options, and all or none in their first step.
+  struct Batch {
+    torch::optim::OptimizerOptions* options = nullptr;
+    bool first_step = false;
+    std::vector<at::Tensor> parameters, gradients;
+    std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
+    std::vector<at::Tensor> steps;               // 0-dim float, this update counted
+    std::vector<int> member;  // by run: index of the one member whose .grad is read anew, or -1
+  };
+
+  FusedKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+              size_t state_tensors);
+  virtual void update(Batch& batch) = 0;
+
+ private:
+  struct Member {
+    FlatParameters* model = nullptr;
+    FlatSlot* slot = nullptr;
+    size_t slot_index = 0;
+    std::vector<at::Tensor>* state = nullptr;  // of its group: flat, laid out as the parameters
+    torch::optim::OptimizerOptions* options = nullptr;
+    int64_t steps = 0;
+  };
+  enum class Gradient : uint8_t { kNone, kFlat, kOwn };
+
+  static Gradient gradient_of(const Member& member);
+  void cut_runs();
+  Batch& batch_for(const Member& member);
+
+  std::vector<Member> members_;      // in flat order
+  std::vector<Gradient> gradients_;  // by member, as they were when the runs were cut
+  std::vector<Batch> batches_;
+  // By model and dtype group, then by state tensor.
+  std::vector<std::vector<std::vector<at::Tensor>>> state_;
+  size_t state_tensors_;
+  bool first_step_cut_ = false;  // runs were cut while some member was in its first step
+};
+
+}  // namespace coupler

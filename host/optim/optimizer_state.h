@@ -1,0 +1,34 @@
+// OptimizerState: what the copies of one Optimizer handle share. Used by the thread that trains.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/fused_kernel.h"
+
+namespace coupler {
+
+class OptimizerState {
+ public:
+  // accumulating tells whether step and zero_grad are to do nothing now.
+  OptimizerState(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+                 std::function<bool()> accumulating);
+
+  void step();
+  void zero_grad(bool set_to_none);
+  torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
+  std::string description() const;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  size_t parameters_;  // given at prepare; groups added later are not ours
+  std::unique_ptr<FusedKernel> kernel_;
+  std::string not_fused_;
+  std::function<bool()> accumulating_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,75 @@
+#include "strategy/bucket_tuner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "log/log.h"
+
+namespace coupler {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+// Below this a second bucket cannot pay for its own latency.
+constexpr int64_t kOneBucketBytes = kMiB;
+// Rounds through the candidates; the first of them warms caches and connections and is not counted.
+constexpr size_t kRounds = 5;
+
+}  // namespace
+
+BucketTuner::BucketTuner(int64_t total_bytes, double cap_mb) {
+  if (cap_mb > 0) {
+    candidates_ = {{.cap_bytes = static_cast<int64_t>(cap_mb * kMiB), .overlap = true}};
+  } else {
+    candidates_ = {{.cap_bytes = 0, .overlap = false}};
+    if (total_bytes > kOneBucketBytes) {
+      candidates_.push_back({.cap_bytes = 1 * kMiB, .overlap = true});
+    }
+    if (total_bytes > 8 * kMiB) {
+      candidates_.push_back({.cap_bytes = 4 * kMiB, .overlap = false});
+      candidates_.push_back({.cap_bytes = 16 * kMiB, .overlap = true});
+      candidates_.push_back({.cap_bytes = 16 * kMiB, .overlap = false});
+    }
+  }
+  times_.resize(candidates_.size());
+  settled_ = candidates_.size() == 1;
+}
+
+bool BucketTuner::report(double seconds, Communicator& comm) {
+  if (settled_) return false;
+  times_[current_].push_back(seconds);
+  const size_t before = current_;
+  current_ = (current_ + 1) % candidates_.size();
+  if (current_ == 0 && times_.back().size() == kRounds) return settle(comm) || before != current_;
+  return before != current_;
+}
+
+bool BucketTuner::settle(Communicator& comm) {
+  settled_ = true;
+  std::vector<double> medians;
+  for (std::vector<double>& times : times_) {
+    std::sort(times.begin() + 1, times.end());
+    medians.push_back(times[1 + (times.size() - 1) / 2]);
+  }
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F64;
+  op.reduce = DB_MAX;
+  op.memory = DB_MEMORY_HOST;
+  op.send = op.recv = medians.data();
+  op.count = medians.size();
+  comm.run(op);
+  current_ =
+      static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
+  if (log_enabled(LogLevel::kInfo, "strategy")) {
+    const BucketPlan& best = candidates_[current_];
+    log(LogLevel::kInfo, "strategy",
+        fmt::format("gradient buckets: {} ({}), {:.2f} ms of backward and reduction",
+                    best.cap_bytes == 0 ? "one" : fmt::format("{} MiB", best.cap_bytes / kMiB),
+                    best.overlap ? "overlapped" : "in line", medians[current_] * 1e3));
+  }
+  times_.clear();
+  return true;
+}
+
+}  // namespace coupler

@@ -1,0 +1,74 @@
+#include "strategy/flat_parameters.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+
+namespace coupler {
+namespace {
+
+// Slots start at multiples of 64 bytes, so that kernels on a view are as fast as on a tensor of its
+// own.
+constexpr int64_t kAlignment = 64;
+
+int64_t padded(int64_t numel, int64_t element_size) {
+  const int64_t unit = kAlignment / element_size;
+  return (numel + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                               bool flat_gradients) {
+  at::NoGradGuard no_grad;
+  std::map<at::ScalarType, std::vector<FlatSlot>> by_type;
+  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
+    const at::Tensor& parameter = it->second;
+    by_type[parameter.scalar_type()].push_back(
+        {.name = it->first, .parameter = parameter, .numel = parameter.numel()});
+  }
+  for (auto& [type, slots] : by_type) {
+    const auto element_size = static_cast<int64_t>(c10::elementSize(type));
+    int64_t total = 0;
+    for (FlatSlot& slot : slots) {
+      slot.offset = total;
+      slot.group = static_cast<int>(groups_.size());
+      total += padded(slot.numel, element_size);
+    }
+    FlatGroup group;
+    group.first_slot = slots_.size();
+    group.end_slot = slots_.size() + slots.size();
+    const auto options = at::TensorOptions().dtype(type);
+    group.parameters = at::zeros({total}, options);
+    const bool last = groups_.size() + 1 == by_type.size();
+    if (flat_gradients) {
+      const auto flags = last ? static_cast<int64_t>(parameters.size()) : 0;
+      at::Tensor all = at::zeros({total + flags}, options);
+      group.gradients = all;
+      if (last) flags_ = all.narrow(0, total, flags);
+    }
+    for (FlatSlot& slot : slots) {
+      at::Tensor view =
+          group.parameters.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes());
+      view.copy_(slot.parameter);
+      slot.parameter.set_data(view);
+      if (flat_gradients) {
+        slot.gradient =
+            group.gradients.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes());
+      }
+      slots_.push_back(slot);
+    }
+    groups_.push_back(std::move(group));
+  }
+}
+
+int FlatParameters::find(const at::Tensor& parameter) const {
+  const auto it = std::find_if(slots_.begin(), slots_.end(), [&](const FlatSlot& slot) {
+    return slot.parameter.is_same(parameter);
+  });
+  return it == slots_.end() ? -1 : static_cast<int>(it - slots_.begin());
+}
+
+}  // namespace coupler

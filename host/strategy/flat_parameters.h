@@ -1,0 +1,57 @@
+// FlatParameters: the trainable parameters of one model moved into flat memory, one buffer per
+// dtype, in reverse order of registration (about the order in which gradients arrive). Parameters
+// become views of it; gradients get a second buffer of the same layout. Used by one thread at a
+// time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace coupler {
+
+// One parameter's place. offset and numel are in elements of the group's buffers.
+struct FlatSlot {
+  std::string name;      // "layer1.weight"
+  at::Tensor parameter;  // the user's own variable, its data a view of group.parameters
+  at::Tensor gradient;   // view of group.gradients with the parameter's shape; undefined without
+  int64_t offset = 0;
+  int64_t numel = 0;
+  int group = 0;
+};
+
+// The slots of one dtype; [first_slot, end_slot) of FlatParameters::slots.
+struct FlatGroup {
+  at::Tensor parameters;  // [numel], padding between slots included (zeros)
+  at::Tensor gradients;   // likewise; undefined where gradients are not flat
+  size_t first_slot = 0, end_slot = 0;
+};
+
+class FlatParameters {
+ public:
+  // Moves the data of every parameter (named, in order of registration, no duplicates, contiguous
+  // after the move). With flat_gradients the gradient buffer is made too, with room for one flag
+  // per slot behind the last group (flags()).
+  FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                 bool flat_gradients);
+
+  std::vector<FlatSlot>& slots() { return slots_; }
+  const std::vector<FlatSlot>& slots() const { return slots_; }
+  std::vector<FlatGroup>& groups() { return groups_; }
+  const std::vector<FlatGroup>& groups() const { return groups_; }
+
+  // [slots] of the last group's dtype, the tail of its gradient buffer, so that they travel with
+  // it.
+  const at::Tensor& flags() const { return flags_; }
+
+  // The slot of a parameter, by identity; -1 where it is not one of ours.
+  int find(const at::Tensor& parameter) const;
+
+ private:
+  std::vector<FlatSlot> slots_;
+  std::vector<FlatGroup> groups_;
+  at::Tensor flags_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,207 @@
+#include "strategy/gradient_reducer.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <chrono>
+
+#include "comm/tensor_ops.h"
+
+namespace coupler {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+// Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
+// parameter, which may outlive the reducer, so it holds it weakly.
+class GradientReducer::Hook : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(std::weak_ptr<GradientReducer> reducer, size_t slot)
+      : reducer_(std::move(reducer)), slot_(slot) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (auto reducer = reducer_.lock()) reducer->on_gradient(slot_);
+    return outputs;
+  }
+
+ private:
+  std::weak_ptr<GradientReducer> reducer_;
+  size_t slot_;
+};
+
+GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
+                                 std::vector<at::Tensor> buffers, double bucket_cap_mb)
+    : flat_(flat),
+      comm_(std::move(comm)),
+      buffers_(std::move(buffers)),
+      tuner_(
+          [&flat] {
+            int64_t bytes = 0;
+            for (const FlatGroup& group : flat.groups()) {
+              bytes += static_cast<int64_t>(group.gradients.nbytes());
+            }
+            return bytes;
+          }(),
+          bucket_cap_mb) {
+  scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
+  taken_.resize(flat_.slots().size());
+  cut_buckets();
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::install() {
+  for (size_t i = 0; i < flat_.slots().size(); ++i) {
+    // The parameter only knows its accumulator weakly: somebody has to keep it.
+    auto accumulator = torch::autograd::impl::grad_accumulator(flat_.slots()[i].parameter);
+    accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), i));
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+void GradientReducer::cut_buckets() {
+  buckets_.clear();
+  bucket_of_slot_.assign(flat_.slots().size(), 0);
+  const int64_t cap = tuner_.plan().cap_bytes;
+  for (const FlatGroup& group : flat_.groups()) {
+    const auto element_size = static_cast<int64_t>(group.gradients.element_size());
+    size_t first = group.first_slot;
+    while (first < group.end_slot) {
+      const int64_t start = flat_.slots()[first].offset;
+      size_t end = first + 1;
+      auto end_offset = [&](size_t slot) {
+        return slot < group.end_slot ? flat_.slots()[slot].offset : group.gradients.numel();
+      };
+      while (end < group.end_slot &&
+             (cap == 0 || (end_offset(end + 1) - start) * element_size <= cap)) {
+        ++end;
+      }
+      for (size_t slot = first; slot < end; ++slot) bucket_of_slot_[slot] = buckets_.size();
+      buckets_.push_back({.memory = group.gradients.narrow(0, start, end_offset(end) - start),
+                          .first_slot = first,
+                          .end_slot = end});
+      first = end;
+    }
+  }
+}
+
+void GradientReducer::on_gradient(size_t slot) {
+  if (!sync_) return;
+  if (!active_) begin();
+  if (taken_[slot] != 0) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parameter '{}' received a second gradient in one backward",
+                    flat_.slots()[slot].name),
+        {.subject = flat_.slots()[slot].name,
+         .hint = "a checkpointed segment used twice does this: run backward inside no_sync() "
+                 "and synchronise in the last one"});
+  }
+  take_gradient(slot);
+  --buckets_[bucket_of_slot_[slot]].pending;
+  launch_ready();
+}
+
+void GradientReducer::begin() {
+  active_ = true;
+  touched_ = true;
+  began_ = now_seconds();
+  std::fill(taken_.begin(), taken_.end(), uint8_t{0});
+  for (Bucket& bucket : buckets_) bucket.pending = bucket.end_slot - bucket.first_slot;
+  next_bucket_ = 0;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->finish();
+  });
+}
+
+// Copies (or, where .grad is our view already, scales) the gradient into its place.
+void GradientReducer::take_gradient(size_t index) {
+  at::NoGradGuard no_grad;
+  FlatSlot& slot = flat_.slots()[index];
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (gradient.layout() != at::kStrided) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parameter '{}' has a sparse gradient, which cannot be reduced in place",
+                    slot.name),
+        {.subject = slot.name, .hint = "build its Embedding with sparse(false)"});
+  }
+  taken_[index] = 1;
+  if (gradient.is_same(slot.gradient)) {
+    slot.gradient.mul_(scale_);
+    return;
+  }
+  at::mul_out(slot.gradient, gradient, scale_);
+  gradient = slot.gradient;
+}
+
+void GradientReducer::launch_ready() {
+  // The last bucket carries the flags, which are complete only when backward is: finish() sends it.
+  while (next_bucket_ + 1 < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+    launch(buckets_[next_bucket_++]);
+  }
+}
+
+void GradientReducer::launch(Bucket& bucket) {
+  const db_op op = all_reduce_op(bucket.memory, DB_SUM);
+  const bool last = &bucket == &buckets_.back();
+  if (tuner_.plan().overlap && !last) {
+    bucket.work = comm_->submit(op);
+  } else {
+    comm_->run(op);
+  }
+}
+
+void GradientReducer::finish_if_untouched() {
+  if (!sync_ || touched_ || active_) return;
+  active_ = true;
+  touched_ = true;
+  began_ = now_seconds();
+  std::fill(taken_.begin(), taken_.end(), uint8_t{0});
+  next_bucket_ = 0;
+  finish();
+}
+
+void GradientReducer::finish() {
+  at::NoGradGuard no_grad;
+  active_ = false;
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] != 0) continue;
+    FlatSlot& slot = flat_.slots()[i];
+    // Accumulated by earlier backwards without synchronisation, if not by this one.
+    if (slot.parameter.grad().defined()) {
+      take_gradient(i);
+    } else {
+      slot.gradient.zero_();
+    }
+  }
+  flat_.flags().fill_(1);
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] == 0) flat_.flags()[static_cast<int64_t>(i)] = 0;
+  }
+  while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
+  for (Bucket& bucket : buckets_) bucket.work.wait();
+  publish_gradients();
+  if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
+  if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
+}
+
+// Parameters that only other ranks used have a gradient here too, from now on.
+void GradientReducer::publish_gradients() {
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] != 0) continue;
+    const bool used = flat_.flags()[static_cast<int64_t>(i)].item<double>() > 0;
+    if (used) flat_.slots()[i].parameter.mutable_grad() = flat_.slots()[i].gradient;
+  }
+}
+
+}  // namespace coupler

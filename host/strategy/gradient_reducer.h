@@ -1,0 +1,73 @@
+// GradientReducer: averages the gradients of one model over the ranks while backward runs. Hooks on
+// the parameters copy each gradient, scaled by 1/world, into its place in flat memory; full buckets
+// are reduced in one fixed order. Hooks and finish() run on the thread that runs backward.
+//
+// A parameter that got no gradient on this rank contributes zeros; flags that travel with the last
+// bucket tell which parameters no rank used: their gradients stay as they are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "strategy/bucket_tuner.h"
+#include "strategy/flat_parameters.h"
+
+namespace coupler {
+
+class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
+ public:
+  // buffers are broadcast from rank 0 after each reduction; empty: none are.
+  GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
+                  std::vector<at::Tensor> buffers, double bucket_cap_mb);
+  ~GradientReducer();
+
+  // Puts the hooks on the parameters; once, after construction in a shared_ptr.
+  void install();
+
+  // Whether the next backward is reduced (the default) or only accumulates.
+  void set_sync(bool sync) { sync_ = sync; }
+  bool sync() const { return sync_; }
+
+  // Reduces a backward that touched no parameter of this model on this rank, so that the peers that
+  // did are not left waiting. Does nothing when the last backward was reduced.
+  void finish_if_untouched();
+  void expect_backward() { touched_ = false; }
+
+ private:
+  class Hook;
+  struct Bucket {
+    at::Tensor memory;  // slice of a group's flat gradients
+    size_t first_slot = 0, end_slot = 0;
+    size_t pending = 0;
+    Work work;
+  };
+
+  void on_gradient(size_t slot);
+  void begin();
+  void take_gradient(size_t slot);
+  void launch_ready();
+  void launch(Bucket& bucket);
+  void finish();
+  void publish_gradients();
+  void cut_buckets();
+
+  FlatParameters& flat_;
+  std::shared_ptr<Communicator> comm_;
+  std::vector<at::Tensor> buffers_;
+  BucketTuner tuner_;
+  at::Tensor scale_;  // 1 / world, 0-dimensional: keeps the gradient's dtype
+  std::vector<Bucket> buckets_;
+  std::vector<size_t> bucket_of_slot_;
+  std::vector<uint8_t> taken_;  // by slot, in this backward
+  std::vector<std::shared_ptr<void>> accumulators_;
+  size_t next_bucket_ = 0;
+  bool sync_ = true;
+  bool active_ = false;   // between the first hook of a backward and finish()
+  bool touched_ = false;  // a hook ran since expect_backward()
+  double began_ = 0;      // seconds, of the first hook
+};
+
+}  // namespace coupler

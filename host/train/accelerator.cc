@@ -1,0 +1,262 @@
+#include <ATen/Functions.h>
+#include <coupler/accelerator.h>
+#include <coupler/detail/loader_core.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "comm/communicator.h"
+#include "comm/tensor_ops.h"
+#include "config/config.h"
+#include "log/log.h"
+#include "optim/optimizer_state.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+#include "strategy/replica.h"
+#include "train/current.h"
+#include "train/process_setup.h"
+
+namespace coupler {
+namespace {
+
+db_reduce to_db_reduce(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return DB_SUM;
+    case Reduction::kMean:
+      return DB_AVG;
+    case Reduction::kMin:
+      return DB_MIN;
+    case Reduction::kMax:
+      return DB_MAX;
+    case Reduction::kProduct:
+      return DB_PROD;
+  }
+  return DB_SUM;
+}
+
+Config load(ConfigRequest request, const AcceleratorOptions& options) {
+  for (const auto& [key, value] : options.values) request.code.emplace_back(key, value);
+  return load_config(request);
+}
+
+// The plugin of this job. A single process needs no transport: only a wrapper is worth loading
+// then.
+Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
+  BackendConfig resolved = backend;
+  if (resolved.use == "auto") {
+    if (process.world == 1) return Plugin::single();
+    resolved.use = resolve_auto(backend, process.launcher == LauncherKind::kOpenMpi);
+  }
+  const Plugin plugin = Plugin::load(resolved);
+  const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  return process.world == 1 && !wrapper ? Plugin::single() : plugin;
+}
+
+}  // namespace
+
+class Accelerator::Impl {
+ public:
+  explicit Impl(Config loaded) : config(std::move(loaded)), process(detect_process()) {
+    if (process.world > 1) set_log_rank(process.rank);
+    keep_large_blocks();
+    limit_threads(process.local_world);
+    if (process.world > 1) store = join_store(process, config.backend.timeout);
+    plugin = choose_plugin(config.backend, process);
+    comm = Communicator::create({.plugin = plugin,
+                                 .process = process,
+                                 .store = store,
+                                 .backend = &config.backend,
+                                 .name = "world"});
+    if (process.world > 1) set_current_communicator(comm.get());
+  }
+  ~Impl() {
+    set_current_communicator(nullptr);
+    replicas.clear();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Replica& replica_of(const torch::nn::Module& module) {
+    for (auto& replica : replicas) {
+      if (replica->module() == &module) return *replica;
+    }
+    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", module.name()),
+                {.subject = module.name(), .hint = "pass it to accelerator.prepare first"});
+  }
+
+  void set_sync(const std::vector<Replica*>& models, bool on) {
+    for (Replica* replica : models) {
+      if (replica->reducer() != nullptr) replica->reducer()->set_sync(on);
+    }
+  }
+
+  Config config;
+  ProcessInfo process;
+  Plugin plugin = Plugin::single();
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Communicator> comm;
+  std::shared_ptr<Communicator> gradient_comm;  // made with the first model
+  std::vector<std::unique_ptr<Replica>> replicas;
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
+  std::vector<Replica*> scope;  // the models of the accumulate() scope under way
+  int64_t micro_steps = 0;      // accumulate() calls since the last synchronised one
+  bool sync = true;
+};
+
+Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
+  install_terminate_handler();
+  impl_ = std::make_unique<Impl>(load(take_config_arguments(argc, argv), options));
+}
+
+Accelerator::Accelerator(const AcceleratorOptions& options) {
+  install_terminate_handler();
+  impl_ = std::make_unique<Impl>(load({}, options));
+}
+
+Accelerator::~Accelerator() = default;
+
+int Accelerator::rank() const { return impl_->process.rank; }
+int Accelerator::world() const { return impl_->process.world; }
+int Accelerator::local_rank() const { return impl_->process.local_rank; }
+at::Device Accelerator::device() const { return at::kCPU; }
+std::string Accelerator::backend() const { return impl_->plugin.name(); }
+
+void Accelerator::prepare_module(torch::nn::Module& module) {
+  for (const auto& replica : impl_->replicas) {
+    if (replica->module() == &module) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("the model '{}' was prepared twice", module.name()),
+                  {.subject = module.name(), .hint = "prepare each model once"});
+    }
+  }
+  if (world() > 1 && impl_->gradient_comm == nullptr) {
+    impl_->gradient_comm = impl_->comm->split(0, rank(), "gradients");
+  }
+  impl_->replicas.push_back(
+      std::make_unique<Replica>(module, impl_->gradient_comm, impl_->config.training));
+}
+
+Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
+  if (std::count(impl_->optimizers.begin(), impl_->optimizers.end(), &optimizer) != 0) {
+    throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
+                {.hint = "prepare each optimizer once"});
+  }
+  std::vector<FlatParameters*> models;
+  for (auto& replica : impl_->replicas) models.push_back(&replica->flat());
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const bool known = std::any_of(models.begin(), models.end(), [&](FlatParameters* model) {
+        return model->find(parameter) >= 0;
+      });
+      if (known || !parameter.requires_grad()) continue;
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
+                      "prepared model",
+                      fmt::join(parameter.sizes(), ", ")),
+          {.hint = "make the optimizer from model->parameters() of a model given to the same "
+                   "or an earlier prepare"});
+    }
+  }
+  impl_->optimizers.push_back(&optimizer);
+  return Optimizer(std::make_shared<OptimizerState>(optimizer, models,
+                                                    [impl = impl_.get()] { return !impl->sync; }));
+}
+
+void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
+  impl_->loaders.push_back(std::move(loader));
+}
+
+SyncScope Accelerator::begin_accumulate(const std::vector<torch::nn::Module*>& modules) {
+  Impl& impl = *impl_;
+  impl.scope.clear();
+  for (torch::nn::Module* module : modules) impl.scope.push_back(&impl.replica_of(*module));
+  ++impl.micro_steps;
+  const bool last_batch =
+      std::any_of(impl.loaders.begin(), impl.loaders.end(), [](const auto& weak) {
+        const auto loader = weak.lock();
+        return loader != nullptr && loader->at_last_batch();
+      });
+  impl.sync =
+      last_batch || impl.micro_steps % impl.config.training.gradient_accumulation_steps == 0;
+  if (impl.sync) impl.micro_steps = 0;
+  impl.set_sync(impl.scope, impl.sync);
+  return SyncScope([&impl] {
+    impl.set_sync(impl.scope, true);
+    impl.scope.clear();
+    impl.sync = true;
+  });
+}
+
+SyncScope Accelerator::begin_no_sync(const std::vector<torch::nn::Module*>& modules) {
+  std::vector<Replica*> models;
+  for (torch::nn::Module* module : modules) models.push_back(&impl_->replica_of(*module));
+  impl_->set_sync(models, false);
+  return SyncScope([impl = impl_.get(), models] { impl->set_sync(models, true); });
+}
+
+void Accelerator::backward(const at::Tensor& loss) {
+  Impl& impl = *impl_;
+  // Models that this backward must reach on every rank: those of the scope, or the only one.
+  std::vector<Replica*> expected = impl.scope;
+  if (expected.empty() && impl.replicas.size() == 1) expected.push_back(impl.replicas[0].get());
+  for (Replica* replica : expected) {
+    if (replica->reducer() != nullptr) replica->reducer()->expect_backward();
+  }
+  const int64_t steps = impl.config.training.gradient_accumulation_steps;
+  (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
+  for (Replica* replica : expected) {
+    if (replica->reducer() != nullptr) replica->reducer()->finish_if_untouched();
+  }
+}
+
+bool Accelerator::sync_gradients() const { return impl_->sync; }
+
+double Accelerator::clip_grad_norm_of(torch::nn::Module& module, double max_norm) {
+  if (!(max_norm > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
+  }
+  return impl_->sync ? impl_->replica_of(module).clip_grad_norm(max_norm) : 0;
+}
+
+at::Tensor Accelerator::gather(const at::Tensor& tensor) {
+  at::NoGradGuard no_grad;
+  const at::Tensor input = tensor.detach().contiguous();
+  std::vector<int64_t> shape = input.sizes().vec();
+  if (shape.empty()) {
+    shape = {world()};
+  } else {
+    shape[0] *= world();
+  }
+  const at::Tensor output = at::empty(shape, input.options());
+  impl_->comm->run(all_gather_op(input, output));
+  return output;
+}
+
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction) {
+  at::NoGradGuard no_grad;
+  const at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  impl_->comm->run(all_reduce_op(result, to_db_reduce(reduction)));
+  return result;
+}
+
+at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int from) {
+  at::NoGradGuard no_grad;
+  const at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  impl_->comm->run(broadcast_op(result, from));
+  return result;
+}
+
+void Accelerator::wait_for_everyone() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  op.dtype = DB_U8;
+  op.memory = DB_MEMORY_HOST;
+  impl_->comm->run(op);
+}
+
+}  // namespace coupler
