@@ -1,0 +1,211 @@
+#include "rendezvous/hosted_store.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "log/log.h"
+#include "rendezvous/job_file.h"
+#include "rendezvous/socket_io.h"
+#include "rendezvous/store_client.h"
+#include "rendezvous/store_server.h"
+
+namespace coupler {
+namespace {
+
+// How long a closing rank 0 lets the others finish their last requests.
+constexpr auto kLinger = std::chrono::milliseconds(500);
+
+std::string last_failure() { return std::generic_category().message(errno); }
+
+// When a process started, in clock ticks since boot; with its id it names one process for good.
+// Empty where there is no such process.
+std::string start_time(long pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const auto name_end = text.rfind(')');  // the name may hold anything, spaces too
+  if (name_end == std::string::npos) {
+    return {};
+  }
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int number = 3; number <= 22 && fields >> field; ++number) {
+  }
+  return fields ? field : std::string();
+}
+
+struct Host {
+  long pid = 0;
+  std::string started;
+};
+
+// Who wrote a job file, when it is whole.
+bool read_host(const std::string& path, Host& host) {
+  std::ifstream file(path);
+  std::string line;
+  for (int i = 0; i < 5; ++i) {
+    if (!std::getline(file, line)) {
+      return false;
+    }
+  }
+  return static_cast<bool>(std::istringstream(line) >> host.pid >> host.started);
+}
+
+bool is_alive(const Host& host) {
+  const auto started = start_time(host.pid);
+  return !started.empty() && started == host.started;
+}
+
+std::string job_path(const std::string& job_id) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(job_id.data());
+  const auto name = to_hex(hmac_sha256(Bytes32{}, {bytes, job_id.size()})).substr(0, 24);
+  return private_runtime_folder() + "/job-" + name;
+}
+
+void write_private_file(const std::string& path, const std::string& text) {
+  const UniqueFd fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write the job file {}: {}", path, last_failure()),
+                {.subject = path, .hint = "check the folder's space and owner"});
+  }
+}
+
+// Puts the file in place without ever replacing that of a living job.
+void publish(const std::string& path, const std::string& text) {
+  const auto draft = fmt::format("{}.{}", path, ::getpid());
+  ::unlink(draft.c_str());
+  write_private_file(draft, text);
+  int failure = 0;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    failure = ::link(draft.c_str(), path.c_str()) == 0 ? 0 : errno;
+    Host host;
+    if (failure != EEXIST || (read_host(path, host) && is_alive(host))) {
+      break;
+    }
+    log(LogLevel::kInfo, "rendezvous", "replaced a job file left behind: " + path);
+    ::unlink(path.c_str());
+  }
+  ::unlink(draft.c_str());
+  if (failure == EEXIST) {
+    Host host;
+    read_host(path, host);
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("process {} already hosts the store of a job with the same address", host.pid),
+        {.subject = path, .hint = "start this job with another MASTER_PORT, or end the other one"});
+  }
+  if (failure != 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write the job file {}: {}", path,
+                            std::generic_category().message(failure)),
+                {.subject = path, .hint = "check the folder's space and owner"});
+  }
+}
+
+// Rank 0's: the server, a client of it like any other, and the file while both live.
+class HostedStore : public Store {
+ public:
+  HostedStore(const std::string& path, std::chrono::nanoseconds timeout)
+      : path_(path), secret_(random_bytes32()), server_(secret_) {
+    publish(path_,
+            fmt::format("{}{} {}\n", format_job_file({server_.host(), server_.port(), secret_}),
+                        ::getpid(), start_time(::getpid())));
+    try {
+      client_ = std::make_unique<StoreClient>(server_.host(), server_.port(), secret_, timeout);
+    } catch (...) {
+      ::unlink(path_.c_str());
+      throw;
+    }
+  }
+  ~HostedStore() override {
+    ::unlink(path_.c_str());
+    const auto deadline = deadline_after(kLinger);
+    while (server_.clients() > 1 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  HostedStore(const HostedStore&) = delete;
+  HostedStore& operator=(const HostedStore&) = delete;
+
+  void set(const std::string& key, const std::string& value) override { client_->set(key, value); }
+  std::optional<std::string> get(const std::string& key,
+                                 std::chrono::nanoseconds timeout) override {
+    return client_->get(key, timeout);
+  }
+  int64_t add(const std::string& key, int64_t delta) override { return client_->add(key, delta); }
+
+ private:
+  const std::string path_;
+  const Bytes32 secret_;
+  StoreServer server_;
+  std::unique_ptr<StoreClient> client_;
+};
+
+}  // namespace
+
+std::string private_runtime_folder() {
+  const auto setting = [](const char* name) {
+    const char* value = ::secure_getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const auto session = setting("XDG_RUNTIME_DIR");
+  const auto temporary = setting("TMPDIR");
+  const auto folder =
+      !session.empty()
+          ? session + "/coupler"
+          : fmt::format("{}/coupler-{}", temporary.empty() ? "/tmp" : temporary, ::geteuid());
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot make the folder {}: {}", folder, last_failure()),
+                {.subject = folder, .hint = "set TMPDIR to a folder you can write to"});
+  }
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
+      status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{} is not a folder of yours that nobody else can enter", folder),
+                {.subject = folder, .hint = "remove it, or set TMPDIR to a folder of your own"});
+  }
+  return folder;
+}
+
+std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
+                                          std::chrono::nanoseconds timeout) {
+  const auto path = job_path(job_id);
+  if (rank == 0) {
+    return std::make_shared<HostedStore>(path, timeout);
+  }
+  const auto deadline = deadline_after(timeout);
+  while (true) {
+    Host host;
+    if (read_host(path, host) && is_alive(host)) {
+      const JobAddress job = read_job_file(path);
+      return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("rank 0 did not open the job's store within {} s ({} is missing)",
+                              std::chrono::duration<double>(timeout).count(), path),
+                  {.rank = 0,
+                   .subject = path,
+                   .hint = "look at rank 0's messages; all ranks must run on one machine, as one "
+                           "user and with the same TMPDIR"});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,96 @@
+#include "rendezvous/job_file.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+#include <vector>
+
+namespace coupler {
+namespace {
+
+constexpr std::string_view kTitle = "coupler job 1";
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, std::string hint) {
+  throw Error(ErrorCode::kConfig, fmt::format("the job file {} {}", path, what),
+              {.subject = path, .hint = std::move(hint)});
+}
+
+std::string last_failure() { return std::generic_category().message(errno); }
+
+std::vector<std::string_view> split_lines(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+bool parse(std::string_view text, JobAddress& job) {
+  const auto lines = split_lines(text);
+  if (lines.size() < 4 || lines[0] != kTitle || lines[1].empty()) {
+    return false;
+  }
+  job.host = lines[1];
+  const auto* end = lines[2].data() + lines[2].size();
+  const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
+  return status == std::errc() && stop == end && job.port > 0 && job.port < 65536 &&
+         from_hex(lines[3], job.secret);
+}
+
+}  // namespace
+
+std::string format_job_file(const JobAddress& job) {
+  return fmt::format("{}\n{}\n{}\n{}\n", kTitle, job.host, job.port, to_hex(job.secret));
+}
+
+UniqueFd make_job_memory_file(const JobAddress& job) {
+  UniqueFd fd(::memfd_create("coupler-job", MFD_CLOEXEC));
+  const auto text = format_job_file(job);
+  // A memory file is born readable by everyone.
+  if (!fd || ::fchmod(fd.get(), 0600) != 0 ||
+      ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot make the job's memory file: {}", last_failure()));
+  }
+  return fd;
+}
+
+JobAddress read_job_file(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd) {
+    fail(path, fmt::format("cannot be opened: {}", last_failure()),
+         "it exists while the job's launcher runs: start the program with `coupler launch`");
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    fail(path, "is not a regular file", "start the program with `coupler launch`");
+  }
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    fail(path, fmt::format("belongs to another user (uid {})", status.st_uid),
+         "start launcher and ranks as the same user");
+  }
+  if ((status.st_mode & 077) != 0) {
+    fail(path,
+         fmt::format("can be read by others (mode {:04o}): it holds the job's secret",
+                     status.st_mode & 07777),
+         fmt::format("chmod 600 {}", path));
+  }
+  char text[512];
+  const ssize_t size = ::pread(fd.get(), text, sizeof text, 0);
+  JobAddress job;
+  if (size < 0 || !parse({text, static_cast<size_t>(size)}, job)) {
+    fail(path, "does not hold a job's address and secret",
+         "start the program with `coupler launch` of the same version");
+  }
+  return job;
+}
+
+}  // namespace coupler

@@ -1,0 +1,259 @@
+#include "rendezvous/store_client.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace coupler {
+namespace {
+
+using store_wire::Operation;
+using store_wire::Reply;
+using store_wire::Request;
+using store_wire::Side;
+using store_wire::Status;
+
+// What the reading thread waits in receive_all once a frame has begun: its rest is under way.
+constexpr auto kFrameTimeout = std::chrono::seconds(30);
+// A get() that only asks still has to let the server answer.
+constexpr auto kLeastWait = std::chrono::seconds(5);
+
+void check_size(const char* what, const std::string& key, size_t size, size_t most) {
+  if (size > most) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the {} of {} bytes is too large for the store (at most {})", what, size, most),
+        {.subject = key.substr(0, 64), .hint = "split it over several keys"});
+  }
+}
+
+}  // namespace
+
+struct StoreClient::Pending {
+  std::condition_variable done;
+  std::optional<Reply> reply;
+};
+
+StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secret,
+                         std::chrono::nanoseconds timeout)
+    : host_(host), port_(port), timeout_(timeout) {
+  connect(secret, deadline_after(timeout));
+  reader_ = std::thread([this] {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    read_replies();
+  });
+}
+
+StoreClient::~StoreClient() {
+  ::shutdown(fd_.get(), SHUT_RDWR);  // ends the reading thread
+  reader_.join();
+}
+
+void StoreClient::connect(const Bytes32& secret, Deadline deadline) {
+  // A crowd of strangers may push this connection out before it has proved itself: try again.
+  auto pause = std::chrono::milliseconds(2);
+  while (true) {
+    fd_ = connect_tcp(host_, port_, deadline, false);
+    if (handshake(secret, deadline)) {
+      return;
+    }
+    if (std::chrono::steady_clock::now() + pause >= deadline || pause.count() > 500) {
+      throw_lost(
+          "it closed the connection during authentication (is the secret that of another job?)");
+    }
+    std::this_thread::sleep_for(pause);
+    pause *= 2;
+  }
+}
+
+bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
+  const auto check = [&](IoResult result) {
+    if (result == IoResult::kTimeout) {
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("the job's store at {}:{} did not answer in time", host_, port_),
+                  {.subject = fmt::format("{}:{}", host_, port_),
+                   .hint = "check that this address is the store of a Coupler job"});
+    }
+    return result == IoResult::kOk;
+  };
+  std::array<uint8_t, store_wire::kHelloSize> hello{};
+  if (!check(receive_all(fd_.get(), hello.data(), hello.size(), deadline))) {
+    return false;
+  }
+  if (std::memcmp(hello.data(), store_wire::kMagic.data(), store_wire::kMagic.size()) != 0) {
+    throw_lost("what listens there is no store of this version of Coupler");
+  }
+  Bytes32 server_nonce{};
+  std::memcpy(server_nonce.data(), hello.data() + store_wire::kMagic.size(), server_nonce.size());
+  const Bytes32 client_nonce = random_bytes32();
+  const Bytes32 mine = store_wire::proof(secret, Side::kClient, server_nonce, client_nonce);
+  std::array<uint8_t, store_wire::kProofSize> message{};
+  std::memcpy(message.data(), client_nonce.data(), client_nonce.size());
+  std::memcpy(message.data() + client_nonce.size(), mine.data(), mine.size());
+  Bytes32 theirs{};
+  if (!check(send_all(fd_.get(), message.data(), message.size(), deadline)) ||
+      !check(receive_all(fd_.get(), theirs.data(), theirs.size(), deadline))) {
+    return false;
+  }
+  const auto expected = store_wire::proof(secret, Side::kServer, server_nonce, client_nonce);
+  if (!equal_constant_time(expected, theirs.data())) {
+    throw_lost("what listens there does not know the job's secret");
+  }
+  sealer_.emplace(store_wire::frame_key(secret, Side::kClient, server_nonce, client_nonce));
+  opener_.emplace(store_wire::frame_key(secret, Side::kServer, server_nonce, client_nonce));
+  return true;
+}
+
+void StoreClient::read_replies() {
+  std::string frame;
+  while (true) {
+    pollfd entry{fd_.get(), POLLIN, 0};
+    if (::poll(&entry, 1, -1) < 0 && errno != EINTR) {
+      lose(fmt::format("poll failed: {}", std::strerror(errno)));
+      return;
+    }
+    uint32_t length = 0;
+    const auto deadline = deadline_after(kFrameTimeout);
+    if (receive_all(fd_.get(), &length, sizeof length, deadline) != IoResult::kOk) {
+      lose("the connection was closed");
+      return;
+    }
+    if (length > store_wire::kMaxFrame) {
+      lose("it sent too large a frame");
+      return;
+    }
+    frame.resize(length + store_wire::kMacSize);
+    if (receive_all(fd_.get(), frame.data(), frame.size(), deadline) != IoResult::kOk) {
+      lose("the connection was closed");
+      return;
+    }
+    const auto body = opener_->open(frame);
+    auto reply = body ? store_wire::decode_reply(*body) : std::nullopt;
+    if (!reply) {
+      lose("it sent a frame that is not authentic");
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (const auto found = pending_.find(reply->id); found != pending_.end()) {
+      found->second->reply = *std::move(reply);
+      found->second->done.notify_one();
+    }  // else the caller's deadline passed before
+  }
+}
+
+void StoreClient::lose(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (lost_.empty()) {
+    lost_ = reason;
+  }
+  ::shutdown(fd_.get(), SHUT_RDWR);
+  for (const auto& [id, pending] : pending_) {
+    pending->done.notify_one();
+  }
+}
+
+void StoreClient::throw_lost(const std::string& reason) const {
+  throw Error(ErrorCode::kPeerLost,
+              fmt::format("the job's store at {}:{} is lost: {}", host_, port_, reason),
+              {.subject = fmt::format("{}:{}", host_, port_),
+               .hint = "the process that hosts it (the launcher, or rank 0) ended or stopped "
+                       "answering: look at its messages"});
+}
+
+void StoreClient::send_frame(const Request& request, Deadline deadline) {
+  const auto body = store_wire::encode(request);
+  const std::lock_guard lock(send_mutex_);
+  const auto frame = sealer_->seal(body);
+  const auto result = send_all(fd_.get(), frame.data(), frame.size(), deadline);
+  if (result != IoResult::kOk) {
+    // Half a frame may be out: the connection cannot go on.
+    lose(result == IoResult::kTimeout ? "it took no more requests before the deadline"
+                                      : "the connection was closed");
+  }
+}
+
+std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) {
+  Pending pending;
+  std::unique_lock lock(mutex_);
+  if (!lost_.empty()) {
+    throw_lost(lost_);
+  }
+  request.id = next_id_++;
+  pending_.emplace(request.id, &pending);
+  lock.unlock();
+  send_frame(request, deadline);
+  lock.lock();
+  pending.done.wait_until(lock, deadline,
+                          [&] { return pending.reply.has_value() || !lost_.empty(); });
+  pending_.erase(request.id);
+  if (pending.reply) {
+    if (pending.reply->status == Status::kRefused) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("the job's store refused key '{}': {}", request.key, pending.reply->value),
+          {.subject = request.key, .hint = "store fewer or smaller values"});
+    }
+    return std::move(pending.reply);
+  }
+  if (!lost_.empty()) {
+    throw_lost(lost_);
+  }
+  return std::nullopt;
+}
+
+void StoreClient::set(const std::string& key, const std::string& value) {
+  check_size("key", key, key.size(), store_wire::kMaxKey);
+  check_size("value", key, value.size(), store_wire::kMaxValue);
+  Request request{.operation = Operation::kSet, .key = key, .value = value};
+  if (!exchange(request, deadline_after(timeout_))) {
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("the job's store at {}:{} did not answer in time (set '{}')", host_,
+                            port_, key),
+                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+  }
+}
+
+std::optional<std::string> StoreClient::get(const std::string& key,
+                                            std::chrono::nanoseconds timeout) {
+  check_size("key", key, key.size(), store_wire::kMaxKey);
+  Request request{.operation = Operation::kGet, .key = key, .wait = timeout.count() > 0};
+  auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
+  if (!reply && !request.wait) {
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("the job's store at {}:{} did not answer in time (get '{}')", host_,
+                            port_, key),
+                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+  }
+  if (!reply) {
+    const Request cancel{.operation = Operation::kCancel, .id = request.id};
+    send_frame(cancel, deadline_after(kLeastWait));
+    return std::nullopt;
+  }
+  if (reply->status == Status::kAbsent) {
+    return std::nullopt;
+  }
+  return std::move(reply->value);
+}
+
+int64_t StoreClient::add(const std::string& key, int64_t delta) {
+  check_size("key", key, key.size(), store_wire::kMaxKey);
+  Request request{.operation = Operation::kAdd, .key = key, .delta = delta};
+  const auto reply = exchange(request, deadline_after(timeout_));
+  if (!reply) {
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("the job's store at {}:{} did not answer in time (add '{}')", host_,
+                            port_, key),
+                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+  }
+  return reply->number;
+}
+
+}  // namespace coupler

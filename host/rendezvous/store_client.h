@@ -1,0 +1,64 @@
+// StoreClient: a connection to a StoreServer. [any-thread]: requests of several threads share one
+// socket, a thread of its own takes the replies, and a get() that waits blocks its caller only.
+//
+// Once the server is gone every pending and later call throws Error(kPeerLost) naming its address.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "rendezvous/secret.h"
+#include "rendezvous/socket_io.h"
+#include "rendezvous/store.h"
+#include "rendezvous/store_wire.h"
+
+namespace coupler {
+
+class StoreClient : public Store {
+ public:
+  // Connects and authenticates both sides. Throws Error(kTimeout, kPeerLost) where nobody answers
+  // in time and Error(kPeerLost) where the other side does not know the secret. timeout bounds the
+  // connecting and, later, each set() and add().
+  StoreClient(const std::string& host, int port, const Bytes32& secret,
+              std::chrono::nanoseconds timeout);
+  ~StoreClient() override;
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
+  int64_t add(const std::string& key, int64_t delta) override;
+
+ private:
+  struct Pending;
+
+  void connect(const Bytes32& secret, Deadline deadline);
+  bool handshake(const Bytes32& secret, Deadline deadline);
+  void read_replies();
+  // Sends the request, waits for its reply; nothing when the deadline passed.
+  std::optional<store_wire::Reply> exchange(store_wire::Request& request, Deadline deadline);
+  void send_frame(const store_wire::Request& request, Deadline deadline);
+  void lose(const std::string& reason);
+  [[noreturn]] void throw_lost(const std::string& reason) const;
+
+  const std::string host_;
+  const int port_;
+  const std::chrono::nanoseconds timeout_;
+  UniqueFd fd_;
+  std::optional<store_wire::FrameOpener> opener_;  // the reading thread's
+
+  std::mutex send_mutex_;  // guards the order of frames on the socket
+  std::optional<store_wire::FrameSealer> sealer_;
+
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<uint64_t, Pending*> pending_;
+  uint64_t next_id_ = 1;
+  std::string lost_;  // why the connection ended; empty while it lives
+
+  std::thread reader_;
+};
+
+}  // namespace coupler

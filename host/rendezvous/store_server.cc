@@ -1,0 +1,159 @@
+#include "rendezvous/store_server.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "log/log.h"
+#include "rendezvous/store_session.h"
+#include "rendezvous/unique_fd.h"
+
+namespace coupler {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+struct Listener {
+  UniqueFd fd;
+  int family = AF_INET;
+  int port = 0;
+};
+
+[[noreturn]] void fail_listen(const StoreServerOptions& options, const std::string& what,
+                              std::string hint) {
+  const auto address = fmt::format("{}:{}", options.host, options.port);
+  throw Error(ErrorCode::kIo, fmt::format("the job's store cannot listen on {}: {}", address, what),
+              {.subject = address, .hint = std::move(hint)});
+}
+
+// Own system calls instead of Asio's, so that the sockets are close-on-exec from the start: the
+// launcher forks while this server runs.
+Listener listen_on(const StoreServerOptions& options) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const auto service = std::to_string(options.port);
+  if (::getaddrinfo(options.host.c_str(), service.c_str(), &hints, &found) != 0) {
+    fail_listen(options, "the host is no numeric address", "give an address such as 127.0.0.1");
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
+  Listener listener;
+  listener.family = address->ai_family;
+  listener.fd.reset(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int fd = listener.fd.get();
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 ||
+      ::listen(fd, SOMAXCONN) != 0) {
+    const int failure = errno;
+    fail_listen(options, std::generic_category().message(failure),
+                failure == EADDRINUSE
+                    ? "another program uses this port (`ss -ltnp` shows which): choose another"
+                    : "check the address");
+  }
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  listener.port =
+      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                        : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+  return listener;
+}
+
+}  // namespace
+
+struct StoreServer::Impl {
+  Impl(const Bytes32& secret, const StoreServerOptions& options)
+      : hub(secret, options), acceptor(io), pause(io) {
+    Listener listener = listen_on(options);
+    port = listener.port;
+    protocol_is_v6 = listener.family == AF_INET6;
+    acceptor.assign(protocol(), listener.fd.release());
+    accept_soon();
+    thread = std::thread([this] {
+      sigset_t all;
+      sigfillset(&all);
+      ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the program's, not ours
+      io.run();
+    });
+  }
+
+  ~Impl() {
+    io.stop();
+    thread.join();
+    while (!hub.sessions.empty()) {
+      const auto session = hub.sessions.begin()->second;
+      session->close();
+    }
+  }
+
+  tcp protocol() const { return protocol_is_v6 ? tcp::v6() : tcp::v4(); }
+
+  void accept_soon() {
+    acceptor.async_wait(tcp::acceptor::wait_read, [this](error_code failure) {
+      if (!failure) {
+        accept_some();
+      }
+    });
+  }
+
+  // Takes what waits, a bounded number at a time so that clients are served in between.
+  void accept_some() {
+    for (int i = 0; i < 64; ++i) {
+      const int fd =
+          ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        hub.limit_strangers(hub.options.limits.strangers - 1);
+        const int on = 1;
+        ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        tcp::socket socket(io);
+        socket.assign(protocol(), fd);
+        std::make_shared<StoreSession>(hub, std::move(socket))->start();
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        log(LogLevel::kWarning, "store", "no descriptors are left: connections have to wait");
+        hub.limit_strangers(0);
+        pause.expires_after(std::chrono::milliseconds(20));
+        pause.async_wait([this](error_code failure) {
+          if (!failure) {
+            accept_soon();
+          }
+        });
+        return;
+      } else if (errno == EAGAIN) {
+        break;
+      }
+    }
+    accept_soon();
+  }
+
+  asio::io_context io{1};
+  StoreHub hub;
+  tcp::acceptor acceptor;
+  asio::steady_timer pause;
+  int port = 0;
+  bool protocol_is_v6 = false;
+  std::thread thread;
+};
+
+StoreServer::StoreServer(const Bytes32& secret, StoreServerOptions options)
+    : impl_(std::make_unique<Impl>(secret, options)) {}
+StoreServer::~StoreServer() = default;
+
+const std::string& StoreServer::host() const { return impl_->hub.options.host; }
+int StoreServer::port() const { return impl_->port; }
+size_t StoreServer::clients() const { return impl_->hub.clients.load(std::memory_order_relaxed); }
+
+}  // namespace coupler

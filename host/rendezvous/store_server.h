@@ -1,0 +1,47 @@
+// StoreServer: hosts a job's store on a TCP port, served by one thread of its own. The members are
+// [any-thread]; observers run on that thread and must return at once.
+//
+// Nobody is served who does not prove knowledge of the job's secret (store_wire.h). A stranger is
+// dropped after handshake_timeout, or earlier when too many are there: the oldest goes first.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/secret.h"
+#include "rendezvous/store_table.h"
+
+namespace coupler {
+
+struct StoreServerOptions {
+  std::string host = "127.0.0.1";  // numeric
+  int port = 0;                    // 0: any free one
+  StoreLimits limits;
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(2);
+  // Called after each set().
+  std::function<void(const std::string& key, const std::string& value)> on_set;
+};
+
+class StoreServer {
+ public:
+  // Bound and listening when it returns. Throws Error(kIo) naming the address: port in use, or
+  // host that is none of this machine.
+  explicit StoreServer(const Bytes32& secret, StoreServerOptions options = {});
+  ~StoreServer();  // closes every connection: clients see Error(kPeerLost)
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  const std::string& host() const;
+  int port() const;
+  size_t clients() const;  // authenticated connections now
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,40 @@
+// TorchStore: a client of the store that torchrun hosts (c10d's TCPStore). [any-thread]: every
+// call uses a connection of its own while it lasts, so a get() that waits blocks its caller only.
+//
+// That store knows no secret: whoever reaches its port can read and write. This is torchrun's
+// property; `coupler launch` has a store that authenticates.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rendezvous/socket_io.h"
+#include "rendezvous/store.h"
+
+namespace coupler {
+
+class TorchStore : public Store {
+ public:
+  // Connects once, to learn that a TCPStore answers there. Throws Error(kTimeout or kPeerLost)
+  // naming the address. timeout bounds this and each later set() and add().
+  TorchStore(std::string host, int port, std::chrono::nanoseconds timeout);
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
+  int64_t add(const std::string& key, int64_t delta) override;
+
+ private:
+  class Call;
+
+  UniqueFd take_connection(Deadline deadline);
+  void give_back(UniqueFd connection);
+
+  const std::string host_;
+  const int port_;
+  const std::chrono::nanoseconds timeout_;
+  std::mutex mutex_;
+  std::vector<UniqueFd> idle_;  // guarded by mutex_
+};
+
+}  // namespace coupler
