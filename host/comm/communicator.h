@@ -21,7 +21,7 @@ struct CommunicatorState;
 // buffers are the caller's). wait() from one thread at a time.
 class Work {
  public:
-  Work() = default;  // complete
+  Work();  // complete
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
@@ -34,6 +34,7 @@ class Work {
  private:
   friend class Communicator;
   struct State;
+  explicit Work(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
@@ -70,8 +71,8 @@ class Communicator {
   void abort();
 
  private:
-  explicit Communicator(std::unique_ptr<CommunicatorState> state);
-  std::unique_ptr<CommunicatorState> state_;
+  explicit Communicator(std::shared_ptr<CommunicatorState> state);
+  std::shared_ptr<CommunicatorState> state_;  // shared with the Works under way
 };
 
 }  // namespace coupler

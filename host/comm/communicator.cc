@@ -1,0 +1,192 @@
+#include "comm/communicator.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include "comm/work.h"
+
+namespace coupler {
+namespace {
+
+// The caller's mistakes that would make the fingerprint read outside of its arrays; the rest of the
+// arguments is the backend's to check.
+void check_arguments(const CommunicatorState& state, const db_op& op) {
+  const auto refuse = [&](const std::string& what, const char* hint) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}', {}: {}", state.name, kind_name(op.kind), what),
+                {.subject = state.name, .hint = hint});
+  };
+  if (op.kind < DB_ALL_REDUCE || op.kind > DB_RECV) {
+    refuse(fmt::format("db_op.kind {} is unknown", op.kind), "use one of the db_kind values");
+  }
+  const bool rooted = is_rooted(op.kind) || is_point_to_point(op.kind);
+  if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world)) {
+    refuse(fmt::format("rank {} is outside of the world of {}", op.root_or_peer, state.world),
+           "name a rank from 0 to world - 1");
+  }
+  if (is_point_to_point(op.kind) && op.root_or_peer == state.rank) {
+    refuse(fmt::format("rank {} and its peer are the same", state.rank), "copy the memory instead");
+  }
+  const bool sends = op.kind == DB_ALL_TO_ALL_V;
+  const bool takes = sends || op.kind == DB_ALL_GATHER_V || op.kind == DB_REDUCE_SCATTER_V;
+  if ((sends && op.send_counts == nullptr) || (takes && op.recv_counts == nullptr)) {
+    refuse("the array of counts is missing", "give one count for each rank");
+  }
+}
+
+// Leaves the backend whichever way the call goes.
+class InBackend {
+ public:
+  InBackend(CommunicatorState& state, const Operation& operation) : state_(state) {
+    state_.enter_backend(operation);
+  }
+  ~InBackend() { state_.leave_backend(); }
+  InBackend(const InBackend&) = delete;
+  InBackend& operator=(const InBackend&) = delete;
+
+ private:
+  CommunicatorState& state_;
+};
+
+void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
+  op.struct_size = sizeof(db_op);
+  op.flags = flags;
+  if (op.memory == 0) op.memory = DB_MEMORY_HOST;
+  op.timeout_ns = state.operation_timeout_ns;
+}
+
+Meeting meeting_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
+                   int world, std::chrono::nanoseconds timeout) {
+  return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(std::move(state)) {}
+Communicator::~Communicator() = default;
+
+std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options) {
+  const ProcessInfo& process = options.process;
+  if (options.backend == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}': no configuration was given", options.name),
+                {.subject = options.name, .hint = "set CommunicatorOptions::backend"});
+  }
+  if (process.world > 1 && !options.store) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}': {} ranks need a store to meet", options.name,
+                            process.world),
+                {.subject = options.name, .hint = "pass the result of join_store"});
+  }
+  auto backend = std::make_shared<RawCommunicator>(options);
+  std::shared_ptr<Store> store;
+  std::unique_ptr<OrderBoard> board;
+  if (process.world > 1) {
+    store = Store::with_prefix(options.store, options.name);
+    const Meeting meeting =
+        meeting_of(store, options.name, process.rank, process.world, options.backend->timeout);
+    Facts facts = {{"the number of ranks", fmt::format("{}", process.world)},
+                   {"backend.timeout",
+                    fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
+    for (auto& fact : backend->facts()) facts.push_back(std::move(fact));
+    verify_facts(meeting, facts);
+    board = share_board(meeting);
+  }
+  backend->connect();
+  return std::shared_ptr<Communicator>(new Communicator(
+      std::make_shared<CommunicatorState>(options.name, std::move(backend), std::move(store),
+                                          options.backend->timeout, std::move(board))));
+}
+
+int Communicator::rank() const { return state_->rank; }
+int Communicator::size() const { return state_->world; }
+const std::string& Communicator::name() const { return state_->name; }
+
+bool Communicator::supports(const db_op& op) const {
+  db_op asked = op;
+  complete(*state_, asked, 0);
+  int32_t score = 0;
+  return state_->functions->supports(state_->communicator, &asked, &score) == DB_OK && score > 0;
+}
+
+void Communicator::run(db_op op) {
+  CommunicatorState& state = *state_;
+  check_arguments(state, op);
+  complete(state, op, DB_OP_BLOCKING);
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(op);
+  db_request* request = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->submit(state.communicator, &op, &request, error.get());
+    if (status == DB_IN_PROGRESS) {
+      status = state.functions->wait_host(request, -1, error.get());
+      state.functions->release(request);
+    }
+  }
+  if (status != DB_OK) throw state.failed(operation, status, error);
+}
+
+Work Communicator::submit(db_op op) {
+  CommunicatorState& state = *state_;
+  check_arguments(state, op);
+  complete(state, op, 0);
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(op);
+  db_request* request = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->submit(state.communicator, &op, &request, error.get());
+  }
+  if (status == DB_OK) return {};
+  if (status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
+  return Work(std::make_unique<Work::State>(state_, operation, request));
+}
+
+std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
+  CommunicatorState& state = *state_;
+  if (!state.backend->can(DB_CAP_SPLIT) || state.functions->split == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("communicator '{}': the backend '{}' cannot split", state.name,
+                            state.backend->plugin().name()),
+                {.subject = name, .hint = "use a backend with that capability, e.g. gloo_cpu"});
+  }
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(split_fingerprint(name));
+  db_communicator* result = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->split(state.communicator, color, key, &result, error.get());
+  }
+  if (status != DB_OK) throw state.failed(operation, status, error);
+  const uint64_t number = ++state.splits;
+  if (result == nullptr) return nullptr;
+  auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
+  const std::string full_name = state.name + "/" + name;
+  std::shared_ptr<Store> store;
+  std::unique_ptr<OrderBoard> board;
+  if (result->size > 1) {
+    store = Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
+    board = share_board(meeting_of(store, full_name, result->rank, result->size, state.timeout));
+  }
+  return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
+      full_name, std::move(backend), std::move(store), state.timeout, std::move(board))));
+}
+
+void Communicator::abort() {
+  state_->end(
+      Error(ErrorCode::kAborted,
+            fmt::format("communicator '{}': rank {} called abort", state_->name, state_->rank),
+            {.rank = state_->rank, .subject = state_->name, .hint = {}}));
+}
+
+}  // namespace coupler

@@ -1,0 +1,60 @@
+// Notice: how the ranks of one communicator tell each other about the first error, what they are
+// doing, and who has not come: through the order board where they share a machine, else through the
+// store. Every function is [any-thread]; with a store they may take a round trip.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/order_board.h"
+#include "rendezvous/store.h"
+
+namespace coupler {
+
+class Notice {
+ public:
+  // board may be null; the store's keys are the communicator's own.
+  Notice(OrderBoard* board, std::shared_ptr<Store> store, int rank, int world)
+      : board_(board), store_(std::move(store)), rank_(rank), world_(world) {}
+
+  bool through_store() const { return board_ == nullptr; }
+
+  // Returns the mark that stands: this one, or that of whoever was first.
+  Mark publish(const Mark& mark);
+  std::optional<Mark> mark() const;
+
+  // Sentences about the ranks that have not entered operation `sequence`, or are stopped or gone;
+  // *rank: the first of them, -1 where there is none.
+  std::string absent(uint64_t sequence, int* rank) const;
+
+  // Without a board: keeps this rank's last operations and shows them to the others.
+  void remember(uint64_t sequence, const Fingerprint& operation, uint64_t chain);
+  void show() const;
+  // Compares with what the others have shown; a text naming both ranks where they disagree.
+  std::optional<Mark> compare() const;
+
+ private:
+  struct Remembered {
+    uint64_t sequence = 0;
+    Fingerprint operation;
+    uint64_t chain = 0;
+  };
+  std::vector<Remembered> shown_by(int rank) const;
+  Progress progress(int rank) const;
+
+  OrderBoard* board_;
+  std::shared_ptr<Store> store_;
+  int rank_, world_;
+  mutable std::mutex mutex_;  // of recent_
+  std::array<Remembered, 16> recent_;
+};
+
+// "rank 0 called all_reduce f32 x3 sum and rank 1 called barrier"
+std::string describe_disagreement(int rank, const Fingerprint& mine, const Disagreement& other);
+
+}  // namespace coupler

@@ -1,0 +1,225 @@
+#include "comm/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/watchdog.h"
+#include "log/log.h"
+
+namespace coupler {
+namespace {
+
+int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
+  if (can_abort) return timeout.count();
+  const std::chrono::nanoseconds margin = timeout / 10 + std::chrono::milliseconds(500);
+  return (timeout + margin).count();
+}
+
+}  // namespace
+
+CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
+                                     std::shared_ptr<Store> store_in,
+                                     std::chrono::nanoseconds timeout_in,
+                                     std::unique_ptr<OrderBoard> board_in)
+    : name(std::move(name_in)),
+      rank(raw->get()->rank),
+      world(raw->get()->size),
+      can_abort(raw->can_abort()),
+      timeout(timeout_in),
+      operation_timeout_ns(backend_timeout(can_abort, timeout_in)),
+      store(std::move(store_in)),
+      backend(std::move(raw)),
+      communicator(backend->get()),
+      functions(&backend->functions()),
+      board(std::move(board_in)),
+      sent(static_cast<size_t>(world)),
+      received(static_cast<size_t>(world)) {
+  if (world == 1) return;
+  notice = std::make_unique<Notice>(board.get(), store, rank, world);
+  watchdog = std::make_unique<Watchdog>(*this);
+}
+
+CommunicatorState::~CommunicatorState() {
+  watchdog.reset();
+  if (board) board->leave();
+}
+
+Operation CommunicatorState::begin(const db_op& op) {
+  Operation operation{.fingerprint = fingerprint_of(op, world)};
+  if (is_point_to_point(op.kind)) {
+    operation.peer = op.root_or_peer;
+    const auto peer = static_cast<size_t>(op.root_or_peer);
+    operation.sequence = op.kind == DB_SEND ? ++sent[peer] : ++received[peer];
+  } else {
+    operation.sequence = ++sequence;
+    chain = chain_hash(chain, operation.fingerprint);
+  }
+  if (notice) announce(operation, &op);
+  return operation;
+}
+
+Operation CommunicatorState::begin(const Fingerprint& fingerprint) {
+  Operation operation{.sequence = ++sequence, .fingerprint = fingerprint};
+  chain = chain_hash(chain, fingerprint);
+  if (notice) announce(operation, nullptr);
+  return operation;
+}
+
+void CommunicatorState::announce(const Operation& operation, const db_op* op) {
+  if (!board) {
+    if (operation.peer < 0) notice->remember(operation.sequence, operation.fingerprint, chain);
+    return;
+  }
+  if (board->marked()) throw end_by(*board->mark());
+  std::optional<Disagreement> other;
+  if (operation.peer >= 0) {
+    if (operation.peer != rank) {
+      other = board->enter_pair(operation.peer, operation.sequence, operation.fingerprint);
+    }
+  } else {
+    other = board->enter(operation.sequence, operation.fingerprint, chain);
+    if (!other && operation.fingerprint.kind() == DB_ALL_TO_ALL_V) {
+      other = board->enter_counts(operation.sequence, op->send_counts, op->recv_counts);
+    }
+  }
+  if (!other) return;
+  const char* number = operation.peer >= 0 ? "message" : "operation";
+  throw end(Error(ErrorCode::kMismatch,
+                  fmt::format("communicator '{}', {} {}: {}", name, number, operation.sequence,
+                              describe_disagreement(rank, operation.fingerprint, *other)),
+                  {.rank = other->rank, .subject = name, .hint = hint_for(ErrorCode::kMismatch)}));
+}
+
+void CommunicatorState::enter_backend(const Operation& operation) {
+  inside_sequence.store(operation.sequence, std::memory_order_relaxed);
+  inside_what.store(operation.fingerprint.what, std::memory_order_relaxed);
+  inside_shown.store(operation.fingerprint.shown, std::memory_order_relaxed);
+  inside_peer.store(operation.peer, std::memory_order_relaxed);
+  // The full fence pairs with the watchdog's: either it sees the ticket or we see it asleep.
+  ticket.fetch_add(1, std::memory_order_seq_cst);
+  if (watchdog) watchdog->wake_if_asleep();
+}
+
+void CommunicatorState::leave_backend() {
+  ticket.store(ticket.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+std::string CommunicatorState::context(const Operation& operation) const {
+  std::string text = fmt::format("communicator '{}', ", name);
+  if (operation.peer >= 0) {
+    return text + fmt::format("message {}: rank {} in {} {} rank {}", operation.sequence, rank,
+                              describe(operation.fingerprint),
+                              operation.fingerprint.kind() == DB_SEND ? "to" : "from",
+                              operation.peer);
+  }
+  return text + fmt::format("operation {}: rank {} in {}", operation.sequence, rank,
+                            describe(operation.fingerprint));
+}
+
+Error CommunicatorState::timeout_error(const Operation& operation,
+                                       const std::string& backend_text) const {
+  int missing = -1;
+  std::string absent;
+  if (notice) {
+    try {
+      absent = notice->absent(operation.peer >= 0 ? 0 : operation.sequence, &missing);
+    } catch (const std::exception& thrown) {
+      absent = fmt::format("who is missing cannot be told: {}", thrown.what());
+    }
+  }
+  if (missing < 0) missing = operation.peer;
+  if (absent.empty()) {
+    absent = operation.peer >= 0
+                 ? fmt::format("rank {} did not answer", operation.peer)
+                 : std::string("every rank has started the operation, none is stopped or gone");
+  }
+  std::string text = fmt::format("{}: timed out after {:.3g} s; {}", context(operation),
+                                 std::chrono::duration<double>(timeout).count(), absent);
+  if (!backend_text.empty()) text += fmt::format(" ({})", backend_text);
+  return {ErrorCode::kTimeout,
+          text,
+          {.rank = missing, .subject = name, .hint = hint_for(ErrorCode::kTimeout)}};
+}
+
+Error CommunicatorState::failed(const Operation& operation, db_status status,
+                                const ErrorBuffer& buffer) {
+  if (dead.load(std::memory_order_acquire)) return *first_error();
+  if (!kills(status, buffer.value())) {
+    if (board && operation.peer < 0) board->refuse(operation.sequence);
+    return make_error(status, buffer, context(operation), backend->plugin().name());
+  }
+  if (status == DB_ERR_TIMEOUT) return end(timeout_error(operation, buffer.text()));
+  return end(make_error(status, buffer, context(operation), backend->plugin().name()));
+}
+
+Error CommunicatorState::end(const Error& own) {
+  Mark mark{static_cast<int32_t>(own.code()), rank, own.detail().rank, own.what()};
+  if (notice) {
+    try {
+      // Where another rank was first, ours is likely to be a consequence of its error.
+      mark = notice->publish(mark);
+    } catch (const std::exception& thrown) {
+      log(LogLevel::kWarning, "comm",
+          fmt::format("communicator '{}': the other ranks cannot be told of the error: {}", name,
+                      thrown.what()));
+    }
+  }
+  if (mark.reporter != rank) return end_by(mark);
+  set_first_error(own);
+  return *first_error();
+}
+
+Error CommunicatorState::end_by(const Mark& mark) {
+  const auto code = static_cast<ErrorCode>(mark.code);
+  // What a rank says about itself is said by the others about it.
+  const int failed_rank =
+      mark.failed_rank < 0 || mark.failed_rank == rank ? mark.reporter : mark.failed_rank;
+  const std::string text = mark.reporter == rank
+                               ? mark.text
+                               : fmt::format("rank {} reported: {}", mark.reporter, mark.text);
+  set_first_error(Error(code, text,
+                        {.rank = mark.reporter == rank ? mark.failed_rank : failed_rank,
+                         .subject = name,
+                         .hint = mark.reporter == rank ? hint_for(code) : std::string()}));
+  return *first_error();
+}
+
+bool CommunicatorState::set_first_error(const Error& first) {
+  {
+    const std::lock_guard lock(error_mutex);
+    if (error) return false;
+    error = first;
+  }
+  dead.store(true, std::memory_order_release);
+  if (can_abort) functions->abort(communicator);
+  return true;
+}
+
+std::optional<Error> CommunicatorState::first_error() const {
+  const std::lock_guard lock(error_mutex);
+  return error;
+}
+
+void CommunicatorState::throw_first_error() const { throw Error(*first_error()); }
+
+void CommunicatorState::add_pending(PendingOperation* operation) {
+  operation->start = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(pending_mutex);
+    pending.push_back(operation);
+  }
+  pending_count.fetch_add(1, std::memory_order_seq_cst);
+  if (watchdog) watchdog->wake_if_asleep();
+}
+
+void CommunicatorState::remove_pending(PendingOperation* operation) {
+  const std::lock_guard lock(pending_mutex);
+  const auto found = std::find(pending.begin(), pending.end(), operation);
+  if (found == pending.end()) return;
+  *found = pending.back();
+  pending.pop_back();
+  pending_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace coupler

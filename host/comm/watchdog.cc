@@ -1,0 +1,186 @@
+#include "comm/watchdog.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "log/log.h"
+
+namespace coupler {
+namespace {
+
+constexpr auto kPeriod = std::chrono::milliseconds(30);
+constexpr auto kSleepAfter = std::chrono::seconds(1);
+// Longer than any healthy exchange that a stalled pair of ranks could still complete.
+constexpr auto kStall = std::chrono::milliseconds(300);
+constexpr int kExitPeer = 4;
+
+}  // namespace
+
+Watchdog::Watchdog(CommunicatorState& state) : state_(state), thread_([this] { run(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  condition_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    asleep_.store(false, std::memory_order_seq_cst);
+  }
+  condition_.notify_all();
+}
+
+bool Watchdog::busy() const {
+  return (state_.ticket.load(std::memory_order_seq_cst) & 1) != 0 ||
+         state_.pending_count.load(std::memory_order_seq_cst) != 0;
+}
+
+void Watchdog::run() {
+  Clock::time_point active = Clock::now();
+  uint64_t ticket = 0;
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const Clock::time_point now = Clock::now();
+    const uint64_t current = state_.ticket.load(std::memory_order_relaxed);
+    if (current != ticket || busy()) active = now;
+    ticket = current;
+    if (now - active > kSleepAfter) {
+      lock.unlock();
+      if (state_.notice->through_store()) check_store(now, kStall);  // the others may ask for us
+      lock.lock();
+      asleep_.store(true, std::memory_order_seq_cst);
+      if (busy() || stop_) {
+        asleep_.store(false, std::memory_order_seq_cst);
+      } else {
+        condition_.wait(lock, [&] { return stop_ || !asleep_.load(std::memory_order_relaxed); });
+      }
+      active = Clock::now();
+      continue;
+    }
+    condition_.wait_for(lock, kPeriod, [&] { return stop_; });
+    if (stop_) break;
+    lock.unlock();
+    check(Clock::now());
+    lock.lock();
+  }
+}
+
+std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
+  std::optional<Stuck> result;
+  const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
+  if (ticket != last_ticket_) {
+    last_ticket_ = ticket;
+    ticket_since_ = now;
+  }
+  if ((ticket & 1) != 0) {
+    Stuck stuck;
+    stuck.operation.sequence = state_.inside_sequence.load(std::memory_order_relaxed);
+    stuck.operation.fingerprint.what = state_.inside_what.load(std::memory_order_relaxed);
+    stuck.operation.fingerprint.shown = state_.inside_shown.load(std::memory_order_relaxed);
+    stuck.operation.peer = state_.inside_peer.load(std::memory_order_relaxed);
+    stuck.since = ticket_since_;
+    result = stuck;
+  }
+  if (state_.pending_count.load(std::memory_order_relaxed) == 0) return result;
+  const std::lock_guard lock(state_.pending_mutex);
+  for (const PendingOperation* pending : state_.pending) {
+    if (result && result->since <= pending->start) continue;
+    // One that is merely not waited for yet is not stuck.
+    if (now - pending->start > kStall &&
+        state_.functions->test(pending->request, nullptr) != DB_IN_PROGRESS) {
+      continue;
+    }
+    result = Stuck{pending->operation, pending->start};
+  }
+  return result;
+}
+
+void Watchdog::check(Clock::time_point now) {
+  if (!state_.dead.load(std::memory_order_acquire)) {
+    if (state_.board && state_.board->marked()) {
+      state_.end_by(*state_.board->mark());
+    } else if (const std::optional<Stuck> stuck = oldest(now)) {
+      const Clock::duration age = now - stuck->since;
+      check_deadline(*stuck, age);
+      if (state_.board) {
+        check_board(*stuck, age);
+      } else if (age > kStall) {
+        check_store(now, age);
+      }
+    }
+  }
+  if (state_.dead.load(std::memory_order_acquire)) free_stuck_threads();
+}
+
+void Watchdog::check_deadline(const Stuck& stuck, Clock::duration age) {
+  // A backend that can abort keeps its own deadline; this is for one that does not come back.
+  const auto limit = state_.can_abort
+                         ? state_.timeout + state_.timeout / 2 + std::chrono::seconds(2)
+                         : state_.timeout;
+  if (age < limit) return;
+  state_.end(state_.timeout_error(stuck.operation, {}));
+}
+
+void Watchdog::check_board(const Stuck& stuck, Clock::duration age) {
+  if (age < kStall || stuck.operation.peer >= 0) return;
+  const int refuser = state_.board->refused_by(stuck.operation.sequence);
+  if (refuser < 0 || refuser == state_.rank) return;
+  state_.end(
+      Error(ErrorCode::kMismatch,
+            fmt::format("{}: rank {}'s backend refused that operation, so that it did not "
+                        "start there",
+                        state_.context(stuck.operation), refuser),
+            {.rank = refuser, .subject = state_.name, .hint = "look at the error that rank got"}));
+}
+
+void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
+  if (store_failed_ || age < kStall || now - store_checked_ < kStall) return;
+  store_checked_ = now;
+  try {
+    if (const std::optional<Mark> mark = state_.notice->mark()) {
+      state_.end_by(*mark);
+      return;
+    }
+    state_.notice->show();
+    if (const std::optional<Mark> mark = state_.notice->compare()) {
+      state_.end(Error(static_cast<ErrorCode>(mark->code),
+                       fmt::format("communicator '{}', {}", state_.name, mark->text),
+                       {.rank = mark->failed_rank,
+                        .subject = state_.name,
+                        .hint = hint_for(ErrorCode::kMismatch)}));
+    }
+  } catch (const std::exception& thrown) {
+    store_failed_ = true;  // deadlines go on without it
+    log(LogLevel::kWarning, "comm",
+        fmt::format("communicator '{}': the store no longer answers, so an operation on which the "
+                    "ranks disagree ends by its deadline only: {}",
+                    state_.name, thrown.what()));
+  }
+}
+
+void Watchdog::free_stuck_threads() {
+  if (state_.can_abort || !busy()) return;
+  // Give a thread that is only just leaving the backend the time to report the error itself.
+  const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
+  std::this_thread::sleep_for(kPeriod);
+  if (!busy() || (ticket != state_.ticket.load(std::memory_order_acquire) &&
+                  state_.pending_count.load(std::memory_order_relaxed) == 0)) {
+    return;
+  }
+  const std::optional<Error> error = state_.first_error();
+  const std::string text = fmt::format(
+      "coupler: error: {}\n  the backend '{}' cannot end the operation: the process ends\n",
+      error->what(), state_.backend->plugin().name());
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  _exit(kExitPeer);
+}
+
+}  // namespace coupler

@@ -1,0 +1,60 @@
+// Watchdog: one thread a communicator, which frees those who are stuck in the backend. It wakes
+// some 30 times a second while there are operations and sleeps otherwise. It sees the first error
+// of another rank, and deadlines where the backend itself cannot end an operation.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "comm/state.h"
+
+namespace coupler {
+
+class Watchdog {
+ public:
+  explicit Watchdog(CommunicatorState& state);
+  ~Watchdog();  // joins
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // Costs one load while the thread is awake.
+  void wake_if_asleep() {
+    if (asleep_.load(std::memory_order_seq_cst)) wake();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Stuck {
+    Operation operation;
+    Clock::time_point since;
+  };
+
+  void wake();
+  void run();
+  bool busy() const;
+  void check(Clock::time_point now);
+  std::optional<Stuck> oldest(Clock::time_point now);
+  void check_deadline(const Stuck& stuck, Clock::duration age);
+  void check_board(const Stuck& stuck, Clock::duration age);
+  void check_store(Clock::time_point now, Clock::duration age);
+  // The communicator has ended: a thread that its backend cannot free takes the process with it.
+  void free_stuck_threads();
+
+  CommunicatorState& state_;
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool stop_ = false;
+  std::atomic<bool> asleep_{false};
+  uint64_t last_ticket_ = 0;  // the thread's own, as are the next ones
+  uint64_t last_sequence_seen_ = 0;
+  Clock::time_point ticket_since_;
+  Clock::time_point store_checked_;
+  bool store_failed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace coupler
