@@ -67,11 +67,15 @@ struct ConfigRequest {
 };
 
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
-// valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE.
+// valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
+// variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
+// COUPLER_TRAINING_ or COUPLER_LAUNCH_ is an error. Options of a plugin have no variables, since
+// plugin names and keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 
 // Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare
-// "--"), leaves the rest in order, argc adjusted and argv[argc] null. Throws Error(kUsage).
+// "--"), leaves the rest in order, argc adjusted and argv[argc] null. Attached values are taken
+// where the key has a dot: -output=x stays. Throws Error(kUsage).
 ConfigRequest take_config_arguments(int& argc, char** argv);
 
 // Every key with value, source, default and one sentence, as `coupler config --explain` prints it.

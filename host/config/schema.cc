@@ -1,0 +1,123 @@
+#include "config/schema.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+namespace coupler {
+namespace {
+
+// How a key reaches its field: the field's own type says how a SettingValue is taken and given.
+template <auto Group, auto Field>
+void set_field(Config& config, SettingValue value) {
+  auto& field = (config.*Group).*Field;
+  field = std::get<std::decay_t<decltype(field)>>(std::move(value));
+}
+
+template <auto Group, auto Field>
+SettingValue get_field(const Config& config) {
+  return (config.*Group).*Field;
+}
+
+template <auto Group, auto Field>
+SchemaKey key(std::string_view name, ValueType type, std::string_view constraint,
+              bool (*accepts)(const SettingValue&), std::string_view doc) {
+  return {name, type, constraint, doc, accepts, set_field<Group, Field>, get_field<Group, Field>};
+}
+
+template <int64_t Least>
+bool at_least(const SettingValue& value) {
+  return std::get<int64_t>(value) >= Least;
+}
+
+bool finite_and_not_negative(const SettingValue& value) {
+  const double number = std::get<double>(value);
+  return std::isfinite(number) && number >= 0;
+}
+
+bool is_positive_duration(const SettingValue& value) {
+  return std::get<std::chrono::nanoseconds>(value).count() > 0;
+}
+
+bool is_not_empty(const SettingValue& value) { return !std::get<std::string>(value).empty(); }
+
+bool is_sha256_or_empty(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
+  return text.empty() || (text.size() == 64 && std::all_of(text.begin(), text.end(), is_hex));
+}
+
+std::vector<SchemaKey> make_schema() {
+  constexpr auto kBackend = &Config::backend;
+  constexpr auto kTraining = &Config::training;
+  constexpr auto kLaunch = &Config::launch;
+  using T = ValueType;
+  return {
+      key<kBackend, &BackendConfig::use>(
+          "backend.use", T::kString, "not empty", is_not_empty,
+          "The backend: a plugin's name, a path to a plugin's file, or \"auto\"."),
+      key<kBackend, &BackendConfig::timeout>(
+          "backend.timeout", T::kDuration, "> 0", is_positive_duration,
+          "How long an operation may wait for other ranks before it ends in an error."),
+      key<kBackend, &BackendConfig::interface_name>(
+          "backend.interface", T::kString, "", nullptr,
+          "The network interface that connections use; empty is loopback."),
+      key<kBackend, &BackendConfig::sha256>(
+          "backend.sha256", T::kString, "empty or 64 hexadecimal digits", is_sha256_or_empty,
+          "The SHA-256 that the plugin's file must have; empty checks nothing."),
+      key<kBackend, &BackendConfig::plugin_path>(
+          "backend.plugin_path", T::kStringList, "", nullptr,
+          "Folders searched first for plugins; as one text they are separated by colons."),
+      key<kTraining, &TrainingConfig::gradient_accumulation_steps>(
+          "training.gradient_accumulation_steps", T::kInteger, ">= 1", at_least<1>,
+          "How many batches are accumulated before gradients are reduced and a step is taken."),
+      key<kTraining, &TrainingConfig::broadcast_buffers>(
+          "training.broadcast_buffers", T::kBoolean, "", nullptr,
+          "Whether rank 0's buffers are broadcast before every forward pass."),
+      key<kTraining, &TrainingConfig::find_unused_parameters>(
+          "training.find_unused_parameters", T::kBoolean, "", nullptr,
+          "Whether parameters that the loss does not depend on are looked for after forward."),
+      key<kTraining, &TrainingConfig::bucket_cap_mb>(
+          "training.bucket_cap_mb", T::kNumber, "finite and >= 0", finite_and_not_negative,
+          "Size of a gradient bucket in MiB; 0 adapts it to what is measured."),
+      key<kTraining, &TrainingConfig::seed>(
+          "training.seed", T::kInteger, "", nullptr,
+          "The seed of the random numbers of weights, shuffling and dropout."),
+      key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
+                                             "How many processes `coupler launch` starts."),
+      key<kLaunch, &LaunchConfig::threads_per_process>(
+          "launch.threads_per_process", T::kInteger, ">= 0", at_least<0>,
+          "OMP_NUM_THREADS of a process; 0 is cores divided by processes."),
+  };
+}
+
+}  // namespace
+
+const std::vector<SchemaKey>& schema() {
+  static const std::vector<SchemaKey> keys = make_schema();
+  return keys;
+}
+
+const SchemaKey* find_key(std::string_view name) {
+  for (const SchemaKey& entry : schema()) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+std::string environment_name(std::string_view key) {
+  std::string name = "COUPLER_";
+  for (const char c : key) {
+    name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::vector<std::string> schema_names() {
+  std::vector<std::string> names;
+  for (const SchemaKey& entry : schema()) names.emplace_back(entry.name);
+  return names;
+}
+
+}  // namespace coupler

@@ -1,0 +1,114 @@
+#include "config/toml_reader.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace coupler {
+namespace {
+
+TextPosition to_position(const toml::source_region& region) {
+  return {region.begin.line, region.begin.column};
+}
+
+bool is_bare_key(std::string_view part) {
+  const auto is_bare = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  return !part.empty() && std::all_of(part.begin(), part.end(), is_bare);
+}
+
+RawValue to_raw(const toml::array& array) {
+  std::vector<std::string> texts;
+  for (const toml::node& item : array) {
+    const auto* text = item.as_string();
+    if (text == nullptr) return OtherValue{"list with values that are no strings"};
+    texts.push_back(text->get());
+  }
+  return texts;
+}
+
+RawValue to_raw(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* integer = node.as_integer()) return integer->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* boolean = node.as_boolean()) return boolean->get();
+  if (const auto* array = node.as_array()) return to_raw(*array);
+  if (node.is_table()) return OtherValue{"table"};
+  return OtherValue{"date or time"};
+}
+
+// Recursion is bounded by find_deep_nesting.
+void flatten(const toml::table& table, const std::string& prefix, std::vector<TomlEntry>& entries) {
+  for (const auto& [key, node] : table) {
+    const std::string_view part = key.str();
+    std::string full = prefix.empty() ? "" : prefix + ".";
+    full += is_bare_key(part) ? std::string(part) : render(SettingValue(std::string(part)));
+    const toml::table* inner = node.as_table();
+    if (inner != nullptr && !inner->empty()) {
+      flatten(*inner, full, entries);
+    } else {
+      entries.push_back(
+          {full, to_raw(node), to_position(key.source()), to_position(node.source())});
+    }
+  }
+}
+
+[[noreturn]] void fail(std::string_view name, TextPosition at, const std::string& what,
+                       const std::string& hint) {
+  throw Error(ErrorCode::kConfig, fmt::format("{}:{}:{}: {}", name, at.line, at.column, what),
+              {.subject = std::string(name), .hint = hint});
+}
+
+}  // namespace
+
+std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
+  if (text.size() > kMaxTomlBytes) {
+    throw Error(ErrorCode::kConfig, fmt::format("{}: larger than {} bytes", name, kMaxTomlBytes),
+                {.subject = std::string(name), .hint = "is this a configuration file?"});
+  }
+  if (const auto deep = find_deep_nesting(text)) {
+    fail(name, *deep, fmt::format("nested deeper than {} levels", kMaxTomlDepth),
+         "no key of Coupler needs that: look for a bracket that is never closed");
+  }
+  std::vector<TomlEntry> entries;
+  try {
+    flatten(toml::parse(text, name), "", entries);
+  } catch (const toml::parse_error& error) {
+    fail(name, to_position(error.source()), fmt::format("no valid TOML: {}", error.description()),
+         "https://toml.io shows the syntax");
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const TomlEntry& a, const TomlEntry& b) {
+    return std::tie(a.key_position.line, a.key_position.column) <
+           std::tie(b.key_position.line, b.key_position.column);
+  });
+  return entries;
+}
+
+std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std::string_view text) {
+  // Without line breaks the text cannot add keys of its own.
+  if (text.size() > kMaxTomlBytes || text.find_first_of("\r\n") != std::string_view::npos ||
+      find_deep_nesting(text)) {
+    return std::nullopt;
+  }
+  try {
+    const toml::table table = toml::parse("value = " + std::string(text));
+    std::vector<TomlEntry> entries;
+    const toml::node* node = table.get("value");
+    const toml::table* inner = node->as_table();
+    if (inner != nullptr && !inner->empty()) {
+      flatten(*inner, std::string(key), entries);
+    } else {
+      entries.push_back({std::string(key), to_raw(*node), {}, {}});
+    }
+    return entries;
+  } catch (const toml::parse_error&) {
+    return std::nullopt;  // the caller takes the text as it is
+  }
+}
+
+}  // namespace coupler

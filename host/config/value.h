@@ -1,0 +1,41 @@
+// Values on their way into the configuration: what a layer gave (RawValue), what the schema asks
+// for (ValueType) and what comes of it (SettingValue). Plain data, pure functions.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/config.h"
+
+namespace coupler {
+
+// A TOML value no key takes, in words: "table", "date", "list of integers".
+struct OtherValue {
+  std::string what;
+};
+using RawValue =
+    std::variant<std::string, int64_t, double, bool, std::vector<std::string>, OtherValue>;
+
+enum class ValueType { kString, kInteger, kNumber, kBoolean, kDuration, kStringList };
+using SettingValue = std::variant<std::string, int64_t, double, bool, std::chrono::nanoseconds,
+                                  std::vector<std::string>>;
+
+std::string_view to_string(ValueType type);
+
+// Null where the value is not of that type. Numbers take integers; durations take texts and
+// numbers of seconds; lists take one text too, its parts separated by colons as in PATH.
+std::optional<SettingValue> convert(const RawValue& value, ValueType type);
+
+// For messages: string "two", integer 3, boolean true, table.
+std::string describe(const RawValue& value);
+
+// As it would stand in a TOML file.
+std::string render(const SettingValue& value);
+std::string render(const OptionValue& value);
+
+}  // namespace coupler
