@@ -28,7 +28,7 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return std::nullopt;
   std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  if (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  if (unit.size() > 1 && unit.front() == ' ') unit.remove_prefix(1);
   for (const Unit& known : kUnits) {
     if (known.name == unit) return from_nanoseconds(number * known.nanoseconds);
   }

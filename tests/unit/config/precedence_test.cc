@@ -1,0 +1,189 @@
+// Later layers beat earlier ones, for every key, and each value knows its source.
+#include "config/schema.h"
+#include "loading.h"
+
+namespace coupler {
+namespace {
+
+using Kind = ValueSource::Kind;
+
+// A key and the values that four layers give it, as TOML.
+struct Sample {
+  std::string key;
+  std::vector<std::string> toml;  // code, file, environment, command line
+};
+
+std::string text(const std::string& value) { return "\"" + value + "\""; }
+
+std::vector<Sample> samples() {
+  return {
+      {"backend.use", {text("a"), text("b"), text("c"), text("d")}},
+      {"backend.timeout", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
+      {"backend.interface", {text("a"), text("b"), text("c"), text("d")}},
+      {"backend.sha256",
+       {text(std::string(64, 'a')), text(std::string(64, 'b')), text(std::string(64, 'c')),
+        text(std::string(64, 'd'))}},
+      {"backend.plugin_path", {text("/a"), "[\"/b\", \"/bb\"]", "[\"/c\"]", "[\"/d\"]"}},
+      {"training.gradient_accumulation_steps", {"2", "3", "4", "5"}},
+      {"training.broadcast_buffers", {"false", "true", "false", "true"}},
+      {"training.find_unused_parameters", {"true", "false", "true", "false"}},
+      {"training.bucket_cap_mb", {"0.5", "1.5", "2", "3.25"}},
+      {"training.seed", {"-1", "2", "3", "4"}},
+      {"launch.processes", {"2", "3", "4", "5"}},
+      {"launch.threads_per_process", {"2", "3", "4", "5"}},
+  };
+}
+
+OptionValue to_code(const std::string& toml) {
+  if (toml.front() == '"') return toml.substr(1, toml.size() - 2);
+  if (toml == "true" || toml == "false") return toml == "true";
+  if (toml.find('.') != std::string::npos) return std::stod(toml);
+  return static_cast<int64_t>(std::stoll(toml));
+}
+
+// What the value becomes when it stands alone.
+std::string alone(const Sample& sample, size_t layer) {
+  Layers layers;
+  layers.overrides = {sample.key + "=" + sample.toml[layer]};
+  const SchemaKey* key = find_key(sample.key);
+  return render(key->get(load(layers)));
+}
+
+TEST(ConfigPrecedence, Samples_CoverTheWholeSchema) {
+  std::vector<std::string> names;
+  for (const Sample& sample : samples()) names.push_back(sample.key);
+  EXPECT_EQ(names, schema_names());
+}
+
+// All 16 subsets of the four layers above the default, for all keys.
+TEST(ConfigPrecedence, AnySubsetOfLayers_TheHighestWins) {
+  for (const Sample& sample : samples()) {
+    const SchemaKey* key = find_key(sample.key);
+    ASSERT_NE(key, nullptr) << sample.key;
+    for (unsigned subset = 0; subset < 16; ++subset) {
+      SCOPED_TRACE(sample.key + " from layers " + std::to_string(subset));
+      Layers layers;
+      std::string expected = render(key->get(Config{}));
+      ValueSource source;
+      if (subset & 1) {
+        layers.code = {{sample.key, to_code(sample.toml[0])}};
+        source = {Kind::kCode, "AcceleratorOptions"};
+        expected = alone(sample, 0);
+      }
+      if (subset & 2) {
+        layers.file = sample.key + " = " + sample.toml[1] + "\n";
+        source = {Kind::kFile, "train.toml:1:" + std::to_string(sample.key.find('.') + 2)};
+        expected = alone(sample, 1);
+      }
+      if (subset & 4) {
+        const std::string name = environment_name(sample.key);
+        layers.environment = {name + "=" + sample.toml[2]};
+        source = {Kind::kEnvironment, name};
+        expected = alone(sample, 2);
+      }
+      if (subset & 8) {
+        layers.overrides = {sample.key + "=" + sample.toml[3]};
+        source = {Kind::kCommandLine, "-o " + sample.key};
+        expected = alone(sample, 3);
+      }
+      const Config config = load(layers);
+      EXPECT_EQ(render(key->get(config)), expected);
+      if (subset == 0) {
+        EXPECT_EQ(config.sources.count(sample.key), 0U);
+      } else {
+        ASSERT_EQ(config.sources.count(sample.key), 1U);
+        EXPECT_EQ(config.sources.at(sample.key).kind, source.kind);
+        EXPECT_EQ(config.sources.at(sample.key).text, source.text);
+      }
+    }
+  }
+}
+
+TEST(ConfigPrecedence, OptionsOfPlugins_MergeByKey) {
+  const Config config =
+      load({.file = "[backend.fsdp]\nbase = \"mpi\"\nprefetch = 2\ndeep.er = 1.5\n",
+            .overrides = {"backend.fsdp.base=gloo_cpu", "backend.fsdp.new=true"},
+            .code = {{"backend.fsdp.prefetch", int64_t{1}}}});
+  const auto& options = config.backend.options.at("fsdp");
+  ASSERT_EQ(options.size(), 4U);
+  const auto value = [&](const std::string& key) -> const PluginOption& {
+    for (const PluginOption& option : options) {
+      if (option.key == key) return option;
+    }
+    throw std::out_of_range(key);
+  };
+  EXPECT_EQ(value("base").value, OptionValue(std::string("gloo_cpu")));
+  EXPECT_EQ(value("base").source.text, "-o backend.fsdp.base");
+  EXPECT_EQ(value("prefetch").value, OptionValue(int64_t{2}));
+  EXPECT_EQ(value("prefetch").source.text, "train.toml:3:1");
+  EXPECT_EQ(value("deep.er").value, OptionValue(1.5));
+  EXPECT_EQ(value("new").value, OptionValue(true));
+}
+
+TEST(ConfigPrecedence, SameKeyTwiceOnTheCommandLine_TheLaterWins) {
+  EXPECT_EQ(load({.overrides = {"training.seed=1", "training.seed=2"}}).training.seed, 2);
+}
+
+TEST(ConfigTexts, BareWords_AreStrings) {
+  EXPECT_EQ(load({.overrides = {"backend.use=mpi"}}).backend.use, "mpi");
+  EXPECT_EQ(load({.overrides = {"backend.use=\"mpi\""}}).backend.use, "mpi");
+  EXPECT_EQ(load({.overrides = {"backend.use=/opt/a=b.so"}}).backend.use, "/opt/a=b.so");
+  EXPECT_EQ(load({.overrides = {"backend.use=true"}}).backend.use, "true");
+  const std::string digits(64, '1');
+  EXPECT_EQ(load({.environment = {"COUPLER_BACKEND_SHA256=" + digits}}).backend.sha256, digits);
+}
+
+TEST(ConfigTexts, Durations_TakeUnitsOrSeconds) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(load({.overrides = {"backend.timeout=5s"}}).backend.timeout, milliseconds(5000));
+  EXPECT_EQ(load({.overrides = {"backend.timeout=2"}}).backend.timeout, milliseconds(2000));
+  EXPECT_EQ(load({.file = "backend.timeout = 0.5\n"}).backend.timeout, milliseconds(500));
+  EXPECT_EQ(load({.environment = {"COUPLER_BACKEND_TIMEOUT=1.5"}}).backend.timeout,
+            milliseconds(1500));
+}
+
+TEST(ConfigTexts, Lists_TakeColons) {
+  const std::vector<std::string> expected = {"/a", "/b"};
+  EXPECT_EQ(load({.environment = {"COUPLER_BACKEND_PLUGIN_PATH=/a::/b:"}}).backend.plugin_path,
+            expected);
+  EXPECT_EQ(load({.overrides = {"backend.plugin_path=[\"/a\", \"/b\"]"}}).backend.plugin_path,
+            expected);
+  EXPECT_EQ(load({.file = "[backend]\nplugin_path = []\n"}).backend.plugin_path,
+            std::vector<std::string>{});
+}
+
+TEST(ConfigTexts, OptionOfAPlugin_HasTheTypeOfItsText) {
+  const Config config = load({.overrides = {"backend.gloo_cpu.chunk_bytes=65536"}});
+  EXPECT_EQ(config.backend.options.at("gloo_cpu").at(0).value, OptionValue(int64_t{65536}));
+}
+
+TEST(ConfigEnvironment, OtherVariablesOfCoupler_AreNoKeys) {
+  const Config config = load({.environment = {"COUPLER_LOG=debug", "COUPLER_PLUGIN_PATH=/x",
+                                              "COUPLER_JOB_FILE=/y", "COUPLER_BACKEND_USE="}});
+  EXPECT_TRUE(config.sources.empty());
+  EXPECT_EQ(config.backend.use, "auto");
+}
+
+TEST(ConfigFile, NoneThere_GivesDefaults) {
+  const Config config = load({});
+  EXPECT_EQ(config.file, "");
+  EXPECT_TRUE(config.sources.empty());
+}
+
+TEST(ConfigFile, GivenOne_IsReadInsteadOfTheDefaultOne) {
+  const TemporaryFolder folder;
+  folder.write("train.toml", "training.seed = 1\n");
+  folder.write("other.toml", "launch.processes = 3\n");
+  const char* const none = nullptr;
+  const Config config = load_config({.file = "other.toml", .environment = &none});
+  EXPECT_EQ(config.file, "other.toml");
+  EXPECT_EQ(config.training.seed, 0);
+  EXPECT_EQ(config.launch.processes, 3);
+}
+
+TEST(ConfigFile, EmptyTables_SetNothing) {
+  EXPECT_TRUE(load({.file = "[backend]\n[backend.fsdp]\n[training]\n[launch]\n"}).sources.empty());
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,40 @@
+// A folder for one test, which is the working directory while it lives. Not for several threads.
+#pragma once
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace coupler {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : before_(std::filesystem::current_path()) {
+    std::string path = (std::filesystem::temp_directory_path() / "coupler-config-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = path;
+    std::filesystem::current_path(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::current_path(before_, ignored);
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path before_;
+  std::filesystem::path path_;
+};
+
+}  // namespace coupler
