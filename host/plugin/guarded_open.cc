@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -21,6 +21,11 @@ namespace coupler {
 namespace {
 
 constexpr int kPluginExitCode = 3;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what,
+                         const std::string& hint) {
+  throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, what), {-1, path, hint});
+}
 
 // What this thread is opening; null where it opens nothing.
 thread_local const std::string* opening = nullptr;
@@ -37,18 +42,21 @@ std::string current_exception_text() {
   }
 }
 
-[[noreturn]] void end_on_terminate() {
-  if (opening == nullptr) {  // another thread's exception, or one from elsewhere
-    if (previous_handler != nullptr) previous_handler();
-    std::abort();
-  }
+[[noreturn]] void end_the_process(const std::string& path) {
   report_error(
       fmt::format("plugin {} threw in its constructor (while being loaded): {}\n"
                   "  hint: a static object of the plugin threw; the plugin must be mended, "
                   "or another backend chosen with backend.use",
-                  *opening, current_exception_text()));
+                  path, current_exception_text()));
   std::fflush(nullptr);
   _exit(kPluginExitCode);
+}
+
+[[noreturn]] void end_on_terminate() {
+  if (opening != nullptr) end_the_process(*opening);
+  // Another thread's exception, or one from elsewhere.
+  if (previous_handler != nullptr) previous_handler();
+  std::abort();
 }
 
 class TerminateGuard {
@@ -65,17 +73,24 @@ class TerminateGuard {
   }
 };
 
-// noexcept, so that every exception out of dlopen or of the entry function ends in the handler.
-const DistributedBackend* call_entry(db_entry_function entry) noexcept { return entry(); }
-
+// Where an exception does pass through dlopen the linker's locks stay taken for good: nobody could
+// load or unload anything any more, or even exit. So it ends the process there, too.
 void open_library(boost::dll::shared_library& library, const std::string& path,
-                  std::error_code& failed) noexcept {
-  library.load(path, failed, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+                  std::error_code& failed) {
+  try {
+    library.load(path, failed, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+  } catch (...) {
+    end_the_process(path);
+  }
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& hint) {
-  throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, what), {-1, path, hint});
+const DistributedBackend* call_entry(const std::string& path, db_entry_function entry) {
+  try {
+    return entry();
+  } catch (...) {
+    refuse(path, fmt::format("threw in its entry function: {}", current_exception_text()),
+           "no exception may cross the interface, and the entry function has nothing to do");
+  }
 }
 
 }  // namespace
@@ -102,7 +117,7 @@ const DistributedBackend* guarded_open(const std::string& path) {
   }
   const auto entry = &library.get<const DistributedBackend*()>(DB_ENTRY_SYMBOL);
   libraries->push_back(std::move(library));
-  const DistributedBackend* table = call_entry(entry);
+  const DistributedBackend* table = call_entry(path, entry);
   if (table == nullptr) {
     refuse(path, "returned no table from " DB_ENTRY_SYMBOL,
            "the entry function must return the address of a static DistributedBackend");

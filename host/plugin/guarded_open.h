@@ -1,7 +1,7 @@
 // Opens a plugin's library and calls its entry function. [any-thread]; one call at a time.
 //
-// A library's static constructors run inside dlopen. An exception from one cannot be caught here:
-// the C library's loader lets none pass, and std::terminate follows. So while the library is being
+// A library's static constructors run inside dlopen. An exception from one cannot be caught
+// here: glibc's loader lets none pass, and std::terminate follows. So while the library is being
 // opened, a terminate handler turns that into "plugin … threw in its constructor: …" and the exit
 // code of an unusable plugin. list_plugins() uses a child process, so there it costs one row only.
 #pragma once

@@ -40,6 +40,7 @@ float from_f16(uint16_t bits) {
 uint16_t to_f16(float value) {
   const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000u : 0u);
   const float size = std::fabs(value);
+  if (size == 0) return sign;
   if (std::isnan(value)) return sign | 0x7e00u;
   if (size >= 65520.0f) return sign | 0x7c00u;  // rounds past the largest number
   int exponent = 0;

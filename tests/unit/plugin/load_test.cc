@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include "folder.h"
+#include "plugin/plugin.h"
+#include "plugin/table.h"
+
+namespace coupler::test {
+namespace {
+
+BackendConfig backend(const std::string& use, const std::string& folder = COUPLER_FIXTURES) {
+  BackendConfig config;
+  config.use = use;
+  config.plugin_path = {folder};
+  return config;
+}
+
+std::string refusal(const std::string& use) {
+  return message_of(ErrorCode::kPlugin, [&] { Plugin::load(backend(use)); });
+}
+
+TEST(PluginLoad_ByName, GivesItsTable) {
+  const Plugin plugin = Plugin::load(backend("good"));
+  EXPECT_EQ(plugin.name(), "good");
+  EXPECT_STREQ(plugin.table().version, "1.2.3");
+  EXPECT_EQ(plugin.path(), std::filesystem::canonical(COUPLER_FIXTURES).string() + "/" +
+                               Folder::file_name("good"));
+}
+
+TEST(PluginLoad_ByPath, MayHaveAnyFileName) {
+  const Folder folder;
+  const std::string file = folder.path("vendor-1.so");
+  std::filesystem::rename(folder.add("good"), file);
+  EXPECT_EQ(Plugin::load(backend(file)).path(), file);
+}
+
+TEST(PluginLoad_Twice, GivesTheSameTable) {
+  const Plugin first = Plugin::load(backend("good"));
+  EXPECT_EQ(&first.table(), &Plugin::load(backend("good")).table());
+}
+
+TEST(PluginLoad_Single, IsBuiltIn) {
+  EXPECT_EQ(Plugin::load(backend("single")).path(), "");
+  EXPECT_EQ(Plugin::single().name(), "single");
+}
+
+TEST(PluginLoad_Auto, IsAnError) {
+  const std::string message = message_of(ErrorCode::kConfig, [] { Plugin::load(backend("auto")); });
+  expect_text(message, "backend.use = \"auto\" names no backend to load");
+}
+
+TEST(PluginLoad_OtherAbiMajor, NamesBothVersions) {
+  const std::string message = refusal("other_major");
+  expect_text(message, fmt::format("has ABI 7.{}, this Coupler has {}.{}: another major version",
+                                   DB_ABI_MINOR, DB_ABI_MAJOR, DB_ABI_MINOR));
+  expect_text(message, "rebuild the plugin");
+}
+
+TEST(PluginLoad_OtherMinorBeforeOne, IsRefused) {
+  expect_text(refusal("other_minor"), "before 1.0 the minor versions must be equal");
+}
+
+TEST(PluginAbi_MinorFromOneOn, MayDiffer) {
+  EXPECT_EQ(abi_problem(1, 0, 1, 3), "");
+  EXPECT_EQ(abi_problem(1, 9, 1, 3), "");
+  EXPECT_NE(abi_problem(2, 0, 1, 3), "");
+  EXPECT_NE(abi_problem(0, 1, 1, 0), "");
+}
+
+TEST(PluginLoad_ShortTable, IsRefused) {
+  expect_text(refusal("short_table"), "says its table has 64 bytes");
+  expect_text(refusal("no_version"), "says its table has 8 bytes, too few to hold a version");
+}
+
+TEST(PluginLoad_MissingFunction, IsNamed) {
+  expect_text(refusal("no_create"), "lacks the required function create");
+}
+
+TEST(PluginLoad_MissingOrBadName, IsRefused) {
+  expect_text(refusal("no_name"), "has no name in its table");
+  expect_text(refusal("bad_name"), "calls itself \"Bad.Name\"");
+}
+
+TEST(PluginLoad_NameUnlikeItsFile, IsRefusedByNameOnly) {
+  expect_text(refusal("misnamed"),
+              "was looked for as \"misnamed\" but calls itself \"somebody_else\"");
+  const std::string path = std::string(COUPLER_FIXTURES) + "/" + Folder::file_name("misnamed");
+  EXPECT_EQ(Plugin::load(backend(path)).name(), "somebody_else");
+}
+
+TEST(PluginLoad_NullTable, IsRefused) {
+  expect_text(refusal("null_table"), "returned no table from coupler_distributed_backend_v1");
+}
+
+TEST(PluginLoad_UndefinedSymbol, GivesTheLinkersText) {
+  const std::string message = refusal("undefined");
+  expect_text(message, "cannot be loaded: ");
+  expect_text(message, "undefined symbol: nobody_defines_this");
+}
+
+TEST(PluginLoad_ThrowInConstructor, EndsWithMessageAndCode3) {
+  EXPECT_EXIT(Plugin::load(backend("throws")), testing::ExitedWithCode(3),
+              "coupler: error: plugin .*libcoupler_throws.so threw in its constructor .*no licence "
+              "file");
+}
+
+TEST(PluginLoad_Refusal, HasExitCode3) {
+  try {
+    Plugin::load(backend("no_create"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace coupler::test

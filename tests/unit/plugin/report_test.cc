@@ -1,0 +1,130 @@
+#include <algorithm>
+
+#include "folder.h"
+#include "plugin/plugin.h"
+
+namespace coupler::test {
+namespace {
+
+class PluginReports : public testing::Test {
+ protected:
+  PluginReports() {
+    backend_.plugin_path = {folder_.path()};
+    const char* path = getenv("PATH");
+    path_ = path != nullptr ? path : "";
+  }
+  ~PluginReports() override { setenv("PATH", path_.c_str(), 1); }
+
+  PluginReport row(const std::string& name) {
+    for (PluginReport& report : list_plugins(backend_)) {
+      if (report.name == name) return report;
+    }
+    ADD_FAILURE() << "no row " << name;
+    return {};
+  }
+  // A PATH on which mpirun is, or is not.
+  void set_mpirun(bool there) {
+    if (there) {
+      std::filesystem::permissions(folder_.write("mpirun", "#!/bin/sh\n"),
+                                   std::filesystem::perms(0755));
+    }
+    setenv("PATH", folder_.path().c_str(), 1);
+  }
+
+  Folder folder_;
+  BackendConfig backend_;
+  std::string path_;
+};
+
+TEST_F(PluginReports, GoodPlugin_IsUsableWithItsFacts) {
+  folder_.add("good");
+  const PluginReport report = row("good");
+  EXPECT_TRUE(report.usable);
+  EXPECT_EQ(report.score, 5);
+  EXPECT_EQ(report.version, "1.2.3");
+  EXPECT_EQ(report.description, "A fixture.");
+  EXPECT_EQ(report.abi, "0.1");
+  EXPECT_EQ(report.reason, "a fixture of the tests");
+  EXPECT_EQ(report.path, folder_.path(Folder::file_name("good")));
+  EXPECT_FALSE(report.needs_base);
+  EXPECT_FALSE(report.needs_mpi_launch);
+}
+
+TEST_F(PluginReports, Single_IsListed) { EXPECT_TRUE(row("single").usable); }
+
+TEST_F(PluginReports, BadPlugins_CostTheirRowsOnly) {
+  for (const char* name : {"throws", "crashes", "other_major", "no_entry", "good"}) {
+    folder_.add(name);
+  }
+  folder_.write(Folder::file_name("text"), "hello");
+  expect_text(row("throws").reason, "threw in its constructor");
+  expect_text(row("throws").reason, "no licence file");
+  expect_text(row("crashes").reason, "crashed while being loaded or probed: signal 6");
+  expect_text(row("other_major").reason, "another major version");
+  expect_text(row("no_entry").reason, "does not export");
+  expect_text(row("text").reason, "is not an ELF file");
+  for (const PluginReport& report : list_plugins(backend_)) {
+    if (report.path.starts_with(folder_.path())) {
+      EXPECT_EQ(report.usable, report.name == "good") << report.name;
+    }
+  }
+}
+
+TEST_F(PluginReports, BackendByPath_IsTheFirstRow) {
+  backend_.plugin_path.clear();
+  backend_.use = folder_.add("good");
+  const std::vector<PluginReport> reports = list_plugins(backend_);
+  EXPECT_EQ(reports.front().name, "good");
+  EXPECT_TRUE(reports.front().usable);
+}
+
+TEST_F(PluginReports, Pin_IsForTheChosenBackendOnly) {
+  folder_.add("good");
+  folder_.add("gloo_cpu");
+  backend_.use = "gloo_cpu";
+  backend_.sha256 = std::string(64, '0');
+  EXPECT_TRUE(row("good").usable);
+  expect_text(row("gloo_cpu").reason, "backend.sha256 pins");
+}
+
+TEST_F(PluginReports, Auto_TakesNcclWhereItsProbeSaysSo) {
+  for (const char* name : {"nccl", "mpi", "gloo_cpu"}) folder_.add(name);
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, false), "nccl");
+}
+
+TEST_F(PluginReports, Auto_PassesOverAnUnusableNccl) {
+  folder_.add("nccl_unusable", "nccl");
+  folder_.add("mpi");
+  folder_.add("gloo_cpu");
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, false), "mpi");
+}
+
+TEST_F(PluginReports, Auto_TakesMpiInsideAnMpiLaunchOnly_WithoutMpirun) {
+  folder_.add("nccl_unusable", "nccl");
+  folder_.add("mpi");
+  folder_.add("gloo_cpu");
+  set_mpirun(false);
+  EXPECT_EQ(resolve_auto(backend_, false), "gloo_cpu");
+  EXPECT_EQ(resolve_auto(backend_, true), "mpi");
+}
+
+TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
+  // Whatever lies in the build tree is hidden by unusable plugins of the same names.
+  folder_.add("nccl_unusable", "nccl");
+  folder_.add("throws", "mpi");
+  folder_.write(Folder::file_name("gloo_cpu"), "hello");
+  set_mpirun(true);
+  const std::string message =
+      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, false); });
+  expect_text(message, "found no usable transport");
+  expect_text(message, "nccl: no CUDA device answers");
+  expect_text(message, "mpi: plugin ");
+  expect_text(message, "threw in its constructor");
+  expect_text(message, "is not an ELF file");
+  expect_text(message, folder_.path() + " (backend.plugin_path)");
+}
+
+}  // namespace
+}  // namespace coupler::test

@@ -1,0 +1,88 @@
+#include "plugin/search.h"
+
+#include <algorithm>
+
+#include "folder.h"
+
+namespace coupler::test {
+namespace {
+
+class PluginSearch : public testing::Test {
+ protected:
+  void TearDown() override { unsetenv("COUPLER_PLUGIN_PATH"); }
+  Folder first_, second_;
+};
+
+TEST_F(PluginSearch, Order_IsConfigThenEnvironmentThenBesideThenSystem) {
+  setenv("COUPLER_PLUGIN_PATH", (second_.path() + "::/nowhere").c_str(), 1);
+  BackendConfig backend;
+  backend.plugin_path = {first_.path()};
+  const std::vector<SearchFolder> folders = search_folders(backend);
+  ASSERT_GE(folders.size(), 5u);
+  EXPECT_EQ(folders[0].path, first_.path());
+  EXPECT_EQ(folders[0].origin, "backend.plugin_path");
+  EXPECT_EQ(folders[1].path, second_.path());
+  EXPECT_EQ(folders[2].path, "/nowhere");
+  EXPECT_EQ(folders[2].origin, "COUPLER_PLUGIN_PATH");
+  EXPECT_EQ(folders[3].origin, "beside Coupler");
+  EXPECT_EQ(folders.back().origin, "system");
+}
+
+TEST_F(PluginSearch, BuildTree_IsReachedFromTestPrograms) {
+  const std::vector<SearchFolder> folders = search_folders(BackendConfig());
+  const std::string built =
+      std::filesystem::weakly_canonical(COUPLER_BINARY_DIR "/lib/coupler").string();
+  EXPECT_TRUE(std::any_of(folders.begin(), folders.end(), [&](const SearchFolder& folder) {
+    return folder.path == built;
+  })) << built;
+}
+
+TEST_F(PluginSearch, Name_IsTakenFromTheFirstFolder) {
+  const std::string wanted = first_.add("good");
+  second_.add("good");
+  second_.add("misnamed");
+  BackendConfig backend;
+  backend.plugin_path = {first_.path(), second_.path()};
+  EXPECT_EQ(find_plugin("good", backend), wanted);
+  EXPECT_EQ(find_plugin("misnamed", backend), second_.path(Folder::file_name("misnamed")));
+}
+
+TEST_F(PluginSearch, Path_IsReturnedAsItIs) {
+  EXPECT_EQ(find_plugin("./x.so", BackendConfig()), "./x.so");
+}
+
+TEST_F(PluginSearch, List_IsSortedInEachFolderAndWithoutRepetition) {
+  second_.add("good", "b");
+  second_.add("good", "a");
+  second_.add("good", "z");
+  first_.add("good", "z");
+  first_.write("libother.so", "");
+  first_.write("libcoupler_.so", "");
+  BackendConfig backend;
+  backend.plugin_path = {first_.path(), second_.path()};
+  const std::vector<FoundPlugin> found = found_plugins(backend);
+  ASSERT_GE(found.size(), 3u);
+  EXPECT_EQ(found[0].path, first_.path(Folder::file_name("z")));
+  EXPECT_EQ(found[1].name, "a");
+  EXPECT_EQ(found[2].name, "b");
+  EXPECT_TRUE(std::none_of(found.begin() + 1, found.end(),
+                           [](const FoundPlugin& plugin) { return plugin.name == "z"; }));
+}
+
+TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
+  first_.add("good");
+  BackendConfig backend;
+  backend.plugin_path = {first_.path(), second_.path("absent")};
+  const std::string message =
+      message_of(ErrorCode::kPlugin, [&] { find_plugin("glue_cpu", backend); });
+  expect_text(message, "backend \"glue_cpu\" was not found: no libcoupler_glue_cpu.so in\n");
+  expect_text(message, first_.path() + " (backend.plugin_path)");
+  expect_text(message, second_.path("absent") + " (backend.plugin_path; no such folder)");
+  expect_text(message, "(beside Coupler");
+  expect_text(message, "(system");
+  expect_text(message, "Backends there are: single, good");
+  expect_text(message, "COUPLER_PLUGIN_PATH");
+}
+
+}  // namespace
+}  // namespace coupler::test
