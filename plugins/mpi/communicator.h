@@ -1,0 +1,61 @@
+// Communicator: one db_communicator on an MPI communicator of its own. Threads as the ABI says; the
+// queue sees to it that one thread at a time is inside the executor's functions.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "common/serial_queue.h"
+#include "mpi/collectives.h"
+#include "mpi/gate.h"
+#include "mpi/point_to_point.h"
+#include "mpi/watchdog.h"
+
+namespace db::mpi {
+
+class Communicator final : public Executor {
+ public:
+  // Collective over comm, of which the result is the owner, also where this fails.
+  static Failure create(MPI_Comm comm, const Tuning& tuning, int64_t default_timeout_ns,
+                        std::unique_ptr<Communicator>* result);
+  ~Communicator();
+
+  db_communicator* handle() { return &handle_.base; }
+  static Communicator& of(db_communicator* c);
+  static const Communicator& of(const db_communicator* c);
+
+  db_status submit(const db_op* raw, db_request** request, db_error* error);
+  db_status split(int32_t color, int32_t key, db_communicator** result, db_error* error);
+  db_status async_error(db_error* error) const { return queue_.async_error(error); }
+  void abort();
+
+  db_status execute(Op& op, Failure* failure) override;
+  db_status poll(Op& op, Failure* failure) override;
+  void cancel(Op& op) override { point_to_point_.cancel(op); }
+
+ private:
+  struct Handle {  // so that the db_communicator leads back to its owner
+    db_communicator base;
+    Communicator* owner;
+  };
+  Communicator(MPI_Comm comm, int32_t rank, int32_t size, const Tuning& tuning,
+               int64_t default_timeout_ns);
+  void failed(const Failure& failure);
+
+  Handle handle_;
+  const MPI_Comm comm_;
+  const int32_t rank_;
+  const int32_t size_;
+  const Tuning tuning_;
+  const int64_t default_timeout_ns_;
+  Watch watch_;
+  Collectives collectives_;
+  PointToPoint point_to_point_;
+  std::unique_ptr<Gate> gate_;  // empty: the ranks are not all on one machine
+  SerialQueue queue_;
+};
+
+}  // namespace db::mpi

@@ -1,0 +1,114 @@
+#include "mpi/runtime.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "mpi/types.h"
+#include "mpi/watchdog.h"
+
+namespace db::mpi {
+namespace {
+
+constexpr int64_t kFinalizeTimeout = 10'000'000'000;
+
+std::mutex start_mutex;
+std::atomic<bool> up{false};
+std::atomic<bool> spoiled{false};
+
+void at_exit(int status, void*) {
+  if (!up.exchange(false)) return;
+  // Peers may be waiting for us in a collective or be dead, and MPI_Finalize waits for them all:
+  // only a clean end waits. mpirun takes a process that leaves without it as failed, which it is.
+  if (status != 0 || spoiled || anyone_inside()) return;
+  int rank = -1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  auto* const watch = new Watch;  // the watchdog may look at it until the very end
+  watch->set_rank(rank);
+  watch->begin("MPI_Finalize at the end of the program", kFinalizeTimeout);
+  MPI_Finalize();
+  watch->end();
+}
+
+}  // namespace
+
+Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
+  const std::lock_guard lock(start_mutex);
+  if (up) return {};
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized != 0)
+    return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                         "MPI is already finalized in this process and cannot be started again");
+  int provided = MPI_THREAD_SINGLE;
+  if (initialized == 0) {
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (yield == Yield::kAlways || (yield == Yield::kAuto && local_size > cores))
+      setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    Watch watch;
+    watch.begin("MPI_Init_thread", timeout_ns);
+    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    watch.end();
+    if (code != MPI_SUCCESS) return mpi_failure(code, "MPI_Init_thread");
+    on_exit(at_exit, nullptr);
+  } else {
+    MPI_Query_thread(&provided);
+  }
+  if (provided < MPI_THREAD_MULTIPLE)
+    return Failure::make(DB_ERR_UNSUPPORTED,
+                         initialized != 0
+                             ? "the program has initialised MPI without MPI_THREAD_MULTIPLE; ask "
+                               "for it in MPI_Init_thread, or leave the initialisation to Coupler"
+                             : "this MPI library does not grant MPI_THREAD_MULTIPLE");
+  if (const int code = make_reductions(); code != MPI_SUCCESS)
+    return mpi_failure(code, "MPI_Op_create");
+  up = true;
+  return {};
+}
+
+bool is_up() { return up.load(std::memory_order_acquire); }
+
+void spoil() { spoiled = true; }
+
+bool launched_by_mpi() {
+  return getenv("OMPI_COMM_WORLD_SIZE") != nullptr || getenv("PMIX_RANK") != nullptr;
+}
+
+std::string find_mpirun() {
+  const char* const path = getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/mpirun";
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return "";
+}
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  // "Open MPI v4.1.4, package: …": the part before the first comma, without the v.
+  std::string version(text, static_cast<size_t>(length));
+  version.erase(std::min(version.find(','), version.size()));
+  if (const size_t v = version.find(" v"); v != std::string::npos) version.erase(v + 1, 1);
+  return version;
+}
+
+Failure mpi_failure(int code, const std::string& what) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0, error_class = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &error_class);
+  MPI_Error_string(code, text, &length);
+  db_status status = DB_ERR_INTERNAL;
+  if (error_class == MPI_ERR_TRUNCATE) status = DB_ERR_MISMATCH;
+  if (error_class == MPI_ERR_NO_MEM) status = DB_ERR_NO_MEMORY;
+  return Failure::make(status, what + " failed: " + text, DB_ERROR_COMM_DEAD, -1, error_class);
+}
+
+}  // namespace db::mpi
