@@ -1,0 +1,112 @@
+// The coupler program: finds the command, runs it, and turns errors into messages and exit codes.
+#include <coupler/distributed_backend.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "config/nearest.h"
+#include "error/report.h"
+
+namespace coupler::cli {
+namespace {
+
+struct Command {
+  std::string_view name;
+  int (*run)(int argc, char** argv);
+  std::string_view summary;  // "" for commands that only Coupler itself calls
+};
+
+const Command kCommands[] = {
+#ifdef COUPLER_HAS_LAUNCH
+    {"launch", run_launch, "start a program as several processes that train together"},
+#endif
+    {"config", run_config, "check the configuration, or explain where each value comes from"},
+    {"plugins", run_plugins, "list the backends and whether they can be used here"},
+    {"env", run_env, "print what a bug report needs"},
+#ifdef COUPLER_HAS_BENCH
+    {"bench", run_bench, "measure latency and bandwidth of collective operations"},
+#endif
+#ifdef COUPLER_HAS_RANK_SHIM
+    {"rank-shim", run_rank_shim, ""},
+#endif
+};
+
+std::string help() {
+  std::string text =
+      "usage: coupler COMMAND [ARGUMENT]...\n\n"
+      "One LibTorch training loop, any backend, chosen in a TOML file.\n\ncommands:\n";
+  for (const Command& command : kCommands) {
+    if (!command.summary.empty())
+      text += fmt::format("  {:<10}{}\n", command.name, command.summary);
+  }
+  return text +
+         "\n'coupler COMMAND --help' explains a command; --version prints the version.\n"
+         "Exit codes: 0; 2 usage or configuration; 3 a backend cannot be used; 4 a peer was lost "
+         "or\n"
+         "a deadline passed; else the program's own, or 128 + its signal.\n";
+}
+
+[[noreturn]] void fail_unknown(const std::string& name) {
+  std::vector<std::string> known = {"--help", "--version"};
+  for (const Command& command : kCommands) {
+    if (!command.summary.empty()) known.emplace_back(command.name);
+  }
+  const std::string nearest = nearest_name(name, known);
+  const std::string question = nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
+  throw Error(ErrorCode::kUsage, fmt::format("unknown command '{}'{}", name, question),
+              {.subject = name, .hint = "'coupler --help' lists the commands"});
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2) {
+    std::fputs(help().c_str(), stderr);
+    return 2;
+  }
+  const std::string name = argv[1];
+  if (name == "--version") {
+    std::printf("coupler %s (plugin ABI %u.%u)\n", COUPLER_VERSION, DB_ABI_MAJOR, DB_ABI_MINOR);
+    return 0;
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(help().c_str(), stdout);
+    return 0;
+  }
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command.run(argc - 1, argv + 1);
+  }
+  fail_unknown(name);
+}
+
+// A full disk or a closed pipe under standard output is an error, too.
+int flush_output(int code) {
+  const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!failed || code != 0) return code;
+  report_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  return 1;
+}
+
+}  // namespace
+}  // namespace coupler::cli
+
+int main(int argc, char** argv) {
+  coupler::install_terminate_handler();
+  try {
+    return coupler::cli::flush_output(coupler::cli::run(argc, argv));
+  } catch (const coupler::Error& error) {
+    std::fflush(stdout);
+    coupler::report_error(error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    coupler::report_error(error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,47 @@
+#include "plugin_table.h"
+
+#include "table.h"
+
+namespace coupler::cli {
+namespace {
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+// Reasons are errors of several lines, or texts of plugins: one line of a table, nothing that
+// a terminal would obey.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_blank = byte <= 0x20 || byte == 0x7f;
+    if (!is_blank) {
+      line += c;
+    } else if (!line.empty() && line.back() != ' ') {
+      line += ' ';
+    }
+  }
+  return line;
+}
+
+std::string remarks(const PluginReport& report) {
+  std::string text = report.reason;
+  if (report.needs_mpi_launch) text += text.empty() ? "needs mpirun" : "; needs mpirun";
+  if (report.needs_base) text += text.empty() ? "needs a base" : "; needs a base";
+  return or_dash(one_line(text));
+}
+
+}  // namespace
+
+std::string plugin_table(const std::vector<PluginReport>& reports) {
+  std::vector<std::vector<std::string>> rows = {
+      {"NAME", "VERSION", "ABI", "USABLE", "SCORE", "PATH", "REASON"}};
+  for (const PluginReport& report : reports) {
+    const bool is_built_in = report.path.empty() && report.usable;
+    rows.push_back({one_line(report.name), or_dash(one_line(report.version)), or_dash(report.abi),
+                    report.usable ? "yes" : "no", std::to_string(report.score),
+                    is_built_in ? "(built in)" : or_dash(one_line(report.path)), remarks(report)});
+  }
+  return format_table(rows);
+}
+
+}  // namespace coupler::cli
