@@ -19,13 +19,10 @@ void check_arguments(const CommunicatorState& state, const db_op& op) {
   if (op.kind < DB_ALL_REDUCE || op.kind > DB_RECV) {
     refuse(fmt::format("db_op.kind {} is unknown", op.kind), "use one of the db_kind values");
   }
-  const bool rooted = is_rooted(op.kind) || is_point_to_point(op.kind);
+  const bool rooted = is_rooted(op.kind) || is_pairwise(op.kind);
   if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world)) {
     refuse(fmt::format("rank {} is outside of the world of {}", op.root_or_peer, state.world),
            "name a rank from 0 to world - 1");
-  }
-  if (is_point_to_point(op.kind) && op.root_or_peer == state.rank) {
-    refuse(fmt::format("rank {} and its peer are the same", state.rank), "copy the memory instead");
   }
   const bool sends = op.kind == DB_ALL_TO_ALL_V;
   const bool takes = sends || op.kind == DB_ALL_GATHER_V || op.kind == DB_REDUCE_SCATTER_V;

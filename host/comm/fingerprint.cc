@@ -58,7 +58,7 @@ bool is_reducing(db_kind kind) {
 bool is_rooted(db_kind kind) {
   return kind == DB_BROADCAST || kind == DB_REDUCE || kind == DB_GATHER || kind == DB_SCATTER;
 }
-bool is_point_to_point(db_kind kind) { return kind == DB_SEND || kind == DB_RECV; }
+bool is_pairwise(db_kind kind) { return kind == DB_SEND || kind == DB_RECV; }
 
 Fingerprint fingerprint_of(const db_op& op, int world) {
   Fingerprint result;
@@ -69,7 +69,7 @@ Fingerprint fingerprint_of(const db_op& op, int world) {
   int32_t root = 0;
   if (is_rooted(op.kind)) {
     root = op.root_or_peer;
-  } else if (is_point_to_point(op.kind)) {
+  } else if (is_pairwise(op.kind)) {
     root = op.tag;
   }
   result.what = pack(op.kind, op.dtype, is_reducing(op.kind) ? op.reduce : 0, root);
@@ -104,7 +104,7 @@ std::string describe(const Fingerprint& operation) {
   if (is_rooted(kind)) {
     const bool spreads = kind == DB_BROADCAST || kind == DB_SCATTER;
     text += fmt::format(" {} rank {}", spreads ? "from" : "to", operation.root());
-  } else if (is_point_to_point(kind)) {
+  } else if (is_pairwise(kind)) {
     text += fmt::format(" tag {}", operation.root());
   }
   return text;

@@ -19,7 +19,7 @@ std::string_view reduce_name(db_reduce reduce);  // "sum"
 uint64_t dtype_size(db_dtype dtype);             // 0 where unknown
 bool is_reducing(db_kind kind);
 bool is_rooted(db_kind kind);
-bool is_point_to_point(db_kind kind);
+bool is_pairwise(db_kind kind);
 
 struct Fingerprint {
   uint64_t what = 0;   // kind, dtype, reduction and root (SEND and RECV: tag), packed

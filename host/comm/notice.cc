@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace coupler {
 namespace {
@@ -67,9 +68,23 @@ Progress Notice::progress(int rank) const {
   return last;
 }
 
+void Notice::await_others(uint64_t sequence) const {
+  show();
+  // Whoever is stuck in the same operation gives up at about the same time and shows it.
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    bool all = true;
+    for (int other = 0; other < world_ && all; ++other) {
+      all = other == rank_ || progress(other).sequence >= sequence;
+    }
+    if (all) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 std::string Notice::absent(uint64_t sequence, int* rank) const {
   std::string text;
   *rank = -1;
+  if (board_ == nullptr) await_others(sequence);
   for (int other = 0; other < world_; ++other) {
     if (other == rank_) continue;
     const Progress last = progress(other);

@@ -29,7 +29,7 @@ class Notice {
   std::optional<Mark> mark() const;
 
   // Sentences about the ranks that have not entered operation `sequence`, or are stopped or gone;
-  // *rank: the first of them, -1 where there is none.
+  // *rank: the first of them, -1 where there is none. Through the store: after up to half a second.
   std::string absent(uint64_t sequence, int* rank) const;
 
   // Without a board: keeps this rank's last operations and shows them to the others.
@@ -46,6 +46,7 @@ class Notice {
   };
   std::vector<Remembered> shown_by(int rank) const;
   Progress progress(int rank) const;
+  void await_others(uint64_t sequence) const;  // half a second at most
 
   OrderBoard* board_;
   std::shared_ptr<Store> store_;

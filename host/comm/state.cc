@@ -47,7 +47,7 @@ CommunicatorState::~CommunicatorState() {
 
 Operation CommunicatorState::begin(const db_op& op) {
   Operation operation{.fingerprint = fingerprint_of(op, world)};
-  if (is_point_to_point(op.kind)) {
+  if (is_pairwise(op.kind)) {
     operation.peer = op.root_or_peer;
     const auto peer = static_cast<size_t>(op.root_or_peer);
     operation.sequence = op.kind == DB_SEND ? ++sent[peer] : ++received[peer];

@@ -1,0 +1,125 @@
+// The board itself, between two processes and beyond its ring.
+#include "comm/order_board.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace coupler {
+namespace {
+
+Fingerprint reduction(uint64_t count) {
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.count = count;
+  return fingerprint_of(op, 2);
+}
+
+// Two views of one memory.
+struct Pair {
+  Pair() {
+    auto memory = BoardMemory::create(OrderBoard::bytes(2));
+    const std::string offer = memory->offer();
+    auto other = BoardMemory::open(offer, OrderBoard::bytes(2));
+    first = std::make_unique<OrderBoard>(std::move(memory), 0, 2);
+    second = std::make_unique<OrderBoard>(std::move(other), 1, 2);
+  }
+  std::unique_ptr<OrderBoard> first, second;
+};
+
+TEST(OrderBoard, SameOperation_NoDisagreement) {
+  Pair pair;
+  EXPECT_FALSE(pair.first->enter(1, reduction(5), 7));
+  EXPECT_FALSE(pair.second->enter(1, reduction(5), 7));
+  EXPECT_EQ(pair.first->progress(1).sequence, 1u);
+  EXPECT_EQ(describe(pair.first->progress(1).operation), "all_reduce f32 x5 sum");
+}
+
+TEST(OrderBoard, OtherOperation_TheLaterRankSeesTheEarlierOnes) {
+  Pair pair;
+  EXPECT_FALSE(pair.first->enter(1, reduction(5), 7));
+  const auto other = pair.second->enter(1, reduction(6), 8);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->rank, 0);
+  EXPECT_EQ(other->theirs.shown, 5u);
+}
+
+TEST(OrderBoard, DifferenceBeyondTheRing_IsSeenByTheChain) {
+  Pair pair;
+  uint64_t chain = 0, other_chain = 0;
+  // The first runs ahead by more than the ring, so that the difference of operation 3 is gone.
+  for (uint64_t i = 1; i <= 600; ++i) {
+    chain = chain_hash(chain, reduction(i));
+    EXPECT_FALSE(pair.first->enter(i, reduction(i), chain));
+  }
+  std::optional<Disagreement> seen;
+  for (uint64_t i = 1; i <= 600 && !seen; ++i) {
+    const Fingerprint operation = reduction(i == 3 ? 99 : i);
+    other_chain = chain_hash(other_chain, operation);
+    seen = pair.second->enter(i, operation, other_chain);
+  }
+  ASSERT_TRUE(seen);
+  EXPECT_TRUE(seen->earlier);
+}
+
+TEST(OrderBoard, Mark_FirstOneStays) {
+  Pair pair;
+  EXPECT_FALSE(pair.first->mark());
+  EXPECT_TRUE(pair.first->set_mark({3, 0, 1, "first"}));
+  EXPECT_FALSE(pair.second->set_mark({4, 1, 0, "second"}));
+  ASSERT_TRUE(pair.second->mark());
+  EXPECT_EQ(pair.second->mark()->text, "first");
+  EXPECT_EQ(pair.second->mark()->failed_rank, 1);
+}
+
+TEST(OrderBoard, Message_OtherSizeIsSeen_OtherTagIsNot) {
+  Pair pair;
+  db_op op{};
+  op.kind = DB_SEND;
+  op.dtype = DB_U8;
+  op.count = 5;
+  op.tag = 2;
+  EXPECT_FALSE(pair.first->enter_pair(1, 1, fingerprint_of(op, 2)));
+  op.kind = DB_RECV;
+  EXPECT_FALSE(pair.second->enter_pair(0, 1, fingerprint_of(op, 2)));
+  op.count = 4;
+  EXPECT_TRUE(pair.second->enter_pair(0, 1, fingerprint_of(op, 2)));
+  op.tag = 3;
+  EXPECT_FALSE(pair.second->enter_pair(0, 1, fingerprint_of(op, 2)));
+}
+
+TEST(BoardMemory, AnotherProcess_OpensItByTheOffer) {
+  auto memory = BoardMemory::create(OrderBoard::bytes(2));
+  ASSERT_NE(memory, nullptr);
+  const std::string offer = memory->offer();
+  OrderBoard board(std::move(memory), 0, 2);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    auto mine = BoardMemory::open(offer, OrderBoard::bytes(2));
+    if (!mine) _exit(1);
+    OrderBoard(std::move(mine), 1, 2).enter(1, reduction(5), 7);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(board.entered(1, 1));
+  EXPECT_EQ(board.process_id(1), child);
+}
+
+TEST(BoardMemory, WrongOffer_IsRefused) {
+  auto memory = BoardMemory::create(OrderBoard::bytes(2));
+  ASSERT_NE(memory, nullptr);
+  std::string offer = memory->offer();
+  EXPECT_EQ(BoardMemory::open("none", OrderBoard::bytes(2)), nullptr);
+  EXPECT_EQ(BoardMemory::open(offer, OrderBoard::bytes(3)), nullptr);
+  offer.back() = offer.back() == '0' ? '1' : '0';
+  EXPECT_EQ(BoardMemory::open(offer, OrderBoard::bytes(2)), nullptr);
+  EXPECT_EQ(BoardMemory::open("elsewhere" + memory->offer(), OrderBoard::bytes(2)), nullptr);
+}
+
+}  // namespace
+}  // namespace coupler

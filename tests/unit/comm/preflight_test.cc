@@ -1,0 +1,104 @@
+// What the ranks must agree on before they connect.
+#include <functional>
+
+#include "comm/options.h"
+#include "ranks.h"
+
+namespace coupler {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
+
+PluginOption option(const std::string& key, OptionValue value) {
+  return {.key = key,
+          .value = std::move(value),
+          .source = {ValueSource::Kind::kFile, "train.toml:7:1"}};
+}
+
+std::vector<std::optional<Error>> rank_1_has(const SetupFunction& change) {
+  return run_ranks(
+      3, [](Communicator&) {},
+      [&](RankSetup& setup) {
+        if (setup.process.rank == 1) change(setup);
+      });
+}
+
+TEST(Preflight, OtherTimeout_NamesKeyRanksAndBothValues) {
+  expect_errors(
+      rank_1_has([](RankSetup& setup) { setup.backend.timeout = std::chrono::seconds(5); }),
+      ErrorCode::kMismatch, {"backend.timeout", "'20000 ms' on rank 0", "'5000 ms' on rank 1"});
+}
+
+TEST(Preflight, OtherBackend_NamesBoth) {
+  expect_errors(
+      rank_1_has([](RankSetup& setup) { setup.backend.use = double_path("double_cannot_abort"); }),
+      ErrorCode::kMismatch,
+      {"backend.use", "'double' on rank 0", "'double_cannot_abort' on rank 1"});
+}
+
+TEST(Preflight, OptionOnOneRankOnly_NamesIt) {
+  expect_errors(rank_1_has([](RankSetup& setup) {
+                  setup.backend.options["double"].push_back(option("factor", int64_t{2}));
+                }),
+                ErrorCode::kMismatch,
+                {"backend.double.factor", "not set on rank 0", "'2' on rank 1"});
+}
+
+TEST(Preflight, RankThatNeverComes_IsNamed) {
+  auto store = std::make_shared<MemoryStore>();
+  RankSetup setup = setup_of(0, 3, store);
+  setup.backend.timeout = std::chrono::milliseconds(100);
+  try {
+    Communicator::create(options_of(setup));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("ranks 1, 2 of 3"), std::string::npos) << error.what();
+  }
+}
+
+TEST(PluginOptions, UnknownKey_NamesPlaceAndTheValidOnes) {
+  BackendConfig backend;
+  backend.use = double_path("double");
+  const Plugin plugin = Plugin::load(backend);
+  backend.options["double"] = {option("facter", 2.0)};
+  try {
+    const PluginOptions options(plugin.table(), backend);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
+    const std::string text = error.what();
+    for (const char* part : {"train.toml:7:1", "backend.double.facter", "factor, mode"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(PluginOptions, WrongType_SaysWhichIsWanted) {
+  BackendConfig backend;
+  backend.use = double_path("double");
+  const Plugin plugin = Plugin::load(backend);
+  backend.options["double"] = {option("mode", true)};
+  try {
+    const PluginOptions options(plugin.table(), backend);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("must be a string, not true or false"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(PluginOptions, IntegerForANumber_IsTaken) {
+  BackendConfig backend;
+  backend.use = double_path("double");
+  const Plugin plugin = Plugin::load(backend);
+  backend.options["double"] = {option("factor", int64_t{3}), option("base", "x")};
+  const PluginOptions options(plugin.table(), backend, "base");
+  ASSERT_EQ(options.size(), 1u);
+  EXPECT_EQ(options.data()[0]->type, DB_OPTION_F64);
+  EXPECT_EQ(options.data()[0]->f64, 3.0);
+}
+
+}  // namespace
+}  // namespace coupler

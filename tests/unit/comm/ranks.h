@@ -1,0 +1,108 @@
+// Ranks: runs one function on W threads, each with its own Communicator over a test double.
+#pragma once
+
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "rendezvous/memory_store.h"
+
+namespace coupler::testing {
+
+inline std::string double_path(const std::string& name) {
+  return std::string(COUPLER_BINARY_DIR) + "/lib/tests/lib" + name + ".so";
+}
+
+struct RankSetup {
+  BackendConfig backend;
+  ProcessInfo process;
+  std::shared_ptr<Store> store;
+};
+
+inline CommunicatorOptions options_of(const RankSetup& setup) {
+  return {.plugin = Plugin::load(setup.backend),
+          .process = setup.process,
+          .store = setup.store,
+          .backend = &setup.backend};
+}
+
+inline RankSetup setup_of(int rank, int world, const std::shared_ptr<Store>& store,
+                          const std::string& plugin = "double") {
+  RankSetup setup;
+  setup.backend.use = double_path(plugin);
+  setup.backend.timeout = std::chrono::seconds(20);
+  setup.process.rank = setup.process.local_rank = rank;
+  setup.process.world = setup.process.local_world = world;
+  setup.store = store;
+  return setup;
+}
+
+using RankFunction = std::function<void(Communicator&)>;
+using SetupFunction = std::function<void(RankSetup&)>;
+
+// The Error each rank ended in, none where it returned.
+inline std::vector<std::optional<Error>> run_ranks(int world, const RankFunction& function,
+                                                   const SetupFunction& change = {},
+                                                   const std::string& plugin = "double") {
+  auto store = std::make_shared<MemoryStore>();
+  std::vector<std::optional<Error>> errors(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        RankSetup setup = setup_of(rank, world, store, plugin);
+        if (change) change(setup);
+        const auto communicator = Communicator::create(options_of(setup));
+        function(*communicator);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = error;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+inline db_op all_reduce(std::vector<float>& values) {
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.send = op.recv = values.data();
+  op.count = values.size();
+  return op;
+}
+
+inline db_op barrier() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  return op;
+}
+
+inline void expect_no_error(const std::vector<std::optional<Error>>& errors) {
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    EXPECT_FALSE(errors[rank]) << "rank " << rank << ": " << errors[rank]->what();
+  }
+}
+
+// Every rank ended in an error of that code whose text has all the parts.
+inline void expect_errors(const std::vector<std::optional<Error>>& errors, ErrorCode code,
+                          const std::vector<std::string>& parts) {
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    ASSERT_TRUE(errors[rank]) << "rank " << rank << " returned";
+    EXPECT_EQ(errors[rank]->code(), code) << errors[rank]->what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(std::string(errors[rank]->what()).find(part), std::string::npos)
+          << "rank " << rank << " lacks '" << part << "': " << errors[rank]->what();
+    }
+  }
+}
+
+}  // namespace coupler::testing
