@@ -44,6 +44,9 @@ struct SerialQueue::Request {
   Request* next = nullptr;
 };
 
+SerialQueue::SerialQueue(Executor* executor, int32_t size) : executor_(executor), size_(size) {}
+SerialQueue::~SerialQueue() { shutdown(); }
+
 // ---- Submitting --------------------------------------------------------------------------------
 
 db_status SerialQueue::submit(Op& op, db_request** request, db_error* error) {

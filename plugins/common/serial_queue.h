@@ -53,8 +53,8 @@ class Executor {
 
 class SerialQueue {
  public:
-  SerialQueue(Executor* executor, int32_t size) : executor_(executor), size_(size) {}
-  ~SerialQueue() { shutdown(); }
+  SerialQueue(Executor* executor, int32_t size);
+  ~SerialQueue();
   SerialQueue(const SerialQueue&) = delete;
   SerialQueue& operator=(const SerialQueue&) = delete;
 

@@ -1,0 +1,45 @@
+// BootstrapStore: the host's key-value store as this backend uses it. A communicator made by split
+// shares the store of its ancestor under a prefix of its own; once that ancestor is destroyed the
+// host's functions must not be called, and every call here answers DB_ERR_ABORTED instead.
+// Thread rule: any thread.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+
+#include "common/error.h"
+
+namespace db::gloo_cpu {
+
+class BootstrapStore {
+ public:
+  explicit BootstrapStore(const db_store* store) : shared_(std::make_shared<Shared>(store)) {}
+
+  // The same store, with keys that start with prefix + "/".
+  BootstrapStore with_prefix(const std::string& prefix) const;
+
+  Failure set(const std::string& key, const std::string& value) const;
+  // timeout_ns 0 asks once.
+  Failure get(const std::string& key, int64_t timeout_ns, std::string* value) const;
+  Failure add(const std::string& key, int64_t delta, int64_t* result) const;
+
+  // No call reaches the host afterwards; waits for those that are under way. For the communicator
+  // that was given the store, when it is destroyed.
+  void close() const;
+
+ private:
+  struct Shared {
+    explicit Shared(const db_store* given) : store(given) {}
+    std::shared_mutex mutex;
+    const db_store* store;  // NULL: closed
+  };
+
+  std::shared_ptr<Shared> shared_;
+  std::string prefix_;
+};
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,412 @@
+#include "collectives.h"
+
+#include <cstring>
+
+#include "common/reduce.h"
+
+namespace db::gloo_cpu {
+namespace {
+
+constexpr uint64_t kKeptScratch = 16 << 20;  // more is given back after the operation
+
+void copy(void* to, const void* from, uint64_t bytes) {
+  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
+}
+
+}  // namespace
+
+Collectives::Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits)
+    : rank_(rank), size_(size), lanes_(lanes), limits_(limits) {
+  const auto peers = static_cast<size_t>(size - 1);
+  outgoing_.reserve(peers);
+  incoming_.reserve(peers);
+  parts_.resize(static_cast<size_t>(size));
+}
+
+Failure Collectives::run(const Op& op) {
+  op_ = &op;
+  combine_ = op.reduce != 0 ? reduce_function(op.dtype, op.reduce) : nullptr;
+  header_ = make_header(op, size_);
+  header_.sequence = ++sequence_;
+  Failure failure = dispatch();
+  if (scratch_size_ > kKeptScratch) {
+    scratch_.reset();
+    scratch_size_ = 0;
+  }
+  return failure;
+}
+
+Failure Collectives::dispatch() {
+  switch (op_->kind) {
+    case DB_ALL_REDUCE:
+      return all_reduce();
+    case DB_BROADCAST:
+      return broadcast();
+    case DB_REDUCE:
+      return reduce();
+    case DB_ALL_GATHER:
+    case DB_ALL_GATHER_V:
+      return all_gather();
+    case DB_REDUCE_SCATTER:
+    case DB_REDUCE_SCATTER_V:
+      return reduce_scatter();
+    case DB_ALL_TO_ALL:
+    case DB_ALL_TO_ALL_V:
+      return all_to_all();
+    case DB_GATHER:
+      return gather();
+    case DB_SCATTER:
+      return scatter();
+    case DB_BARRIER:
+      return barrier();
+    default:
+      return Failure::make(DB_ERR_UNSUPPORTED, "gloo_cpu: no such operation");
+  }
+}
+
+// ---- Reductions --------------------------------------------------------------------------------
+
+Failure Collectives::all_reduce() {
+  const uint64_t bytes = op_->count * op_->element;
+  if (size_ > 1 && is_small(bytes)) return exchange_all();
+  const uint8_t* own = contribution(recv(), op_->count);
+  if (size_ == 1) {
+    copy(recv(), own, bytes);
+    return {};
+  }
+  even_parts(op_->count);
+  const Part mine = part(rank_);
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, own + part(peer).offset, part(peer).size);
+  }
+  receive_combined(own + mine.offset, recv() + mine.offset, mine.size);
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  finish_average(recv() + mine.offset, mine.size);
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, recv() + mine.offset, mine.size);
+    receive(peer, recv() + part(peer).offset, part(peer).size);
+  }
+  return finish();
+}
+
+// Small all_reduce: what comes is kept apart until everything is sent and here.
+Failure Collectives::exchange_all() {
+  const uint64_t bytes = op_->count * op_->element;
+  const auto slot = [&](int32_t rank) {
+    return scratch_.get() + static_cast<uint64_t>(rank) * bytes;
+  };
+  scratch(bytes * (static_cast<uint64_t>(size_) + 1));
+  const uint8_t* own = contribution(slot(rank_), op_->count);
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    send(peer_at(step), own, bytes);
+    receive(peer_at(step), slot(peer_at(step)), bytes);
+  }
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  const auto from = [&](int32_t rank) -> const void* { return rank == rank_ ? own : slot(rank); };
+  uint8_t* const sum = slot(size_);  // recv may still hold this rank's contribution
+  for (int32_t rank = 1; rank < size_; ++rank) {
+    combine_(rank + 1 == size_ ? recv() : sum, rank == 1 ? from(0) : sum, from(rank), op_->count);
+  }
+  finish_average(recv(), bytes);
+  return {};
+}
+
+Failure Collectives::reduce() {
+  const int32_t root = op_->root_or_peer;
+  const bool is_root = rank_ == root;
+  const uint64_t bytes = op_->count * op_->element;
+  const bool split = size_ > 2 && !is_small(bytes);
+  even_parts(op_->count);
+  const Part mine = part(rank_);
+  // Room for the scaled contribution (the root has its recv for it) and for the combined part.
+  const bool scales = op_->reduce == DB_PREMUL_SUM && !is_root;
+  const uint64_t scaled = scales ? (bytes + 63) / 64 * 64 : 0;
+  uint8_t* const room = scratch(scaled + (split && !is_root ? mine.size : 0));
+  const uint8_t* own = contribution(is_root ? recv() : room, op_->count);
+  if (size_ == 1) {
+    copy(recv(), own, bytes);
+    return {};
+  }
+  if (!split) {
+    begin();
+    if (is_root) {
+      receive_combined(own, recv(), bytes);
+    } else {
+      send(root, own, bytes);
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
+    if (is_root) finish_average(recv(), bytes);
+    return {};
+  }
+  uint8_t* const result = is_root ? recv() + mine.offset : room + scaled;
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, own + part(peer).offset, part(peer).size);
+  }
+  receive_combined(own + mine.offset, result, mine.size);
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  finish_average(result, mine.size);
+  begin();
+  if (!is_root) send(root, result, mine.size);
+  for (int32_t step = 1; is_root && step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    receive(peer, recv() + part(peer).offset, part(peer).size);
+  }
+  return finish();
+}
+
+Failure Collectives::reduce_scatter() {
+  if (op_->recv_counts != nullptr) {
+    counted_parts(op_->recv_counts);
+  } else {
+    equal_parts(op_->count);
+  }
+  const Part mine = part(rank_);
+  const uint64_t total = part(size_ - 1).offset + part(size_ - 1).size;
+  const bool scales = op_->reduce == DB_PREMUL_SUM;
+  const uint8_t* own = contribution(scales ? scratch(total) : nullptr, total / op_->element);
+  if (size_ == 1) {
+    copy(recv(), own, total);
+    return {};
+  }
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, own + part(peer).offset, part(peer).size);
+  }
+  receive_combined(own + mine.offset, recv(), mine.size);
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  finish_average(recv(), mine.size);
+  return {};
+}
+
+const uint8_t* Collectives::contribution(void* room, uint64_t count) {
+  if (op_->reduce != DB_PREMUL_SUM) return sent();
+  scale(op_->dtype, room, op_->send, count, op_->scale);
+  return static_cast<const uint8_t*>(room);
+}
+
+void Collectives::finish_average(void* data, uint64_t bytes) const {
+  if (op_->reduce == DB_AVG) divide(op_->dtype, data, bytes / op_->element, size_);
+}
+
+// ---- Moving data -------------------------------------------------------------------------------
+
+Failure Collectives::broadcast() {
+  const int32_t root = op_->root_or_peer;
+  const bool is_root = rank_ == root;
+  const uint64_t bytes = op_->count * op_->element;
+  const uint8_t* const data = is_root ? sent() : recv();
+  const bool split = size_ > 2 && !is_small(bytes);
+  if (!split) {
+    begin();
+    if (!is_root) receive(root, recv(), bytes);
+    for (int32_t step = 1; is_root && step < size_; ++step) send(peer_at(step), data, bytes);
+  } else {
+    // The root hands each rank a part, then every rank passes its part on to the others.
+    even_parts(op_->count);
+    const Part mine = part(rank_);
+    begin();
+    if (!is_root) receive(root, recv() + mine.offset, mine.size);
+    for (int32_t step = 1; is_root && step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, data + part(peer).offset, part(peer).size);
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
+    begin();
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      if (peer != root) send(peer, data + mine.offset, mine.size);
+      if (!is_root) receive(peer, recv() + part(peer).offset, part(peer).size);
+    }
+  }
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  if (is_root) copy(recv(), sent(), bytes);
+  return {};
+}
+
+Failure Collectives::all_gather() {
+  if (op_->recv_counts != nullptr) {
+    counted_parts(op_->recv_counts);
+  } else {
+    equal_parts(op_->count);
+  }
+  const Part mine = part(rank_);
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, sent(), mine.size);
+    receive(peer, recv() + part(peer).offset, part(peer).size);
+  }
+  copy(recv() + mine.offset, sent(), mine.size);
+  return finish();
+}
+
+Failure Collectives::all_to_all() {
+  const auto each = [&](const uint64_t* counts, int32_t rank) {
+    return (counts != nullptr ? counts[rank] : op_->count) * op_->element;
+  };
+  const uint8_t* data = sent();
+  uint64_t total = 0;
+  for (int32_t rank = 0; rank < size_; ++rank) total += each(op_->send_counts, rank);
+  if (op_->in_place && size_ > 1) {
+    // What comes would overwrite what has not gone yet.
+    uint8_t* const room = scratch(total);
+    copy(room, data, total);
+    data = room;
+  }
+  begin();
+  uint64_t from = 0, to = 0, own_from = 0, own_to = 0;
+  for (int32_t rank = 0; rank < size_; ++rank) {
+    const uint64_t out = each(op_->send_counts, rank), in = each(op_->recv_counts, rank);
+    if (rank == rank_) {
+      own_from = from;
+      own_to = to;
+    } else {
+      send(rank, data + from, out);
+      receive(rank, recv() + to, in);
+    }
+    from += out;
+    to += in;
+  }
+  if (!op_->in_place) copy(recv() + own_to, data + own_from, each(op_->send_counts, rank_));
+  return finish();
+}
+
+Failure Collectives::gather() {
+  const int32_t root = op_->root_or_peer;
+  const uint64_t bytes = op_->count * op_->element;
+  begin();
+  if (rank_ == root) {
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      receive(peer, recv() + static_cast<uint64_t>(peer) * bytes, bytes);
+    }
+    copy(recv() + static_cast<uint64_t>(rank_) * bytes, sent(), bytes);
+  } else {
+    send(root, sent(), bytes);
+  }
+  return finish();
+}
+
+Failure Collectives::scatter() {
+  const int32_t root = op_->root_or_peer;
+  const uint64_t bytes = op_->count * op_->element;
+  begin();
+  if (rank_ == root) {
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, sent() + static_cast<uint64_t>(peer) * bytes, bytes);
+    }
+    copy(recv(), sent() + static_cast<uint64_t>(rank_) * bytes, bytes);
+  } else {
+    receive(root, recv(), bytes);
+  }
+  return finish();
+}
+
+Failure Collectives::barrier() {
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    send(peer_at(step), nullptr, 0);
+    receive(peer_at(step), nullptr, 0);
+  }
+  return finish();
+}
+
+// ---- Rounds and parts --------------------------------------------------------------------------
+
+void Collectives::begin() {
+  outgoing_.clear();
+  incoming_.clear();
+  group_.pending = 0;
+}
+
+void Collectives::send(int32_t peer, const void* data, uint64_t bytes) {
+  Outgoing& message = outgoing_.emplace_back();  // never more than reserved: they stay in place
+  message.header = header_;
+  message.header.bytes = bytes;
+  message.data = static_cast<const uint8_t*>(data);
+  message.group = &group_;
+  lanes_->send(peer, &message);
+}
+
+void Collectives::receive(int32_t peer, void* data, uint64_t bytes) {
+  Incoming& message = incoming_.emplace_back();
+  message.expected = header_;
+  message.expected.bytes = bytes;
+  message.data = static_cast<uint8_t*>(data);
+  message.group = &group_;
+  lanes_->receive(peer, &message);
+}
+
+void Collectives::receive_combined(const void* own, void* data, uint64_t bytes) {
+  const Incoming* before = nullptr;
+  for (int32_t step = 1; step < size_; ++step) {
+    Incoming& message = incoming_.emplace_back();
+    message.expected = header_;
+    message.expected.bytes = bytes;
+    message.data = static_cast<uint8_t*>(data);
+    message.combine = {combine_, static_cast<const uint8_t*>(step == 1 ? own : data), op_->element};
+    message.group = &group_;
+    message.after = before;
+    before = &message;
+    lanes_->receive(peer_at(step), &message);
+  }
+}
+
+Failure Collectives::finish() {
+  if (group_.pending > 0) {
+    const int64_t spin = op_->blocking ? limits_.spin_ns : 0;
+    if (Failure failure = lanes_->wait(group_, op_->deadline_ns, spin); !failure.ok()) {
+      return failure;
+    }
+  }
+  ++header_.round;
+  return {};
+}
+
+bool Collectives::is_small(uint64_t bytes) const {
+  return bytes * static_cast<uint64_t>(size_ - 1) <= limits_.exchange_bytes;
+}
+
+void Collectives::even_parts(uint64_t count) {
+  const auto ranks = static_cast<uint64_t>(size_);
+  const uint64_t each = count / ranks, longer = count % ranks;
+  uint64_t offset = 0;
+  for (uint64_t i = 0; i < ranks; ++i) {
+    const uint64_t bytes = (each + (i < longer ? 1 : 0)) * op_->element;
+    parts_[i] = {offset, bytes};
+    offset += bytes;
+  }
+}
+
+void Collectives::equal_parts(uint64_t count) {
+  const uint64_t bytes = count * op_->element;
+  for (uint64_t i = 0; i < parts_.size(); ++i) parts_[i] = {i * bytes, bytes};
+}
+
+void Collectives::counted_parts(const uint64_t* counts) {
+  uint64_t offset = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i] = {offset, counts[i] * op_->element};
+    offset += parts_[i].size;
+  }
+}
+
+uint8_t* Collectives::scratch(uint64_t bytes) {
+  if (bytes > scratch_size_) {
+    scratch_.reset();  // first: two at once may be too many
+    scratch_.reset(new uint8_t[bytes]);
+    scratch_size_ = bytes;
+  }
+  return scratch_.get();
+}
+
+}  // namespace db::gloo_cpu

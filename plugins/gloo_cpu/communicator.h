@@ -1,0 +1,13 @@
+// The communicator of this backend: the functions of the ABI over a queue and a transport.
+// Thread rule: as tagged in distributed_backend.h.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+namespace db::gloo_cpu {
+
+// DistributedBackend.create. No exception leaves it.
+db_status create_communicator(const db_communicator_params* params, db_communicator** result,
+                              db_error* error);
+
+}  // namespace db::gloo_cpu

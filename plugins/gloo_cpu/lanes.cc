@@ -1,0 +1,234 @@
+#include "lanes.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace db::gloo_cpu {
+namespace {
+
+// One send call moves at most this much, so that sending and receiving take turns.
+constexpr uint64_t kSendStep = 1 << 20;
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Lanes::Lanes(int32_t rank, std::vector<int> fds, uint64_t chunk)
+    : rank_(rank), chunk_(chunk), index_(fds.size(), -1) {
+  // Neighbours first, each rank from its own place, so that they do not all press on rank 0.
+  const auto size = static_cast<int32_t>(fds.size());
+  for (int32_t step = 1; step < size; ++step) {
+    const int32_t peer = (rank + step) % size;
+    index_[static_cast<size_t>(peer)] = static_cast<int>(lanes_.size());
+    Lane lane;
+    lane.fd = fds[static_cast<size_t>(peer)];
+    lane.peer = peer;
+    lanes_.push_back(lane);
+  }
+  polled_.resize(lanes_.size());
+}
+
+void Lanes::send(int32_t peer, Outgoing* message) {
+  Lane& lane = lanes_[static_cast<size_t>(index_[static_cast<size_t>(peer)])];
+  message->sent = 0;
+  message->next = nullptr;
+  ++message->group->pending;
+  (lane.out != nullptr ? lane.out_last->next : lane.out) = message;
+  lane.out_last = message;
+}
+
+void Lanes::receive(int32_t peer, Incoming* message) {
+  Lane& lane = lanes_[static_cast<size_t>(index_[static_cast<size_t>(peer)])];
+  message->received = 0;
+  message->next = nullptr;
+  ++message->group->pending;
+  if (message->combine.function != nullptr && scratch_.empty()) scratch_.resize(chunk_);
+  (lane.in != nullptr ? lane.in_last->next : lane.in) = message;
+  lane.in_last = message;
+}
+
+Failure Lanes::progress(bool* moved) {
+  if (aborted()) return Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
+  for (Lane& lane : lanes_) {
+    if (lane.out != nullptr) {
+      if (Failure failure = push(lane, moved); !failure.ok()) return failure;
+    }
+    if (lane.in != nullptr) {
+      if (Failure failure = pull(lane, moved); !failure.ok()) return failure;
+    }
+  }
+  return {};
+}
+
+Failure Lanes::push(Lane& lane, bool* moved) {
+  Outgoing& message = *lane.out;
+  const uint64_t total = sizeof(Header) + message.header.bytes;
+  iovec parts[2];
+  size_t used = 0;
+  if (message.sent < sizeof(Header)) {
+    parts[used++] = {reinterpret_cast<uint8_t*>(&message.header) + message.sent,
+                     sizeof(Header) - message.sent};
+  }
+  const uint64_t done = message.sent > sizeof(Header) ? message.sent - sizeof(Header) : 0;
+  if (const uint64_t left = std::min(message.header.bytes - done, kSendStep); left > 0) {
+    parts[used++] = {const_cast<uint8_t*>(message.data) + done, left};
+  }
+  msghdr text{};
+  text.msg_iov = parts;
+  text.msg_iovlen = used;
+  const ssize_t sent = sendmsg(lane.fd, &text, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return would_block(errno) ? Failure{} : lost(lane, errno);
+  *moved = true;
+  message.sent += static_cast<uint64_t>(sent);
+  if (message.sent == total) {
+    lane.out = message.next;
+    --message.group->pending;
+  }
+  return {};
+}
+
+// One receive call for message. False: the error is in errno; *got is 0 at the end of the stream.
+bool Lanes::read(Lane& lane, Incoming& message, int64_t* got) const {
+  const uint64_t bytes = message.expected.bytes;
+  const uint64_t done = message.received > sizeof(Header) ? message.received - sizeof(Header) : 0;
+  uint8_t* into = message.data + done;
+  uint64_t room = bytes - done;
+  if (message.combine.function != nullptr) {
+    const uint64_t filled = done % chunk_;
+    into = const_cast<uint8_t*>(scratch_.data()) + filled;
+    room = std::min(room, chunk_ - filled);
+  }
+  iovec parts[2];
+  size_t used = 0;
+  if (message.received < sizeof(Header)) {
+    parts[used++] = {reinterpret_cast<uint8_t*>(&message.header) + message.received,
+                     sizeof(Header) - message.received};
+  }
+  if (room > 0) parts[used++] = {into, room};
+  msghdr text{};
+  text.msg_iov = parts;
+  text.msg_iovlen = used;
+  *got = recvmsg(lane.fd, &text, MSG_DONTWAIT);
+  return *got >= 0;
+}
+
+Failure Lanes::pull(Lane& lane, bool* moved) {
+  Incoming& message = *lane.in;
+  if (message.after != nullptr && !message.after->complete()) return {};
+  int64_t got = 0;
+  if (!read(lane, message, &got)) return would_block(errno) ? Failure{} : lost(lane, errno);
+  if (got == 0) return lost(lane, 0);
+  *moved = true;
+  const bool had_header = message.received >= sizeof(Header);
+  const uint64_t before = had_header ? message.received - sizeof(Header) : 0;
+  message.received += static_cast<uint64_t>(got);
+  if (message.received < sizeof(Header)) return {};
+  if (!had_header) {
+    if (Failure failure = check(lane, message); !failure.ok()) return failure;
+  }
+  const uint64_t done = message.received - sizeof(Header);
+  const bool complete = message.complete();
+  if (message.combine.function != nullptr && done > before && (complete || done % chunk_ == 0)) {
+    const uint64_t start = (done - 1) / chunk_ * chunk_;
+    message.combine.function(message.data + start, message.combine.own + start, scratch_.data(),
+                             (done - start) / message.combine.element);
+  }
+  if (complete) {
+    lane.in = message.next;
+    --message.group->pending;
+  }
+  return {};
+}
+
+Failure Lanes::check(const Lane& lane, const Incoming& message) const {
+  if (message.header == message.expected) return {};
+  std::string text = "rank " + std::to_string(rank_) + " is in " + describe(message.expected) +
+                     ", but rank " + std::to_string(lane.peer) + " is in " +
+                     describe(message.header) +
+                     "; every rank must start the same operations in the same order";
+  return Failure::make(DB_ERR_MISMATCH, std::move(text), DB_ERROR_COMM_DEAD, lane.peer);
+}
+
+Failure Lanes::lost(const Lane& lane, int error) const {
+  if (aborted()) return Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
+  std::string text = "rank " + std::to_string(lane.peer) + " is gone: its connection to rank " +
+                     std::to_string(rank_) +
+                     (error == 0 ? " was closed" : std::string(" failed: ") + strerror(error));
+  return Failure::make(DB_ERR_PEER_LOST, std::move(text), DB_ERROR_COMM_DEAD, lane.peer, error);
+}
+
+Failure Lanes::wait(const Group& group, int64_t deadline_ns, int64_t spin_ns) {
+  int64_t idle_since = 0;
+  while (group.pending > 0) {
+    bool moved = false;
+    if (Failure failure = progress(&moved); !failure.ok()) return failure;
+    if (moved) {
+      idle_since = 0;
+      continue;
+    }
+    const int64_t now = now_ns();
+    if (now >= deadline_ns) {
+      return Failure::make(DB_ERR_TIMEOUT, "", DB_ERROR_COMM_DEAD, awaited());
+    }
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since < spin_ns) {
+      relax();
+    } else {
+      sleep(deadline_ns - now);
+    }
+  }
+  return {};
+}
+
+void Lanes::sleep(int64_t nanoseconds) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    const bool reads =
+        lane.in != nullptr && (lane.in->after == nullptr || lane.in->after->complete());
+    const int events = (lane.out != nullptr ? POLLOUT : 0) | (reads ? POLLIN : 0);
+    // An idle lane is left out: its peer may have ended in good order.
+    polled_[i] = {events != 0 ? lane.fd : -1, static_cast<short>(events), 0};
+  }
+  const timespec limit{nanoseconds / 1000000000, nanoseconds % 1000000000};
+  // Whatever it returns, an error included, the caller looks at the sockets and the clock again.
+  (void)ppoll(polled_.data(), polled_.size(), &limit, nullptr);
+}
+
+int32_t Lanes::awaited() const {
+  for (const Lane& lane : lanes_)
+    if (lane.in != nullptr) return lane.peer;
+  for (const Lane& lane : lanes_)
+    if (lane.out != nullptr) return lane.peer;
+  return -1;
+}
+
+std::vector<int32_t> Lanes::silent() const {
+  std::vector<int32_t> peers;
+  for (const Lane& lane : lanes_) {
+    if (lane.in == nullptr || lane.in->received > 0) continue;
+    // A message that waits for its turn to be combined may lie unread in the socket.
+    char byte = 0;
+    if (recv(lane.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) peers.push_back(lane.peer);
+  }
+  return peers;
+}
+
+void Lanes::abort() {
+  aborted_.store(true, std::memory_order_release);
+  for (const Lane& lane : lanes_) (void)::shutdown(lane.fd, SHUT_RDWR);
+}
+
+}  // namespace db::gloo_cpu

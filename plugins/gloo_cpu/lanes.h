@@ -1,0 +1,103 @@
+// Lanes: the full-duplex engine. One lane a peer, each with a queue of messages to send and one of
+// messages to receive; progress() moves whatever the sockets allow on all of them at once, wait()
+// does so until a group of messages is complete, sleeping in poll(2) where nothing moves.
+// Thread rule: one thread at a time (the holder of the queue's turn); abort() from any thread.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/error.h"
+#include "common/reduce.h"
+#include "wire.h"
+
+namespace db::gloo_cpu {
+
+// The messages of one operation or round: complete when pending is 0.
+struct Group {
+  int32_t pending = 0;
+};
+
+struct Outgoing {
+  Header header;
+  const uint8_t* data = nullptr;
+  uint64_t sent = 0;  // bytes, header included
+  Group* group = nullptr;
+  Outgoing* next = nullptr;
+};
+
+// data[i] = own[i] (+) what comes. own may be data.
+struct Combine {
+  ReduceFunction function = nullptr;
+  const uint8_t* own = nullptr;
+  uint64_t element = 1;  // bytes
+};
+
+struct Incoming {
+  Header expected;
+  Header header;  // as it came
+  uint8_t* data = nullptr;
+  Combine combine;        // function set: combined instead of overwritten
+  uint64_t received = 0;  // bytes, header included
+  Group* group = nullptr;
+  const Incoming* after = nullptr;  // not to be read before that one is complete
+  Incoming* next = nullptr;
+
+  bool complete() const { return received == sizeof(Header) + expected.bytes; }
+};
+
+class Lanes {
+ public:
+  // fds by rank, -1 for this rank. chunk: how many bytes are combined at once, a multiple of 8.
+  Lanes(int32_t rank, std::vector<int> fds, uint64_t chunk);
+
+  // The message must stay where it is until its group is complete or the lanes are dead.
+  void send(int32_t peer, Outgoing* message);
+  void receive(int32_t peer, Incoming* message);
+
+  // Moves what can be moved now. An error kills the lanes: nothing may be sent or received after.
+  Failure progress(bool* moved);
+
+  // Until group is complete. Looks again and again for spin_ns before it sleeps.
+  Failure wait(const Group& group, int64_t deadline_ns, int64_t spin_ns);
+
+  // The peer that this rank waits for, -1: none.
+  int32_t awaited() const;
+
+  // The peers that owe a message and have not sent a byte of it.
+  std::vector<int32_t> silent() const;
+
+  // Ends every wait, now and later; the sockets are shut down, their descriptors stay.
+  void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+
+ private:
+  struct Lane {
+    int fd = -1;
+    int32_t peer = -1;
+    Outgoing* out = nullptr;
+    Outgoing* out_last = nullptr;
+    Incoming* in = nullptr;
+    Incoming* in_last = nullptr;
+  };
+
+  Failure push(Lane& lane, bool* moved);
+  Failure pull(Lane& lane, bool* moved);
+  bool read(Lane& lane, Incoming& message, int64_t* got) const;
+  Failure check(const Lane& lane, const Incoming& message) const;
+  Failure lost(const Lane& lane, int error) const;
+  void sleep(int64_t nanoseconds);
+
+  const int32_t rank_;
+  const uint64_t chunk_;
+  std::vector<Lane> lanes_;  // the peers only
+  std::vector<int> index_;   // rank -> lane
+  std::vector<uint8_t> scratch_;
+  std::vector<pollfd> polled_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace db::gloo_cpu

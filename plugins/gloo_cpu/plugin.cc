@@ -1,0 +1,123 @@
+// The thin library: the backend's table, and the loading of its implementation.
+//
+// libtorch_cpu.so exports 310 gloo:: symbols that Debian's libgloo defines too, in another version.
+// In a program linked to LibTorch the references of libgloo itself would bind there, and crash. So
+// nothing here is linked to libgloo; the implementation is opened with RTLD_DEEPBIND, which makes
+// it and libgloo look among their own libraries first. Memory does not suffer from that where the
+// program preloads an allocator: operator new and delete are libstdc++'s on both sides, whose own
+// malloc is the preloaded one, and neither the implementation nor libgloo frees what a C function
+// returned.
+#include <coupler/distributed_backend.h>
+#include <dlfcn.h>
+
+#include <mutex>
+#include <string>
+
+#include "common/error.h"
+#include "implementation.h"
+#include "settings.h"
+
+namespace db::gloo_cpu {
+namespace {
+
+constexpr char kImplementationFile[] = "libcoupler_gloo_cpu_impl.so";
+
+struct Loaded {
+  const Implementation* implementation = nullptr;
+  std::string problem;
+};
+
+extern "C" DB_EXPORT const DistributedBackend* coupler_distributed_backend_v1();
+
+// Beside this library, and nowhere else.
+std::string implementation_path() {
+  Dl_info self{};
+  const auto address = reinterpret_cast<const void*>(&coupler_distributed_backend_v1);
+  if (dladdr(address, &self) == 0 || self.dli_fname == nullptr) return kImplementationFile;
+  const std::string path = self.dli_fname;
+  return path.substr(0, path.rfind('/') + 1) + kImplementationFile;
+}
+
+Loaded load() {
+  Loaded loaded;
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#if !defined(COUPLER_SANITIZED)
+  flags |= RTLD_DEEPBIND;  // the sanitizers refuse it; there no program is linked to LibTorch
+#endif
+  const std::string path = implementation_path();
+  void* const library = dlopen(path.c_str(), flags);
+  if (library == nullptr) {
+    const char* const reason = dlerror();
+    loaded.problem = std::string("cannot open ") + path + ": " + (reason ? reason : "?") +
+                     "; it needs libgloo (Debian: apt-get install libgloo0)";
+    return loaded;
+  }
+  const auto entry =
+      reinterpret_cast<ImplementationEntry>(dlsym(library, COUPLER_GLOO_CPU_IMPLEMENTATION));
+  if (entry == nullptr) {
+    loaded.problem = path + " belongs to another build of this backend; install both together";
+    return loaded;
+  }
+  loaded.implementation = entry();
+  return loaded;
+}
+
+// Opened at first use and never closed.
+const Loaded& loaded() {
+  static const Loaded kLoaded = load();
+  return kLoaded;
+}
+
+db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
+  try {
+    const Loaded& found = loaded();
+    *score = found.implementation != nullptr ? 10 : 0;
+    if (found.implementation != nullptr) {
+      found.implementation->describe(reason, reason_capacity);
+    } else {
+      copy_text(reason, reason_capacity, found.problem.c_str());
+    }
+  } catch (...) {
+    *score = 0;
+    copy_text(reason, reason_capacity, "out of memory");
+  }
+  return DB_OK;
+}
+
+const db_option* const* default_options(uint64_t* count) {
+  *count = kOptionCount;
+  return option_table();
+}
+
+db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {
+  try {
+    const Loaded& found = loaded();
+    if (found.implementation != nullptr) return found.implementation->create(params, result, error);
+    if (result != nullptr) *result = nullptr;
+    return report(DB_ERR_UNSUPPORTED, "gloo_cpu: " + found.problem, error);
+  } catch (...) {
+    return DB_ERR_NO_MEMORY;
+  }
+}
+
+constexpr DistributedBackend kBackend = {
+    sizeof(DistributedBackend),
+    DB_ABI_MAJOR,
+    DB_ABI_MINOR,
+    "gloo_cpu",
+    "0.1.0",
+    "Host memory over TCP connections made by libgloo; on one machine over loopback",
+    DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
+    probe,
+    default_options,
+    create,
+    nullptr,  // get_extension
+};
+
+}  // namespace
+
+extern "C" DB_EXPORT const DistributedBackend* coupler_distributed_backend_v1() {
+  return &kBackend;
+}
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,41 @@
+// The options of this backend, with their defaults. The table is part of the thin library, the
+// parsed form of the implementation. Plain values.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <cstdint>
+
+#include "common/options.h"
+
+namespace db::gloo_cpu {
+
+inline constexpr db_option kOptions[] = {
+    string_option("algorithm", "auto",
+                  "How all_reduce works: exchange (everybody sends all to everybody: one round), "
+                  "scatter (each rank reduces its part: two rounds, fewest bytes), or auto "
+                  "(exchange up to exchange_bytes)."),
+    i64_option("exchange_bytes", 8192,
+               "Up to this many bytes times the other ranks an operation prefers one round of "
+               "messages to fewer bytes."),
+    i64_option("chunk_bytes", 262144,
+               "Received data is combined in pieces of this size, which should stay in the cache "
+               "of a core: 4096 to 67108864, a multiple of 64."),
+    i64_option("busy_poll_us", 50,
+               "How long a rank that waits looks at its sockets before it sleeps, where the ranks "
+               "of a machine are no more than its cores; 0: sleep at once. At most 1000."),
+};
+inline constexpr uint64_t kOptionCount = sizeof kOptions / sizeof kOptions[0];
+
+inline const db_option* const* option_table() {
+  static constexpr auto kPointers = [] {
+    struct {
+      const db_option* item[kOptionCount];
+    } pointers{};
+    for (uint64_t i = 0; i < kOptionCount; ++i) pointers.item[i] = &kOptions[i];
+    return pointers;
+  }();
+  return kPointers.item;
+}
+
+}  // namespace db::gloo_cpu

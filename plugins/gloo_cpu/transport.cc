@@ -1,0 +1,143 @@
+#include "transport.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace db::gloo_cpu {
+
+Transport::Transport(int32_t rank, int32_t size, std::unique_ptr<Mesh> mesh,
+                     std::unique_ptr<FailureBoard> board, const TransportLimits& limits)
+    : rank_(rank),
+      size_(size),
+      limits_(limits),
+      mesh_(std::move(mesh)),
+      board_(std::move(board)),
+      lanes_(mesh_ == nullptr
+                 ? nullptr
+                 : std::make_unique<Lanes>(rank, mesh_->descriptors(), limits.chunk_bytes)),
+      collectives_(rank, size, lanes_.get(), limits.collectives),
+      sent_(static_cast<size_t>(size)),
+      received_(static_cast<size_t>(size)) {}
+
+db_status Transport::execute(Op& op, Failure* failure) {
+  try {
+    if (is_point_to_point(op.kind)) return start_message(op, failure);
+    return conclude(op, collectives_.run(op), failure);
+  } catch (const std::bad_alloc&) {
+    return conclude(
+        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD),
+        failure);
+  } catch (const std::exception& error) {
+    return conclude(
+        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD),
+        failure);
+  }
+}
+
+db_status Transport::start_message(Op& op, Failure* failure) {
+  if (free_ == nullptr) {
+    free_ = &messages_.emplace_back();
+  }
+  Message* const message = free_;
+  free_ = message->next_free;
+  message->next_free = nullptr;
+  message->group.pending = 0;
+  op.native = message;
+  const auto peer = static_cast<size_t>(op.root_or_peer);
+  Header header = make_header(op, size_);
+  header.bytes = op.count * op.element;
+  if (op.kind == DB_SEND) {
+    header.sequence = ++sent_[peer];
+    message->out = {};
+    message->out.header = header;
+    message->out.data = static_cast<const uint8_t*>(op.send);
+    message->out.group = &message->group;
+    lanes_->send(op.root_or_peer, &message->out);
+  } else {
+    header.sequence = ++received_[peer];
+    message->in = {};
+    message->in.expected = header;
+    message->in.data = static_cast<uint8_t*>(op.recv);
+    message->in.group = &message->group;
+    lanes_->receive(op.root_or_peer, &message->in);
+  }
+  if (op.blocking) {
+    return finish_message(
+        op, lanes_->wait(message->group, op.deadline_ns, limits_.collectives.spin_ns), failure);
+  }
+  return poll(op, failure);
+}
+
+db_status Transport::poll(Op& op, Failure* failure) {
+  const auto* message = static_cast<const Message*>(op.native);
+  bool moved = false;
+  Failure result;
+  if (message->group.pending > 0) result = lanes_->progress(&moved);
+  if (result.ok() && message->group.pending > 0) {
+    if (now_ns() < op.deadline_ns) return DB_IN_PROGRESS;
+    result = Failure::make(DB_ERR_TIMEOUT, "", DB_ERROR_COMM_DEAD, op.root_or_peer);
+  }
+  return finish_message(op, result, failure);
+}
+
+db_status Transport::finish_message(Op& op, const Failure& result, Failure* failure) {
+  auto* message = static_cast<Message*>(op.native);
+  if (result.ok()) {
+    message->next_free = free_;
+    free_ = message;
+  }
+  op.native = nullptr;
+  return conclude(op, result, failure);
+}
+
+void Transport::cancel(Op& op) {
+  // A message that may be half on the wire cannot be taken back: the connections go with it. The
+  // queue cancels only what belongs to a communicator that has failed.
+  op.native = nullptr;
+  abort();
+}
+
+void Transport::abort() {
+  if (lanes_ != nullptr) lanes_->abort();
+}
+
+db_status Transport::conclude(const Op& op, Failure result, Failure* failure) {
+  if (result.ok()) return DB_OK;
+  if (result.dead() && lanes_ != nullptr) {
+    const bool aborted = result.status == DB_ERR_ABORTED;
+    if (result.status == DB_ERR_TIMEOUT) explain_timeout(op, &result);
+    if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
+    // The cause is in the store before the connections close, which is what the others notice.
+    if (!aborted && board_ != nullptr) result = board_->settle(result);
+    lanes_->abort();
+    result.message = "gloo_cpu, rank " + std::to_string(rank_) + ": " + result.message;
+  }
+  *failure = std::move(result);
+  return failure->status;
+}
+
+void Transport::explain_timeout(const Op& op, Failure* failure) const {
+  // Who sent nothing at all in the first round never came. Later all have come, and one of them
+  // got stuck: which one the others can tell by saying that they wait as well.
+  std::vector<int32_t> missing;
+  if (is_point_to_point(op.kind)) {
+    missing = {op.root_or_peer};
+  } else {
+    if (collectives_.round() == 0) missing = lanes_->silent();
+    if (board_ != nullptr) board_->say_late(collectives_.sequence());
+    if (missing.empty() && board_ != nullptr) missing = board_->not_late(collectives_.sequence());
+  }
+  if (missing.empty() && failure->failed_rank >= 0) missing = {failure->failed_rank};
+  std::string names;
+  for (const int32_t rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  if (!missing.empty()) failure->failed_rank = missing.front();
+  failure->message = describe(op) + " did not complete within " +
+                     std::to_string(op.timeout_ns / 1000000) + " ms: rank" +
+                     (missing.size() > 1 ? "s " : " ") + (names.empty() ? "?" : names) +
+                     " did not take part in time";
+}
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,63 @@
+// Transport: what the queue of one communicator runs: collectives, messages between two ranks, and
+// what happens when they fail.
+// Thread rule: that of db::Executor (one thread at a time); abort() from any thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "collectives.h"
+#include "common/serial_queue.h"
+#include "failure_board.h"
+#include "lanes.h"
+#include "mesh.h"
+
+namespace db::gloo_cpu {
+
+struct TransportLimits {
+  CollectiveLimits collectives;
+  uint64_t chunk_bytes = 0;
+};
+
+class Transport final : public Executor {
+ public:
+  // mesh: NULL where size is 1; board likewise.
+  Transport(int32_t rank, int32_t size, std::unique_ptr<Mesh> mesh,
+            std::unique_ptr<FailureBoard> board, const TransportLimits& limits);
+
+  db_status execute(Op& op, Failure* failure) override;
+  db_status poll(Op& op, Failure* failure) override;
+  void cancel(Op& op) override;
+
+  // Ends what is running and everything after it. Never blocks.
+  void abort();
+
+ private:
+  // A message between two ranks, from submit to completion; both ends count them per direction.
+  struct Message {
+    Group group;
+    Outgoing out;
+    Incoming in;
+    Message* next_free = nullptr;
+  };
+
+  db_status start_message(Op& op, Failure* failure);
+  db_status finish_message(Op& op, const Failure& result, Failure* failure);
+  db_status conclude(const Op& op, Failure result, Failure* failure);
+  void explain_timeout(const Op& op, Failure* failure) const;
+
+  const int32_t rank_;
+  const int32_t size_;
+  const TransportLimits limits_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<FailureBoard> board_;
+  std::unique_ptr<Lanes> lanes_;
+  Collectives collectives_;
+  std::deque<Message> messages_;  // all ever made; they stay where they are
+  Message* free_ = nullptr;
+  std::vector<uint64_t> sent_, received_;  // messages so far, by peer
+};
+
+}  // namespace db::gloo_cpu
