@@ -116,7 +116,7 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
     refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
            "check backend.use; a text with a slash is taken as the path of a plugin's file");
   }
-  const std::string real = resolved.get();
+  std::string real = resolved.get();
   const File file(open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status = {};
   if (file.fd() < 0 || fstat(file.fd(), &status) != 0) {

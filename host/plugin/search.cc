@@ -45,10 +45,14 @@ void add_list(std::vector<SearchFolder>& folders, std::string_view list, const c
   }
 }
 
+// A plugin's second library (libcoupler_NAME_impl.so, beside it) is no plugin.
+constexpr std::string_view kCompanion = "_impl";
+
 std::string name_of(const fs::path& file) {
   const std::string text = file.filename().string();
   const bool fits = text.size() > kPrefix.size() + kSuffix.size() && text.starts_with(kPrefix) &&
                     text.ends_with(kSuffix);
+  if (fits && text.ends_with(fmt::format("{}{}", kCompanion, kSuffix))) return "";
   return fits ? text.substr(kPrefix.size(), text.size() - kPrefix.size() - kSuffix.size()) : "";
 }
 

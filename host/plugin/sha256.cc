@@ -22,7 +22,7 @@ std::string hash_file(const std::string& path, int fd) {
   if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
     throw Error(ErrorCode::kInternal, "OpenSSL offers no SHA-256");
   }
-  std::vector<char> buffer(256 * 1024);
+  std::vector<char> buffer(size_t{256} * 1024);
   for (off_t offset = 0;;) {
     const ssize_t got = pread(fd, buffer.data(), buffer.size(), offset);
     if (got < 0 && errno == EINTR) continue;

@@ -138,7 +138,7 @@ std::string last_words(std::string text) {
 }
 
 std::string describe_end(int status, bool in_time, const std::string& errors) {
-  const std::string words = last_words(errors);
+  std::string words = last_words(errors);
   if (!in_time) {
     return fmt::format("did not finish loading and probing within {} s and was stopped",
                        kDeadline.count());
