@@ -102,6 +102,8 @@ Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file
            {"", fmt::format("header length {} exceeds the {} bytes that follow it", length, rest)});
   const std::string_view json(reinterpret_cast<const char*>(bytes) + sizeof length, length);
   if (!json.starts_with('{')) broken(file, {"", "the header must start with '{'"});
+  // The JSON parser would take it for the end and leave what follows unseen.
+  if (json.find('\0') != std::string_view::npos) broken(file, {"", "the header holds a NUL byte"});
 
   Header header;
   header.data_offset = sizeof length + length;
