@@ -1,0 +1,170 @@
+#include "child_process.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace coupler::cli {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (const auto& text : texts) {
+    result.push_back(const_cast<char*>(text.c_str()));  // exec does not write to them
+  }
+  result.push_back(nullptr);
+  return result;
+}
+
+// After fork: only calls that are safe there.
+[[noreturn]] void become(const ChildCommand& command, char* const* arguments,
+                         char* const* environment, pid_t parent, int result) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) {
+    ::_exit(1);  // the parent died before the line above took effect
+  }
+  ::setpgid(0, command.group);
+  ::dup2(command.standard_input, 0);
+  ::dup2(command.standard_output, 1);
+  ::dup2(command.standard_error, 2);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
+  ::execve(command.path.c_str(), arguments, environment);
+  const int failure = errno;
+  (void)!::write(result, &failure, sizeof failure);  // the parent may be gone: nobody to tell
+  ::_exit(127);
+}
+
+[[noreturn]] void fail(const std::string& name, const std::string& what, std::string hint) {
+  throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
+              {.subject = name, .hint = std::move(hint)});
+}
+
+bool is_program(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(const ChildCommand& command) {
+  const auto arguments = pointers(command.arguments);
+  const auto environment = pointers(command.environment);
+  const pid_t parent = ::getpid();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
+  }
+  exec_result_.reset(ends[0]);
+  UniqueFd writing(ends[1]);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    become(command, arguments.data(), environment.data(), parent, ends[1]);
+  }
+  if (pid_ > 0) {
+    pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  }
+  if (pid_ < 0 || !pidfd_) {
+    const int failure = errno;
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    reaped_ = true;
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("cannot start {}: {}", command.path, std::generic_category().message(failure)),
+        {.subject = command.path,
+         .hint = "the limits of processes or open files may be reached (ulimit -a)"});
+  }
+  ::setpgid(pid_, command.group);  // both sides do it: signals to the group may follow at once
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      reaped_(std::exchange(other.reaped_, true)),
+      pidfd_(std::move(other.pidfd_)),
+      exec_result_(std::move(other.exec_result_)) {}
+
+ChildProcess::~ChildProcess() {
+  if (!reaped_) {
+    signal(SIGKILL);
+    reap();
+  }
+}
+
+int ChildProcess::exec_failure() {
+  int failure = 0;
+  ssize_t size = 0;
+  do {
+    size = ::read(exec_result_.get(), &failure, sizeof failure);
+  } while (size < 0 && errno == EINTR);
+  exec_result_.reset();
+  return size == static_cast<ssize_t>(sizeof failure) ? failure : 0;
+}
+
+void ChildProcess::signal(int number) const {
+  if (!reaped_) {
+    ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
+  }
+}
+
+int ChildProcess::reap() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+  return status;
+}
+
+std::string search_path(const std::string& name, const std::string& path) {
+  size_t begin = 0;
+  while (begin < path.size()) {
+    const size_t end = std::min(path.find(':', begin), path.size());
+    const auto folder = path.substr(begin, end - begin);
+    const auto candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_program(candidate)) {
+      return candidate;
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string find_program(const std::string& name, const std::string& path) {
+  if (name.find('/') == std::string::npos) {
+    auto found = name.empty() ? std::string() : search_path(name, path);
+    if (found.empty()) {
+      const bool here = is_program("./" + name);
+      fail(name, fmt::format("is in none of the folders of PATH ({})", path),
+           here ? fmt::format("it is in this folder: write ./{}", name)
+                : "check the name, or give the program's path");
+    }
+    return found;
+  }
+  struct stat status {};
+  if (::stat(name.c_str(), &status) != 0) {
+    fail(name, fmt::format("cannot be started: {}", std::generic_category().message(errno)),
+         "check the path");
+  }
+  if (S_ISDIR(status.st_mode)) {
+    fail(name, "is a folder", "give the path of an executable file");
+  }
+  if (!is_program(name)) {
+    fail(name, "is not executable", fmt::format("chmod +x {}", name));
+  }
+  return name;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include "child_loop.h"
+#include "job_host.h"
+#include "launch_modes.h"
+#include "rank_end.h"
+#include "stop_schedule.h"
+
+namespace coupler::cli {
+namespace {
+
+class LocalJob {
+ public:
+  explicit LocalJob(const LaunchPlan& plan) : plan_(plan) {
+    if (plan.processes > 1) {
+      host_.emplace();
+    }
+  }
+
+  void start() {
+    for (int rank = 0; rank < plan_.processes; ++rank) {
+      ChildCommand command;
+      command.path = plan_.path;
+      command.arguments = plan_.arguments;
+      command.environment = rank_environment(plan_, rank, host_ ? host_->job_file() : "");
+      loop_.start(std::move(command),
+                  plan_.prefix ? ChildLoop::Output::kRelay : ChildLoop::Output::kInherit,
+                  plan_.prefix ? fmt::format("[rank {}] ", rank) : "", rank == 0);
+    }
+    loop_.check_started(plan_.program);
+  }
+
+  int run() {
+    while (loop_.running() > 0) {
+      const auto events = loop_.wait(schedule_.next());
+      const auto now = std::chrono::steady_clock::now();
+      for (const auto& ended : events.ended) {
+        outcome_.record({.rank = static_cast<int>(ended.child),
+                         .status = ended.status,
+                         .stopped = schedule_.told_to_stop(),
+                         .last_lines = loop_.last_lines(ended.child),
+                         .when = now});
+      }
+      for (const int signal : events.signals) {
+        handle(signal, now);
+      }
+      if (const auto failure = outcome_.first_failure()) {
+        schedule_.failed(*failure);
+      }
+      if (const auto signal = schedule_.due(now)) {
+        loop_.group().signal_members(*signal);
+      }
+    }
+    loop_.finish_output();
+    write_all(2, interrupt_ ? fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
+                                          ::strsignal(*interrupt_))
+                            : outcome_.report());
+    return outcome_.exit_code();
+  }
+
+ private:
+  void handle(int signal, Deadline now) {
+    if (signal == SIGTSTP) {
+      loop_.suspend();
+      return;
+    }
+    loop_.group().signal_members(signal);
+    if (signal != SIGUSR1 && signal != SIGUSR2) {
+      interrupt_ = signal;
+      schedule_.interrupted(now);
+    }
+  }
+
+  const LaunchPlan& plan_;
+  ChildLoop loop_;  // before the store's thread: it forks the guard
+  std::optional<JobHost> host_;
+  StopSchedule schedule_{StopSchedule::Times{}};
+  JobOutcome outcome_;
+  std::optional<int> interrupt_;
+};
+
+}  // namespace
+
+int launch_local(const LaunchPlan& plan) {
+  LocalJob job(plan);
+  job.start();
+  return job.run();
+}
+
+}  // namespace coupler::cli

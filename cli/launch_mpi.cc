@@ -1,0 +1,156 @@
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "child_loop.h"
+#include "job_host.h"
+#include "launch_modes.h"
+#include "rank_end.h"
+#include "stop_schedule.h"
+
+namespace coupler::cli {
+namespace {
+
+// Debian keeps several MPIs side by side: Open MPI's own name first.
+std::string find_mpirun() {
+  const char* path = std::getenv("PATH");
+  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
+    if (auto found = search_path(name, path == nullptr ? "" : path); !found.empty()) {
+      return found;
+    }
+  }
+  throw Error(ErrorCode::kPlugin, "the backend mpi needs mpirun, which is not installed",
+              {.subject = "mpirun",
+               .hint = "apt-get install openmpi-bin (or add its folder to PATH), or choose another "
+                       "backend: -o backend.use=gloo_cpu"});
+}
+
+// mpirun stops the other ranks by itself, and removes its files when it is left to end.
+constexpr StopSchedule::Times kTimes{.settle = std::chrono::milliseconds(1000),
+                                     .terminate = std::chrono::milliseconds(1000)};
+
+class MpiJob {
+ public:
+  explicit MpiJob(const LaunchPlan& plan) : plan_(plan) {}
+
+  void start(const std::string& mpirun) {
+    ChildCommand command;
+    command.path = mpirun;
+    // More ranks than cores are fine, and ranks may have several threads: no binding.
+    command.arguments = {mpirun,      "-n",  std::to_string(plan_.processes), "--oversubscribe",
+                         "--bind-to", "none"};
+    command.arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+    command.arguments.insert(command.arguments.end(), {"rank-shim", "--", plan_.path});
+    command.arguments.insert(command.arguments.end(), plan_.arguments.begin(),
+                             plan_.arguments.end());
+    command.environment = rank_environment(plan_, std::nullopt, host_.job_file());
+    if (plan_.prefix) {
+      command.environment.emplace_back("COUPLER_SHIM_PREFIX=1");
+    }
+    if (::geteuid() == 0) {
+      command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT=1");
+      command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+    }
+    loop_.start(std::move(command), ChildLoop::Output::kInherit, "", true);
+    loop_.check_started("mpirun");
+  }
+
+  int run() {
+    int mpirun_status = 0;
+    while (loop_.running() > 0) {
+      const auto events = loop_.wait(schedule_.next(), host_.wake_fd());
+      const auto now = std::chrono::steady_clock::now();
+      take_reports();
+      for (const int signal : events.signals) {
+        handle(signal, now);
+      }
+      if (const auto failure = outcome_.first_failure()) {
+        schedule_.failed(*failure);
+      }
+      if (!events.ended.empty()) {
+        mpirun_status = events.ended.front().status;
+      } else if (const auto signal = schedule_.due(now)) {
+        loop_.child(0).signal(*signal);
+      }
+    }
+    take_reports();
+    loop_.finish_output();
+    return conclude(mpirun_status);
+  }
+
+ private:
+  void take_reports() {
+    for (auto& end : host_.take_reports()) {
+      outcome_.record(std::move(end));
+    }
+  }
+
+  void handle(int signal, Deadline now) {
+    if (signal == SIGTSTP) {
+      loop_.suspend();
+      return;
+    }
+    loop_.child(0).signal(signal);
+    if (signal != SIGUSR1 && signal != SIGUSR2) {
+      interrupt_ = signal;
+      schedule_.interrupted(now);
+    }
+  }
+
+  // What the ranks reported counts; mpirun's own end only where they said nothing.
+  int conclude(int mpirun_status) {
+    int silent = -1;
+    int reported = 0;
+    for (int rank = plan_.processes - 1; rank >= 0; --rank) {
+      outcome_.knows(rank) ? void(++reported) : void(silent = rank);
+    }
+    if (interrupt_) {
+      write_all(2, fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
+                               ::strsignal(*interrupt_)));
+      return silent >= 0 || outcome_.exit_code() == 0 ? 128 + *interrupt_ : outcome_.exit_code();
+    }
+    const RankEnd* cause = outcome_.cause();
+    if (cause != nullptr && (!cause->stopped || silent < 0)) {
+      write_all(2, outcome_.report());
+      return outcome_.exit_code();
+    }
+    if (silent < 0) {
+      return 0;
+    }
+    const int code = mpirun_status == 0 ? 1 : exit_code_of(mpirun_status);
+    if (WIFSIGNALED(mpirun_status) || reported == 0) {
+      write_all(2, fmt::format("coupler: mpirun {} before the ranks had ended\n{}",
+                               describe_status(mpirun_status), quote_lines(loop_.last_lines(0))));
+    } else {
+      write_all(2, fmt::format("coupler: rank {} vanished without a word (was it killed together "
+                               "with its rank-shim?); mpirun {}\n",
+                               silent, describe_status(mpirun_status)));
+    }
+    return code;
+  }
+
+  const LaunchPlan& plan_;
+  ChildLoop loop_;  // before the store's thread: it forks the guard
+  JobHost host_;
+  StopSchedule schedule_{kTimes};
+  JobOutcome outcome_;
+  std::optional<int> interrupt_;
+};
+
+}  // namespace
+
+int launch_mpi(const LaunchPlan& plan) {
+  const auto mpirun = find_mpirun();
+  MpiJob job(plan);
+  job.start(mpirun);
+  return job.run();
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,135 @@
+#include "rank_end.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+namespace coupler::cli {
+namespace {
+
+constexpr std::string_view kEndPrefix = "coupler/launch/end/";
+constexpr int kPeerLost = 4;  // the exit code of a rank that lost another
+constexpr size_t kQuotedLines = 8;
+
+bool is_failure(const RankEnd& end) { return end.status != 0; }
+
+bool is_consequence(const RankEnd& end) { return exit_code_of(end.status) == kPeerLost; }
+
+}  // namespace
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string describe_status(int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  }
+  const int code = WEXITSTATUS(status);
+  return fmt::format("exited with code {}{}", code,
+                     code == kPeerLost ? " (it lost a peer, or a deadline passed)" : "");
+}
+
+std::string end_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
+
+std::optional<int> rank_of_end_key(const std::string& key) {
+  if (key.compare(0, kEndPrefix.size(), kEndPrefix) != 0) {
+    return std::nullopt;
+  }
+  int rank = 0;
+  const char* end = key.data() + key.size();
+  const auto [stop, status] = std::from_chars(key.data() + kEndPrefix.size(), end, rank);
+  return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
+}
+
+std::string encode(const RankEnd& end) {
+  auto text = fmt::format("{} {}\n", end.status, end.stopped ? 1 : 0);
+  for (const auto& line : end.last_lines) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+RankEnd decode_end(int rank, const std::string& text) {
+  RankEnd end{.rank = rank, .when = std::chrono::steady_clock::now()};
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  int stopped = 0;
+  std::istringstream(line) >> end.status >> stopped;
+  end.stopped = stopped != 0;
+  while (std::getline(lines, line)) {
+    end.last_lines.push_back(line);
+  }
+  return end;
+}
+
+void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
+
+std::optional<Deadline> JobOutcome::first_failure() const {
+  const auto found = std::find_if(ends_.begin(), ends_.end(), is_failure);
+  return found == ends_.end() ? std::nullopt : std::optional(found->when);
+}
+
+bool JobOutcome::knows(int rank) const {
+  return std::any_of(ends_.begin(), ends_.end(),
+                     [&](const RankEnd& end) { return end.rank == rank; });
+}
+
+const RankEnd* JobOutcome::cause() const {
+  const RankEnd* best = nullptr;
+  const auto badness = [](const RankEnd& end) {
+    return end.stopped ? 0 : is_consequence(end) ? 1 : 2;
+  };
+  for (const RankEnd& end : ends_) {
+    if (is_failure(end) && (best == nullptr || badness(end) > badness(*best))) {
+      best = &end;
+    }
+  }
+  return best;
+}
+
+int JobOutcome::exit_code() const {
+  const RankEnd* blamed = cause();
+  return blamed == nullptr ? 0 : exit_code_of(blamed->status);
+}
+
+std::string JobOutcome::report() const {
+  const RankEnd* blamed = cause();
+  if (blamed == nullptr) {
+    return {};
+  }
+  auto text = fmt::format("coupler: rank {} {}\n{}", blamed->rank, describe_status(blamed->status),
+                          quote_lines(blamed->last_lines));
+  size_t stopped = 0;
+  for (const RankEnd& end : ends_) {
+    if (end.stopped) {
+      ++stopped;
+    } else if (&end != blamed && is_failure(end)) {
+      text += fmt::format("  then rank {} {}\n", end.rank, describe_status(end.status));
+    }
+  }
+  if (stopped > 0) {
+    text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");
+  }
+  return text;
+}
+
+std::string quote_lines(const std::deque<std::string>& lines) {
+  if (lines.empty()) {
+    return {};
+  }
+  std::string text = "  its last lines:\n";
+  for (size_t i = lines.size() - std::min(lines.size(), kQuotedLines); i < lines.size(); ++i) {
+    text += "    " + lines[i] + "\n";
+  }
+  return text;
+}
+
+}  // namespace coupler::cli

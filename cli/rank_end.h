@@ -1,0 +1,53 @@
+// How ranks ended, and which of them is to blame. Values and pure functions; a JobOutcome is
+// single-threaded.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/socket_io.h"
+
+namespace coupler::cli {
+
+struct RankEnd {
+  int rank = 0;
+  int status = 0;        // as of waitpid
+  bool stopped = false;  // after it had been told to stop
+  std::deque<std::string> last_lines = {};
+  Deadline when = {};  // when the launcher learned of it
+};
+
+int exit_code_of(int status);             // 0…255; 128 + signal
+std::string describe_status(int status);  // "exited with code 3", "was killed by signal 9 (Killed)"
+
+// The store's key under which a rank-shim reports its rank's end, and the value.
+std::string end_key(int rank);
+std::optional<int> rank_of_end_key(const std::string& key);
+std::string encode(const RankEnd& end);
+RankEnd decode_end(int rank, const std::string& text);
+
+class JobOutcome {
+ public:
+  void record(RankEnd end);
+  // When the first rank failed, if any did.
+  std::optional<Deadline> first_failure() const;
+  bool knows(int rank) const;
+
+  // The failure that caused the others: the first of those who were not told to stop, where one who
+  // lost a peer (exit code 4) gives way to one who failed otherwise. Null: nobody failed.
+  const RankEnd* cause() const;
+  int exit_code() const;  // the cause's, else 0
+
+  // "coupler: rank 1 was killed by …" with its last lines and one line for each other failure.
+  std::string report() const;
+
+ private:
+  std::vector<RankEnd> ends_;  // as they came
+};
+
+// "  its last lines:" and the lines, or nothing.
+std::string quote_lines(const std::deque<std::string>& lines);
+
+}  // namespace coupler::cli
