@@ -1,0 +1,348 @@
+// Every kind of operation of gloo_cpu against a naive reference, on forked ranks. The general
+// matrix over all backends is in tests/matrix; here is what is particular to this one: both of its
+// algorithms, parts that are empty, chunks, messages between two ranks in flight in both
+// directions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "ranks.h"
+
+namespace gloo_test {
+namespace {
+
+// Small integers, so that sums and products are exact in every type and order.
+template <class T>
+T value(int32_t rank, uint64_t i) {
+  return static_cast<T>((i * 7 + static_cast<uint64_t>(rank) * 3 + 1) % 5 + (i % 3 == 0 ? 1 : 0));
+}
+
+template <class T>
+T combined(db_reduce reduce, int32_t size, uint64_t i, double scale) {
+  double sum = 0, product = 1, low = 1e9, high = -1e9;
+  int64_t all_and = -1, any_or = 0, any_xor = 0;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    const double x = static_cast<double>(value<T>(rank, i));
+    sum += x * (reduce == DB_PREMUL_SUM ? scale : 1);
+    product *= x;
+    low = std::min(low, x);
+    high = std::max(high, x);
+    all_and &= static_cast<int64_t>(x);
+    any_or |= static_cast<int64_t>(x);
+    any_xor ^= static_cast<int64_t>(x);
+  }
+  switch (reduce) {
+    case DB_PROD:
+      return static_cast<T>(product);
+    case DB_MIN:
+      return static_cast<T>(low);
+    case DB_MAX:
+      return static_cast<T>(high);
+    case DB_AVG:
+      return static_cast<T>(static_cast<T>(sum) / static_cast<T>(size));
+    case DB_BAND:
+      return static_cast<T>(all_and);
+    case DB_BOR:
+      return static_cast<T>(any_or);
+    case DB_BXOR:
+      return static_cast<T>(any_xor);
+    default:
+      return static_cast<T>(sum);
+  }
+}
+
+template <class T>
+void check_reductions(Rank& self, int32_t rank, int32_t size, db_dtype dtype, uint64_t count) {
+  for (const db_reduce reduce :
+       {DB_SUM, DB_PROD, DB_MIN, DB_MAX, DB_AVG, DB_PREMUL_SUM, DB_BAND, DB_BOR, DB_BXOR}) {
+    for (const db_kind kind : {DB_ALL_REDUCE, DB_REDUCE, DB_REDUCE_SCATTER}) {
+      for (const bool in_place : {false, true}) {
+        const uint64_t parts = kind == DB_REDUCE_SCATTER ? static_cast<uint64_t>(size) : 1;
+        std::vector<T> send(count * parts), recv(count * parts, T(99));
+        for (uint64_t i = 0; i < send.size(); ++i) send[i] = value<T>(rank, i);
+        db_op op{};
+        op.kind = kind;
+        op.dtype = dtype;
+        op.reduce = reduce;
+        op.root_or_peer = kind == DB_REDUCE ? size - 1 : 0;
+        op.count = count;
+        op.scale = 2;
+        op.send = send.data();
+        const uint64_t shift = kind == DB_REDUCE_SCATTER ? static_cast<uint64_t>(rank) * count : 0;
+        op.recv = in_place ? send.data() + shift : recv.data();
+        op.struct_size = sizeof op;
+        op.memory = DB_MEMORY_HOST;
+        int32_t score = 0;
+        ASSERT_EQ(self.functions->supports(self.communicator, &op, &score), DB_OK);
+        if (score == 0) continue;
+        ASSERT_EQ(self.run(op, (count + static_cast<uint64_t>(kind)) % 2 == 0), DB_OK)
+            << self.error.text.data();
+        if (kind == DB_REDUCE && rank != size - 1) continue;
+        const T* const result = static_cast<const T*>(op.recv);
+        for (uint64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(result[i], combined<T>(reduce, size, i + shift, 2))
+              << "kind " << kind << " dtype " << dtype << " reduce " << reduce << " of " << size
+              << " ranks, element " << i << " of " << count << ", in place " << in_place;
+        }
+      }
+    }
+  }
+}
+
+TEST(GlooOperations, Reductions_EveryReductionAndSize_MatchTheReference) {
+  for (int32_t size = 1; size <= 4; ++size) {
+    Job job;
+    job.size = size;
+    expect_ranks(job, [&](int32_t rank, Rank& self) {
+      for (const uint64_t count : {0, 1, 2, 13, 4099, 70001}) {
+        check_reductions<float>(self, rank, size, DB_F32, count);
+        check_reductions<int32_t>(self, rank, size, DB_I32, count);
+      }
+      check_reductions<double>(self, rank, size, DB_F64, 1031);
+      check_reductions<uint8_t>(self, rank, size, DB_U8, 1031);
+      check_reductions<int64_t>(self, rank, size, DB_I64, 40009);
+    });
+  }
+}
+
+TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
+  for (const char* algorithm : {"exchange", "scatter"}) {
+    db_option option{};
+    option.struct_size = sizeof option;
+    option.key = "algorithm";
+    option.type = DB_OPTION_STRING;
+    option.string = algorithm;
+    db_option chunk{};
+    chunk.struct_size = sizeof chunk;
+    chunk.key = "chunk_bytes";
+    chunk.type = DB_OPTION_I64;
+    chunk.i64 = 4096;
+    Job job;
+    job.size = 3;
+    job.options = {&option, &chunk};
+    expect_ranks(job, [&](int32_t rank, Rank& self) {
+      for (const uint64_t count : {1, 1000, 300007})
+        check_reductions<float>(self, rank, job.size, DB_F32, count);
+    });
+  }
+}
+
+TEST(GlooOperations, AllReduce_FloatsThatRound_SameBitsOnEveryRank) {
+  Job job;
+  job.size = 4;
+  for (const uint64_t count : {500, 100003}) {
+    expect_ranks(job, [&](int32_t rank, Rank& self) {
+      std::vector<float> data(count);
+      for (uint64_t i = 0; i < count; ++i)
+        data[i] = std::sin(static_cast<float>(i)) / static_cast<float>(rank + 3);
+      ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), count), true), DB_OK);
+      std::vector<float> all(count * 4);
+      db_op gather{};
+      gather.kind = DB_ALL_GATHER;
+      gather.dtype = DB_F32;
+      gather.send = data.data();
+      gather.recv = all.data();
+      gather.count = count;
+      ASSERT_EQ(self.run(gather, true), DB_OK);
+      for (int other = 0; other < 4; ++other)
+        EXPECT_EQ(std::memcmp(&all[static_cast<uint64_t>(other) * count], data.data(), count * 4),
+                  0);
+    });
+  }
+}
+
+// Part of rank `from` for rank `to`, element i.
+uint8_t mark(int32_t from, int32_t to, uint64_t i) {
+  return static_cast<uint8_t>(from * 50 + to * 11 + static_cast<int32_t>(i % 7));
+}
+
+void check_movers(Rank& self, int32_t rank, int32_t size, uint64_t count, bool blocking) {
+  const auto ranks = static_cast<uint64_t>(size), me = static_cast<uint64_t>(rank);
+  for (int32_t root = 0; root < size; ++root) {
+    db_op op{};
+    op.dtype = DB_F8_E4M3FN;  // fp8 moves as bytes
+    op.count = count;
+    op.root_or_peer = root;
+    std::vector<uint8_t> one(count), many(count * ranks), seen(count, 77);
+    for (uint64_t i = 0; i < count; ++i) one[i] = mark(rank, 0, i);
+    op.kind = DB_BROADCAST;
+    op.send = one.data();
+    op.recv = seen.data();
+    ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(seen[i], mark(root, 0, i));
+    op.kind = DB_GATHER;
+    op.recv = many.data();
+    ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+    for (uint64_t i = 0; rank == root && i < many.size(); ++i)
+      ASSERT_EQ(many[i], mark(static_cast<int32_t>(i / count), 0, i % count));
+    for (uint64_t i = 0; i < many.size(); ++i)
+      many[i] = mark(rank, static_cast<int32_t>(i / count), i % count);
+    op.kind = DB_SCATTER;
+    op.send = many.data();
+    op.recv = seen.data();
+    ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+    for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(seen[i], mark(root, rank, i));
+  }
+  db_op op{};
+  op.kind = DB_ALL_TO_ALL;
+  op.dtype = DB_U8;
+  op.count = count;
+  std::vector<uint8_t> in(count * ranks), out(count * ranks);
+  for (uint64_t i = 0; i < in.size(); ++i)
+    in[i] = mark(rank, static_cast<int32_t>(i / count), i % count);
+  op.send = in.data();
+  op.recv = out.data();
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+  for (uint64_t i = 0; i < out.size(); ++i)
+    ASSERT_EQ(out[i], mark(static_cast<int32_t>(i / count), rank, i % count));
+  op.recv = in.data();  // in place
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+  ASSERT_EQ(in, out);
+
+  // The V kinds: rank r has r + count elements, for all_to_all_v times the receiver.
+  std::vector<uint64_t> counts, send_counts, recv_counts;
+  for (uint64_t r = 0; r < ranks; ++r) {
+    counts.push_back(r + count);
+    send_counts.push_back((me + 1) * r);
+    recv_counts.push_back((r + 1) * me);
+  }
+  const auto total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+  std::vector<int32_t> own(me + count, rank + 1), gathered(total, -1);
+  op = {};
+  op.kind = DB_ALL_GATHER_V;
+  op.dtype = DB_I32;
+  op.recv_counts = counts.data();
+  op.send = own.data();
+  op.recv = gathered.data();
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+  for (uint64_t r = 0, at = 0; r < ranks; ++r)
+    for (uint64_t i = 0; i < counts[r]; ++i) ASSERT_EQ(gathered[at++], static_cast<int32_t>(r) + 1);
+  op.kind = DB_REDUCE_SCATTER_V;
+  op.reduce = DB_SUM;
+  op.send = gathered.data();
+  op.recv = own.data();
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+  for (const int32_t x : own) ASSERT_EQ(x, (rank + 1) * size);
+  op = {};
+  op.kind = DB_ALL_TO_ALL_V;
+  op.dtype = DB_I32;
+  op.send_counts = send_counts.data();
+  op.recv_counts = recv_counts.data();
+  std::vector<int32_t> away((me + 1) * ranks * (ranks - 1) / 2, rank);
+  std::vector<int32_t> here(me * ranks * (ranks + 1) / 2, -1);
+  op.send = away.data();
+  op.recv = here.data();
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+  for (uint64_t r = 0, at = 0; r < ranks; ++r)
+    for (uint64_t i = 0; i < recv_counts[r]; ++i) ASSERT_EQ(here[at++], static_cast<int32_t>(r));
+  op = {};
+  op.kind = DB_BARRIER;
+  ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
+}
+
+TEST(GlooOperations, Movers_EveryKindAndSize_MatchTheReference) {
+  for (int32_t size = 1; size <= 4; ++size) {
+    Job job;
+    job.size = size;
+    expect_ranks(job, [&](int32_t rank, Rank& self) {
+      for (const uint64_t count : {1, 5, 1009, 60013})
+        for (const bool blocking : {true, false}) check_movers(self, rank, size, count, blocking);
+    });
+  }
+}
+
+TEST(GlooOperations, SendAndReceive_ReceiveFirstInARing_AllArrive) {
+  Job job;
+  job.size = 3;
+  for (const uint64_t count : {uint64_t{1}, uint64_t{3} << 20}) {  // 12 MiB: more than sockets hold
+    expect_ranks(job, [&](int32_t rank, Rank& self) {
+      const int32_t next = (rank + 1) % 3, before = (rank + 2) % 3;
+      std::vector<float> out(count, static_cast<float>(rank)), in(count, -1);
+      db_op receive{}, send{};
+      receive.struct_size = send.struct_size = sizeof send;
+      receive.memory = send.memory = DB_MEMORY_HOST;
+      receive.dtype = send.dtype = DB_F32;
+      receive.count = send.count = count;
+      receive.tag = send.tag = 12;
+      receive.kind = DB_RECV;
+      receive.root_or_peer = before;
+      receive.recv = in.data();
+      send.kind = DB_SEND;
+      send.root_or_peer = next;
+      send.send = out.data();
+      for (int round = 0; round < 20; ++round) {
+        db_request *first = nullptr, *second = nullptr;
+        Error error;
+        ASSERT_EQ(self.functions->submit(self.communicator, &receive, &first, error) >= 0, true);
+        ASSERT_EQ(self.functions->submit(self.communicator, &send, &second, error) >= 0, true);
+        for (db_request* request : {first, second}) {
+          if (request == nullptr) continue;
+          ASSERT_EQ(self.functions->wait_host(request, -1, error), DB_OK) << error.text.data();
+          self.functions->release(request);
+        }
+        ASSERT_EQ(in[count - 1], static_cast<float>(before));
+      }
+      float one = 1;  // collectives go on
+      ASSERT_EQ(self.run(all_reduce(&one, &one, 1), true), DB_OK);
+      EXPECT_EQ(one, 3);
+    });
+  }
+}
+
+TEST(GlooOperations, ManyAsynchronous_WaitedInReverse_AllRight) {
+  Job job;
+  job.size = 2;
+  expect_ranks(job, [&](int32_t rank, Rank& self) {
+    constexpr size_t kOperations = 64;
+    std::vector<std::vector<float>> data;
+    std::vector<db_request*> requests(kOperations);
+    Error error;
+    for (size_t i = 0; i < kOperations; ++i)
+      data.emplace_back(1 + i * 997, static_cast<float>(rank + 1));
+    for (size_t i = 0; i < kOperations; ++i) {
+      db_op op = all_reduce(data[i].data(), data[i].data(), data[i].size());
+      op.struct_size = sizeof op;
+      op.memory = DB_MEMORY_HOST;
+      ASSERT_GE(self.functions->submit(self.communicator, &op, &requests[i], error), 0);
+    }
+    for (size_t i = kOperations; i-- > 0;) {
+      if (requests[i] == nullptr) continue;
+      ASSERT_EQ(self.functions->wait_host(requests[i], -1, error), DB_OK) << error.text.data();
+      self.functions->release(requests[i]);
+    }
+    for (const auto& each : data) ASSERT_EQ(each.back(), 3);
+  });
+}
+
+TEST(GlooOperations, Split_OddAndEvenReversed_NewRanksAndParentBothWork) {
+  Job job;
+  job.size = 4;
+  expect_ranks(job, [&](int32_t rank, Rank& self) {
+    db_communicator* half = nullptr;
+    Error error;
+    ASSERT_EQ(self.functions->split(self.communicator, rank % 2, -rank, &half, error), DB_OK)
+        << error.text.data();
+    ASSERT_NE(half, nullptr);
+    EXPECT_EQ(half->size, 2);
+    EXPECT_EQ(half->rank, rank < 2 ? 1 : 0);
+    db_communicator* none = nullptr;
+    ASSERT_EQ(self.functions->split(self.communicator, rank == 0 ? 7 : -1, 0, &none, error), DB_OK);
+    EXPECT_EQ(none != nullptr, rank == 0);
+    if (none != nullptr) none->functions->destroy(none);
+    float sum = static_cast<float>(rank);
+    ASSERT_EQ(self.run(all_reduce(&sum, &sum, 1), true), DB_OK);
+    EXPECT_EQ(sum, 6);
+    // The parent goes first.
+    self.functions->destroy(self.communicator);
+    self.communicator = half;
+    std::vector<float> many(100000, static_cast<float>(rank));
+    ASSERT_EQ(self.run(all_reduce(many.data(), many.data(), many.size()), false), DB_OK);
+    EXPECT_EQ(many.back(), rank % 2 == 0 ? 2 : 4);
+  });
+}
+
+}  // namespace
+}  // namespace gloo_test

@@ -1,0 +1,172 @@
+// Ranks: forks the ranks of a small job, loads the backend in each and gives each a communicator.
+// A rank's test failures are printed by the rank and make its exit code 1.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "file_store.h"
+
+namespace gloo_test {
+
+inline const DistributedBackend* load_backend() {
+  void* library = dlopen(COUPLER_GLOO_CPU_PATH, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    return nullptr;
+  }
+  return reinterpret_cast<db_entry_function>(dlsym(library, DB_ENTRY_SYMBOL))();
+}
+
+// A db_error with its text.
+struct Error {
+  Error() { reset(); }
+  Error(const Error&) = delete;  // it points into itself
+  Error& operator=(const Error&) = delete;
+  void reset() {
+    text[0] = 0;
+    error = {};
+    error.struct_size = sizeof error;
+    error.failed_rank = -1;
+    error.message = text.data();
+    error.message_capacity = text.size();
+  }
+  operator db_error*() { return &error; }  // NOLINT
+  db_error error{};
+  std::array<char, 1024> text{};
+};
+
+struct Job {
+  int32_t size = 2;
+  int32_t present = 0;  // ranks that are started at all; 0: every one
+  bool must_connect = true;
+  int64_t timeout_ns = 20'000'000'000;
+  std::vector<const db_option*> options;
+};
+
+// One rank, in its own process.
+class Rank {
+ public:
+  Rank(const DistributedBackend* backend, const Job& job, int32_t rank, const db_store* store) {
+    db_communicator_params params{};
+    params.struct_size = sizeof params;
+    params.store = store;
+    params.options = job.options.data();
+    params.option_count = job.options.size();
+    params.rank = params.local_rank = rank;
+    params.size = params.local_size = job.size;
+    params.device_index = -1;
+    params.memory = DB_MEMORY_HOST;
+    params.default_timeout_ns = job.timeout_ns;
+    created = backend->create(&params, &communicator, error);
+    if (created == DB_OK) functions = communicator->functions;
+  }
+  ~Rank() {
+    if (communicator != nullptr) functions->destroy(communicator);
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  // Submits and waits; blocking: on this thread inside submit.
+  db_status run(db_op op, bool blocking) {
+    op.struct_size = sizeof op;
+    if (op.memory == 0) op.memory = DB_MEMORY_HOST;
+    op.flags = blocking ? uint64_t{DB_OP_BLOCKING} : 0;
+    db_request* request = nullptr;
+    error.reset();
+    db_status status = functions->submit(communicator, &op, &request, error);
+    if (status != DB_IN_PROGRESS) return status;
+    status = functions->wait_host(request, -1, error);
+    functions->release(request);
+    return status;
+  }
+
+  db_communicator* communicator = nullptr;
+  const db_communicator_functions* functions = nullptr;
+  db_status created = DB_ERR_INTERNAL;
+  Error error;
+};
+
+inline db_op all_reduce(const float* send, float* recv, uint64_t count) {
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.send = send;
+  op.recv = recv;
+  op.count = count;
+  return op;
+}
+
+// The folder through which forked ranks meet; gone with the object.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "coupler-gloo-XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+// Runs body in job.size processes and returns their wait statuses. Ranks that are still there after
+// a minute are killed.
+inline std::vector<int> fork_ranks(const Job& job,
+                                   const std::function<void(int32_t, Rank&)>& body) {
+  const Folder folder;
+  std::vector<pid_t> pids;
+  for (int32_t rank = 0; rank < (job.present > 0 ? job.present : job.size); ++rank) {
+    std::fflush(nullptr);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      alarm(60);
+      {
+        FileStore store(folder.path);
+        Rank self(load_backend(), job, rank, store.table());
+        EXPECT_TRUE(self.created == DB_OK || !job.must_connect) << self.error.text.data();
+        if (self.created == DB_OK || !job.must_connect) body(rank, self);
+      }
+      std::fflush(nullptr);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    pids.push_back(pid);
+  }
+  std::vector<int> statuses;
+  for (const pid_t pid : pids) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    statuses.push_back(status);
+  }
+  return statuses;
+}
+
+// The same, and every rank must end well.
+inline void expect_ranks(const Job& job, const std::function<void(int32_t, Rank&)>& body) {
+  const std::vector<int> statuses = fork_ranks(job, body);
+  for (size_t rank = 0; rank < statuses.size(); ++rank)
+    EXPECT_EQ(statuses[rank], 0) << "wait status of rank " << rank << " of " << job.size;
+}
+
+inline int64_t milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               begin)
+      .count();
+}
+
+}  // namespace gloo_test
