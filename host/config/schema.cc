@@ -55,7 +55,7 @@ std::vector<SchemaKey> make_schema() {
   using T = ValueType;
   return {
       key<kBackend, &BackendConfig::use>(
-          "backend.use", T::kString, "not empty", is_not_empty,
+          "backend.use", T::kString, "a name or a path", is_not_empty,
           "The backend: a plugin's name, a path to a plugin's file, or \"auto\"."),
       key<kBackend, &BackendConfig::timeout>(
           "backend.timeout", T::kDuration, "> 0", is_positive_duration,

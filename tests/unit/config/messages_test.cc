@@ -109,7 +109,7 @@ TEST(ConfigMessages, OutOfRange_NamesTheRange) {
   EXPECT_EQ(in_override("backend.timeout=-5ms"),
             "-o backend.timeout: backend.timeout: must be > 0, got \"-5ms\"");
   EXPECT_EQ(in_override("backend.use="),
-            "-o backend.use: backend.use: must be not empty, got \"\"");
+            "-o backend.use: backend.use: must be a name or a path, got \"\"");
   EXPECT_EQ(in_override("backend.sha256=12ab"),
             "-o backend.sha256: backend.sha256: must be empty or 64 hexadecimal digits, got "
             "\"12ab\"");

@@ -1,0 +1,78 @@
+// The program as a whole: help, version, wrong commands.
+#include <gtest/gtest.h>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+TEST(CouplerProgram, Help_ListsCommandsAndExitCodes) {
+  const Workplace here;
+  for (const char* flag : {"--help", "-h", "help"}) {
+    const Outcome outcome = here.coupler({flag});
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err, "");
+    for (const char* text : {"usage: coupler COMMAND", "\n  config ", "\n  plugins ", "\n  env ",
+                             "Exit codes: 0; 2 usage or configuration;"}) {
+      EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
+    }
+    EXPECT_EQ(outcome.out.find("rank-shim"), std::string::npos) << "only Coupler calls it";
+  }
+}
+
+TEST(CouplerProgram, NoCommand_PrintsHelpAsAnError) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, here.coupler({"--help"}).out);
+}
+
+TEST(CouplerProgram, Version_NamesItsOwnAndThatOfTheAbi) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out.substr(0, 8), "coupler ");
+  EXPECT_NE(outcome.out.find("(plugin ABI 0."), std::string::npos) << outcome.out;
+}
+
+TEST(CouplerProgram, UnknownCommand_NamesTheNearest) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({"pluggins"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err,
+            "coupler: error: unknown command 'pluggins'; did you mean 'plugins'?\n"
+            "  hint: 'coupler --help' lists the commands\n");
+  EXPECT_EQ(here.coupler({"frobnicate"}).err,
+            "coupler: error: unknown command 'frobnicate'\n"
+            "  hint: 'coupler --help' lists the commands\n");
+}
+
+TEST(CouplerProgram, UnknownArgument_NamesTheNearest) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({"config", "--explian"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err,
+            "coupler: error: config: unknown argument '--explian'; did you mean '--explain'?\n"
+            "  hint: 'coupler config --help' shows what there is\n");
+}
+
+TEST(CouplerProgram, HelpOfEveryCommand_ShowsItsUsage) {
+  const Workplace here;
+  for (const char* command : {"config", "plugins", "env"}) {
+    const Outcome outcome = here.coupler({command, "--help"});
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.out.substr(0, 15), "usage: coupler ") << outcome.out;
+  }
+}
+
+TEST(CouplerProgram, OutputIntoAPipe_HasNoColours) {
+  const Workplace here;
+  for (const char* command : {"config", "plugins", "env", "--help"}) {
+    EXPECT_EQ(here.coupler({command}).out.find('\x1b'), std::string::npos) << command;
+  }
+}
+
+}  // namespace
+}  // namespace coupler

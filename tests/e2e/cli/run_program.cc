@@ -1,0 +1,99 @@
+#include "run_program.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace coupler {
+namespace {
+
+constexpr auto kLimit = std::chrono::minutes(1);
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+int wait_for(pid_t pid) {
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "the program did not end within a minute";
+      kill(pid, SIGKILL);
+      waitpid(pid, &status, 0);
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+Workplace::Workplace() {
+  std::string path = (std::filesystem::temp_directory_path() / "coupler-cli-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = path;
+}
+
+Workplace::~Workplace() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void Workplace::write(const std::string& name, const std::string& text, int mode) const {
+  const std::filesystem::path file = path_ / name;
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file, std::ios::binary) << text;
+  chmod(file.c_str(), static_cast<mode_t>(mode));
+}
+
+Outcome Workplace::coupler(const std::vector<std::string>& arguments,
+                           std::map<std::string, std::string> variables) const {
+  std::vector<std::string> argv = {COUPLER_PROGRAM};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  variables.try_emplace("PATH", "/usr/bin:/bin");
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  const std::string out = path_ / ".out";
+  const std::string err = path_ / ".err";
+  constexpr int kWrite = O_WRONLY | O_CREAT | O_TRUNC;
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, out.c_str(), kWrite, 0600);
+  posix_spawn_file_actions_addopen(&files, 2, err.c_str(), kWrite, 0600);
+  posix_spawn_file_actions_addchdir_np(&files, path_.c_str());
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, argv[0].c_str(), &files, nullptr, pointers_to(argv).data(),
+                                pointers_to(environment).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) throw std::runtime_error("cannot start " + argv[0]);
+  Outcome outcome;
+  outcome.exit_code = wait_for(pid);
+  outcome.out = read_file(out);
+  outcome.err = read_file(err);
+  return outcome;
+}
+
+}  // namespace coupler

@@ -1,0 +1,38 @@
+// Runs the built coupler program in a folder and an environment of the test's own. Each call is a
+// process of its own; not for several threads.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace coupler {
+
+struct Outcome {
+  int exit_code = -1;  // 128 + signal where one ended it
+  std::string out;
+  std::string err;
+};
+
+// A folder that is removed with the object; the working directory of the program.
+class Workplace {
+ public:
+  Workplace();
+  ~Workplace();
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  void write(const std::string& name, const std::string& text, int mode = 0644) const;
+  const std::filesystem::path& path() const { return path_; }
+
+  // coupler ARGUMENTS… with nothing in the environment but PATH and what variables says. Fails the
+  // test where it does not end within a minute.
+  Outcome coupler(const std::vector<std::string>& arguments,
+                  std::map<std::string, std::string> variables = {}) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace coupler
