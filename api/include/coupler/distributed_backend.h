@@ -236,26 +236,26 @@ enum {
   DB_OP_BLOCKING = 1u << 0
 };
 
+/* clang-format off: a table follows */
 /*
  * One collective or point-to-point operation. W is the number of ranks, r this
  * rank, root the rank in root_or_peer. Counts are in elements of dtype.
  *
- * kind             send                     recv                   count
- * ALL_REDUCE       count                    count                  same
- * everywhere BROADCAST        count on root            count same everywhere
- * REDUCE           count                    count on root          same
- * everywhere ALL_GATHER       count                    W*count, by rank same
- * everywhere ALL_GATHER_V     recv_counts[r]           sum(recv_counts)       -
- * REDUCE_SCATTER   W*count, by rank         count                  same
- * everywhere REDUCE_SCATTER_V sum(recv_counts)         recv_counts[r]         -
- * ALL_TO_ALL       W*count, by receiver     W*count, by sender     same
- * everywhere ALL_TO_ALL_V     sum(send_counts)         sum(recv_counts)       -
- * GATHER           count                    W*count on root        same
- * everywhere SCATTER          W*count on root          count same everywhere
- * BARRIER          -                        -                      0
- * SEND             count to root_or_peer    -                      as the
- * receiver's RECV             -                        count from it as the
- * sender's
+ *   kind              send               recv               count
+ *   ALL_REDUCE        count              count              the same on all
+ *   BROADCAST         count on root      count              the same on all
+ *   REDUCE            count              count on root      the same on all
+ *   ALL_GATHER        count              W*count, by rank   the same on all
+ *   ALL_GATHER_V      recv_counts[r]     sum(recv_counts)   -
+ *   REDUCE_SCATTER    W*count, by rank   count              the same on all
+ *   REDUCE_SCATTER_V  sum(recv_counts)   recv_counts[r]     -
+ *   ALL_TO_ALL        W*count, by rank   W*count, by rank   the same on all
+ *   ALL_TO_ALL_V      sum(send_counts)   sum(recv_counts)   -
+ *   GATHER            count              W*count on root    the same on all
+ *   SCATTER           W*count on root    count              the same on all
+ *   BARRIER           -                  -                  0
+ *   SEND              count, to peer     -                  the receiver's
+ *   RECV              -                  count, from peer   the sender's
  *
  * recv_counts and send_counts hold W numbers; the V kinds that give one array
  * need the same array on every rank. Parts lie back to back in rank order.
@@ -271,6 +271,7 @@ enum {
  * (send: unchanged) until the request is complete. The struct itself and the
  * count arrays are read during submit only.
  */
+/* clang-format on */
 typedef struct db_op {
   uint64_t struct_size;
   db_kind kind;
@@ -296,7 +297,9 @@ typedef struct db_request db_request;
 typedef struct db_communicator db_communicator;
 
 /* The functions of a communicator. All are required unless marked optional.
- * The table and the communicator are made by create and live until destroy. */
+ * The table and the communicator are made by create (or split) and live until
+ * destroy. test, wait_host, wait_stream and release are called with requests
+ * that submit of the same table returned. */
 typedef struct db_communicator_functions {
   uint64_t struct_size;
 
@@ -393,7 +396,19 @@ typedef struct db_communicator_params {
   uint64_t base_count;
 } db_communicator_params;
 
-/* Coarse capabilities; supports() is exact. */
+/*
+ * Coarse capabilities; supports() is exact.
+ *
+ * DB_CAP_NEEDS_BASE marks a wrapper or sharding plugin. The host then makes a
+ * base communicator first and passes it as the one db_base, role "world", with
+ * the same rank and size as params. Which backend it is says the option "base"
+ * of the plugin's TOML table (a name or a path; without it, what "auto" picks
+ * among transports). The host consumes that option: it is not among
+ * params->options and need not be among default_options. A base that needs a
+ * base itself is refused. The base is borrowed: it outlives the communicator
+ * and everything split from it, and the plugin never destroys it. The other
+ * bits of such a plugin say what it passes on where its base has it.
+ */
 enum {
   DB_CAP_ABORT = 1u << 0, /* abort ends pending operations */
   DB_CAP_SPLIT = 1u << 1,

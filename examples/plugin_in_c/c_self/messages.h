@@ -1,0 +1,51 @@
+/*
+ * messages: sends of a process to itself meet its receives, by tag and in order. A request is one
+ * such message, or a collective that is complete already. Every function is [any-thread].
+ */
+#ifndef PLUGIN_IN_C_C_SELF_MESSAGES_H_
+#define PLUGIN_IN_C_C_SELF_MESSAGES_H_
+
+#include <coupler/distributed_backend.h>
+#include <pthread.h>
+
+typedef struct messages {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  db_request* waiting; /* not yet matched, oldest first */
+  db_status state;     /* DB_OK, or what ended the communicator */
+} messages;
+
+struct db_request {
+  messages* owner;
+  db_request* next; /* in owner->waiting */
+  const void* send; /* one of the two */
+  void* recv;
+  uint64_t bytes;
+  int64_t deadline_ns; /* of the monotonic clock */
+  int32_t is_send;
+  int32_t tag;
+  db_status status;
+  int32_t released; /* by the host, before it was complete */
+};
+
+int64_t now_ns(void);
+int64_t deadline_after(int64_t timeout_ns); /* without overflow */
+
+/* 0, or errno. */
+int messages_open(messages* box);
+/* Ends what is pending and frees it. No request may be held any more. */
+void messages_close(messages* box);
+
+/* Takes over a filled-in request: matches it, or lets it wait. Returns its state. */
+db_status messages_post(messages* box, db_request* request);
+/* Its state; a deadline that has passed ends it and the communicator. */
+db_status messages_test(db_request* request);
+/* Blocks until it is complete, or until until_ns: then DB_IN_PROGRESS. */
+db_status messages_wait(db_request* request, int64_t until_ns);
+void messages_release(db_request* request);
+
+/* Everything pending ends; the first reason stands. */
+void messages_end(messages* box, db_status reason);
+db_status messages_state(messages* box);
+
+#endif /* PLUGIN_IN_C_C_SELF_MESSAGES_H_ */

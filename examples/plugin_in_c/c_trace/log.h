@@ -1,0 +1,27 @@
+/* One line an operation, through the host's log. Every function is [any-thread]. */
+#ifndef PLUGIN_IN_C_C_TRACE_LOG_H_
+#define PLUGIN_IN_C_C_TRACE_LOG_H_
+
+#include <coupler/distributed_backend.h>
+
+/* What is remembered of an operation while it is under way. */
+typedef struct trace_entry {
+  db_kind kind;
+  db_dtype dtype;
+  uint64_t count; /* the V kinds: the sum over all ranks */
+  int64_t start_ns;
+} trace_entry;
+
+typedef struct trace_log {
+  const db_host* host;
+  db_severity severity;
+} trace_log;
+
+trace_entry trace_begin(const db_op* op, int32_t world);
+void trace_end(const trace_log* log, const trace_entry* entry, const char* outcome);
+
+const char* status_name(db_status status);
+/* DB_LOG_* of a name, or -1. */
+db_severity severity_of(const char* name);
+
+#endif /* PLUGIN_IN_C_C_TRACE_LOG_H_ */
