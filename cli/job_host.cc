@@ -10,12 +10,11 @@
 
 namespace coupler::cli {
 
-JobHost::JobHost() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  const Bytes32 secret = random_bytes32();
+JobHost::JobHost() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), secret_(random_bytes32()) {
   StoreServerOptions options;
   options.on_set = [this](const std::string& key, const std::string& value) { on_set(key, value); };
-  server_.emplace(secret, std::move(options));
-  memory_file_ = make_job_memory_file({server_->host(), server_->port(), secret});
+  server_.emplace(secret_, std::move(options));
+  memory_file_ = make_job_memory_file({server_->host(), server_->port(), secret_});
   job_file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_file_.get());
 }
 
@@ -37,6 +36,14 @@ std::vector<RankEnd> JobHost::take_reports() {
   (void)!::read(wake_.get(), &count, sizeof count);  // empties it; whether it was empty is the same
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});
+}
+
+void JobHost::tell_shims(ShimOrder order) {
+  if (!client_) {
+    client_ = std::make_unique<StoreClient>(server_->host(), server_->port(), secret_,
+                                            std::chrono::seconds(2));
+  }
+  client_->set(order_key(told_++), encode(order));
 }
 
 }  // namespace coupler::cli

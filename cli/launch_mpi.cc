@@ -12,6 +12,7 @@
 #include "child_loop.h"
 #include "job_host.h"
 #include "launch_modes.h"
+#include "mpi_folder.h"
 #include "rank_end.h"
 #include "stop_schedule.h"
 
@@ -32,9 +33,13 @@ std::string find_mpirun() {
                        "backend: -o backend.use=gloo_cpu"});
 }
 
-// mpirun stops the other ranks by itself, and removes its files when it is left to end.
-constexpr StopSchedule::Times kTimes{.settle = std::chrono::milliseconds(1000),
-                                     .terminate = std::chrono::milliseconds(1000)};
+// The shims end their ranks when they are told to, well within `terminate`; what is killed after it
+// is mpirun, and with it everything else.
+constexpr StopSchedule::Times kTimes{.terminate = std::chrono::milliseconds(1500)};
+
+// After all ranks of a failed job have ended there is nothing left for mpirun to do, but it sleeps
+// a second over it; the files it leaves are ours to remove.
+constexpr auto kLeaveTime = std::chrono::milliseconds(100);
 
 class MpiJob {
  public:
@@ -51,6 +56,9 @@ class MpiJob {
     command.arguments.insert(command.arguments.end(), plan_.arguments.begin(),
                              plan_.arguments.end());
     command.environment = rank_environment(plan_, std::nullopt, host_.job_file());
+    for (auto& variable : folder_.environment()) {
+      command.environment.push_back(std::move(variable));
+    }
     if (plan_.prefix) {
       command.environment.emplace_back("COUPLER_SHIM_PREFIX=1");
     }
@@ -65,7 +73,7 @@ class MpiJob {
   int run() {
     int mpirun_status = 0;
     while (loop_.running() > 0) {
-      const auto events = loop_.wait(schedule_.next(), host_.wake_fd());
+      const auto events = loop_.wait(next_deadline(), host_.wake_fd());
       const auto now = std::chrono::steady_clock::now();
       take_reports();
       for (const int signal : events.signals) {
@@ -77,7 +85,10 @@ class MpiJob {
       if (!events.ended.empty()) {
         mpirun_status = events.ended.front().status;
       } else if (const auto signal = schedule_.due(now)) {
-        loop_.child(0).signal(*signal);
+        stop(*signal);
+      } else if (leave_by_ && now >= *leave_by_) {
+        loop_.child(0).signal(SIGKILL);
+        leave_by_ = now + std::chrono::hours(1);  // once is enough
       }
     }
     take_reports();
@@ -89,16 +100,34 @@ class MpiJob {
   void take_reports() {
     for (auto& end : host_.take_reports()) {
       outcome_.record(std::move(end));
+      ++reported_;
+    }
+    if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
+      leave_by_ = deadline_after(kLeaveTime);
+    }
+  }
+
+  // What comes first: the schedule, or mpirun's time to leave.
+  std::optional<Deadline> next_deadline() const {
+    const auto next = schedule_.next();
+    return next && leave_by_ ? std::min(*next, *leave_by_) : leave_by_ ? leave_by_ : next;
+  }
+
+  // mpirun would take a second over it and bury our report: the shims are told instead.
+  void stop(int signal) {
+    if (signal == SIGKILL) {
+      loop_.child(0).signal(SIGKILL);
+    } else {
+      host_.tell_shims({.signal = 0});
     }
   }
 
   void handle(int signal, Deadline now) {
+    host_.tell_shims({.signal = signal});
     if (signal == SIGTSTP) {
       loop_.suspend();
-      return;
-    }
-    loop_.child(0).signal(signal);
-    if (signal != SIGUSR1 && signal != SIGUSR2) {
+      host_.tell_shims({.signal = SIGCONT});
+    } else if (signal != SIGUSR1 && signal != SIGUSR2) {
       interrupt_ = signal;
       schedule_.interrupted(now);
     }
@@ -106,10 +135,9 @@ class MpiJob {
 
   // What the ranks reported counts; mpirun's own end only where they said nothing.
   int conclude(int mpirun_status) {
-    int silent = -1;
-    int reported = 0;
+    int silent = -1;  // the first rank of which nothing is known
     for (int rank = plan_.processes - 1; rank >= 0; --rank) {
-      outcome_.knows(rank) ? void(++reported) : void(silent = rank);
+      silent = outcome_.knows(rank) ? silent : rank;
     }
     if (interrupt_) {
       write_all(2, fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
@@ -125,7 +153,7 @@ class MpiJob {
       return 0;
     }
     const int code = mpirun_status == 0 ? 1 : exit_code_of(mpirun_status);
-    if (WIFSIGNALED(mpirun_status) || reported == 0) {
+    if (WIFSIGNALED(mpirun_status) || reported_ == 0) {
       write_all(2, fmt::format("coupler: mpirun {} before the ranks had ended\n{}",
                                describe_status(mpirun_status), quote_lines(loop_.last_lines(0))));
     } else {
@@ -137,10 +165,13 @@ class MpiJob {
   }
 
   const LaunchPlan& plan_;
-  ChildLoop loop_;  // before the store's thread: it forks the guard
+  MpiFolder folder_;  // removed last
+  ChildLoop loop_;    // before the store's thread: it forks the guard
   JobHost host_;
   StopSchedule schedule_{kTimes};
   JobOutcome outcome_;
+  int reported_ = 0;
+  std::optional<Deadline> leave_by_;
   std::optional<int> interrupt_;
 };
 

@@ -70,6 +70,16 @@ RankEnd decode_end(int rank, const std::string& text) {
   return end;
 }
 
+std::string order_key(int number) { return fmt::format("coupler/launch/order/{}", number); }
+
+std::string encode(const ShimOrder& order) { return std::to_string(order.signal); }
+
+ShimOrder decode_order(const std::string& text) {
+  ShimOrder order;
+  std::istringstream(text) >> order.signal;
+  return order;
+}
+
 void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
 
 std::optional<Deadline> JobOutcome::first_failure() const {

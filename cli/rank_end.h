@@ -28,6 +28,15 @@ std::optional<int> rank_of_end_key(const std::string& key);
 std::string encode(const RankEnd& end);
 RankEnd decode_end(int rank, const std::string& text);
 
+// What the launcher tells all rank-shims: to pass a signal on, or (0) to end their programs and
+// themselves. The orders of a job are numbered from 0, each under a key of its own.
+struct ShimOrder {
+  int signal = 0;
+};
+std::string order_key(int number);
+std::string encode(const ShimOrder& order);
+ShimOrder decode_order(const std::string& text);
+
 class JobOutcome {
  public:
   void record(RankEnd end);

@@ -13,8 +13,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "child_loop.h"
 #include "commands.h"
@@ -33,6 +36,9 @@ using namespace std::chrono_literals;
 // How long a program that was told to stop may take; mpirun itself kills after a second.
 constexpr auto kStopTime = 400ms;
 constexpr auto kStoreTime = 20s;
+// A failed rank's shim stays until the launcher has decided: were it to end at once, mpirun would
+// take the job apart first.
+constexpr auto kDecisionTime = 5s;
 
 std::vector<std::string> program_environment(const ProcessInfo& process) {
   std::vector<std::string> environment;
@@ -48,50 +54,117 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
   return environment;
 }
 
-// Makes fd readable when the launcher is gone. Ends with the process.
-void watch_launcher(StoreClient& store, int fd) {
-  std::thread([&store, fd] {
-    try {
-      while (true) {
-        store.get("coupler/launch/over", 1h);
+// The launcher's orders as they come, and its end. The thread behind it ends with the process.
+class Orders {
+ public:
+  explicit Orders(StoreClient& store) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    std::thread([this, &store] {
+      try {
+        for (int number = 0;;) {
+          if (const auto text = store.get(order_key(number), 1h)) {
+            ++number;
+            push(decode_order(*text));
+          }
+        }
+      } catch (const Error&) {
+        push(std::nullopt);
       }
-    } catch (const Error&) {
-      const uint64_t one = 1;
-      (void)!::write(fd, &one, sizeof one);  // a fresh counter takes it
-    }
-  }).detach();
-}
+    }).detach();
+  }
 
-RankEnd run_program(ChildLoop& loop, int launcher_gone) {
-  bool stopped = false;
-  std::optional<Deadline> kill_at;
-  while (true) {
-    const auto events = loop.wait(kill_at, launcher_gone);
-    if (!events.ended.empty()) {
-      loop.finish_output();
-      return {.rank = 0,
-              .status = events.ended.front().status,
-              .stopped = stopped,
-              .last_lines = loop.last_lines(0)};
+  int wake_fd() const { return wake_.get(); }
+
+  // The signals to pass on; 0 stands for the end of the job. Where the launcher is gone, so are we.
+  std::vector<int> take() {
+    uint64_t count = 0;
+    (void)!::read(wake_.get(), &count, sizeof count);  // empties it; it may have been empty
+    const std::lock_guard lock(mutex_);
+    if (launcher_gone_) {
+      ::_exit(1);  // the guard then kills the program
     }
-    uint64_t gone = 0;
-    if (::read(launcher_gone, &gone, sizeof gone) > 0) {
-      loop.group().signal_members(SIGKILL);
-      ::_exit(1);
+    return std::exchange(signals_, {});
+  }
+
+ private:
+  void push(std::optional<ShimOrder> order) {
+    {
+      const std::lock_guard lock(mutex_);
+      order ? signals_.push_back(order->signal) : void(launcher_gone_ = true);
     }
-    for (const int signal : events.signals) {
-      loop.group().signal_members(signal);
-      if (signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGTSTP && !stopped) {
-        stopped = true;
-        kill_at = deadline_after(kStopTime);
+    const uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof one);  // fails only when it is readable already
+  }
+
+  UniqueFd wake_;
+  std::mutex mutex_;
+  std::vector<int> signals_;    // guarded by mutex_
+  bool launcher_gone_ = false;  // guarded by mutex_
+};
+
+class Shim {
+ public:
+  Shim(ChildLoop& loop, StoreClient& store, int rank) : loop_(loop), orders_(store), rank_(rank) {}
+
+  // Until the program has ended.
+  RankEnd await_program() {
+    while (true) {
+      const auto events = loop_.wait(kill_at_, orders_.wake_fd());
+      if (!events.ended.empty()) {
+        loop_.finish_output();
+        return {.rank = rank_,
+                .status = events.ended.front().status,
+                .stopped = stopped_,
+                .last_lines = loop_.last_lines(0)};
       }
-    }
-    if (kill_at && std::chrono::steady_clock::now() >= *kill_at) {
-      loop.child(0).signal(SIGKILL);
-      kill_at.reset();
+      for (const int signal : orders_.take()) {
+        signal == 0 ? stop(SIGTERM) : loop_.group().signal_members(signal);
+        stopped_ = stopped_ || ends_jobs(signal);
+      }
+      for (const int signal : events.signals) {  // mpirun's
+        ends_jobs(signal) ? stop(signal) : loop_.group().signal_members(signal);
+      }
+      if (kill_at_ && std::chrono::steady_clock::now() >= *kill_at_) {
+        loop_.child(0).signal(SIGKILL);
+        kill_at_.reset();
+      }
     }
   }
-}
+
+  // Until the launcher ends the job; at most kDecisionTime.
+  void await_decision() {
+    const auto deadline = deadline_after(kDecisionTime);
+    while (std::chrono::steady_clock::now() < deadline) {
+      for (const int signal : orders_.take()) {
+        if (signal == 0) {
+          return;
+        }
+      }
+      const auto events = loop_.wait(deadline, orders_.wake_fd());
+      if (!events.signals.empty()) {
+        return;  // mpirun ends the job
+      }
+    }
+  }
+
+ private:
+  static bool ends_jobs(int signal) {
+    return signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGTSTP && signal != SIGCONT;
+  }
+
+  void stop(int signal) {
+    loop_.group().signal_members(signal);
+    if (!stopped_) {
+      stopped_ = true;
+      kill_at_ = deadline_after(kStopTime);
+    }
+  }
+
+  ChildLoop& loop_;
+  Orders orders_;
+  int rank_;
+  bool stopped_ = false;
+  std::optional<Deadline> kill_at_;
+};
 
 }  // namespace
 
@@ -115,14 +188,16 @@ int run_rank_shim(int argc, char** argv) {
              prefix ? fmt::format("[rank {}] ", process.rank) : "", true);
   loop.check_started(argv[3]);
   StoreClient store(job.host, job.port, job.secret, kStoreTime);
-  const UniqueFd launcher_gone(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  watch_launcher(store, launcher_gone.get());
-  RankEnd end = run_program(loop, launcher_gone.get());
-  end.rank = process.rank;
+  Shim shim(loop, store, process.rank);
+  const RankEnd end = shim.await_program();
   store.set(end_key(process.rank), encode(end));
   loop.group().signal_members(SIGKILL);  // what the program left behind
-  // Not through main: the watching thread still uses the store.
-  ::_exit(exit_code_of(end.status));
+  if (end.status != 0 && !end.stopped) {
+    shim.await_decision();
+  }
+  // The launcher knows how the rank ended; to mpirun all is well, so that it adds nothing of its
+  // own. Not through main: the thread behind the orders still uses the store.
+  ::_exit(0);
 }
 
 }  // namespace coupler::cli

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "log/log.h"
 #include "rendezvous/job_file.h"
+#include "rendezvous/process_identity.h"
 #include "rendezvous/socket_io.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -29,29 +29,8 @@ constexpr auto kLinger = std::chrono::milliseconds(500);
 
 std::string last_failure() { return std::generic_category().message(errno); }
 
-// When a process started, in clock ticks since boot; with its id it names one process for good.
-// Empty where there is no such process.
-std::string start_time(long pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const auto name_end = text.rfind(')');  // the name may hold anything, spaces too
-  if (name_end == std::string::npos) {
-    return {};
-  }
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int number = 3; number <= 22 && fields >> field; ++number) {
-  }
-  return fields ? field : std::string();
-}
-
-struct Host {
-  long pid = 0;
-  std::string started;
-};
-
 // Who wrote a job file, when it is whole.
-bool read_host(const std::string& path, Host& host) {
+bool read_host(const std::string& path, ProcessIdentity& host) {
   std::ifstream file(path);
   std::string line;
   for (int i = 0; i < 5; ++i) {
@@ -60,11 +39,6 @@ bool read_host(const std::string& path, Host& host) {
     }
   }
   return static_cast<bool>(std::istringstream(line) >> host.pid >> host.started);
-}
-
-bool is_alive(const Host& host) {
-  const auto started = start_time(host.pid);
-  return !started.empty() && started == host.started;
 }
 
 std::string job_path(const std::string& job_id) {
@@ -91,7 +65,7 @@ void publish(const std::string& path, const std::string& text) {
   int failure = 0;
   for (int attempt = 0; attempt < 3; ++attempt) {
     failure = ::link(draft.c_str(), path.c_str()) == 0 ? 0 : errno;
-    Host host;
+    ProcessIdentity host;
     if (failure != EEXIST || (read_host(path, host) && is_alive(host))) {
       break;
     }
@@ -100,7 +74,7 @@ void publish(const std::string& path, const std::string& text) {
   }
   ::unlink(draft.c_str());
   if (failure == EEXIST) {
-    Host host;
+    ProcessIdentity host;
     read_host(path, host);
     throw Error(
         ErrorCode::kConfig,
@@ -120,9 +94,10 @@ class HostedStore : public Store {
  public:
   HostedStore(const std::string& path, std::chrono::nanoseconds timeout)
       : path_(path), secret_(random_bytes32()), server_(secret_) {
+    const ProcessIdentity host = own_identity();
     publish(path_,
             fmt::format("{}{} {}\n", format_job_file({server_.host(), server_.port(), secret_}),
-                        ::getpid(), start_time(::getpid())));
+                        host.pid, host.started));
     try {
       client_ = std::make_unique<StoreClient>(server_.host(), server_.port(), secret_, timeout);
     } catch (...) {
@@ -190,7 +165,7 @@ std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
   }
   const auto deadline = deadline_after(timeout);
   while (true) {
-    Host host;
+    ProcessIdentity host;
     if (read_host(path, host) && is_alive(host)) {
       const JobAddress job = read_job_file(path);
       return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
