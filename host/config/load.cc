@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "config/config.h"
@@ -148,8 +149,27 @@ void apply_code(Config& config, const ConfigRequest& request) {
   }
 }
 
+// What `coupler launch` passes on to its ranks: its own --config and -o. They are part of the command
+// line, before the program's own arguments, which may override them.
+constexpr std::string_view kLauncherFile = "COUPLER_CONFIG_FILE";
+constexpr std::string_view kLauncherOverrides = "COUPLER_OVERRIDES";  // one a line
+
+std::optional<std::string> find_in_environment(const ConfigRequest& request,
+                                               std::string_view name) {
+  const char* const* variable = request.environment == nullptr ? environ : request.environment;
+  for (; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.size() > name.size() + 1 && text[name.size()] == '=' &&
+        text.substr(0, name.size()) == name) {
+      return std::string(text.substr(name.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
 void apply_file(Config& config, const ConfigRequest& request) {
-  const auto file = read_config_file(request.file);
+  const auto file = read_config_file(request.file ? request.file
+                                                  : find_in_environment(request, kLauncherFile));
   if (!file) return;
   config.file = file->name;
   for (const TomlEntry& entry : read_toml(file->text, file->name)) {
@@ -203,6 +223,16 @@ void apply_environment(Config& config, const ConfigRequest& request) {
   }
 }
 
+void apply_launcher_overrides(Config& config, const ConfigRequest& request) {
+  std::istringstream lines(find_in_environment(request, kLauncherOverrides).value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const auto [key, value] = split_override(line);
+    set_from_text(config, key, value, "coupler launch -o " + key,
+                  {Kind::kCommandLine, "coupler launch -o " + key});
+  }
+}
+
 void apply_overrides(Config& config, const ConfigRequest& request) {
   for (const std::string& text : request.overrides) {
     const auto [key, value] = split_override(text);
@@ -217,6 +247,7 @@ Config load_config(const ConfigRequest& request) {
   apply_code(config, request);
   apply_file(config, request);
   apply_environment(config, request);
+  apply_launcher_overrides(config, request);
   apply_overrides(config, request);
   return config;
 }
