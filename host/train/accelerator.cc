@@ -226,12 +226,8 @@ double Accelerator::clip_grad_norm_of(torch::nn::Module& module, double max_norm
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
   const at::Tensor input = tensor.detach().contiguous();
-  std::vector<int64_t> shape = input.sizes().vec();
-  if (shape.empty()) {
-    shape = {world()};
-  } else {
-    shape[0] *= world();
-  }
+  std::vector<int64_t> shape = input.dim() == 0 ? std::vector<int64_t>(1, 1) : input.sizes().vec();
+  shape[0] *= world();
   const at::Tensor output = at::empty(shape, input.options());
   impl_->comm->run(all_gather_op(input, output));
   return output;
