@@ -12,6 +12,7 @@ parser.add_argument("--root", type=pathlib.Path, required=True)
 parser.add_argument("--cmake", default="cmake")
 parser.add_argument("--build", required=True, help="folder of the project, relative to the root")
 parser.add_argument("--only-export", help="the one symbol that a plugin may export")
+parser.add_argument("--sanitize", default="", help="value of -fsanitize for the project's C code")
 parser.add_argument("--run", help="a program that is given the plugins' paths")
 arguments = parser.parse_args()
 
@@ -38,7 +39,8 @@ with tempfile.TemporaryDirectory(prefix="coupler-out-of-tree-") as folder:
 
     build = folder / "build"
     run(arguments.cmake, "-S", arguments.root / arguments.build, "-B", build,
-        f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
+        f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release",
+        *([f"-DCMAKE_C_FLAGS=-fsanitize={arguments.sanitize} -g"] if arguments.sanitize else []))
     run(arguments.cmake, "--build", build, "-j2")
     plugins = sorted(path for path in build.rglob("libcoupler_*.so") if not path.stem.endswith("_impl"))
     if not plugins:
