@@ -10,6 +10,7 @@
 
 #include "expect.h"
 
+static pthread_mutex_t line_mutex = PTHREAD_MUTEX_INITIALIZER; /* the log is [any-thread] */
 static char last_line[256];
 static int lines;
 
@@ -17,9 +18,11 @@ static void keep_line(void* context, db_severity severity, const char* component
                       const char* message) {
   (void)context;
   (void)severity;
+  pthread_mutex_lock(&line_mutex);
   EXPECT(strcmp(component, "c_trace") == 0);
   snprintf(last_line, sizeof(last_line), "%s", message);
   ++lines;
+  pthread_mutex_unlock(&line_mutex);
 }
 
 static const db_host host = {sizeof(host), DB_ABI_MAJOR, DB_ABI_MINOR, NULL, keep_line, NULL};
