@@ -99,11 +99,10 @@ TEST(BatchPlan, WrongSpecs_AreRefusedNamingTheValues) {
 }
 
 // Accelerate's own BatchSamplerShard, recorded: fixtures/README.md.
-TEST(BatchPlan, RecordedShards_AreReproduced) {
-  std::ifstream file(std::string(COUPLER_SOURCE_DIR) +
-                     "/tests/unit/data/fixtures/batch_sampler_shard.json");
+void expect_recorded(const std::string& name, size_t count) {
+  std::ifstream file(std::string(COUPLER_SOURCE_DIR) + "/tests/unit/data/fixtures/" + name);
   const auto rows = nlohmann::json::parse(file);
-  ASSERT_EQ(rows.size(), 1302u);
+  ASSERT_EQ(rows.size(), count);
   for (const auto& row : rows) {
     const int world = row["world"];
     for (int rank = 0; rank < world; ++rank) {
@@ -118,6 +117,12 @@ TEST(BatchPlan, RecordedShards_AreReproduced) {
           << row.dump() << " rank " << rank;
     }
   }
+}
+
+TEST(BatchPlan, RecordedShards_AreReproduced) { expect_recorded("batch_sampler_shard.json", 1302); }
+
+TEST(BatchPlan, RecordedShardsOfEvenBatches_AreReproduced) {
+  expect_recorded("batch_sampler_shard_even.json", 403);
 }
 
 BatchPlanSpec random_spec(std::mt19937_64& random) {

@@ -134,9 +134,9 @@ TEST(SafetensorsHeader_Json, InvalidUtf8_IsRefused) {
 
 TEST(SafetensorsHeader_Json, DeepNesting_IsRefusedAtOnce) {
   std::string deep = "{\"w\":";
-  for (int i = 0; i < 1'000'000; ++i) deep += "{\"a\":";
+  for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
   expect_refused(file_bytes(deep), {"tensor 'w'"});
-  expect_refused(file_bytes("{\"w\":" + std::string(1'000'000, '[')), {"an array"});
+  expect_refused(file_bytes("{\"w\":" + std::string(100'000, '[')), {"an array"});
 }
 
 TEST(SafetensorsHeader_Json, DuplicateKeys_AreRefused) {

@@ -1,0 +1,134 @@
+// Trains a small GPT on text, byte by byte, and prints loss and speed. The same program runs on one
+// process or many, over whatever backend the configuration names:
+//
+//   examples/gpt/get-text kjv.txt
+//   gpt --text kjv.txt
+//   coupler launch -n 2 -o backend.use=gloo_cpu gpt --text kjv.txt
+#include <coupler/coupler.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "model.h"
+#include "text.h"
+
+namespace {
+
+struct Arguments {
+  std::string text = "kjv.txt";
+  GPTOptions model;
+  int64_t steps = 200;
+  int64_t batch_size = 16;
+  int64_t log_every = 10;
+  double learning_rate = 1e-3;
+  uint64_t seed = 0;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  const auto positive = [&](const char* name, int64_t& value, const char* what) {
+    app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  app.add_option("--text", arguments.text, "the file to train on")->capture_default_str();
+  positive("--steps", arguments.steps, "optimizer steps");
+  positive("--batch-size", arguments.batch_size, "sequences a step and process");
+  positive("--seq", arguments.model.sequence, "bytes a sequence");
+  positive("--layers", arguments.model.layers, "transformer blocks");
+  positive("--width", arguments.model.width, "of the hidden state; a multiple of --heads");
+  positive("--heads", arguments.model.heads, "attention heads");
+  positive("--log-every", arguments.log_every, "steps between two lines of output");
+  app.add_option("--lr", arguments.learning_rate, "learning rate")->capture_default_str();
+  app.add_option("--seed", arguments.seed, "of the initial values and the order")
+      ->capture_default_str();
+}
+
+at::Tensor next_byte_loss(const at::Tensor& scores, const at::Tensor& target) {
+  return torch::cross_entropy_loss(scores.flatten(0, 1), target.flatten());
+}
+
+// Tokens over seconds since the last line, over all processes.
+class Speed {
+ public:
+  double per_second(double tokens) {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return tokens / seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
+  torch::manual_seed(arguments.seed);
+  GPT model(arguments.model);
+  torch::optim::AdamW optimizer(model->parameters(),
+                                torch::optim::AdamWOptions(arguments.learning_rate));
+  auto loader = coupler::data_loader(Text(arguments.text, arguments.model.sequence),
+                                     {.batch_size = arguments.batch_size,
+                                      .shuffle = true,
+                                      .drop_last = true,
+                                      .seed = arguments.seed});
+  int64_t parameters = 0;
+  for (const auto& parameter : model->parameters()) parameters += parameter.numel();
+  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+
+  const auto step_tokens =
+      static_cast<double>(arguments.batch_size * arguments.model.sequence * accelerator.world());
+  accelerator.print(parameters, " parameters, ", accelerator.world(), " processes, backend ",
+                    accelerator.backend(), ", ", batches.size(), " steps an epoch");
+  Speed speed, overall;
+  int64_t done = 0;
+  double mean_loss = 0;
+  while (done < arguments.steps) {
+    for (auto& batch : batches) {
+      auto step = accelerator.accumulate(net);
+      auto loss = next_byte_loss(net->forward(batch.data), batch.target);
+      accelerator.backward(loss);
+      accelerator.clip_grad_norm(net, 1.0);
+      opt.step();
+      opt.zero_grad();
+
+      ++done;
+      if (done % arguments.log_every == 0 || done == arguments.steps) {
+        mean_loss = accelerator.reduce(loss.detach(), coupler::Reduction::kMean).item<double>();
+        const int64_t counted = (done - 1) % arguments.log_every + 1;
+        char line[128];
+        std::snprintf(line, sizeof line, "step %lld  loss %.4f  %.0f tokens/s",
+                      static_cast<long long>(done), mean_loss,
+                      speed.per_second(step_tokens * static_cast<double>(counted)));
+        accelerator.print(line);
+      }
+      if (done == arguments.steps) break;
+    }
+  }
+  char line[128];
+  std::snprintf(line, sizeof line, "final loss: %.6f (%.3f bits a byte)", mean_loss,
+                mean_loss / std::log(2.0));
+  accelerator.print(line);
+  std::snprintf(line, sizeof line, "tokens per second: %.0f",
+                overall.per_second(step_tokens * static_cast<double>(arguments.steps)));
+  accelerator.print(line);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  CLI::App app{"Trains a small GPT on text, byte by byte."};
+  Arguments arguments;
+  add_options(app, arguments);
+  try {
+    app.parse(argc, argv);
+    if (arguments.model.width % arguments.model.heads != 0)
+      throw CLI::ValidationError("--width", std::to_string(arguments.model.width) +
+                                                " is no multiple of --heads " +
+                                                std::to_string(arguments.model.heads));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return train(accelerator, arguments);
+}

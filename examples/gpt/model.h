@@ -1,0 +1,92 @@
+// A small GPT in plain LibTorch: pre-norm blocks, one linear for query, key and value, fused causal
+// attention, a GELU MLP, a head of its own. Nothing here knows of Coupler.
+#pragma once
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+struct GPTOptions {
+  int64_t vocabulary = 256;
+  int64_t width = 128;  // a multiple of heads
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t sequence = 128;  // the longest
+};
+
+class BlockImpl : public torch::nn::Module {
+ public:
+  explicit BlockImpl(const GPTOptions& options)
+      : heads_(options.heads),
+        norm1_(register_module("n1", layer_norm(options.width))),
+        norm2_(register_module("n2", layer_norm(options.width))),
+        qkv_(register_module("qkv", torch::nn::Linear(options.width, 3 * options.width))),
+        out_(register_module("o", torch::nn::Linear(options.width, options.width))),
+        up_(register_module("f1", torch::nn::Linear(options.width, 4 * options.width))),
+        down_(register_module("f2", torch::nn::Linear(4 * options.width, options.width))) {}
+
+  // x: [batch, sequence, width]
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor attended = x + out_(attention(qkv_(norm1_(x))));
+    return attended + down_(at::gelu(up_(norm2_(attended))));
+  }
+
+ private:
+  static torch::nn::LayerNorm layer_norm(int64_t width) {
+    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
+  }
+
+  at::Tensor attention(const at::Tensor& qkv) const {
+    const int64_t batch = qkv.size(0), sequence = qkv.size(1), width = qkv.size(2) / 3;
+    const auto parts =
+        qkv.view({batch, sequence, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
+                                            /*dropout_p=*/0.0, /*is_causal=*/true)
+        .transpose(1, 2)
+        .reshape({batch, sequence, width});
+  }
+
+  int64_t heads_;
+  torch::nn::LayerNorm norm1_, norm2_;
+  torch::nn::Linear qkv_, out_, up_, down_;
+};
+TORCH_MODULE(Block);
+
+class GPTImpl : public torch::nn::Module {
+ public:
+  explicit GPTImpl(const GPTOptions& options)
+      : tokens_(register_module("te", torch::nn::Embedding(options.vocabulary, options.width))),
+        positions_(register_module("pe", torch::nn::Embedding(options.sequence, options.width))),
+        blocks_(register_module("blocks", torch::nn::ModuleList())),
+        norm_(register_module("nf",
+                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})))),
+        head_(register_module(
+            "head", torch::nn::Linear(
+                        torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)))) {
+    for (int64_t i = 0; i < options.layers; ++i) blocks_->push_back(Block(options));
+  }
+
+  // tokens: [batch, sequence] of int64; the scores of each next token: [batch, sequence,
+  // vocabulary]
+  at::Tensor forward(const at::Tensor& tokens) {
+    const at::Tensor places =
+        at::arange(tokens.size(1), at::TensorOptions(at::kLong).device(tokens.device()));
+    at::Tensor hidden = tokens_(tokens) + positions_(places);
+    for (const auto& block : *blocks_) hidden = block->as<Block>()->forward(hidden);
+    return head_(norm_(hidden));
+  }
+
+ private:
+  torch::nn::Embedding tokens_, positions_;
+  torch::nn::ModuleList blocks_;
+  torch::nn::LayerNorm norm_;
+  torch::nn::Linear head_;
+};
+TORCH_MODULE(GPT);
