@@ -19,11 +19,12 @@ namespace coupler::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kMaxOutput = 64 * 1024;
+constexpr size_t kMaxOutput = 65536;
 
 // Starts argv in a process group of its own, standard output to write_end, all else to /dev/null.
 std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) {
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t files;
@@ -99,7 +100,7 @@ std::string find_in_path(const std::string& program) {
   std::string_view folders = path == nullptr ? "" : path;
   while (!folders.empty()) {
     const size_t colon = folders.find(':');
-    const std::string file = std::string(folders.substr(0, colon)) + "/" + program;
+    std::string file = std::string(folders.substr(0, colon)) + "/" + program;
     struct stat status = {};
     if (stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
         access(file.c_str(), X_OK) == 0) {
