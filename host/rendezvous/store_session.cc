@@ -1,5 +1,8 @@
 #include "rendezvous/store_session.h"
 
+#include <fmt/format.h>
+
+#include <bit>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <cstring>
@@ -80,7 +83,12 @@ void StoreSession::on_proof() {
   const auto& secret = hub_.secret;
   const auto expected = store_wire::proof(secret, Side::kClient, nonce_, client_nonce);
   if (!equal_constant_time(expected, proof_.data() + client_nonce.size())) {
-    log(LogLevel::kWarning, "store", "refused a connection that does not know the job's secret");
+    // Said for the 1st, 2nd, 4th, 8th …: a stranger does not get to fill the log.
+    if (std::has_single_bit(++hub_.refused)) {
+      log(LogLevel::kWarning, "store",
+          fmt::format("refused {} connection{} without knowledge of the job's secret", hub_.refused,
+                      hub_.refused == 1 ? "" : "s"));
+    }
     close();
     return;
   }

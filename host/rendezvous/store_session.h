@@ -35,6 +35,7 @@ struct StoreHub {
   std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id, which grows with time
   std::set<uint64_t> strangers;                                // ids of those not authenticated
   uint64_t next_id = 0;
+  uint64_t refused = 0;  // strangers with a wrong proof
   std::atomic<size_t> clients{0};
 };
 

@@ -1,0 +1,57 @@
+// The store of a world of one, views with a prefix, and where join_store() goes.
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "rendezvous/memory_store.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+
+namespace coupler {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(MemoryStore_SetGetAdd_Work, WithinTheProcess) {
+  MemoryStore store;
+  EXPECT_EQ(store.get("key", 0s), std::nullopt);
+  EXPECT_EQ(store.get("key", 10ms), std::nullopt);
+  std::thread setter([&] { store.set("key", "value"); });
+  EXPECT_EQ(store.get("key", 20s), "value");
+  setter.join();
+  EXPECT_EQ(store.add("n", 2), 2);
+  EXPECT_EQ(store.add("n", -5), -3);
+}
+
+TEST(PrefixStore_Keys_AreApart, AndParentLives) {
+  auto parent = std::make_shared<MemoryStore>();
+  const auto a = Store::with_prefix(parent, "a");
+  const auto b = Store::with_prefix(parent, "b");
+  a->set("key", "1");
+  EXPECT_EQ(b->get("key", 0s), std::nullopt);
+  EXPECT_EQ(parent->get("a/key", 0s), "1");
+  EXPECT_EQ(b->add("n", 1), 1);
+  EXPECT_EQ(a->add("n", 1), 1);
+}
+
+TEST(JoinStore_WorldOfOne_NeedsNobody, Ever) {
+  const auto store = join_store(ProcessInfo{}, 20s);
+  store->set("key", "value");
+  EXPECT_EQ(store->get("key", 0s), "value");
+}
+
+TEST(JoinStore_WorldWithoutLauncher_IsAnError, NamingTheLauncher) {
+  ProcessInfo process;
+  process.world = 2;
+  try {
+    join_store(process, 20s);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("coupler launch"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace coupler

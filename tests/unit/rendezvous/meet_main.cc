@@ -1,0 +1,40 @@
+// A rank that joins its job's store, tells the others its rank and waits for all of theirs; prints
+// "rank 1 of 2 met 2". With an argument: that many seconds for the meeting (default 20).
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+
+int main(int argc, char** argv) {
+  const auto timeout = std::chrono::seconds(argc > 1 ? std::atoi(argv[1]) : 20);
+  try {
+    const auto process = coupler::detect_process();
+    const auto begin = std::chrono::steady_clock::now();
+    const auto store = coupler::join_store(process, timeout);
+    store->set(fmt::format("here/{}", process.rank), std::to_string(process.rank));
+    int met = 0;
+    for (int rank = 0; rank < process.world; ++rank) {
+      const auto text = store->get(fmt::format("here/{}", rank), timeout);
+      met += text == std::to_string(rank) ? 1 : 0;
+    }
+    // Nobody leaves before all have met: rank 0 may host the store.
+    store->add("left", 1);
+    while (store->add("left", 0) < process.world &&
+           std::chrono::steady_clock::now() < begin + timeout) {
+    }
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    std::printf("rank %d of %d met %d\n", process.rank, process.world, met);
+    if (std::getenv("COUPLER_TEST_TIME") != nullptr) {
+      std::printf("rank %d took %.2f ms\n", process.rank, took.count());
+    }
+    return met == process.world ? 0 : 1;
+  } catch (const coupler::Error& error) {
+    std::fprintf(stderr, "coupler: error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

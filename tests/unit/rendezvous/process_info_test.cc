@@ -1,0 +1,134 @@
+#include "rendezvous/process_info.h"
+
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace coupler {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+ProcessInfo detect(const Variables& variables) {
+  return detect_process([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+// The message of the Error(kConfig) that these variables cause.
+std::string refusal(const Variables& variables) {
+  try {
+    detect(variables);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_FALSE(error.detail().hint.empty());
+    return error.what();
+  }
+  return "no error";
+}
+
+#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+
+TEST(ProcessInfo_NoLauncher, IsAWorldOfOne) {
+  const auto info = detect({});
+  EXPECT_EQ(info.launcher, LauncherKind::kNone);
+  EXPECT_EQ(info.rank, 0);
+  EXPECT_EQ(info.world, 1);
+}
+
+TEST(ProcessInfo_CouplersVariables_AreRead, WithTheJobFile) {
+  const auto info = detect({{"COUPLER_RANK", "2"},
+                            {"COUPLER_WORLD_SIZE", "3"},
+                            {"COUPLER_LOCAL_RANK", "0"},
+                            {"COUPLER_LOCAL_WORLD_SIZE", "1"},
+                            {"COUPLER_JOB_FILE", "/proc/1/fd/5"}});
+  EXPECT_EQ(info.launcher, LauncherKind::kCoupler);
+  EXPECT_EQ(info.rank, 2);
+  EXPECT_EQ(info.world, 3);
+  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(info.local_world, 1);
+  EXPECT_EQ(info.job_file, "/proc/1/fd/5");
+}
+
+TEST(ProcessInfo_TorchrunsVariables_AreRead, WithTheMaster) {
+  const auto info = detect({{"RANK", "1"},
+                            {"WORLD_SIZE", "2"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "localhost"},
+                            {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(info.launcher, LauncherKind::kTorchrun);
+  EXPECT_EQ(info.store_host, "localhost");
+  EXPECT_EQ(info.store_port, 29500);
+}
+
+TEST(ProcessInfo_OpenMpisVariables_AreRead, WithoutAStore) {
+  const auto info = detect(kOpenMpi);
+  EXPECT_EQ(info.launcher, LauncherKind::kOpenMpi);
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.world, 4);
+  EXPECT_TRUE(info.job_file.empty());
+}
+
+TEST(ProcessInfo_LaunchersThatAgree_ArePassed, TheMoreExplicitCounts) {
+  auto variables = kOpenMpi;
+  variables.insert({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "4"}, {"COUPLER_JOB_FILE", "f"}});
+  EXPECT_EQ(detect(variables).launcher, LauncherKind::kCoupler);
+}
+
+TEST(ProcessInfo_LaunchersThatDisagree_AreRefused, NamingBothVariables) {
+  auto variables = kOpenMpi;
+  variables.insert({{"RANK", "0"}, {"WORLD_SIZE", "4"}});
+  const auto text = refusal(variables);
+  EXPECT_SAYS(text, "RANK=0");
+  EXPECT_SAYS(text, "OMPI_COMM_WORLD_RANK=1");
+  EXPECT_SAYS(text, "unset");
+}
+
+TEST(ProcessInfo_WorldsThatDisagree_AreRefused, NamingBothVariables) {
+  auto variables = kOpenMpi;
+  variables.insert({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "2"}});
+  const auto text = refusal(variables);
+  EXPECT_SAYS(text, "COUPLER_WORLD_SIZE=2");
+  EXPECT_SAYS(text, "OMPI_COMM_WORLD_SIZE=4");
+}
+
+TEST(ProcessInfo_RankOutsideTheWorld_IsRefused, NamingBoth) {
+  const auto text = refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+  EXPECT_SAYS(text, "RANK=2");
+  EXPECT_SAYS(text, "WORLD_SIZE=2");
+  EXPECT_SAYS(text, "0 to 1");
+}
+
+TEST(ProcessInfo_TextsThatAreNoNumbers_AreRefused, NamingTheVariable) {
+  for (const char* text : {"one", "-1", "1.5", "1 ", "99999999999", "0x1"}) {
+    const auto message = refusal({{"RANK", text}, {"WORLD_SIZE", "4"}});
+    EXPECT_SAYS(message, "RANK");
+    EXPECT_SAYS(message, text);
+  }
+  EXPECT_SAYS(refusal({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE");
+}
+
+TEST(ProcessInfo_HalfAPair_IsRefused, NamingWhatIsMissing) {
+  EXPECT_SAYS(refusal({{"RANK", "1"}}), "WORLD_SIZE is not");
+  EXPECT_SAYS(refusal({{"COUPLER_WORLD_SIZE", "2"}}), "COUPLER_RANK is not");
+}
+
+TEST(ProcessInfo_NoPlaceToMeet_IsRefused, NamingWhatIsMissing) {
+  EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}), "MASTER_ADDR");
+  EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}), "MASTER_PORT");
+  EXPECT_SAYS(refusal({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "2"}}), "COUPLER_JOB_FILE");
+  EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world, 1);
+}
+
+}  // namespace
+}  // namespace coupler

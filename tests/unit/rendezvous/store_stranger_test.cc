@@ -1,0 +1,155 @@
+// Strangers at the store's door: they learn nothing, change nothing, and disturb nobody.
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rendezvous/socket_io.h"
+#include "rendezvous/store_client.h"
+#include "rendezvous/store_server.h"
+#include "rendezvous/store_wire.h"
+
+namespace coupler {
+namespace {
+
+using namespace std::chrono_literals;
+
+class StoreStrangerTest : public testing::Test {
+ protected:
+  StoreStrangerTest() {
+    StoreServerOptions options;
+    options.handshake_timeout = 200ms;
+    server_ = std::make_unique<StoreServer>(secret_, options);
+    member_ = std::make_unique<StoreClient>("127.0.0.1", server_->port(), secret_, 20s);
+    member_->set("key", "value");
+  }
+  ~StoreStrangerTest() override {
+    // Whatever the stranger did, the job goes on.
+    EXPECT_EQ(member_->get("key", 0s), "value");
+    EXPECT_EQ(member_->get("stranger", 0s), std::nullopt);
+    EXPECT_EQ(StoreClient("127.0.0.1", server_->port(), secret_, 20s).add("count", 1), 1);
+  }
+
+  UniqueFd connect() const {
+    return connect_tcp("127.0.0.1", server_->port(), deadline_after(20s), false);
+  }
+  // Whether the server closes the connection (after its greeting) within time.
+  static bool is_closed(const UniqueFd& stranger, std::chrono::nanoseconds timeout) {
+    char byte = 0;
+    const auto deadline = deadline_after(timeout);
+    IoResult result = IoResult::kOk;
+    while (result == IoResult::kOk) {
+      result = receive_all(stranger.get(), &byte, 1, deadline);
+    }
+    return result == IoResult::kClosed;
+  }
+
+  const Bytes32 secret_ = random_bytes32();
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<StoreClient> member_;
+};
+
+TEST_F(StoreStrangerTest, WrongSecret_IsRefused_BothSay) {
+  try {
+    StoreClient("127.0.0.1", server_->port(), random_bytes32(), 20s).set("stranger", "was here");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_NE(std::string(error.what()).find("secret"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(server_->clients(), 1U);
+}
+
+TEST_F(StoreStrangerTest, Silence_IsEndedAfterTheHandshakeTimeout) {
+  const auto stranger = connect();
+  EXPECT_TRUE(is_closed(stranger, 2s));
+}
+
+TEST_F(StoreStrangerTest, Garbage_IsDropped) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 50; ++i) {
+    const auto stranger = connect();
+    std::string text(random() % 4096, '\0');
+    for (char& c : text) {
+      c = static_cast<char>(random());
+    }
+    send_all(stranger.get(), text.data(), text.size(), deadline_after(1s));
+    EXPECT_TRUE(is_closed(stranger, 2s));
+  }
+}
+
+TEST_F(StoreStrangerTest, ReplayOfAMembersProof_IsRefused) {
+  // A proof answers one nonce; on another connection it is worth nothing.
+  const auto first = connect();
+  std::array<uint8_t, store_wire::kHelloSize> hello{};
+  ASSERT_EQ(receive_all(first.get(), hello.data(), hello.size(), deadline_after(20s)),
+            IoResult::kOk);
+  Bytes32 nonce{};
+  std::memcpy(nonce.data(), hello.data() + 8, nonce.size());
+  const Bytes32 mine = random_bytes32();
+  const auto proof = store_wire::proof(secret_, store_wire::Side::kClient, nonce, mine);
+  std::string message(reinterpret_cast<const char*>(mine.data()), mine.size());
+  message.append(reinterpret_cast<const char*>(proof.data()), proof.size());
+  const auto second = connect();
+  send_all(second.get(), message.data(), message.size(), deadline_after(1s));
+  EXPECT_TRUE(is_closed(second, 2s));
+  EXPECT_EQ(server_->clients(), 1U);
+}
+
+TEST_F(StoreStrangerTest, MembersFrameWithWrongMac_EndsThatConnectionOnly) {
+  const auto socket = connect();
+  std::array<uint8_t, store_wire::kHelloSize> hello{};
+  ASSERT_EQ(receive_all(socket.get(), hello.data(), hello.size(), deadline_after(20s)),
+            IoResult::kOk);
+  Bytes32 nonce{};
+  std::memcpy(nonce.data(), hello.data() + 8, nonce.size());
+  const Bytes32 mine = random_bytes32();
+  const auto proof = store_wire::proof(secret_, store_wire::Side::kClient, nonce, mine);
+  std::string message(reinterpret_cast<const char*>(mine.data()), mine.size());
+  message.append(reinterpret_cast<const char*>(proof.data()), proof.size());
+  store_wire::FrameSealer sealer(random_bytes32());  // not the key of this connection
+  message += sealer.seal(store_wire::encode(
+      store_wire::Request{.operation = store_wire::Operation::kSet, .key = "stranger"}));
+  send_all(socket.get(), message.data(), message.size(), deadline_after(1s));
+  EXPECT_TRUE(is_closed(socket, 2s));
+}
+
+TEST_F(StoreStrangerTest, TwoHundredIdleConnections_KeepNobodyOut) {
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(connect());
+  }
+  StoreClient late("127.0.0.1", server_->port(), secret_, 20s);
+  late.set("late", "in");
+  EXPECT_EQ(member_->get("late", 20s), "in");
+  EXPECT_TRUE(is_closed(idle.front(), 2s));
+}
+
+TEST(StoreClient_ServerThatIsNoStore_IsAnErrorInTime, NamingTheAddress) {
+  // A listener that never answers: the deadline ends the wait.
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  try {
+    StoreClient("127.0.0.1", ntohs(address.sin_port), random_bytes32(), 100ms);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_NE(std::string(error.what()).find(std::to_string(ntohs(address.sin_port))),
+              std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace coupler

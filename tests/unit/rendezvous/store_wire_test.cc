@@ -1,0 +1,105 @@
+#include "rendezvous/store_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace coupler::store_wire {
+namespace {
+
+std::string without_length(const std::string& frame) { return frame.substr(4); }
+
+TEST(StoreWire_SealedFrames_Open, InTheirOrder) {
+  const Bytes32 key = random_bytes32();
+  FrameSealer sealer(key);
+  FrameOpener opener(key);
+  for (const std::string body : {"one", "", "three"}) {
+    const auto frame = without_length(sealer.seal(body));
+    EXPECT_EQ(opener.open(frame), body);
+  }
+}
+
+TEST(StoreWire_ReplayedReorderedOrAlteredFrames_AreRefused, Always) {
+  const Bytes32 key = random_bytes32();
+  FrameSealer sealer(key);
+  const auto first = without_length(sealer.seal("text"));
+  const auto second = without_length(sealer.seal("text"));
+  {
+    FrameOpener opener(key);
+    EXPECT_TRUE(opener.open(first));
+    EXPECT_FALSE(opener.open(first));  // replayed
+  }
+  {
+    FrameOpener opener(key);
+    EXPECT_FALSE(opener.open(second));  // the first is missing
+  }
+  for (size_t i = 0; i < first.size(); ++i) {
+    FrameOpener opener(key);
+    auto altered = first;
+    altered[i] = static_cast<char>(altered[i] ^ 1);
+    EXPECT_FALSE(opener.open(altered)) << i;
+  }
+  FrameOpener other(random_bytes32());
+  EXPECT_FALSE(other.open(first));
+  EXPECT_FALSE(other.open("short"));
+}
+
+TEST(StoreWire_Keys_Differ, BySideAndNonce) {
+  const Bytes32 secret = random_bytes32();
+  const Bytes32 a = random_bytes32();
+  const Bytes32 b = random_bytes32();
+  EXPECT_NE(frame_key(secret, Side::kClient, a, b), frame_key(secret, Side::kServer, a, b));
+  EXPECT_NE(frame_key(secret, Side::kClient, a, b), frame_key(secret, Side::kClient, b, a));
+  EXPECT_NE(proof(secret, Side::kClient, a, b), frame_key(secret, Side::kClient, a, b));
+}
+
+TEST(StoreWire_Messages_SurviveTheRoundTrip, Whole) {
+  const Request request{.operation = Operation::kAdd,
+                        .id = 77,
+                        .key = "key",
+                        .value = std::string("\0v", 2),
+                        .delta = -5,
+                        .wait = true};
+  const auto read = decode_request(encode(request));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->operation, Operation::kAdd);
+  EXPECT_EQ(read->id, 77U);
+  EXPECT_EQ(read->key, "key");
+  EXPECT_EQ(read->value, request.value);
+  EXPECT_EQ(read->delta, -5);
+  EXPECT_TRUE(read->wait);
+  const auto reply =
+      decode_reply(encode(Reply{.status = Status::kRefused, .id = 3, .value = "no"}));
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->value, "no");
+}
+
+TEST(StoreWire_GarbageAndTruncation_DecodeToNothing, NeverCrash) {
+  std::mt19937 random(7);
+  const auto whole = encode(Request{.key = "key", .value = "value"});
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_FALSE(decode_request(whole.substr(0, size)));
+  }
+  EXPECT_FALSE(decode_request(whole + "x"));
+  for (int i = 0; i < 20000; ++i) {
+    std::string text(random() % 64, '\0');
+    for (char& c : text) {
+      c = static_cast<char>(random());
+    }
+    decode_request(text);
+    decode_reply(text);
+  }
+}
+
+TEST(StoreWire_Hexadecimal_IsReadBack, OrRefused) {
+  const Bytes32 bytes = random_bytes32();
+  Bytes32 read{};
+  EXPECT_TRUE(from_hex(to_hex(bytes), read));
+  EXPECT_EQ(read, bytes);
+  EXPECT_FALSE(from_hex("00", read));
+  EXPECT_FALSE(from_hex(std::string(64, 'g'), read));
+}
+
+}  // namespace
+}  // namespace coupler::store_wire

@@ -1,0 +1,68 @@
+// Ranks started by a real torchrun, or a real mpirun, meet without our launcher.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace coupler {
+namespace {
+
+// The output of a shell command, errors included.
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer{};
+  while (size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    text.append(buffer.data(), size);
+  }
+  ::pclose(pipe);
+  return text;
+}
+
+bool is_installed(const std::string& program) {
+  return !output_of("command -v " + program).empty();
+}
+
+const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
+
+void expect_all_met(const std::string& text, int world) {
+  for (int rank = 0; rank < world; ++rank) {
+    const auto line = "rank " + std::to_string(rank) + " of " + std::to_string(world) + " met " +
+                      std::to_string(world);
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  }
+}
+
+TEST(JoinStore_UnderTorchrun_UsesItsStore, AllRanksMeet) {
+  if (!is_installed("torchrun")) {
+    GTEST_SKIP() << "torchrun (of the Python package torch) is not on PATH";
+  }
+  const auto text =
+      output_of("timeout 90 torchrun --standalone --no-python --nproc-per-node 3 " + kMeet + " 60");
+  expect_all_met(text, 3);
+}
+
+TEST(JoinStore_UnderTheUsersMpirun_IsHostedByRankZero, AllRanksMeet) {
+  if (!is_installed("mpirun.openmpi")) {
+    GTEST_SKIP() << "mpirun.openmpi (Debian: openmpi-bin) is not on PATH";
+  }
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  expect_all_met(output_of("timeout 60 mpirun.openmpi --oversubscribe -n 3 " + kMeet), 3);
+}
+
+TEST(JoinStore_WithRankVariablesSetByHand_IsHostedByRankZero, AllRanksMeet) {
+  const auto port = std::to_string(1024 + ::getpid() % 60000);  // a name only: nobody listens there
+  std::string command = "( ";
+  for (int rank = 0; rank < 2; ++rank) {
+    command += "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port +
+               " WORLD_SIZE=2 RANK=" + std::to_string(rank) + " timeout 60 " + kMeet + " & ";
+  }
+  expect_all_met(output_of(command + "wait )"), 2);
+}
+
+}  // namespace
+}  // namespace coupler
