@@ -3,10 +3,13 @@
 // libtorch_cpu.so exports 310 gloo:: symbols that Debian's libgloo defines too, in another version.
 // In a program linked to LibTorch the references of libgloo itself would bind there, and crash. So
 // nothing here is linked to libgloo; the implementation is opened with RTLD_DEEPBIND, which makes
-// it and libgloo look among their own libraries first. Memory does not suffer from that where the
-// program preloads an allocator: operator new and delete are libstdc++'s on both sides, whose own
-// malloc is the preloaded one, and neither the implementation nor libgloo frees what a C function
-// returned.
+// it and libgloo look among their own libraries first.
+//
+// A program may preload another allocator or replace operator new; RTLD_DEEPBIND must not lead to
+// memory that one allocates and the other frees. So what libgloo needs (libibverbs, whose libraries
+// free what C functions gave them; libhiredis) is opened first without that flag; the operators of
+// the implementation and libgloo are the program's (operators.cc); and neither of the two calls
+// malloc or free itself.
 #include <coupler/distributed_backend.h>
 #include <dlfcn.h>
 
@@ -38,8 +41,16 @@ std::string implementation_path() {
   return path.substr(0, path.rfind('/') + 1) + kImplementationFile;
 }
 
+// Failures show when the implementation is opened, in better words.
+void open_dependencies() {
+  std::string names = COUPLER_GLOO_NEEDS ":";
+  for (size_t begin = 0, end; (end = names.find(':', begin)) != std::string::npos; begin = end + 1)
+    (void)dlopen(names.substr(begin, end - begin).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 Loaded load() {
   Loaded loaded;
+  open_dependencies();
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if !defined(COUPLER_SANITIZED)
   flags |= RTLD_DEEPBIND;  // the sanitizers refuse it; there no program is linked to LibTorch

@@ -1,0 +1,26 @@
+// operator new and delete with a mark before each block: a block that comes from elsewhere ends the
+// program. Apart from the test, so that the compiler does not look through them.
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace {
+constexpr uint64_t kMark = 0x6d61726b65642121;
+}
+
+void* operator new(size_t size) {
+  auto* block = static_cast<uint64_t*>(std::malloc(size + 16));
+  if (block == nullptr) throw std::bad_alloc();
+  block[0] = kMark;
+  return block + 2;
+}
+
+void operator delete(void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  auto* block = static_cast<uint64_t*>(pointer) - 2;
+  if (block[0] != kMark) std::abort();
+  block[0] = 0;
+  std::free(block);
+}
+
+void operator delete(void* pointer, size_t) noexcept { operator delete(pointer); }
