@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(MemoryStore_SetGetAdd_Work, WithinTheProcess) {
+TEST(MemoryStore, SetGetAdd_Work_WithinTheProcess) {
   MemoryStore store;
   EXPECT_EQ(store.get("key", 0s), std::nullopt);
   EXPECT_EQ(store.get("key", 10ms), std::nullopt);
@@ -24,7 +24,7 @@ TEST(MemoryStore_SetGetAdd_Work, WithinTheProcess) {
   EXPECT_EQ(store.add("n", -5), -3);
 }
 
-TEST(PrefixStore_Keys_AreApart, AndParentLives) {
+TEST(PrefixStore, Keys_AreApart_AndParentLives) {
   auto parent = std::make_shared<MemoryStore>();
   const auto a = Store::with_prefix(parent, "a");
   const auto b = Store::with_prefix(parent, "b");
@@ -35,13 +35,13 @@ TEST(PrefixStore_Keys_AreApart, AndParentLives) {
   EXPECT_EQ(a->add("n", 1), 1);
 }
 
-TEST(JoinStore_WorldOfOne_NeedsNobody, Ever) {
+TEST(JoinStore, WorldOfOne_NeedsNobody_Ever) {
   const auto store = join_store(ProcessInfo{}, 20s);
   store->set("key", "value");
   EXPECT_EQ(store->get("key", 0s), "value");
 }
 
-TEST(JoinStore_WorldWithoutLauncher_IsAnError, NamingTheLauncher) {
+TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
   ProcessInfo process;
   process.world = 2;
   try {

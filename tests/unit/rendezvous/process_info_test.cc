@@ -38,14 +38,14 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
 
-TEST(ProcessInfo_NoLauncher, IsAWorldOfOne) {
+TEST(ProcessInfo, NoLauncher_IsAWorldOfOne) {
   const auto info = detect({});
   EXPECT_EQ(info.launcher, LauncherKind::kNone);
   EXPECT_EQ(info.rank, 0);
   EXPECT_EQ(info.world, 1);
 }
 
-TEST(ProcessInfo_CouplersVariables_AreRead, WithTheJobFile) {
+TEST(ProcessInfo, CouplersVariables_AreRead_WithTheJobFile) {
   const auto info = detect({{"COUPLER_RANK", "2"},
                             {"COUPLER_WORLD_SIZE", "3"},
                             {"COUPLER_LOCAL_RANK", "0"},
@@ -59,7 +59,7 @@ TEST(ProcessInfo_CouplersVariables_AreRead, WithTheJobFile) {
   EXPECT_EQ(info.job_file, "/proc/1/fd/5");
 }
 
-TEST(ProcessInfo_TorchrunsVariables_AreRead, WithTheMaster) {
+TEST(ProcessInfo, TorchrunsVariables_AreRead_WithTheMaster) {
   const auto info = detect({{"RANK", "1"},
                             {"WORLD_SIZE", "2"},
                             {"LOCAL_RANK", "1"},
@@ -71,7 +71,7 @@ TEST(ProcessInfo_TorchrunsVariables_AreRead, WithTheMaster) {
   EXPECT_EQ(info.store_port, 29500);
 }
 
-TEST(ProcessInfo_OpenMpisVariables_AreRead, WithoutAStore) {
+TEST(ProcessInfo, OpenMpisVariables_AreRead_WithoutAStore) {
   const auto info = detect(kOpenMpi);
   EXPECT_EQ(info.launcher, LauncherKind::kOpenMpi);
   EXPECT_EQ(info.rank, 1);
@@ -79,13 +79,13 @@ TEST(ProcessInfo_OpenMpisVariables_AreRead, WithoutAStore) {
   EXPECT_TRUE(info.job_file.empty());
 }
 
-TEST(ProcessInfo_LaunchersThatAgree_ArePassed, TheMoreExplicitCounts) {
+TEST(ProcessInfo, LaunchersThatAgree_ArePassed_TheMoreExplicitCounts) {
   auto variables = kOpenMpi;
   variables.insert({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "4"}, {"COUPLER_JOB_FILE", "f"}});
   EXPECT_EQ(detect(variables).launcher, LauncherKind::kCoupler);
 }
 
-TEST(ProcessInfo_LaunchersThatDisagree_AreRefused, NamingBothVariables) {
+TEST(ProcessInfo, LaunchersThatDisagree_AreRefused_NamingBothVariables) {
   auto variables = kOpenMpi;
   variables.insert({{"RANK", "0"}, {"WORLD_SIZE", "4"}});
   const auto text = refusal(variables);
@@ -94,7 +94,7 @@ TEST(ProcessInfo_LaunchersThatDisagree_AreRefused, NamingBothVariables) {
   EXPECT_SAYS(text, "unset");
 }
 
-TEST(ProcessInfo_WorldsThatDisagree_AreRefused, NamingBothVariables) {
+TEST(ProcessInfo, WorldsThatDisagree_AreRefused_NamingBothVariables) {
   auto variables = kOpenMpi;
   variables.insert({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "2"}});
   const auto text = refusal(variables);
@@ -102,14 +102,14 @@ TEST(ProcessInfo_WorldsThatDisagree_AreRefused, NamingBothVariables) {
   EXPECT_SAYS(text, "OMPI_COMM_WORLD_SIZE=4");
 }
 
-TEST(ProcessInfo_RankOutsideTheWorld_IsRefused, NamingBoth) {
+TEST(ProcessInfo, RankOutsideTheWorld_IsRefused_NamingBoth) {
   const auto text = refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
   EXPECT_SAYS(text, "RANK=2");
   EXPECT_SAYS(text, "WORLD_SIZE=2");
   EXPECT_SAYS(text, "0 to 1");
 }
 
-TEST(ProcessInfo_TextsThatAreNoNumbers_AreRefused, NamingTheVariable) {
+TEST(ProcessInfo, TextsThatAreNoNumbers_AreRefused_NamingTheVariable) {
   for (const char* text : {"one", "-1", "1.5", "1 ", "99999999999", "0x1"}) {
     const auto message = refusal({{"RANK", text}, {"WORLD_SIZE", "4"}});
     EXPECT_SAYS(message, "RANK");
@@ -118,12 +118,12 @@ TEST(ProcessInfo_TextsThatAreNoNumbers_AreRefused, NamingTheVariable) {
   EXPECT_SAYS(refusal({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE");
 }
 
-TEST(ProcessInfo_HalfAPair_IsRefused, NamingWhatIsMissing) {
+TEST(ProcessInfo, HalfAPair_IsRefused_NamingWhatIsMissing) {
   EXPECT_SAYS(refusal({{"RANK", "1"}}), "WORLD_SIZE is not");
   EXPECT_SAYS(refusal({{"COUPLER_WORLD_SIZE", "2"}}), "COUPLER_RANK is not");
 }
 
-TEST(ProcessInfo_NoPlaceToMeet_IsRefused, NamingWhatIsMissing) {
+TEST(ProcessInfo, NoPlaceToMeet_IsRefused_NamingWhatIsMissing) {
   EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}), "MASTER_ADDR");
   EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}), "MASTER_PORT");
   EXPECT_SAYS(refusal({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "2"}}), "COUPLER_JOB_FILE");

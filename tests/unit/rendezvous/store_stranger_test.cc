@@ -131,7 +131,7 @@ TEST_F(StoreStrangerTest, TwoHundredIdleConnections_KeepNobodyOut) {
   EXPECT_TRUE(is_closed(idle.front(), 2s));
 }
 
-TEST(StoreClient_ServerThatIsNoStore_IsAnErrorInTime, NamingTheAddress) {
+TEST(StoreClient, ServerThatIsNoStore_IsAnErrorInTime_NamingTheAddress) {
   // A listener that never answers: the deadline ends the wait.
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

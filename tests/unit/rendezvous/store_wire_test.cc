@@ -10,7 +10,7 @@ namespace {
 
 std::string without_length(const std::string& frame) { return frame.substr(4); }
 
-TEST(StoreWire_SealedFrames_Open, InTheirOrder) {
+TEST(StoreWire, SealedFrames_Open_InTheirOrder) {
   const Bytes32 key = random_bytes32();
   FrameSealer sealer(key);
   FrameOpener opener(key);
@@ -20,7 +20,7 @@ TEST(StoreWire_SealedFrames_Open, InTheirOrder) {
   }
 }
 
-TEST(StoreWire_ReplayedReorderedOrAlteredFrames_AreRefused, Always) {
+TEST(StoreWire, ReplayedReorderedOrAlteredFrames_AreRefused_Always) {
   const Bytes32 key = random_bytes32();
   FrameSealer sealer(key);
   const auto first = without_length(sealer.seal("text"));
@@ -45,7 +45,7 @@ TEST(StoreWire_ReplayedReorderedOrAlteredFrames_AreRefused, Always) {
   EXPECT_FALSE(other.open("short"));
 }
 
-TEST(StoreWire_Keys_Differ, BySideAndNonce) {
+TEST(StoreWire, Keys_Differ_BySideAndNonce) {
   const Bytes32 secret = random_bytes32();
   const Bytes32 a = random_bytes32();
   const Bytes32 b = random_bytes32();
@@ -54,7 +54,7 @@ TEST(StoreWire_Keys_Differ, BySideAndNonce) {
   EXPECT_NE(proof(secret, Side::kClient, a, b), frame_key(secret, Side::kClient, a, b));
 }
 
-TEST(StoreWire_Messages_SurviveTheRoundTrip, Whole) {
+TEST(StoreWire, Messages_SurviveTheRoundTrip_Whole) {
   const Request request{.operation = Operation::kAdd,
                         .id = 77,
                         .key = "key",
@@ -75,7 +75,7 @@ TEST(StoreWire_Messages_SurviveTheRoundTrip, Whole) {
   EXPECT_EQ(reply->value, "no");
 }
 
-TEST(StoreWire_GarbageAndTruncation_DecodeToNothing, NeverCrash) {
+TEST(StoreWire, GarbageAndTruncation_DecodeToNothing_NeverCrash) {
   std::mt19937 random(7);
   const auto whole = encode(Request{.key = "key", .value = "value"});
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -92,7 +92,7 @@ TEST(StoreWire_GarbageAndTruncation_DecodeToNothing, NeverCrash) {
   }
 }
 
-TEST(StoreWire_Hexadecimal_IsReadBack, OrRefused) {
+TEST(StoreWire, Hexadecimal_IsReadBack_OrRefused) {
   const Bytes32 bytes = random_bytes32();
   Bytes32 read{};
   EXPECT_TRUE(from_hex(to_hex(bytes), read));

@@ -36,7 +36,7 @@ void expect_all_met(const std::string& text, int world) {
   }
 }
 
-TEST(JoinStore_UnderTorchrun_UsesItsStore, AllRanksMeet) {
+TEST(JoinStore, UnderTorchrun_UsesItsStore_AllRanksMeet) {
   if (!is_installed("torchrun")) {
     GTEST_SKIP() << "torchrun (of the Python package torch) is not on PATH";
   }
@@ -45,7 +45,7 @@ TEST(JoinStore_UnderTorchrun_UsesItsStore, AllRanksMeet) {
   expect_all_met(text, 3);
 }
 
-TEST(JoinStore_UnderTheUsersMpirun_IsHostedByRankZero, AllRanksMeet) {
+TEST(JoinStore, UnderTheUsersMpirun_IsHostedByRankZero_AllRanksMeet) {
   if (!is_installed("mpirun.openmpi")) {
     GTEST_SKIP() << "mpirun.openmpi (Debian: openmpi-bin) is not on PATH";
   }
@@ -54,7 +54,7 @@ TEST(JoinStore_UnderTheUsersMpirun_IsHostedByRankZero, AllRanksMeet) {
   expect_all_met(output_of("timeout 60 mpirun.openmpi --oversubscribe -n 3 " + kMeet), 3);
 }
 
-TEST(JoinStore_WithRankVariablesSetByHand_IsHostedByRankZero, AllRanksMeet) {
+TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {
   const auto port = std::to_string(1024 + ::getpid() % 60000);  // a name only: nobody listens there
   std::string command = "( ";
   for (int rank = 0; rank < 2; ++rank) {

@@ -1,0 +1,55 @@
+// kill -9 of any of them, at any moment, leaves no process.
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "coupler_run.h"
+#include "expect.h"
+
+namespace coupler::testing_launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Every rank has a grandchild that would outlive it.
+const std::string kRank =
+    "sleep 60 & echo $! > child.$COUPLER_RANK; echo $$ > pid.$COUPLER_RANK; wait";
+
+TEST(Launch, LauncherKilled_LeavesNoProcess) {
+  for (int i = 0; i < kill_count(20); ++i) {
+    CouplerRun run(launch_script(3, kRank));
+    run.wait_for_pid("pid.0");
+    run.signal(SIGKILL);
+    EXPECT_EQ(run.wait().code, 128 + SIGKILL);
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+  }
+}
+
+TEST(Launch, LauncherKilledAtARandomMoment_LeavesNoProcess) {
+  std::mt19937 random(5);
+  for (int i = 0; i < kill_count(20); ++i) {
+    CouplerRun run(launch_script(8, kRank));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30000));
+    run.signal(SIGKILL);
+    EXPECT_EQ(run.wait().code, 128 + SIGKILL);
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+  }
+}
+
+TEST(Launch, RankKilled_IsNamed_AndLeavesNoProcess) {
+  for (int i = 0; i < kill_count(20); ++i) {
+    CouplerRun run(launch_script(3, kRank));
+    const int victim = i % 3;
+    const pid_t pid = run.wait_for_pid("pid." + std::to_string(victim));
+    ASSERT_GT(pid, 0);
+    ::kill(pid, SIGKILL);
+    const auto result = run.wait();
+    EXPECT_EQ(result.code, 128 + SIGKILL);
+    EXPECT_SAYS(result.error,
+                "coupler: rank " + std::to_string(victim) + " was killed by signal 9 (Killed)");
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+  }
+}
+
+}  // namespace
+}  // namespace coupler::testing_launch

@@ -1,0 +1,122 @@
+// The launcher over mpirun: reports come from the ranks, whatever mpirun says; nothing is left.
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "coupler_run.h"
+#include "expect.h"
+
+namespace coupler::testing_launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+class LaunchMpiTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* path :
+         {"/usr/bin/mpirun.openmpi", "/usr/bin/mpirun", "/usr/local/bin/mpirun"}) {
+      if (std::filesystem::exists(path)) {
+        return;
+      }
+    }
+    GTEST_SKIP() << "mpirun (Debian: openmpi-bin) is not installed";
+  }
+};
+
+const std::string kRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
+
+TEST_F(LaunchMpiTest, Ranks_Meet_AndExitWith0) {
+  const auto result =
+      run_coupler(launch(3, {COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet"}, "mpi"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_SAYS(result.output, "rank " + std::to_string(rank) + " of 3 met 3");
+  }
+}
+
+TEST_F(LaunchMpiTest, RanksVariables_AreBothLaunchers_AndAgree) {
+  const auto result = run_coupler(
+      launch_script(2, "[ $COUPLER_RANK = $OMPI_COMM_WORLD_RANK ] && echo same", "mpi"));
+  EXPECT_EQ(result.output, "same\nsame\n") << result.error;
+}
+
+TEST_F(LaunchMpiTest, RankThatFails_IsNamed_WithItsCodeAndLastLines) {
+  CouplerRun run(launch_script(2,
+                               "[ $COUPLER_RANK = 1 ] && { echo 'coupler: error: no memory' >&2; "
+                               "exit 7; }; sleep 60",
+                               "mpi"));
+  const auto result = run.wait();
+  EXPECT_EQ(result.code, 7);
+  const auto report = result.error.find("coupler: rank 1 exited with code 7");
+  ASSERT_NE(report, std::string::npos) << result.error;
+  EXPECT_SAYS(result.error.substr(report), "    coupler: error: no memory");
+  EXPECT_SAYS_NOT(result.error.substr(report), "mpirun");  // ours comes last
+  EXPECT_TRUE(run.is_all_gone());
+}
+
+TEST_F(LaunchMpiTest, Prefix_NamesTheRank) {
+  const auto result = run_coupler(launch(2, {"--prefix", "/bin/sh", "-c", "echo text"}, "mpi"));
+  EXPECT_SAYS(result.output, "[rank 0] text\n");
+  EXPECT_SAYS(result.output, "[rank 1] text\n");
+}
+
+TEST_F(LaunchMpiTest, Input_GoesToRankZero) {
+  const auto result = run_coupler(launch_script(2, "cat", "mpi"), {}, "typed\n");
+  EXPECT_EQ(result.output, "typed\n") << result.error;
+}
+
+TEST_F(LaunchMpiTest, Sigterm_ReachesTheRanks_WhichMayFinish) {
+  CouplerRun run(launch_script(
+      2,
+      "trap 'echo saved; exit 75' TERM; echo $$ > pid.$COUPLER_RANK; while :; do sleep 0.01; done",
+      "mpi"));
+  run.wait_for_pid("pid.0");
+  run.wait_for_pid("pid.1");
+  run.signal(SIGTERM);
+  const auto result = run.wait();
+  EXPECT_EQ(result.code, 75) << result.error;
+  EXPECT_EQ(result.output, "saved\nsaved\n");
+  EXPECT_TRUE(run.is_all_gone());
+}
+
+TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
+  for (int i = 0; i < kill_count(8); ++i) {
+    CouplerRun run(launch_script(2, kRank, "mpi"));
+    const pid_t rank = run.wait_for_pid("pid.1");
+    ASSERT_GT(run.wait_for_pid("pid.0"), 0);
+    const pid_t shim = parent_of(rank);
+    const pid_t mpirun = parent_of(shim);
+    ASSERT_EQ(parent_of(mpirun), run.pid());
+    const pid_t victims[] = {rank, shim, mpirun, run.pid()};
+    ::kill(victims[i % 4], SIGKILL);
+    const auto result = run.wait();
+    EXPECT_NE(result.code, 0);
+    if (i % 4 == 0) {
+      EXPECT_SAYS(result.error, "coupler: rank 1 was killed by signal 9");
+      EXPECT_EQ(result.code, 128 + SIGKILL);
+    } else if (i % 4 == 1) {
+      EXPECT_SAYS(result.error, "coupler: rank 1 vanished");
+    } else if (i % 4 == 2) {
+      EXPECT_SAYS(result.error, "coupler: mpirun was killed by signal 9");
+    }
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i << "\n" << result.error;
+  }
+}
+
+TEST_F(LaunchMpiTest, LauncherKilledAtARandomMoment_LeavesNoProcess) {
+  std::mt19937 random(6);
+  for (int i = 0; i < kill_count(8); ++i) {
+    CouplerRun run(launch_script(2, kRank, "mpi"));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 400000));
+    run.signal(SIGKILL);
+    EXPECT_EQ(run.wait().code, 128 + SIGKILL);
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+  }
+}
+
+}  // namespace
+}  // namespace coupler::testing_launch
