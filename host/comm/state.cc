@@ -175,13 +175,11 @@ Error CommunicatorState::end_by(const Mark& mark) {
   // What a rank says about itself is said by the others about it.
   const int failed_rank =
       mark.failed_rank < 0 || mark.failed_rank == rank ? mark.reporter : mark.failed_rank;
-  const std::string text = mark.reporter == rank
-                               ? mark.text
-                               : fmt::format("rank {} reported: {}", mark.reporter, mark.text);
-  set_first_error(Error(code, text,
-                        {.rank = mark.reporter == rank ? mark.failed_rank : failed_rank,
-                         .subject = name,
-                         .hint = mark.reporter == rank ? hint_for(code) : std::string()}));
+  const bool own = mark.reporter == rank;
+  // The text comes with its hint.
+  set_first_error(
+      Error(code, own ? mark.text : fmt::format("rank {} reported: {}", mark.reporter, mark.text),
+            {.rank = own ? mark.failed_rank : failed_rank, .subject = name, .hint = {}}));
   return *first_error();
 }
 
@@ -192,7 +190,8 @@ bool CommunicatorState::set_first_error(const Error& first) {
     error = first;
   }
   dead.store(true, std::memory_order_release);
-  if (can_abort) functions->abort(communicator);
+  // Also without DB_CAP_ABORT: it may still free those who wait outside of the library.
+  functions->abort(communicator);
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "log/log.h"
@@ -14,6 +15,8 @@ constexpr auto kPeriod = std::chrono::milliseconds(30);
 constexpr auto kSleepAfter = std::chrono::seconds(1);
 // Longer than any healthy exchange that a stalled pair of ranks could still complete.
 constexpr auto kStall = std::chrono::milliseconds(300);
+// How long a thread may take to leave the backend and report an error itself.
+constexpr auto kLeave = std::chrono::milliseconds(150);
 constexpr int kExitPeer = 4;
 
 }  // namespace
@@ -165,15 +168,19 @@ void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
   }
 }
 
+bool Watchdog::anything_pending() const {
+  const std::lock_guard lock(state_.pending_mutex);
+  return std::any_of(state_.pending.begin(), state_.pending.end(), [&](const auto* pending) {
+    return state_.functions->test(pending->request, nullptr) == DB_IN_PROGRESS;
+  });
+}
+
 void Watchdog::free_stuck_threads() {
   if (state_.can_abort || !busy()) return;
-  // Give a thread that is only just leaving the backend the time to report the error itself.
   const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
-  std::this_thread::sleep_for(kPeriod);
-  if (!busy() || (ticket != state_.ticket.load(std::memory_order_acquire) &&
-                  state_.pending_count.load(std::memory_order_relaxed) == 0)) {
-    return;
-  }
+  std::this_thread::sleep_for(kLeave);
+  const bool inside = (ticket & 1) != 0 && ticket == state_.ticket.load(std::memory_order_acquire);
+  if (!inside && !anything_pending()) return;
   const std::optional<Error> error = state_.first_error();
   const std::string text = fmt::format(
       "coupler: error: {}\n  the backend '{}' cannot end the operation: the process ends\n",

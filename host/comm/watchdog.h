@@ -36,6 +36,7 @@ class Watchdog {
   void wake();
   void run();
   bool busy() const;
+  bool anything_pending() const;
   void check(Clock::time_point now);
   std::optional<Stuck> oldest(Clock::time_point now);
   void check_deadline(const Stuck& stuck, Clock::duration age);

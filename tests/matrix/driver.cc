@@ -1,0 +1,282 @@
+#include "driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+
+#include "launch.h"
+#include "plugin/plugin.h"
+
+namespace coupler::matrix {
+namespace {
+
+constexpr auto kLimit = std::chrono::seconds(120);
+constexpr auto kLongLimit = std::chrono::seconds(3600);
+
+// One launch: what it is given, and what came of it.
+struct Trial {
+  const DriverArguments& arguments;
+  const DistributedBackend& plugin;
+  std::string behaviour, variant;
+  std::vector<std::string> options;  // key=value
+  LaunchResult result;
+  std::vector<std::optional<std::string>> reports;  // by rank
+
+  int world() const { return arguments.world; }
+  int victim() const { return world() - 1; }
+  // A backend whose runtime ends the whole job when one rank ends.
+  bool runtime_ends_job() const { return (plugin.capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0; }
+};
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "coupler-matrix-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void perform(Trial& trial) {
+  const Folder folder;
+  const DriverArguments& arguments = trial.arguments;
+  std::vector<std::string> settings = {"backend.use=" + arguments.plugin};
+  settings.insert(settings.end(), arguments.options.begin(), arguments.options.end());
+  settings.insert(settings.end(), trial.options.begin(), trial.options.end());
+  std::vector<std::string> command = {arguments.launcher, "launch", "-n",
+                                      std::to_string(arguments.world)};
+  const auto add_settings = [&] {
+    for (const std::string& setting : settings) {
+      command.emplace_back("-o");
+      command.push_back(setting);
+    }
+  };
+  add_settings();
+  command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"--rank-of", trial.behaviour},
+           {"--variant", trial.variant},
+           {"--folder", folder.path()},
+           {"--cover", arguments.cover},
+           {"--complete", arguments.complete ? "1" : "0"}}) {
+    if (value.empty()) continue;
+    command.push_back(name);
+    command.push_back(value);
+  }
+  if (!arguments.seed.empty()) command.insert(command.end(), {"--seed", arguments.seed});
+  add_settings();
+  trial.result = launch(command, folder.path(), arguments.cover == "full" ? kLongLimit : kLimit);
+  for (int rank = 0; rank < arguments.world; ++rank) {
+    std::ifstream file(fmt::format("{}/rank-{}", folder.path(), rank));
+    std::optional<std::string> report;
+    if (file) report = std::string(std::istreambuf_iterator<char>(file), {});
+    trial.reports.push_back(report);
+  }
+}
+
+// What is wrong with the trial, "" where nothing.
+using Judge = std::function<std::string(const Trial&)>;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string expect_code(const Trial& trial, int code) {
+  if (trial.result.overdue) return "it hangs";
+  return trial.result.code == code
+             ? ""
+             : fmt::format("exit code {}, expected {}", trial.result.code, code);
+}
+
+std::string expect_success(const Trial& trial) { return expect_code(trial, 0); }
+
+// Every rank (but `except`) reported an error that starts so and has the parts; where the runtime
+// ends the job, or the backend cannot free a stuck rank, what was printed counts as well.
+std::string expect_reports(const Trial& trial, const std::string& start,
+                           const std::vector<std::string>& parts, int except = -1) {
+  const bool may_be_cut = (trial.plugin.capabilities & DB_CAP_ABORT) == 0;
+  int found = 0;
+  for (int rank = 0; rank < trial.world(); ++rank) {
+    const auto& report = trial.reports[static_cast<size_t>(rank)];
+    if (rank == except) continue;
+    if (!report) {
+      if (may_be_cut) continue;
+      return fmt::format("rank {} reported nothing", rank);
+    }
+    ++found;
+    if (report->rfind(start, 0) != 0) {
+      return fmt::format("rank {} reported '{}', expected '{}…'", rank, *report, start);
+    }
+    for (const std::string& part : parts) {
+      if (!contains(*report, part)) {
+        return fmt::format("rank {}'s report '{}' lacks '{}'", rank, *report, part);
+      }
+    }
+  }
+  if (found > 0) return "";
+  for (const std::string& part : parts) {
+    if (!contains(trial.result.output, part)) return fmt::format("the output lacks '{}'", part);
+  }
+  return "";
+}
+
+std::string judge_mismatch(const Trial& trial) {
+  const std::string wrong = expect_code(trial, 4);
+  if (!wrong.empty()) return wrong;
+  return expect_reports(trial, "mismatch rank ",
+                        {"rank 0", fmt::format("rank {}", trial.victim())});
+}
+
+std::string judge_killed(const Trial& trial) {
+  const std::string wrong = expect_code(trial, 128 + 9);
+  if (!wrong.empty()) return wrong;
+  const std::string victim = fmt::format("rank {}", trial.victim());
+  if (!contains(trial.result.output, victim)) return "the launcher does not name " + victim;
+  if (trial.runtime_ends_job()) return "";
+  return expect_reports(trial, "peer lost " + victim, {victim}, trial.victim());
+}
+
+std::string judge_absent(const Trial& trial) {
+  const std::string wrong = expect_code(trial, 4);
+  if (!wrong.empty()) return wrong;
+  const std::string victim = fmt::format("rank {}", trial.victim());
+  return expect_reports(trial, "timeout " + victim, {victim}, trial.victim());
+}
+
+struct Step {
+  std::string variant;
+  std::vector<std::string> options;
+  Judge judge = expect_success;
+};
+
+struct Behaviour {
+  std::string name;
+  std::string promise;
+  int smallest_world;
+  std::function<std::vector<Step>(const DistributedBackend&)> steps;
+};
+
+std::vector<Step> once(const DistributedBackend&) { return {Step{}}; }
+
+std::vector<Step> mismatch_steps(const DistributedBackend&) {
+  std::vector<Step> steps;
+  for (const char* variant :
+       {"count", "dtype", "reduction", "operation", "barrier", "root", "message"}) {
+    steps.push_back({variant, {"backend.timeout=20s"}, judge_mismatch});
+  }
+  return steps;
+}
+
+std::vector<Step> option_steps(const DistributedBackend& plugin) {
+  const std::string table = fmt::format("backend.{}.", plugin.name);
+  const auto expect_message = [](const std::string& part) {
+    return [part](const Trial& trial) {
+      const std::string wrong = expect_code(trial, 2);
+      if (!wrong.empty()) return wrong;
+      return contains(trial.result.output, part) ? "" : fmt::format("the output lacks '{}'", part);
+    };
+  };
+  std::vector<Step> steps = {
+      {"unknown", {table + "no_such_option=1"}, expect_message(table + "no_such_option")}};
+  uint64_t count = 0;
+  const db_option* const* known = plugin.default_options(&count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const bool text = known[i]->type == DB_OPTION_STRING;
+    steps.push_back({known[i]->key,
+                     {table + known[i]->key + (text ? "=7" : "=\"seven\"")},
+                     expect_message(table + known[i]->key)});
+  }
+  return steps;
+}
+
+const std::vector<Behaviour>& behaviours() {
+  static const std::vector<Behaviour> all = {
+      {"operations", "every operation gives the reference's result", 1, once},
+      {"rounding", "half precision sums are as exact as promised", 1, once},
+      {"overlap", "many operations at once", 1, once},
+      {"send_recv", "messages", 2, once},
+      {"split", "sub-groups", 1, once},
+      {"threads", "collectives from several threads at once", 1, once},
+      {"mismatch", "ranks that differ get an error naming both", 2, mismatch_steps},
+      {"killed", "a killed peer is named", 2,
+       [](const DistributedBackend&) {
+         return std::vector<Step>{{"", {}, judge_killed}};
+       }},
+      {"stopped", "a stopped peer is named at the deadline", 2,
+       [](const DistributedBackend&) {
+         return std::vector<Step>{{"", {"backend.timeout=1s"}, judge_absent}};
+       }},
+      {"deadline", "a deadline is kept", 2,
+       [](const DistributedBackend&) {
+         return std::vector<Step>{{"", {"backend.timeout=1s"}, judge_absent}};
+       }},
+      {"options", "wrong options are refused by name", 1, option_steps}};
+  return all;
+}
+
+bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
+                   const Behaviour& behaviour) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string wrong, note;
+  for (const Step& step : behaviour.steps(plugin)) {
+    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}};
+    perform(trial);
+    std::string text = step.judge(trial);
+    if (arguments.verbose || !text.empty()) {
+      std::printf("---- output of %s %s\n%s----\n", behaviour.name.c_str(), step.variant.c_str(),
+                  trial.result.output.c_str());
+    }
+    if (!text.empty()) {
+      wrong += fmt::format("{}{}{}: {}", wrong.empty() ? "" : "; ",
+                           step.variant.empty() ? "" : "variant ", step.variant, text);
+    }
+    if (trial.reports[0] && behaviour.steps(plugin).size() == 1) note = *trial.reports[0];
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%s %-10s world %d %6.2f s  %s\n", wrong.empty() ? "PASS" : "FAIL",
+              behaviour.name.c_str(), arguments.world, seconds,
+              wrong.empty() ? (note.empty() ? behaviour.promise : note).c_str() : wrong.c_str());
+  std::fflush(stdout);
+  return wrong.empty();
+}
+
+}  // namespace
+
+int run_driver(const DriverArguments& arguments) {
+  BackendConfig backend;
+  backend.use = arguments.plugin;
+  const Plugin plugin = Plugin::load(backend);
+  int failures = 0, run = 0;
+  for (const Behaviour& behaviour : behaviours()) {
+    const bool wanted = arguments.behaviours.empty() ||
+                        std::find(arguments.behaviours.begin(), arguments.behaviours.end(),
+                                  behaviour.name) != arguments.behaviours.end();
+    if (!wanted || arguments.world < behaviour.smallest_world) continue;
+    ++run;
+    failures += run_behaviour(arguments, plugin.table(), behaviour) ? 0 : 1;
+  }
+  std::printf("%s %s, world %d: %d of %d behaviours\n", failures == 0 ? "PASS" : "FAIL",
+              plugin.table().name, arguments.world, run - failures, run);
+  return failures == 0 && run > 0 ? 0 : 1;
+}
+
+}  // namespace coupler::matrix

@@ -1,0 +1,77 @@
+// coupler_matrix: whether a backend behaves as the interface says. Written once, for every backend:
+//   coupler_matrix --plugin NAME_OR_PATH [--world N] [--behaviour B]... [--option key=value]...
+//                  [--launcher coupler] [--cover main|pairs|full] [--seed S] [--complete] [-v]
+// It starts itself again as the ranks, through `coupler launch`.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "driver.h"
+#include "rank.h"
+
+namespace coupler::matrix {
+namespace {
+
+DriverArguments parse(int argc, char** argv) {
+  DriverArguments arguments;
+  arguments.launcher =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "coupler";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 == argc) throw Error(ErrorCode::kUsage, fmt::format("{} needs a value", name), {});
+      return argv[++i];
+    };
+    if (name == "--plugin") {
+      arguments.plugin = value();
+    } else if (name == "--world") {
+      arguments.world = std::stoi(value());
+    } else if (name == "--behaviour") {
+      arguments.behaviours.push_back(value());
+    } else if (name == "--option") {
+      arguments.options.push_back(value());
+    } else if (name == "--launcher") {
+      arguments.launcher = value();
+    } else if (name == "--cover") {
+      arguments.cover = value();
+    } else if (name == "--seed") {
+      arguments.seed = value();
+    } else if (name == "--complete") {
+      arguments.complete = true;
+    } else if (name == "-v") {
+      arguments.verbose = true;
+    } else {
+      throw Error(
+          ErrorCode::kUsage, fmt::format("unknown argument {}", name),
+          {.subject = std::string(name), .hint = "the options are in tests/matrix/main.cc"});
+    }
+  }
+  if (arguments.plugin.empty()) {
+    throw Error(ErrorCode::kUsage, "--plugin is missing",
+                {.subject = "--plugin", .hint = "name a backend or the path of one"});
+  }
+  return arguments;
+}
+
+bool is_rank(int argc, char** argv) { return argc > 1 && std::strcmp(argv[1], "--rank-of") == 0; }
+
+}  // namespace
+}  // namespace coupler::matrix
+
+int main(int argc, char** argv) {
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  try {
+    if (matrix::is_rank(argc, argv)) return matrix::run_rank(argc, argv);
+    return matrix::run_driver(matrix::parse(argc, argv));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "coupler: error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "coupler_matrix: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,103 @@
+#include "rank.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+
+namespace coupler::matrix {
+namespace {
+
+const std::map<std::string, int (*)(Rank&)> kBehaviours = {
+    {"operations", operations}, {"rounding", rounding}, {"overlap", overlap},
+    {"send_recv", send_recv},   {"split", split},       {"threads", threads},
+    {"mismatch", mismatch},     {"killed", killed},     {"stopped", stopped},
+    {"deadline", deadline},     {"options", options}};
+
+RankArguments parse(int argc, char** argv) {
+  RankArguments arguments;
+  arguments.request = take_config_arguments(argc, argv);
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--rank-of") {
+      arguments.behaviour = value;
+    } else if (name == "--variant") {
+      arguments.variant = value;
+    } else if (name == "--folder") {
+      arguments.folder = value;
+    } else if (name == "--cover") {
+      arguments.cover = value == "full"    ? Cover::kFull
+                        : value == "pairs" ? Cover::kPairs
+                                           : Cover::kMain;
+    } else if (name == "--seed") {
+      arguments.seed = std::stoull(value);
+    } else if (name == "--complete") {
+      arguments.complete = value == "1";
+    } else {
+      throw Error(ErrorCode::kUsage, "unknown argument " + name, {});
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+void fail(const std::string& text) { throw std::runtime_error(text); }
+void check(bool condition, const std::string& text) {
+  if (!condition) fail(text);
+}
+
+Rank::Rank(RankArguments arguments)
+    : arguments_(std::move(arguments)),
+      config_(load_config(arguments_.request)),
+      process_(detect_process()),
+      plugin_(Plugin::load(config_.backend)) {
+  if (process_.world > 1) store_ = join_store(process_, config_.backend.timeout);
+}
+
+std::shared_ptr<Communicator> Rank::connect(const std::string& name) {
+  return Communicator::create({.plugin = plugin_,
+                               .process = process_,
+                               .store = store_,
+                               .backend = &config_.backend,
+                               .name = name});
+}
+
+void Rank::report(const std::string& text) const {
+  const std::string path = fmt::format("{}/rank-{}", arguments_.folder, rank());
+  std::ofstream(path + ".new") << text;
+  if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
+    fail(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  }
+}
+
+int Rank::report_error(const std::function<void()>& function) const {
+  // The launcher stops the others soon after the first has failed: they shall still have the time
+  // to say what they saw.
+  ::signal(SIGTERM, SIG_IGN);
+  try {
+    function();
+  } catch (const Error& error) {
+    report(
+        fmt::format("{} rank {}: {}", to_string(error.code()), error.detail().rank, error.what()));
+    return error.exit_code();
+  }
+  report("no error");
+  return 1;
+}
+
+int run_rank(int argc, char** argv) {
+  const RankArguments arguments = parse(argc, argv);
+  const auto found = kBehaviours.find(arguments.behaviour);
+  if (found == kBehaviours.end()) {
+    throw Error(ErrorCode::kUsage, "no behaviour is called " + arguments.behaviour, {});
+  }
+  Rank rank(arguments);
+  return found->second(rank);
+}
+
+}  // namespace coupler::matrix

@@ -1,0 +1,37 @@
+// Small operations that several behaviours use. Pure functions.
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <vector>
+
+namespace coupler::matrix {
+
+inline db_op all_reduce(std::vector<float>& values) {
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.send = op.recv = values.data();
+  op.count = values.size();
+  return op;
+}
+
+inline db_op barrier() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  return op;
+}
+
+inline db_op message(db_kind kind, int peer, int tag, std::vector<float>& values) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = DB_F32;
+  op.root_or_peer = peer;
+  op.tag = tag;
+  op.send = op.recv = values.data();
+  op.count = values.size();
+  return op;
+}
+
+}  // namespace coupler::matrix
