@@ -22,7 +22,7 @@ namespace coupler {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kDeadline(20);
+constexpr std::chrono::seconds kDeadline(10);
 
 // Everything a report holds, fields separated by zero bytes, in one order for both directions.
 std::string pack(const PluginReport& report) {
@@ -163,8 +163,8 @@ PluginReport run_in_child(const std::string& name, const std::string& path,
   const pid_t child = fork();
   if (child < 0) return examine();
   if (child == 0) {
-    // The parent dying meanwhile must not leave this behind.
-    alarm(static_cast<unsigned>(kDeadline.count()));
+    // The parent kills this at the deadline; should it die before, this must not stay behind.
+    alarm(2 * static_cast<unsigned>(kDeadline.count()));
     if (getppid() != parent) _exit(1);
     dup2(errors.write_end, STDERR_FILENO);
     write_all(answer.write_end, pack(examine()));

@@ -1,0 +1,42 @@
+"""What docs/write-a-plugin.md shows is what the example and the host have: every C excerpt stands in
+examples/plugin_in_c ("..." leaves lines out), and every quoted message in host/plugin."""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+page = (root / "docs/write-a-plugin.md").read_text()
+
+
+def squeeze(text):
+    return re.sub(r"\s+", "", text)
+
+
+def sources(folder, *patterns):
+    return squeeze("".join(path.read_text() for pattern in patterns
+                           for path in sorted((root / folder).rglob(pattern))))
+
+
+missing = []
+example = sources("examples/plugin_in_c", "*.c", "*.h")
+excerpts = re.findall(r"```c\n(.*?)```", page, re.S)
+for excerpt in excerpts:
+    for part in re.split(r"^\s*\.\.\.\s*$", excerpt, flags=re.M):
+        if squeeze(part) not in example:
+            missing.append(f"not in examples/plugin_in_c:\n{part}")
+
+# Source texts are split into literals and placeholders; compare without both.
+host = re.sub(r'""|\{[:.\w]*\}', "", sources("host/plugin", "*.cc"))
+messages = [message for row in re.findall(r"^\| (`.*?) \|", page, re.M)
+            for message in re.findall(r"`([^`]+)`", row)]
+messages = [message for message in messages if not message.startswith("DB_")]
+for message in messages:
+    for part in re.split("…|coupler_distributed_backend_v1", message):
+        if squeeze(part).strip(":") not in host:
+            missing.append(f"no such message in host/plugin: '{part.strip()}' of '{message}'")
+
+print(f"{len(excerpts)} excerpts, {len(messages)} messages")
+if not excerpts or not messages:
+    missing.append("nothing was found to compare: mend this test")
+print("\n".join(missing))
+sys.exit(bool(missing))
