@@ -2,13 +2,28 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <tuple>
 
 namespace coupler {
+
+// toml++ asserts where some broken texts lead it, and assumes the same in release builds, which is
+// undefined behaviour. Here its assertions always hold: they throw.
+struct TomlAssertionFailed {};
+[[noreturn]] static void fail_toml_assertion() { throw TomlAssertionFailed(); }
+
+}  // namespace coupler
+
+#undef NDEBUG
+#define TOML_ASSERT(condition) \
+  (static_cast<bool>(condition) ? static_cast<void>(0) : ::coupler::fail_toml_assertion())
+#include <toml++/toml.h>
+
+namespace coupler {
 namespace {
+
+constexpr const char* kSyntaxHint = "https://toml.io shows the syntax";
 
 TextPosition to_position(const toml::source_region& region) {
   return {region.begin.line, region.begin.column};
@@ -64,6 +79,31 @@ void flatten(const toml::table& table, const std::string& prefix, std::vector<To
               {.subject = std::string(name), .hint = hint});
 }
 
+bool fails_assertion(std::string_view text) {
+  try {
+    static_cast<void>(toml::parse(text));
+  } catch (const toml::parse_error&) {
+    return false;
+  } catch (const TomlAssertionFailed&) {
+    return true;
+  }
+  return false;
+}
+
+// The line at which parsing ends in a failed assertion: the parser goes from front to end, so all
+// texts that hold that line fail, and shorter ones do not.
+size_t line_of_failed_assertion(std::string_view text) {
+  std::vector<size_t> ends;  // of lines
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '\n') ends.push_back(at + 1);
+  }
+  ends.push_back(text.size());
+  const auto fails = [&](size_t end) { return fails_assertion(text.substr(0, end)); };
+  const auto line =
+      std::partition_point(ends.begin(), ends.end(), [&](size_t end) { return !fails(end); });
+  return std::min(static_cast<size_t>(line - ends.begin()) + 1, ends.size());
+}
+
 }  // namespace
 
 std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
@@ -80,7 +120,10 @@ std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
     flatten(toml::parse(text, name), "", entries);
   } catch (const toml::parse_error& error) {
     fail(name, to_position(error.source()), fmt::format("no valid TOML: {}", error.description()),
-         "https://toml.io shows the syntax");
+         kSyntaxHint);
+  } catch (const TomlAssertionFailed&) {
+    fail(name, {line_of_failed_assertion(text), 1}, "no valid TOML: this line cannot be understood",
+         kSyntaxHint);
   }
   std::stable_sort(entries.begin(), entries.end(), [](const TomlEntry& a, const TomlEntry& b) {
     return std::tie(a.key_position.line, a.key_position.column) <
@@ -108,6 +151,8 @@ std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std:
     return entries;
   } catch (const toml::parse_error&) {
     return std::nullopt;  // the caller takes the text as it is
+  } catch (const TomlAssertionFailed&) {
+    return std::nullopt;
   }
 }
 

@@ -52,6 +52,15 @@ TEST(FindDeepNesting, JustWithinTheLimit_Passes) {
   EXPECT_TRUE(find_deep_nesting("x = " + repeat("[", 65) + repeat("]", 65)).has_value());
 }
 
+TEST(HostileFile, BrokenTableHeaders_AreErrorsThatNameTheLine) {
+  for (const std::string header : {"[]", "[=]", "[.a]", "[a.]", "[a..b]", "[[]]", "[[=]]", "[a",
+                                   "[[a]", "[ # ]", "[\"\"\"a\"\"\"]", "[,]", "[@]"}) {
+    const std::string message = message_of({.file = "\n" + header + "\nx = 1\n"});
+    EXPECT_EQ(message.substr(0, 13), "train.toml:2:") << header << ": " << message;
+    EXPECT_NE(message.find("no valid TOML"), std::string::npos) << header << ": " << message;
+  }
+}
+
 // Whatever the bytes are, reading ends in entries or in an Error.
 void read_any(const std::string& text) {
   try {
