@@ -1,0 +1,73 @@
+#include "plugin/transport.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <variant>
+
+#include "plugin/plugin.h"
+#include "plugin/trial.h"
+
+namespace coupler {
+namespace {
+
+// The plugin's report; an Error where it cannot be used.
+PluginReport usable(const std::string& use, const BackendConfig& backend) {
+  PluginReport report = try_plugin(use, backend);
+  if (report.usable) return report;
+  // A plugin that was loaded says itself why it cannot work here; else the message names the file.
+  const bool loaded = !report.abi.empty();
+  throw Error(
+      ErrorCode::kPlugin,
+      loaded ? fmt::format("backend \"{}\" ({}) cannot be used here: {}", report.name, report.path,
+                           report.reason)
+             : report.reason,
+      {-1, report.path, loaded ? "`coupler plugins` shows what can be used on this machine" : ""});
+}
+
+// The base option of a wrapper's table, "auto" where it is not set. A base of another type is left
+// to the check of all options when the communicator is made.
+std::string base_of(const std::string& wrapper, const BackendConfig& backend) {
+  const auto table = backend.options.find(wrapper);
+  if (table == backend.options.end()) return "auto";
+  for (const PluginOption& option : table->second) {
+    const auto* text = std::get_if<std::string>(&option.value);
+    if (option.key == "base" && text != nullptr && !text->empty()) return *text;
+  }
+  return "auto";
+}
+
+}  // namespace
+
+TransportPlan plan_transport(const BackendConfig& backend, bool inside_mpi_launch) {
+  TransportPlan plan;
+  plan.use = backend.use;
+  if (plan.use == "auto") {
+    plan.use = resolve_auto(backend, inside_mpi_launch);
+    plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
+  }
+  plan.transport = plan.use;
+  PluginReport report = usable(plan.use, backend);
+  if (report.needs_base) {
+    const std::string wrapper = report.name;
+    plan.transport = base_of(wrapper, backend);
+    if (plan.transport == "auto") {
+      plan.transport = resolve_auto(backend, inside_mpi_launch);
+      plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
+    }
+    BackendConfig below = backend;
+    below.sha256.clear();  // the pin is the wrapper's
+    report = usable(plan.transport, below);
+    if (report.needs_base) {
+      throw Error(ErrorCode::kConfig,
+                  fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
+                              "transport",
+                              wrapper, plan.transport),
+                  {-1, fmt::format("backend.{}.base", wrapper), "name gloo_cpu, mpi or nccl"});
+    }
+  }
+  plan.needs_mpi_launch = report.needs_mpi_launch;
+  return plan;
+}
+
+}  // namespace coupler

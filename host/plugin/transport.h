@@ -1,0 +1,23 @@
+// What a job runs over, decided once, before its processes exist. [any-thread].
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace coupler {
+
+struct TransportPlan {
+  std::string use;                     // backend.use with "auto" resolved
+  std::string transport;               // what moves the bytes: use, or the base of a wrapper
+  bool needs_mpi_launch = false;       // the transport's processes must be started by mpirun
+  std::vector<std::string> overrides;  // "key=value" as of -o, of whatever was resolved here
+};
+
+// Loads and probes the backend, and its base where it needs one, in child processes. Throws
+// Error(kPlugin) with the reason where either is unusable, Error(kConfig) where the base is not a
+// transport. inside_mpi_launch: the processes were or will be started by mpirun.
+TransportPlan plan_transport(const BackendConfig& backend, bool inside_mpi_launch);
+
+}  // namespace coupler

@@ -1,0 +1,74 @@
+#include "plugin/transport.h"
+
+#include "folder.h"
+
+namespace coupler::test {
+namespace {
+
+class PluginTransport : public testing::Test {
+ protected:
+  PluginTransport() {
+    for (const char* name : {"mpi", "gloo_cpu", "wrapper"}) folder_.add(name);
+    folder_.add("nccl_unusable", "nccl");
+    backend_.plugin_path = {folder_.path()};
+  }
+  void set_base(const std::string& base) { backend_.options["wrapper"] = {{"base", base, {}}}; }
+
+  Folder folder_;
+  BackendConfig backend_;
+};
+
+TEST_F(PluginTransport, Transport_IsItself) {
+  backend_.use = "gloo_cpu";
+  const TransportPlan plan = plan_transport(backend_, false);
+  EXPECT_EQ(plan.use, "gloo_cpu");
+  EXPECT_EQ(plan.transport, "gloo_cpu");
+  EXPECT_FALSE(plan.needs_mpi_launch);
+  EXPECT_TRUE(plan.overrides.empty());
+}
+
+TEST_F(PluginTransport, Auto_IsPassedOnAsAnOverride) {
+  const TransportPlan plan = plan_transport(backend_, true);
+  EXPECT_EQ(plan.transport, "mpi");
+  EXPECT_TRUE(plan.needs_mpi_launch);
+  EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.use=\"mpi\""});
+}
+
+TEST_F(PluginTransport, WrapperByPath_HasItsBasesNeeds) {
+  backend_.use = folder_.path(Folder::file_name("wrapper"));
+  set_base("mpi");
+  const TransportPlan plan = plan_transport(backend_, false);
+  EXPECT_EQ(plan.use, backend_.use);
+  EXPECT_EQ(plan.transport, "mpi");
+  EXPECT_TRUE(plan.needs_mpi_launch);
+  EXPECT_TRUE(plan.overrides.empty());
+  set_base(folder_.path(Folder::file_name("gloo_cpu")));
+  EXPECT_FALSE(plan_transport(backend_, false).needs_mpi_launch);
+}
+
+TEST_F(PluginTransport, WrapperWithoutBase_GetsWhatAutoPicks) {
+  backend_.use = "wrapper";
+  const TransportPlan plan = plan_transport(backend_, true);
+  EXPECT_EQ(plan.transport, "mpi");
+  EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.wrapper.base=\"mpi\""});
+}
+
+TEST_F(PluginTransport, BaseThatNeedsABase_IsRefused) {
+  backend_.use = "wrapper";
+  set_base("wrapper");
+  const std::string message =
+      message_of(ErrorCode::kConfig, [&] { plan_transport(backend_, false); });
+  expect_text(message, "backend.wrapper.base = \"wrapper\" needs a base itself");
+}
+
+TEST_F(PluginTransport, UnusableBackend_IsAnErrorWithItsReason) {
+  backend_.use = "nccl";
+  expect_text(message_of(ErrorCode::kPlugin, [&] { plan_transport(backend_, false); }),
+              "cannot be used here: no CUDA device answers");
+  backend_.use = "absent";
+  expect_text(message_of(ErrorCode::kPlugin, [&] { plan_transport(backend_, false); }),
+              "backend \"absent\" was not found");
+}
+
+}  // namespace
+}  // namespace coupler::test
