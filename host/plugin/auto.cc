@@ -38,7 +38,7 @@ bool on_path(std::string_view program) {
 std::string rejection(const std::string& name, const BackendConfig& backend,
                       bool inside_mpi_launch) {
   if (!is_found(name, backend)) return "no such plugin was found";
-  if (name == "mpi" && !inside_mpi_launch && !on_path("mpirun")) {
+  if (name == "mpi" && !inside_mpi_launch && !on_path("mpirun.openmpi") && !on_path("mpirun")) {
     return "mpirun is not installed (Debian: openmpi-bin), and this is no MPI launch";
   }
   const PluginReport report = try_plugin(name, backend);

@@ -14,7 +14,8 @@ namespace {
 // The plugin's report; an Error where it cannot be used.
 PluginReport usable(const std::string& use, const BackendConfig& backend) {
   PluginReport report = try_plugin(use, backend);
-  if (report.usable) return report;
+  // What needs mpirun can only judge inside it; whether mpirun is there is the launcher's question.
+  if (report.usable || report.needs_mpi_launch) return report;
   // A plugin that was loaded says itself why it cannot work here; else the message names the file.
   const bool loaded = !report.abi.empty();
   throw Error(
