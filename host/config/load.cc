@@ -149,8 +149,8 @@ void apply_code(Config& config, const ConfigRequest& request) {
   }
 }
 
-// What `coupler launch` passes on to its ranks: its own --config and -o. They are part of the command
-// line, before the program's own arguments, which may override them.
+// What `coupler launch` passes on to its ranks: its own --config and -o. They are part of the
+// command line, before the program's own arguments, which may override them.
 constexpr std::string_view kLauncherFile = "COUPLER_CONFIG_FILE";
 constexpr std::string_view kLauncherOverrides = "COUPLER_OVERRIDES";  // one a line
 
@@ -168,8 +168,8 @@ std::optional<std::string> find_in_environment(const ConfigRequest& request,
 }
 
 void apply_file(Config& config, const ConfigRequest& request) {
-  const auto file = read_config_file(request.file ? request.file
-                                                  : find_in_environment(request, kLauncherFile));
+  const auto file =
+      read_config_file(request.file ? request.file : find_in_environment(request, kLauncherFile));
   if (!file) return;
   config.file = file->name;
   for (const TomlEntry& entry : read_toml(file->text, file->name)) {
