@@ -9,10 +9,21 @@
 namespace coupler::cli {
 
 bool may_be_secret(std::string_view name) {
-  // PRECONDITION_TRANSPORTS is the key that Open MPI's ranks know each other by.
-  constexpr std::array<std::string_view, 12> kWords = {
-      "SECRET", "TOKEN",  "PASS",  "KEY",   "CREDENTIAL", "AUTH",
-      "JWT",    "COOKIE", "NONCE", "LOGIN", "CERT",       "PRECONDITION_TRANSPORTS"};
+  // PRECONDITION_TRANSPORTS is the key that Open MPI's ranks know each other by; COUPLER_OVERRIDES
+  // holds whole -o arguments, options of backends among them.
+  constexpr std::array<std::string_view, 13> kWords = {"SECRET",
+                                                       "TOKEN",
+                                                       "PASS",
+                                                       "KEY",
+                                                       "CREDENTIAL",
+                                                       "AUTH",
+                                                       "JWT",
+                                                       "COOKIE",
+                                                       "NONCE",
+                                                       "LOGIN",
+                                                       "CERT",
+                                                       "OVERRIDES",
+                                                       "PRECONDITION_TRANSPORTS"};
   std::string upper(name);
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return std::any_of(kWords.begin(), kWords.end(),
