@@ -4,11 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
 
 namespace db {
 namespace {

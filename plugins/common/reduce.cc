@@ -9,8 +9,7 @@ namespace {
 
 const ReduceTable& table() {
 #if defined(__x86_64__)
-  static const bool wide =
-      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  static const bool wide = __builtin_cpu_supports("avx2") != 0;
   if (wide) return kReduceAvx2;
 #endif
   return kReducePlain;

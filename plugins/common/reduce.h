@@ -1,6 +1,6 @@
 // Element-wise arithmetic for every data type and reduction of the ABI. f16 and bf16 are combined
 // in f32 and rounded to nearest-even; integers wrap around; bool is 0 or 1. Pure functions on the
-// caller's memory; [any-thread]. On x86-64 the wide versions (AVX2, F16C) are chosen at run time;
+// caller's memory; [any-thread]. On x86-64 the wide versions (AVX2) are chosen at run time;
 // they give the same bits as the others.
 #pragma once
 

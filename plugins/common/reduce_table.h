@@ -19,7 +19,7 @@ struct ReduceTable {
 
 extern const ReduceTable kReducePlain;
 #if defined(__x86_64__)
-extern const ReduceTable kReduceAvx2;  // needs AVX2 and F16C
+extern const ReduceTable kReduceAvx2;  // needs AVX2
 #endif
 
 }  // namespace db

@@ -123,7 +123,7 @@ SerialQueue::Request* SerialQueue::take_request() {
 
 void SerialQueue::enqueue(Request* request) {
   request->status.store(DB_IN_PROGRESS, std::memory_order_relaxed);
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   if (!worker_.joinable()) start_worker();
   request->references = 2;
   request->queued = true;
@@ -135,7 +135,10 @@ void SerialQueue::enqueue(Request* request) {
     fail_locked(failure_);
     return;
   }
-  if (worker_idle_) work_.notify_one();
+  if (!worker_idle_) return;
+  worker_idle_ = false;  // one wake-up is enough
+  lock.unlock();         // and it should not find the lock taken
+  work_.notify_one();
 }
 
 // Signals are the program's: they go to its own threads.
@@ -167,7 +170,10 @@ void SerialQueue::end_turn() {
   busy_ = false;
   if (failed()) cancel_started();
   if (waiters_ > 0) changed_.notify_all();
-  if (worker_idle_ && (head_ != nullptr || started_ != nullptr)) work_.notify_one();
+  if (worker_idle_ && (head_ != nullptr || started_ != nullptr)) {
+    worker_idle_ = false;
+    work_.notify_one();
+  }
 }
 
 // Starts what is queued, in order, up to and including until (NULL: everything). Has the turn.

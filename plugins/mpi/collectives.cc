@@ -54,8 +54,8 @@ int Collectives::run(const Op& op) {
       return reduce(op);
     case DB_ALL_GATHER:
       return all_gather(op);
-    case DB_ALL_GATHER_V:
-      return all_gather_v(op);
+    case DB_ALL_GATHER_V:  // validated: recv_counts is there
+      return op.recv_counts != nullptr ? all_gather_v(op) : MPI_ERR_ARG;
     case DB_REDUCE_SCATTER:
     case DB_REDUCE_SCATTER_V:
       return reduce_scatter(op);

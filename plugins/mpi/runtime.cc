@@ -83,7 +83,7 @@ std::string find_mpirun() {
   const char* const path = getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + "/mpirun";
+    std::string candidate = (folder.empty() ? "." : folder) + "/mpirun";
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return "";

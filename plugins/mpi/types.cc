@@ -7,6 +7,8 @@ namespace db::mpi {
 namespace {
 
 MPI_Op half_operations[2][DB_MAX] = {};  // f16 and bf16; by db_reduce - 1
+// i8, u8, i16 and u16, where Open MPI 4.1's vector code saturates instead of wrapping around.
+MPI_Op narrow_sums[4] = {};
 
 template <db_dtype kType, db_reduce kReduce>
 void combine(void* in, void* inout, int* count, MPI_Datatype*) {
@@ -20,6 +22,15 @@ int make(MPI_Op* operations) {
                                           combine<kType, DB_MIN>, combine<kType, DB_MAX>};
   for (int i = 0; i < DB_MAX; ++i)
     if (const int code = MPI_Op_create(functions[i], 1, &operations[i]); code != MPI_SUCCESS)
+      return code;
+  return MPI_SUCCESS;
+}
+
+int make_narrow_sums() {
+  MPI_User_function* const functions[] = {combine<DB_I8, DB_SUM>, combine<DB_U8, DB_SUM>,
+                                          combine<DB_I16, DB_SUM>, combine<DB_U16, DB_SUM>};
+  for (int i = 0; i < 4; ++i)
+    if (const int code = MPI_Op_create(functions[i], 1, &narrow_sums[i]); code != MPI_SUCCESS)
       return code;
   return MPI_SUCCESS;
 }
@@ -54,14 +65,16 @@ MPI_Datatype datatype(db_dtype dtype) {
 }
 
 int make_reductions() {
-  const int code = make<DB_F16>(half_operations[0]);
-  return code == MPI_SUCCESS ? make<DB_BF16>(half_operations[1]) : code;
+  int code = make<DB_F16>(half_operations[0]);
+  if (code == MPI_SUCCESS) code = make<DB_BF16>(half_operations[1]);
+  return code == MPI_SUCCESS ? make_narrow_sums() : code;
 }
 
 MPI_Op reduction(db_dtype dtype, db_reduce reduce) {
   if (reduce == DB_AVG || reduce == DB_PREMUL_SUM) reduce = DB_SUM;
   if (dtype == DB_F16) return half_operations[0][reduce - 1];
   if (dtype == DB_BF16) return half_operations[1][reduce - 1];
+  if (reduce == DB_SUM && dtype >= DB_I8 && dtype <= DB_U16) return narrow_sums[dtype - DB_I8];
   const bool boolean = dtype == DB_BOOL;
   switch (reduce) {
     case DB_SUM:

@@ -151,7 +151,7 @@ std::vector<char> random_values(db_dtype dtype, size_t count, std::mt19937* rand
 std::vector<const ReduceTable*> tables() {
   std::vector<const ReduceTable*> all = {&kReducePlain};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) all.push_back(&kReduceAvx2);
+  if (__builtin_cpu_supports("avx2")) all.push_back(&kReduceAvx2);
 #endif
   return all;
 }
