@@ -1,5 +1,6 @@
 #include "collectives.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/reduce.h"
@@ -17,9 +18,10 @@ void copy(void* to, const void* from, uint64_t bytes) {
 
 Collectives::Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits)
     : rank_(rank), size_(size), lanes_(lanes), limits_(limits) {
-  const auto peers = static_cast<size_t>(size - 1);
-  outgoing_.reserve(peers);
-  incoming_.reserve(peers);
+  for (Round& round : rounds_) {  // messages must stay where they are: never more than this
+    round.outgoing.reserve(static_cast<size_t>(size - 1));
+    round.incoming.reserve(static_cast<size_t>(size - 1));
+  }
   parts_.resize(static_cast<size_t>(size));
 }
 
@@ -28,6 +30,7 @@ Failure Collectives::run(const Op& op) {
   combine_ = op.reduce != 0 ? reduce_function(op.dtype, op.reduce) : nullptr;
   header_ = make_header(op, size_);
   header_.sequence = ++sequence_;
+  last_combined_ = nullptr;
   Failure failure = dispatch();
   if (scratch_size_ > kKeptScratch) {
     scratch_.reset();
@@ -68,29 +71,89 @@ Failure Collectives::dispatch() {
 
 Failure Collectives::all_reduce() {
   const uint64_t bytes = op_->count * op_->element;
+  if (size_ == 2 && limits_.pair_exchanges) return exchange_pair();
   if (size_ > 1 && is_small(bytes)) return exchange_all();
   const uint8_t* own = contribution(recv(), op_->count);
   if (size_ == 1) {
     copy(recv(), own, bytes);
     return {};
   }
-  even_parts(op_->count);
-  const Part mine = part(rank_);
-  begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    const int32_t peer = peer_at(step);
-    send(peer, own + part(peer).offset, part(peer).size);
+  return reduce_and_spread(own);
+}
+
+// Large all_reduce, in slices: while the combined parts of one slice are spread, the next one is
+// being combined. Slots 0 and 1 combine, 2 and 3 spread.
+Failure Collectives::reduce_and_spread(const uint8_t* own) {
+  const uint64_t slice = limits_.slice_bytes / op_->element;
+  const uint64_t slices = std::max<uint64_t>((op_->count + slice - 1) / slice, 1);
+  const auto at = [&](uint64_t i) { return i * slice * op_->element; };
+  const auto divide_up = [&](uint64_t i) { even_parts(std::min(slice, op_->count - i * slice)); };
+  const auto combine = [&](uint64_t i) {
+    divide_up(i);
+    header_.round = static_cast<uint32_t>(2 * i);
+    begin(i % 2);
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, own + at(i) + part(peer).offset, part(peer).size);
+    }
+    const uint64_t mine = at(i) + part(rank_).offset;
+    receive_combined(own + mine, recv() + mine, part(rank_).size);
+  };
+  const auto spread = [&](uint64_t i) {
+    divide_up(i);
+    header_.round = static_cast<uint32_t>(2 * i + 1);
+    begin(2 + i % 2);
+    uint8_t* const to = recv() + at(i);
+    finish_average(to + part(rank_).offset, part(rank_).size);
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, to + part(rank_).offset, part(rank_).size);
+      receive(peer, to + part(peer).offset, part(peer).size);
+    }
+  };
+  combine(0);
+  for (uint64_t i = 0; i < slices; ++i) {
+    if (i + 1 < slices) {
+      if (i > 0) {
+        if (Failure failure = finish(2 + (i + 1) % 2); !failure.ok()) return failure;
+      }
+      combine(i + 1);
+    }
+    if (Failure failure = finish(i % 2); !failure.ok()) return failure;
+    spread(i);
   }
-  receive_combined(own + mine.offset, recv() + mine.offset, mine.size);
-  if (Failure failure = finish(); !failure.ok()) return failure;
-  finish_average(recv() + mine.offset, mine.size);
-  begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    const int32_t peer = peer_at(step);
-    send(peer, recv() + mine.offset, mine.size);
-    receive(peer, recv() + part(peer).offset, part(peer).size);
+  if (slices > 1) {
+    if (Failure failure = finish(2 + slices % 2); !failure.ok()) return failure;
   }
-  return finish();
+  return finish(2 + (slices + 1) % 2);
+}
+
+// Two ranks. While one slice is combined the next one is under way.
+Failure Collectives::exchange_pair() {
+  const int32_t peer = 1 - rank_;
+  const uint8_t* const own = contribution(recv(), op_->count);
+  const uint64_t bytes = op_->count * op_->element;
+  const uint64_t slices =
+      std::max<uint64_t>((bytes + limits_.pair_slice_bytes - 1) / limits_.pair_slice_bytes, 1);
+  const auto at = [&](uint64_t i) { return i * limits_.pair_slice_bytes; };
+  const auto length = [&](uint64_t i) { return std::min(limits_.pair_slice_bytes, bytes - at(i)); };
+  uint8_t* const room = scratch(slices > 1 ? 2 * limits_.pair_slice_bytes : bytes);
+  const auto slot = [&](uint64_t i) { return room + i % 2 * limits_.pair_slice_bytes; };
+  const auto start = [&](uint64_t i) {
+    header_.round = static_cast<uint32_t>(i);
+    begin(i % 2);
+    send(peer, own + at(i), length(i));
+    receive(peer, slot(i), length(i));
+  };
+  start(0);
+  for (uint64_t i = 0; i < slices; ++i) {
+    if (i + 1 < slices) start(i + 1);
+    if (Failure failure = finish(i % 2); !failure.ok()) return failure;
+    // Sent as well as received, so that recv may be what was sent.
+    combine_(recv() + at(i), own + at(i), slot(i), length(i) / op_->element);
+    finish_average(recv() + at(i), length(i));
+  }
+  return {};
 }
 
 // Small all_reduce: what comes is kept apart until everything is sent and here.
@@ -322,52 +385,60 @@ Failure Collectives::barrier() {
 
 // ---- Rounds and parts --------------------------------------------------------------------------
 
-void Collectives::begin() {
-  outgoing_.clear();
-  incoming_.clear();
-  group_.pending = 0;
+void Collectives::begin(uint32_t slot) {
+  round_ = &rounds_[slot];
+  round_->outgoing.clear();
+  round_->incoming.clear();
+  round_->group.pending = 0;
 }
 
 void Collectives::send(int32_t peer, const void* data, uint64_t bytes) {
-  Outgoing& message = outgoing_.emplace_back();  // never more than reserved: they stay in place
+  Outgoing& message = round_->outgoing.emplace_back();
   message.header = header_;
   message.header.bytes = bytes;
   message.data = static_cast<const uint8_t*>(data);
-  message.group = &group_;
+  message.group = &round_->group;
   lanes_->send(peer, &message);
 }
 
 void Collectives::receive(int32_t peer, void* data, uint64_t bytes) {
-  Incoming& message = incoming_.emplace_back();
+  Incoming& message = round_->incoming.emplace_back();
   message.expected = header_;
   message.expected.bytes = bytes;
   message.data = static_cast<uint8_t*>(data);
-  message.group = &group_;
+  message.group = &round_->group;
   lanes_->receive(peer, &message);
 }
 
 void Collectives::receive_combined(const void* own, void* data, uint64_t bytes) {
-  const Incoming* before = nullptr;
   for (int32_t step = 1; step < size_; ++step) {
-    Incoming& message = incoming_.emplace_back();
+    Incoming& message = round_->incoming.emplace_back();
     message.expected = header_;
     message.expected.bytes = bytes;
     message.data = static_cast<uint8_t*>(data);
     message.combine = {combine_, static_cast<const uint8_t*>(step == 1 ? own : data), op_->element};
-    message.group = &group_;
-    message.after = before;
-    before = &message;
+    message.group = &round_->group;
+    message.after = last_combined_;
+    last_combined_ = &message;
     lanes_->receive(peer_at(step), &message);
   }
 }
 
-Failure Collectives::finish() {
-  if (group_.pending > 0) {
+Failure Collectives::finish(uint32_t slot) {
+  Round& round = rounds_[slot];
+  if (round.group.pending > 0) {
     const int64_t spin = op_->blocking ? limits_.spin_ns : 0;
-    if (Failure failure = lanes_->wait(group_, op_->deadline_ns, spin); !failure.ok()) {
+    if (Failure failure = lanes_->wait(round.group, op_->deadline_ns, spin); !failure.ok()) {
+      if (!round.incoming.empty()) header_.round = round.incoming.front().expected.round;
       return failure;
     }
   }
+  // Its messages will be used again: nobody may wait for their completion then.
+  for (Round& other : rounds_)
+    for (Incoming& message : other.incoming)
+      if (!round.incoming.empty() && message.after == &round.incoming.back())
+        message.after = nullptr;
+  if (!round.incoming.empty() && last_combined_ == &round.incoming.back()) last_combined_ = nullptr;
   ++header_.round;
   return {};
 }

@@ -19,8 +19,11 @@
 namespace db::gloo_cpu {
 
 struct CollectiveLimits {
-  uint64_t exchange_bytes = 0;  // one round up to this many bytes times the other ranks
-  int64_t spin_ns = 0;          // for blocking operations
+  uint64_t exchange_bytes = 0;    // one round up to this many bytes times the other ranks
+  uint64_t slice_bytes = 0;       // of a large all_reduce, whose slices overlap; divides by 64
+  uint64_t pair_slice_bytes = 0;  // the same between two ranks
+  bool pair_exchanges = true;     // two ranks always exchange everything: it is no more bytes
+  int64_t spin_ns = 0;            // for blocking operations
 };
 
 class Collectives {
@@ -43,7 +46,9 @@ class Collectives {
 
   Failure dispatch();
   Failure all_reduce();
+  Failure exchange_pair();
   Failure exchange_all();
+  Failure reduce_and_spread(const uint8_t* own);
   Failure reduce();
   Failure broadcast();
   Failure all_gather();
@@ -53,13 +58,21 @@ class Collectives {
   Failure scatter();
   Failure barrier();
 
-  // A round: begin, then any number of send and receive, then finish.
-  void begin();
+  // One round of messages, at most one in either direction for every peer.
+  struct Round {
+    Group group;
+    std::vector<Outgoing> outgoing;
+    std::vector<Incoming> incoming;
+  };
+
+  // A round: begin, then send and receive, then finish. With a slot of its own (0 to 3) a round may
+  // begin before another is finished.
+  void begin(uint32_t slot = 0);
   void send(int32_t peer, const void* data, uint64_t bytes);
   void receive(int32_t peer, void* data, uint64_t bytes);
   // data = own (+) part of the first peer after this one (+) ...
   void receive_combined(const void* own, void* data, uint64_t bytes);
-  Failure finish();
+  Failure finish(uint32_t slot = 0);
 
   int32_t peer_at(int32_t step) const { return (rank_ + step) % size_; }
   bool is_small(uint64_t bytes) const;
@@ -82,10 +95,10 @@ class Collectives {
   const Op* op_ = nullptr;
   ReduceFunction combine_ = nullptr;
   Header header_;
-  Group group_;
   uint64_t sequence_ = 0;
-  std::vector<Outgoing> outgoing_;  // room for one a peer
-  std::vector<Incoming> incoming_;
+  Round rounds_[4];
+  Round* round_ = nullptr;             // that was begun last
+  Incoming* last_combined_ = nullptr;  // of this operation, to combine one after the other
   std::vector<Part> parts_;
   std::unique_ptr<uint8_t[]> scratch_;
   uint64_t scratch_size_ = 0;

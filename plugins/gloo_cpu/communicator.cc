@@ -250,6 +250,9 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   if (params.interface_name != nullptr) setup->interface_name = params.interface_name;
   setup->limits.chunk_bytes = static_cast<uint64_t>(chunk);
   setup->limits.collectives.exchange_bytes = exchange;
+  setup->limits.collectives.pair_slice_bytes = 16 * static_cast<uint64_t>(chunk);
+  setup->limits.collectives.pair_exchanges = algorithm != "scatter";
+  setup->limits.collectives.slice_bytes = 4 * static_cast<uint64_t>(chunk);
   setup->limits.collectives.spin_ns =
       may_spin(params.local_size) ? options.i64("busy_poll_us") * 1000 : 0;
   return {};

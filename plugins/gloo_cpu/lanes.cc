@@ -16,6 +16,10 @@ namespace {
 // One send call moves at most this much, so that sending and receiving take turns.
 constexpr uint64_t kSendStep = 1 << 20;
 
+// After looking in vain a rank sleeps at once the next 1, 3, 7 … times, up to this often: the peer
+// may be late as a rule, or share the core that looking keeps from it.
+constexpr int32_t kLongestSpinPenalty = 63;
+
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 void relax() {
@@ -171,11 +175,16 @@ Failure Lanes::lost(const Lane& lane, int error) const {
 }
 
 Failure Lanes::wait(const Group& group, int64_t deadline_ns, int64_t spin_ns) {
+  if (spin_skip_ > 0) {
+    --spin_skip_;
+    spin_ns = 0;
+  }
   int64_t idle_since = 0;
   while (group.pending > 0) {
     bool moved = false;
     if (Failure failure = progress(&moved); !failure.ok()) return failure;
     if (moved) {
+      if (idle_since != 0 && spin_ns > 0) spin_penalty_ = 0;
       idle_since = 0;
       continue;
     }
@@ -186,9 +195,15 @@ Failure Lanes::wait(const Group& group, int64_t deadline_ns, int64_t spin_ns) {
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < spin_ns) {
       relax();
-    } else {
-      sleep(deadline_ns - now);
+      continue;
     }
+    if (spin_ns > 0) {  // in vain
+      spin_penalty_ = std::min(2 * spin_penalty_ + 1, kLongestSpinPenalty);
+      spin_skip_ = spin_penalty_;
+      spin_ns = 0;
+    }
+    sleep(deadline_ns - now);
+    idle_since = 0;
   }
   return {};
 }

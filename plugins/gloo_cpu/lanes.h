@@ -61,7 +61,8 @@ class Lanes {
   // Moves what can be moved now. An error kills the lanes: nothing may be sent or received after.
   Failure progress(bool* moved);
 
-  // Until group is complete. Looks again and again for spin_ns before it sleeps.
+  // Until group is complete. Looks again and again for spin_ns before it sleeps, as long as that
+  // has been worth it lately.
   Failure wait(const Group& group, int64_t deadline_ns, int64_t spin_ns);
 
   // The peer that this rank waits for, -1: none.
@@ -97,6 +98,8 @@ class Lanes {
   std::vector<int> index_;   // rank -> lane
   std::vector<uint8_t> scratch_;
   std::vector<pollfd> polled_;
+  int32_t spin_penalty_ = 0;  // how many waits to sleep at once after the next vain one, about
+  int32_t spin_skip_ = 0;     // how many are left
   std::atomic<bool> aborted_{false};
 };
 

@@ -13,9 +13,9 @@ namespace db::gloo_cpu {
 inline constexpr db_option kOptions[] = {
     string_option("algorithm", "auto",
                   "How all_reduce works: exchange (everybody sends all to everybody: one round), "
-                  "scatter (each rank reduces its part: two rounds, fewest bytes), or auto "
-                  "(exchange up to exchange_bytes)."),
-    i64_option("exchange_bytes", 8192,
+                  "scatter (each rank combines its part: two rounds, fewest bytes), or auto "
+                  "(exchange between two ranks and up to exchange_bytes)."),
+    i64_option("exchange_bytes", 262144,
                "Up to this many bytes times the other ranks an operation prefers one round of "
                "messages to fewer bytes."),
     i64_option("chunk_bytes", 262144,

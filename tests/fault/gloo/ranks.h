@@ -125,7 +125,7 @@ class Folder {
 };
 
 // Runs body in job.size processes and returns their wait statuses. Ranks that are still there after
-// a minute are killed.
+// 200 seconds are killed.
 inline std::vector<int> fork_ranks(const Job& job,
                                    const std::function<void(int32_t, Rank&)>& body) {
   const Folder folder;
@@ -135,7 +135,7 @@ inline std::vector<int> fork_ranks(const Job& job,
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      alarm(60);
+      alarm(200);
       {
         FileStore store(folder.path);
         Rank self(load_backend(), job, rank, store.table());
