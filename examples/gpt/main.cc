@@ -31,7 +31,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
     app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
   };
   app.add_option("--text", arguments.text, "the file to train on")->capture_default_str();
-  positive("--steps", arguments.steps, "optimizer steps");
+  positive("--steps", arguments.steps, "batches of each process");
   positive("--batch-size", arguments.batch_size, "sequences a step and process");
   positive("--seq", arguments.model.sequence, "bytes a sequence");
   positive("--layers", arguments.model.layers, "transformer blocks");

@@ -1,22 +1,25 @@
 #include "text.h"
 
 #include <ATen/ops/empty.h>
+#include <coupler/error.h>
 
 #include <fstream>
 #include <iterator>
-#include <stdexcept>
+#include <string>
 
 Text::Text(const std::string& path, int64_t sequence) : sequence_(static_cast<size_t>(sequence)) {
   std::ifstream file(path, std::ios::binary);
   bytes_.assign(std::istreambuf_iterator<char>(file), {});
   if (!file)
-    throw std::runtime_error(
-        "cannot read the text '" + path +
-        "': make it with examples/gpt/get-text FILE, or give another by --text");
+    throw coupler::Error(
+        coupler::ErrorCode::kIo, "cannot read the text '" + path + "'",
+        {.subject = path,
+         .hint = "make it with examples/gpt/get-text FILE, or give another by --text FILE"});
   if (bytes_.size() <= sequence_)
-    throw std::runtime_error("the text '" + path + "' has " + std::to_string(bytes_.size()) +
-                             " bytes; one sample needs " + std::to_string(sequence_ + 1) +
-                             " (--seq + 1)");
+    throw coupler::Error(coupler::ErrorCode::kInvalidArgument,
+                         "the text '" + path + "' has " + std::to_string(bytes_.size()) +
+                             " bytes; one sample needs " + std::to_string(sequence_ + 1),
+                         {.subject = path, .hint = "lower --seq or give a longer text"});
 }
 
 torch::data::Example<> Text::get_batch(c10::ArrayRef<size_t> indices) {

@@ -11,7 +11,7 @@
 
 class Text : public torch::data::datasets::BatchDataset<Text, torch::data::Example<>> {
  public:
-  // Throws std::runtime_error where the file cannot be read or is shorter than one sample.
+  // Throws coupler::Error where the file cannot be read or is shorter than one sample.
   Text(const std::string& path, int64_t sequence);
 
   // Data and target: [indices, sequence] of int64.
