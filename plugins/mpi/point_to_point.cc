@@ -27,10 +27,10 @@ db_status PointToPoint::start(Op& op, Failure* failure) const {
       op.kind == DB_SEND
           ? MPI_Isend(op.send, all.count(), all.type(), op.root_or_peer, op.tag, comm, &request)
           : MPI_Irecv(op.recv, all.count(), all.type(), op.root_or_peer, op.tag, comm, &request);
-  // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
   if (code != MPI_SUCCESS) return failed(code, op, failure);
   op.native = request;
   return poll(op, failure);
+  // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
 }
 
 db_status PointToPoint::poll(Op& op, Failure* failure) const {

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Runs operations by their tag; point-to-point ones complete when allowed() reaches their count.
-class Recorder : public Executor {
+class Recorder final : public Executor {
  public:
   db_status execute(Op& op, Failure* failure) override {
     EXPECT_FALSE(inside.exchange(true)) << "two operations at once";
