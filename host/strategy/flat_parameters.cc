@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <map>
@@ -16,6 +17,14 @@ constexpr int64_t kAlignment = 64;
 int64_t padded(int64_t numel, int64_t element_size) {
   const int64_t unit = kAlignment / element_size;
   return (numel + unit - 1) / unit * unit;
+}
+
+// The slot's place in flat memory as a tensor that autograd does not know as a view: zero_grad of
+// LibTorch detaches gradients in place, which views refuse.
+at::Tensor place(const at::Tensor& memory, const FlatSlot& slot) {
+  at::Tensor result = at::empty({0}, memory.options());
+  return result.set_(memory.storage(), memory.storage_offset() + slot.offset,
+                     slot.parameter.sizes(), c10::contiguous_strides(slot.parameter.sizes()));
 }
 
 }  // namespace
@@ -50,14 +59,10 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
       if (last) flags_ = all.narrow(0, total, flags);
     }
     for (FlatSlot& slot : slots) {
-      at::Tensor view =
-          group.parameters.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes());
-      view.copy_(slot.parameter);
-      slot.parameter.set_data(view);
-      if (flat_gradients) {
-        slot.gradient =
-            group.gradients.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes());
-      }
+      const at::Tensor data = place(group.parameters, slot);
+      data.copy_(slot.parameter);
+      slot.parameter.set_data(data);
+      if (flat_gradients) slot.gradient = place(group.gradients, slot);
       slots_.push_back(slot);
     }
     groups_.push_back(std::move(group));

@@ -1,6 +1,6 @@
 // FlatParameters: the trainable parameters of one model moved into flat memory, one buffer per
 // dtype, in reverse order of registration (about the order in which gradients arrive). Parameters
-// become views of it; gradients get a second buffer of the same layout. Used by one thread at a
+// point into it; gradients get a second buffer of the same layout. Used by one thread at a
 // time.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace coupler {
 // One parameter's place. offset and numel are in elements of the group's buffers.
 struct FlatSlot {
   std::string name;      // "layer1.weight"
-  at::Tensor parameter;  // the user's own variable, its data a view of group.parameters
-  at::Tensor gradient;   // view of group.gradients with the parameter's shape; undefined without
+  at::Tensor parameter;  // the user's own variable, its data part of group.parameters
+  at::Tensor gradient;   // part of group.gradients in the parameter's shape; undefined without
   int64_t offset = 0;
   int64_t numel = 0;
   int group = 0;
