@@ -37,7 +37,8 @@ std::vector<Cell> all_cells() {
 }
 
 bool is_main(const Cell& cell) {
-  if (cell.count != kLarge) return true;
+  if (cell.count == kPrime) return true;
+  if (cell.count != kLarge) return cell.in_place == cell.blocking;
   const bool few = cell.dtype == DB_F32 || cell.dtype == DB_BF16 || cell.dtype == DB_I64;
   return few && (cell.reduce == 0 || cell.reduce == DB_SUM) && cell.in_place == cell.blocking;
 }

@@ -21,7 +21,7 @@ struct Cell {
 
 enum class Cover {
   kPairs,  // every pair of two factors' values, chosen by the stored seed
-  kMain,   // all but the large size, that one for some dtypes
+  kMain,   // every operation, dtype, reduction and size, the large size for some dtypes
   kFull,   // everything
 };
 

@@ -246,10 +246,11 @@ class CellRun {
   void verify() {
     const T* result = static_cast<const T*>(op_.recv);
     std::vector<T> values(static_cast<size_t>(plan_.world));
+    const bool reducing = is_reducing(plan_.cell.kind);
     for (uint64_t i = 0; i < recv_.size(); ++i) {
       const auto [rank, index] = plan_.origin(i);
       T expected{};
-      if (is_reducing(plan_.cell.kind)) {
+      if (reducing) {
         for (int other = 0; other < plan_.world; ++other) {
           values[static_cast<size_t>(other)] = input(other, index);
         }
@@ -307,36 +308,48 @@ void expect_refused(Communicator& communicator, db_op op, bool blocking) {
   fail("supports() says no, but the operation was performed");
 }
 
+// What is wrong with one cell, "" where nothing; *ran: whether it was supported.
+std::string run_cell(Communicator& communicator, const Plan& plan, bool complete, bool* ran) {
+  const Cell& cell = plan.cell;
+  try {
+    visit(cell.dtype, [&](auto type) {
+      CellRun<decltype(type)> one(communicator, plan);
+      const db_op op = one.make_op();
+      const bool supported = communicator.supports(op);
+      const bool defined = !is_reducing(cell.kind) || is_defined(cell.dtype, cell.reduce);
+      check(!complete || supported == defined,
+            supported ? "supports() claims what has no meaning" : "supports() refuses it");
+      *ran = supported;
+      if (supported) {
+        one.run();
+      } else {
+        expect_refused(communicator, op, cell.blocking);
+      }
+    });
+  } catch (const Error&) {
+    throw;  // the communicator is dead, and the error names the operation itself
+  } catch (const std::exception& error) {
+    return fmt::format("cell {} ({}), world {}, rank {}: {}\n", plan.seed, to_string(cell),
+                       plan.world, plan.me, error.what());
+  }
+  return {};
+}
+
 }  // namespace
 
 int operations(Rank& rank) {
   const auto communicator = rank.connect();
-  uint64_t number = 0, run = 0, refused = 0;
+  uint64_t number = 0, run = 0, refused = 0, wrong = 0;
+  std::string problems;
   for (const Cell& cell : choose_cells(rank.arguments().cover, rank.arguments().seed)) {
+    bool ran = false;
     const Plan plan = plan_of(cell, *communicator, ++number);
-    try {
-      visit(cell.dtype, [&](auto type) {
-        CellRun<decltype(type)> one(*communicator, plan);
-        const db_op op = one.make_op();
-        const bool supported = communicator->supports(op);
-        const bool defined = !is_reducing(cell.kind) || is_defined(cell.dtype, cell.reduce);
-        check(!rank.arguments().complete || supported == defined,
-              supported ? "supports() claims what has no meaning" : "supports() refuses it");
-        if (supported) {
-          one.run();
-          ++run;
-        } else {
-          expect_refused(*communicator, op, cell.blocking);
-          ++refused;
-        }
-      });
-    } catch (const Error&) {
-      throw;  // names the operation itself
-    } catch (const std::exception& error) {
-      fail(fmt::format("cell {} ({}), world {}, rank {}: {}", number, to_string(cell), plan.world,
-                       plan.me, error.what()));
-    }
+    const std::string problem = run_cell(*communicator, plan, rank.arguments().complete, &ran);
+    ++(ran ? run : refused);
+    if (problem.empty()) continue;
+    if (++wrong <= 10) problems += problem;
   }
+  if (wrong > 0) fail(fmt::format("{} cells are wrong, the first of them:\n{}", wrong, problems));
   check(run > 0, "not one cell was run");
   rank.report(fmt::format("{} cells run, {} refused", run, refused));
   return 0;
