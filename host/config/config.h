@@ -38,10 +38,9 @@ struct BackendConfig {
 
 struct TrainingConfig {
   int64_t gradient_accumulation_steps = 1;
-  bool broadcast_buffers = true;  // every forward, as torch's DDP
-  bool find_unused_parameters = false;
-  double bucket_cap_mb = 0;  // 0: adapted to what is measured
-  int64_t seed = 0;
+  bool broadcast_buffers = true;  // rank 0's, after every reduction (torch's DDP: before forward)
+  double bucket_cap_mb = 0;       // 0: adapted to what is measured
+  int64_t seed = 0;               // of LibTorch's generator; left alone unless set
 };
 
 struct LaunchConfig {

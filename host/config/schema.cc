@@ -74,16 +74,14 @@ std::vector<SchemaKey> make_schema() {
           "How many batches are accumulated before gradients are reduced and a step is taken."),
       key<kTraining, &TrainingConfig::broadcast_buffers>(
           "training.broadcast_buffers", T::kBoolean, "", nullptr,
-          "Whether rank 0's buffers are broadcast before every forward pass."),
-      key<kTraining, &TrainingConfig::find_unused_parameters>(
-          "training.find_unused_parameters", T::kBoolean, "", nullptr,
-          "Whether parameters that the loss does not depend on are looked for after forward."),
+          "Whether rank 0's buffers (batch norm statistics) replace the others' after every "
+          "reduction."),
       key<kTraining, &TrainingConfig::bucket_cap_mb>(
           "training.bucket_cap_mb", T::kNumber, "finite and >= 0", finite_and_not_negative,
           "Size of a gradient bucket in MiB; 0 adapts it to what is measured."),
       key<kTraining, &TrainingConfig::seed>(
           "training.seed", T::kInteger, "", nullptr,
-          "The seed of the random numbers of weights, shuffling and dropout."),
+          "Seeds LibTorch's random numbers on every rank when the Accelerator is made, if set."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

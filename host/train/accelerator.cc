@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/detail/loader_core.h>
@@ -62,6 +63,9 @@ class Accelerator::Impl {
     if (process.world > 1) set_log_rank(process.rank);
     keep_large_blocks();
     limit_threads(process.local_world);
+    if (config.sources.count("training.seed") != 0) {
+      at::manual_seed(static_cast<uint64_t>(config.training.seed));
+    }
     if (process.world > 1) store = join_store(process, config.backend.timeout);
     plugin = choose_plugin(config.backend, process);
     comm = Communicator::create({.plugin = plugin,

@@ -26,7 +26,6 @@ std::vector<Sample> samples() {
       {"backend.plugin_path", {text("/a"), "[\"/b\", \"/bb\"]", "[\"/c\"]", "[\"/d\"]"}},
       {"training.gradient_accumulation_steps", {"2", "3", "4", "5"}},
       {"training.broadcast_buffers", {"false", "true", "false", "true"}},
-      {"training.find_unused_parameters", {"true", "false", "true", "false"}},
       {"training.bucket_cap_mb", {"0.5", "1.5", "2", "3.25"}},
       {"training.seed", {"-1", "2", "3", "4"}},
       {"launch.processes", {"2", "3", "4", "5"}},
