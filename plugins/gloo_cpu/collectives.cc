@@ -71,7 +71,6 @@ Failure Collectives::dispatch() {
 
 Failure Collectives::all_reduce() {
   const uint64_t bytes = op_->count * op_->element;
-  if (size_ == 2 && limits_.pair_exchanges) return exchange_pair();
   if (size_ > 1 && is_small(bytes)) return exchange_all();
   const uint8_t* own = contribution(recv(), op_->count);
   if (size_ == 1) {
@@ -126,34 +125,6 @@ Failure Collectives::reduce_and_spread(const uint8_t* own) {
     if (Failure failure = finish(2 + slices % 2); !failure.ok()) return failure;
   }
   return finish(2 + (slices + 1) % 2);
-}
-
-// Two ranks. While one slice is combined the next one is under way.
-Failure Collectives::exchange_pair() {
-  const int32_t peer = 1 - rank_;
-  const uint8_t* const own = contribution(recv(), op_->count);
-  const uint64_t bytes = op_->count * op_->element;
-  const uint64_t slices =
-      std::max<uint64_t>((bytes + limits_.pair_slice_bytes - 1) / limits_.pair_slice_bytes, 1);
-  const auto at = [&](uint64_t i) { return i * limits_.pair_slice_bytes; };
-  const auto length = [&](uint64_t i) { return std::min(limits_.pair_slice_bytes, bytes - at(i)); };
-  uint8_t* const room = scratch(slices > 1 ? 2 * limits_.pair_slice_bytes : bytes);
-  const auto slot = [&](uint64_t i) { return room + i % 2 * limits_.pair_slice_bytes; };
-  const auto start = [&](uint64_t i) {
-    header_.round = static_cast<uint32_t>(i);
-    begin(i % 2);
-    send(peer, own + at(i), length(i));
-    receive(peer, slot(i), length(i));
-  };
-  start(0);
-  for (uint64_t i = 0; i < slices; ++i) {
-    if (i + 1 < slices) start(i + 1);
-    if (Failure failure = finish(i % 2); !failure.ok()) return failure;
-    // Sent as well as received, so that recv may be what was sent.
-    combine_(recv() + at(i), own + at(i), slot(i), length(i) / op_->element);
-    finish_average(recv() + at(i), length(i));
-  }
-  return {};
 }
 
 // Small all_reduce: what comes is kept apart until everything is sent and here.
@@ -444,7 +415,8 @@ Failure Collectives::finish(uint32_t slot) {
 }
 
 bool Collectives::is_small(uint64_t bytes) const {
-  return bytes * static_cast<uint64_t>(size_ - 1) <= limits_.exchange_bytes;
+  if (size_ == 2) return bytes <= limits_.pair_exchange_bytes;
+  return bytes <= limits_.exchange_bytes / static_cast<uint64_t>(size_ - 1);
 }
 
 void Collectives::even_parts(uint64_t count) {

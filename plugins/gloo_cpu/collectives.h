@@ -19,11 +19,10 @@
 namespace db::gloo_cpu {
 
 struct CollectiveLimits {
-  uint64_t exchange_bytes = 0;    // one round up to this many bytes times the other ranks
-  uint64_t slice_bytes = 0;       // of a large all_reduce, whose slices overlap; divides by 64
-  uint64_t pair_slice_bytes = 0;  // the same between two ranks
-  bool pair_exchanges = true;     // two ranks always exchange everything: it is no more bytes
-  int64_t spin_ns = 0;            // for blocking operations
+  uint64_t exchange_bytes = 0;       // one round up to this many bytes times the other ranks
+  uint64_t slice_bytes = 0;          // of a large all_reduce, whose slices overlap; divides by 64
+  uint64_t pair_exchange_bytes = 0;  // the same between two ranks, where one round is no more bytes
+  int64_t spin_ns = 0;               // for blocking operations
 };
 
 class Collectives {
@@ -46,7 +45,6 @@ class Collectives {
 
   Failure dispatch();
   Failure all_reduce();
-  Failure exchange_pair();
   Failure exchange_all();
   Failure reduce_and_spread(const uint8_t* own);
   Failure reduce();

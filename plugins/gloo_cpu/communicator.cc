@@ -227,6 +227,7 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   if (params.size > 1 && params.store == nullptr) return invalid("store is NULL");
   if (params.default_timeout_ns <= 0) return invalid("default_timeout_ns must be positive");
   for (const Failure& failure : {between(options, "exchange_bytes", 0, 1 << 30),
+                                 between(options, "pair_exchange_bytes", 0, 1 << 30),
                                  between(options, "chunk_bytes", 4096, 64 << 20),
                                  between(options, "busy_poll_us", 0, 1000)}) {
     if (!failure.ok()) return failure;
@@ -236,11 +237,12 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
     return invalid("option chunk_bytes is " + std::to_string(chunk) + "; it must divide by 64");
   }
   const std::string& algorithm = options.string("algorithm");
-  uint64_t exchange = static_cast<uint64_t>(options.i64("exchange_bytes"));
+  auto exchange = static_cast<uint64_t>(options.i64("exchange_bytes"));
+  auto pair_exchange = static_cast<uint64_t>(options.i64("pair_exchange_bytes"));
   if (algorithm == "exchange") {
-    exchange = std::numeric_limits<uint64_t>::max();
+    exchange = pair_exchange = std::numeric_limits<uint64_t>::max();
   } else if (algorithm == "scatter") {
-    exchange = 0;
+    exchange = pair_exchange = 0;
   } else if (algorithm != "auto") {
     return invalid("option algorithm is '" + algorithm + "'; valid: auto, exchange, scatter");
   }
@@ -250,8 +252,7 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   if (params.interface_name != nullptr) setup->interface_name = params.interface_name;
   setup->limits.chunk_bytes = static_cast<uint64_t>(chunk);
   setup->limits.collectives.exchange_bytes = exchange;
-  setup->limits.collectives.pair_slice_bytes = 16 * static_cast<uint64_t>(chunk);
-  setup->limits.collectives.pair_exchanges = algorithm != "scatter";
+  setup->limits.collectives.pair_exchange_bytes = pair_exchange;
   setup->limits.collectives.slice_bytes = 4 * static_cast<uint64_t>(chunk);
   setup->limits.collectives.spin_ns =
       may_spin(params.local_size) ? options.i64("busy_poll_us") * 1000 : 0;

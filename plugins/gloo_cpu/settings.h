@@ -14,10 +14,12 @@ inline constexpr db_option kOptions[] = {
     string_option("algorithm", "auto",
                   "How all_reduce works: exchange (everybody sends all to everybody: one round), "
                   "scatter (each rank combines its part: two rounds, fewest bytes), or auto "
-                  "(exchange between two ranks and up to exchange_bytes)."),
+                  "(exchange while the data is small)."),
     i64_option("exchange_bytes", 262144,
                "Up to this many bytes times the other ranks an operation prefers one round of "
                "messages to fewer bytes."),
+    i64_option("pair_exchange_bytes", 4194304,
+               "The same for all_reduce between two ranks, where one round is no more bytes."),
     i64_option("chunk_bytes", 262144,
                "Received data is combined in pieces of this size, which should stay in the cache "
                "of a core: 4096 to 67108864, a multiple of 64."),
