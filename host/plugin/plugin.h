@@ -26,7 +26,8 @@ class Plugin {
   // (../lib/coupler), and the system directory; a text with a slash is a path. Checks before
   // dlopen: regular file, owner root or us, writable by nobody else, ELF of this machine, whole,
   // the sha256 pin. Afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin)
-  // with where it looked or what is wrong and how to mend it.
+  // with where it looked or what is wrong and how to mend it. A plugin whose static constructor
+  // throws ends the process with that message and exit code 3 (guarded_open.h says why).
   static Plugin load(const BackendConfig& backend);
 
  private:
@@ -46,6 +47,8 @@ struct PluginReport {
   bool needs_mpi_launch = false;
   bool needs_base = false;
 };
+// Each plugin is loaded and probed in a child process, so a bad one costs its row only. A
+// process with other threads cannot be forked safely: there it is done in place.
 std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 
 // What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch or where
