@@ -133,7 +133,7 @@ std::string search_path(const std::string& name, const std::string& path) {
   while (begin < path.size()) {
     const size_t end = std::min(path.find(':', begin), path.size());
     const auto folder = path.substr(begin, end - begin);
-    const auto candidate = (folder.empty() ? "." : folder) + "/" + name;
+    auto candidate = (folder.empty() ? "." : folder) + "/" + name;
     if (is_program(candidate)) {
       return candidate;
     }
