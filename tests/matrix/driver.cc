@@ -139,11 +139,18 @@ std::string expect_reports(const Trial& trial, const std::string& start,
   return "";
 }
 
+// The victim differs from all the others: the error names it and one of them.
 std::string judge_mismatch(const Trial& trial) {
   const std::string wrong = expect_code(trial, 4);
   if (!wrong.empty()) return wrong;
-  return expect_reports(trial, "mismatch rank ",
-                        {"rank 0", fmt::format("rank {}", trial.victim())});
+  std::string closest;
+  for (int other = 0; other < trial.victim(); ++other) {
+    closest =
+        expect_reports(trial, "mismatch rank ",
+                       {fmt::format("rank {} ", other), fmt::format("rank {} ", trial.victim())});
+    if (closest.empty()) break;
+  }
+  return closest;
 }
 
 std::string judge_killed(const Trial& trial) {

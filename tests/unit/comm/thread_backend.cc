@@ -284,6 +284,9 @@ db_status split(db_communicator* communicator, int32_t color, int32_t, db_commun
 
 db_status async_error(const db_communicator*, db_error*) { return DB_OK; }
 
+#if defined(DOUBLE_CANNOT_ABORT)
+db_status abort_pending(db_communicator*) { return DB_ERR_UNSUPPORTED; }
+#else
 db_status abort_pending(db_communicator* communicator) {
   Communicator* mine = self(communicator);
   if (mine->wrapped != nullptr) return mine->wrapped->functions->abort(mine->wrapped);
@@ -294,6 +297,7 @@ db_status abort_pending(db_communicator* communicator) {
   mine->group->changed.notify_all();
   return DB_OK;
 }
+#endif
 
 void destroy(db_communicator* communicator) { delete self(communicator); }
 
