@@ -1,0 +1,47 @@
+// What our interface costs over MPI: the mpi backend against the MPI calls it makes, in one
+// process, on a communicator of their own. Started by bench/run under `coupler launch`.
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <stdexcept>
+
+#include "session.h"
+
+namespace coupler::bench {
+namespace {
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  throw std::runtime_error(fmt::format("{} failed with MPI error {}", call, code));
+}
+
+void run(int argc, char** argv) {
+  Session session(argc, argv);  // which has started MPI and will end it
+  MPI_Comm raw = MPI_COMM_NULL;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &raw), "MPI_Comm_dup");
+  const Contender blocking{
+      .name = "MPI_Allreduce", .prepare = [raw](float* data, uint64_t count) {
+        return [raw, data, elements = static_cast<int>(count)] {
+          check(MPI_Allreduce(MPI_IN_PLACE, data, elements, MPI_FLOAT, MPI_SUM, raw),
+                "MPI_Allreduce");
+        };
+      }};
+  const Contender asynchronous{
+      .name = "MPI_Iallreduce+MPI_Wait", .prepare = [raw](float* data, uint64_t count) {
+        return [raw, data, elements = static_cast<int>(count)] {
+          MPI_Request request = MPI_REQUEST_NULL;
+          check(MPI_Iallreduce(MPI_IN_PLACE, data, elements, MPI_FLOAT, MPI_SUM, raw, &request),
+                "MPI_Iallreduce");
+          check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+        };
+      }};
+  session.hold({session.blocking(), blocking, session.asynchronous(), asynchronous});
+  check(MPI_Comm_free(&raw), "MPI_Comm_free");
+}
+
+}  // namespace
+}  // namespace coupler::bench
+
+int main(int argc, char** argv) {
+  return coupler::bench::guarded([&] { coupler::bench::run(argc, argv); });
+}

@@ -1,0 +1,170 @@
+#include "session.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace coupler::bench {
+namespace {
+
+// The largest buffers move slowly on machines that are busy otherwise.
+constexpr uint64_t kDefaultBytes[] = {8,         64,      1 << 10, 8 << 10,  64 << 10,
+                                      256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20};
+
+uint64_t parse_number(const std::string& name, std::string_view text) {
+  uint64_t number = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc() || stop != text.data() + text.size() || number == 0) {
+    throw Error(ErrorCode::kUsage, fmt::format("{}: '{}' is no whole number above 0", name, text),
+                {.subject = name, .hint = "see bench/README.md"});
+  }
+  return number;
+}
+
+std::vector<uint64_t> parse_numbers(const std::string& name, std::string_view text) {
+  std::vector<uint64_t> numbers;
+  for (;;) {
+    const size_t comma = text.find(',');
+    numbers.push_back(parse_number(name, text.substr(0, comma)));
+    if (comma == std::string_view::npos) return numbers;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// To the local_rank-th of the cores we may use.
+void bind_to_core(int local_rank) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    throw Error(ErrorCode::kIo, fmt::format("sched_getaffinity: {}", std::strerror(errno)),
+                {.subject = "core", .hint = "run with --no-pin"});
+  }
+  int skip = local_rank % std::max(1, CPU_COUNT(&allowed));
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("cannot bind to core {}: {}", core, std::strerror(errno)),
+                  {.subject = "core", .hint = "run with --no-pin"});
+    }
+    return;
+  }
+}
+
+db_op all_reduce(float* data, uint64_t count) {
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.send = data;
+  op.recv = data;
+  op.count = count;
+  op.memory = DB_MEMORY_HOST;
+  return op;
+}
+
+}  // namespace
+
+Session::Session(int argc, char** argv)
+    : config_(load_config(take_config_arguments(argc, argv))), process_(detect_process()) {
+  plan_.bytes.assign(std::begin(kDefaultBytes), std::end(kDefaultBytes));
+  bool pin = true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 == argc) throw Error(ErrorCode::kUsage, name + " needs a value", {.subject = name});
+      return argv[++i];
+    };
+    if (name == "--out") {
+      out_ = value();
+    } else if (name == "--bytes") {
+      plan_.bytes = parse_numbers(name, value());
+    } else if (name == "--rounds") {
+      plan_.rounds = static_cast<int>(parse_number(name, value()));
+    } else if (name == "--milliseconds") {
+      plan_.time = std::chrono::milliseconds(parse_number(name, value()));
+    } else if (name == "--no-pin") {
+      pin = false;
+    } else {
+      throw Error(ErrorCode::kUsage, "unknown argument " + name,
+                  {.subject = name, .hint = "see bench/README.md"});
+    }
+  }
+  if (out_.empty() || process_.world < 2) {
+    throw Error(ErrorCode::kUsage,
+                out_.empty() ? "--out FILE is missing" : "a contest needs two processes or more",
+                {.subject = "contest", .hint = "start it with bench/run"});
+  }
+  if (pin) bind_to_core(process_.local_rank);
+  store_ = join_store(process_, config_.backend.timeout);
+  communicator_ = Communicator::create({.plugin = Plugin::load(config_.backend),
+                                        .process = process_,
+                                        .store = store_,
+                                        .backend = &config_.backend,
+                                        .name = "contest"});
+}
+
+Contender Session::blocking() {
+  return {.name = "coupler blocking", .prepare = [this](float* data, uint64_t count) {
+            return [this, op = all_reduce(data, count)] { communicator_->run(op); };
+          }};
+}
+
+Contender Session::asynchronous() {
+  return {.name = "coupler asynchronous", .prepare = [this](float* data, uint64_t count) {
+            return [this, op = all_reduce(data, count)] { communicator_->submit(op).wait(); };
+          }};
+}
+
+void Session::hold(const std::vector<Contender>& contenders) {
+  const auto agree = [this](int64_t value) {
+    db_op op{};
+    op.kind = DB_BROADCAST;
+    op.dtype = DB_I64;
+    op.send = op.recv = &value;
+    op.count = 1;
+    communicator_->run(op);
+    return value;
+  };
+  const auto results = hold_contest(contenders, plan_, rank(), world(), agree);
+  if (rank() != 0) return;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const ContestResult& result : results) {
+    rows.push_back({{"name", result.name},
+                    {"bytes", result.bytes},
+                    {"medians_us", result.medians_us},
+                    {"p99_us", result.p99_us}});
+  }
+  std::ofstream file(out_);
+  file << rows.dump() << '\n';
+  file.close();
+  if (!file) {
+    throw Error(ErrorCode::kIo, "cannot write " + out_,
+                {.subject = out_, .hint = "see whether its folder exists and has room"});
+  }
+}
+
+int guarded(const std::function<void()>& body) {
+  try {
+    body();
+    return 0;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "coupler: error: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace coupler::bench

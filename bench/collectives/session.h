@@ -1,0 +1,45 @@
+// Session: what every contest of collectives has in common: its arguments, the rank's core, the
+// job's store, and our own contenders over the configured backend. Used by one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "contest.h"
+
+namespace coupler::bench {
+
+class Session {
+ public:
+  // PROGRAM --out FILE [--bytes B,…] [--rounds N] [--milliseconds M] [--no-pin], and the arguments
+  // of the configuration. Collective: joins the other ranks of the launch. Binds the process to one
+  // core first, so that threads made later stay on it, too.
+  Session(int argc, char** argv);
+
+  int rank() const { return process_.rank; }
+  int world() const { return process_.world; }
+  Store& store() { return *store_; }
+  Communicator& communicator() { return *communicator_; }
+
+  Contender blocking();      // Communicator::run
+  Contender asynchronous();  // Communicator::submit, Work::wait
+
+  // Holds the contest and writes rank 0's figures to --out, as a JSON array of {name, bytes,
+  // medians_us, p99_us}.
+  void hold(const std::vector<Contender>& contenders);
+
+ private:
+  Config config_;
+  ProcessInfo process_;
+  ContestPlan plan_;
+  std::string out_;
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<Communicator> communicator_;
+};
+
+// The body of a main function: runs it, prints what it throws, returns the exit code.
+int guarded(const std::function<void()>& body);
+
+}  // namespace coupler::bench

@@ -1,0 +1,53 @@
+"""Context: what every benchmark gets from the command line."""
+import dataclasses
+import os
+import subprocess
+import sys
+
+from . import children
+
+NEEDED = "pip install torch==2.11.0 accelerate==1.15.0 numpy"
+
+
+@dataclasses.dataclass
+class Context:
+    source: str  # the repository
+    build: str   # a build folder
+    python: str  # an interpreter with torch and accelerate
+    folder: str  # temporary, also where children run
+    rounds: int  # 0: each benchmark's own
+    quick: bool
+
+    def program(self, name):
+        path = os.path.join(self.build, "bin", name)
+        if not os.access(path, os.X_OK):
+            raise children.Failed(f"{path} is missing: scripts/build release, or name another "
+                                  "build folder by --build")
+        return path
+
+    def launch(self, processes, backend, *command):
+        return [self.program("coupler"), "launch", "-n", str(processes), "-o",
+                f"backend.use={backend}", *command]
+
+    def script(self, name):
+        return os.path.join(self.source, "bench", "python", name)
+
+    def rounds_or(self, usual):
+        return self.rounds or (3 if self.quick else usual)
+
+    def need_python(self, *modules):
+        """Failed, saying what to install, where a module is absent."""
+        try:
+            test = subprocess.run([self.python, "-c", "import " + ", ".join(modules)],
+                                  capture_output=True, text=True, timeout=120)
+            missing = test.returncode != 0
+        except OSError as error:
+            raise children.Failed(f"cannot run {self.python}: {error.strerror}; name an "
+                                  "interpreter by --python or COUPLER_BENCH_PYTHON")
+        if missing:
+            raise children.Failed(f"{self.python} cannot import {', '.join(modules)}: {NEEDED} "
+                                  "(in a virtual environment), then name its interpreter by "
+                                  "--python or COUPLER_BENCH_PYTHON")
+
+    def say(self, text):
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,142 @@
+"""Rows of figures: what is printed, and what is written to bench/results."""
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+
+
+@dataclasses.dataclass
+class Bar:
+    """What is to be reached: the median over the rounds, at least or at most `limit`."""
+    sign: str  # ">=" or "<="
+    limit: float
+    of: str = "ratio"  # or "difference", ours - peer, in the row's unit
+    text: str = ""
+
+    def __str__(self):
+        return self.text or f"{self.of} {self.sign} {self.limit:g}"
+
+    def reached(self, value):
+        return value >= self.limit if self.sign == ">=" else value <= self.limit
+
+
+@dataclasses.dataclass
+class Row:
+    """One comparison: a figure of ours and of the peer for every round, in the order of rounds.
+
+    ratio is ours / peer, per round, and its median is what is held against the bar. Of times it is
+    peer / ours, so that more is better wherever `faster` is not switched off.
+    """
+    name: str
+    unit: str
+    ours: list
+    peer: list
+    bar: Bar = None
+    less_is_better: bool = False
+    faster: bool = True
+    extra: dict = dataclasses.field(default_factory=dict)
+
+    def ratios(self):
+        turned = self.less_is_better and self.faster
+        return [p / o if turned else o / p for o, p in zip(self.ours, self.peer)]
+
+    def values(self):
+        if self.bar and self.bar.of == "difference":
+            return [o - p for o, p in zip(self.ours, self.peer)]
+        return self.ratios()
+
+    def verdict(self):
+        """pass; noise where at least a quarter of the rounds reach the bar; miss."""
+        if not self.bar:
+            return ""
+        values = self.values()
+        if self.bar.reached(statistics.median(values)):
+            return "pass"
+        reached = sum(self.bar.reached(value) for value in values)
+        return "noise" if 4 * reached >= len(values) > 3 else "miss"
+
+    def as_json(self):
+        values, ratios = self.values(), self.ratios()
+        row = {"name": self.name, "unit": self.unit, "ours": figure(statistics.median(self.ours)),
+               "peer": figure(statistics.median(self.peer)),
+               "ratio": figure(statistics.median(ratios)), "ratio_min": figure(min(ratios)),
+               "ratio_max": figure(max(ratios)), "bar": str(self.bar) if self.bar else None,
+               "verdict": self.verdict() or None, "rounds": len(self.ours)}
+        if self.bar and self.bar.of == "difference":
+            row["difference"] = figure(statistics.median(values))
+            row["difference_min"] = figure(min(values))
+            row["difference_max"] = figure(max(values))
+        return row | self.extra
+
+
+def figure(value):
+    return float(f"{value:.5g}")
+
+
+def geometric_mean_row(name, rows, bar):
+    """The geometric mean over rows of the same rounds, round by round."""
+    def means(lists):
+        return [statistics.geometric_mean(values) for values in zip(*lists)]
+    return Row(name, rows[0].unit, means([r.ours for r in rows]), means([r.peer for r in rows]),
+               bar, rows[0].less_is_better)
+
+
+def table(rows):
+    head = ["", "ours", "peer", "unit", "ratio", "min", "max", "bar", "is", ""]
+    lines = [head]
+    for row in rows:
+        data = row.as_json()
+        reached = ""
+        if row.bar:
+            reached = f"{statistics.median(row.values()):.3g}"
+        lines.append([row.name, f"{data['ours']:.4g}", f"{data['peer']:.4g}", row.unit,
+                      f"{data['ratio']:.3g}", f"{data['ratio_min']:.3g}",
+                      f"{data['ratio_max']:.3g}", data["bar"] or "", reached, row.verdict()])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = ""
+    for line in lines:
+        cells = [cell.ljust(w) if i in (0, 3, 7, 9) else cell.rjust(w)
+                 for i, (cell, w) in enumerate(zip(line, widths))]
+        text += "  ".join(cells).rstrip() + "\n"
+    return text
+
+
+def machine():
+    model = "unknown processor"
+    with open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)),
+            "memory_gib": round(memory / 2**30), "kernel": platform.release(),
+            "load": os.getloadavg()[0]}
+
+
+def commit(folder):
+    def git(*words):
+        return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True,
+                              timeout=30)
+    head = git("rev-parse", "HEAD")
+    if head.returncode != 0:
+        return "unknown"
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".",
+                  ":!bench/results").stdout.strip()
+    return head.stdout.strip() + (" with changes" if changed else "")
+
+
+def write(name, rows, source, results):
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    os.makedirs(results, exist_ok=True)
+    path = os.path.join(results, f"{name}-{today}.json")
+    content = {"machine": machine(), "commit": commit(source), "date": today,
+               "rows": [row.as_json() for row in rows]}
+    with open(path + ".new", "w") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
+    return path

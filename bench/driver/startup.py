@@ -1,0 +1,83 @@
+"""Start-up: from the command to the end of a job whose ranks did one collective."""
+import os
+import shutil
+import socket
+import time
+
+from . import children
+from .report import Bar, Row
+
+LIMIT = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def timed(command, context):
+    start = time.perf_counter()
+    children.run(command, context.folder, LIMIT)
+    return time.perf_counter() - start
+
+
+def measure(context, command, ranks=2):
+    """Wall seconds, and the peak memory in MiB of the rank that used most."""
+    folder = os.path.join(context.folder, "peaks")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder)
+    seconds = timed([*command, "--report", folder], context)
+    peaks = []
+    for rank in range(ranks):
+        with open(os.path.join(folder, str(rank))) as file:
+            peaks.append(int(file.read().split()[0]) / 1024)
+    return seconds, max(peaks)
+
+
+def accelerate_command(context):
+    # --multi_gpu on purpose: with --cpu accelerate silently starts one process.
+    return [context.python, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu",
+            "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
+            "--dynamo_backend", "no", "--main_process_port", str(free_port()),
+            context.script("first_collective.py")]
+
+
+def startup(context):
+    """coupler launch against accelerate launch: 2 ranks to a finished first collective and exit."""
+    context.need_python("torch", "accelerate")
+    program = context.program("bench/bench_first_collective")
+    sides = {"gloo_cpu": lambda: context.launch(2, "gloo_cpu", program),
+             "accelerate": lambda: accelerate_command(context),
+             "mpi": lambda: context.launch(2, "mpi", program)}
+    seconds = {name: [] for name in sides}
+    memory = {name: [] for name in sides}
+    for command_of in sides.values():  # warm the page cache
+        measure(context, command_of())
+    for round_number in range(context.rounds_or(9)):
+        order = list(sides) if round_number % 2 == 0 else list(sides)[::-1]
+        for name in order:
+            wall, peak = measure(context, sides[name]())
+            seconds[name].append(wall)
+            memory[name].append(peak)
+    rows = []
+    for backend, time_bar, memory_bar in (("gloo_cpu", Bar(">=", 12), Bar("<=", 0.25)),
+                                          ("mpi", None, None)):
+        rows.append(Row(f"launch to exit, {backend} / accelerate", "s", seconds[backend],
+                        seconds["accelerate"], time_bar, less_is_better=True))
+        rows.append(Row(f"peak memory of a rank, {backend} / accelerate", "MiB", memory[backend],
+                        memory["accelerate"], memory_bar, less_is_better=True, faster=False))
+    return rows
+
+
+def launcher(context):
+    """What coupler launch adds to two processes that do nothing."""
+    true = shutil.which("true")
+    both = ["sh", "-c", f"{true} & {true} & wait"]
+    through = context.launch(2, "gloo_cpu", true)
+    ours, peer = [], []
+    for _ in range(context.rounds_or(30)):
+        ours.append(1e3 * timed(through, context))
+        peer.append(1e3 * timed(both, context))
+    return [Row("coupler launch -n 2 true / the same by sh", "ms", ours, peer,
+                Bar("<=", 20, "difference", "own cost <= 20 ms"), less_is_better=True)]

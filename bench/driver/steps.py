@@ -1,0 +1,113 @@
+"""Training steps a second: ours over each transport and alone, against PyTorch, in turns."""
+import contextlib
+import os
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+STEPS = {"mlp": 50, "gpt": 4}  # of one turn
+BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
+
+
+def open_groups(context, model, stack):
+    program = context.program("bench/bench_steps")
+
+    def ours(name, world, make):
+        words = lambda path: [program, "--model", model, "--control", path]
+        return stack.enter_context(contextlib.closing(
+            Group(name, context.folder, world, lambda path: [make(words(path))])))
+
+    def python(path):
+        meet = os.path.join(context.folder, "meet-" + model)
+        return [[context.python, context.script("train_in_turns.py"), "--model", model, "--control",
+                 path, "--rank", str(rank), "--world", "2", "--meet", meet] for rank in range(2)]
+
+    groups = {"single": ours("single-" + model, 1, lambda words: words)}
+    for backend in ("gloo_cpu", "mpi"):
+        groups[backend] = ours(f"{backend}-{model}", 2,
+                               lambda words, b=backend: context.launch(2, b, *words))
+    groups["python"] = stack.enter_context(contextlib.closing(
+        Group("python-" + model, context.folder, 2, python)))
+    return groups
+
+
+def train(context, model):
+    """{side: [steps a second of each round]}, and {side: milliseconds of processor a step}."""
+    steps = STEPS[model]
+    with contextlib.ExitStack() as stack:
+        groups = open_groups(context, model, stack)
+        sides = {"gloo_cpu": (groups["gloo_cpu"], "ours", None),
+                 "ddp": (groups["python"], "ddp", None),
+                 "mpi": (groups["mpi"], "ours", None),
+                 "ddp-fused": (groups["python"], "ddp-fused", None),
+                 "single": (groups["single"], "ours", None),
+                 "py-single-fused": (groups["python"], "single-fused", [0]),
+                 "py-single": (groups["python"], "single", [0])}
+        check_same_training(model, groups, sides)
+        speed = {name: [] for name in sides}
+        cpu = {name: [] for name in sides}
+        for round_number in range(context.rounds_or(9)):
+            # Every round begins with another side, every other round goes backwards.
+            order = list(sides)[round_number % len(sides):] + list(sides)[:round_number % len(sides)]
+            for name in order if round_number % 2 == 0 else order[::-1]:
+                group, mode, ranks = sides[name]
+                seconds, used, _ = group.turn(mode, steps, ranks)
+                speed[name].append(steps / seconds)
+                cpu[name].append(1e3 * used / steps)
+        for group in groups.values():
+            if group.idle_share() > 0.02:
+                context.say(f"warning: {group.name} used {group.idle_share():.1%} of a core while "
+                            "it was not its turn")
+    return speed, cpu
+
+
+def check_same_training(model, groups, sides):
+    """Warms up; and the sides of one world must see the same losses, or they do different work."""
+    parameters = {name: group.parameters for name, group in groups.items()}
+    if len(set(parameters.values())) != 1:
+        raise children.Failed(f"{model}: the models differ in their parameters: {parameters}")
+    losses = {}
+    for name, (group, mode, ranks) in sides.items():
+        first = group.turn(mode, 1, ranks)[2]
+        losses[name] = (first, group.turn(mode, 8, ranks)[2])
+    for names in (("ddp", "gloo_cpu", "mpi", "ddp-fused"),
+                  ("py-single", "single", "py-single-fused")):
+        for name in names:
+            for mine, right in zip(losses[name], losses[names[0]]):
+                if abs(mine - right) > 1e-3 * abs(right):
+                    raise children.Failed(f"{model}: the losses differ: {losses}")
+
+
+def rows_of(context, model):
+    context.need_python("torch")
+    speed, cpu = train(context, model)
+
+    def row(title, ours, peer, bar=None):
+        extra = {"ours_cpu_ms": sorted(cpu[ours])[len(cpu[ours]) // 2],
+                 "peer_cpu_ms": sorted(cpu[peer])[len(cpu[peer]) // 2]}
+        return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer],
+                   bar and Bar(">=", bar), extra=extra)
+
+    rows = []
+    for backend in ("gloo_cpu", "mpi"):
+        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model][backend]))
+        rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused"))
+    rows.append(row("1 process / Python fused AdamW", "single", "py-single-fused",
+                    1.0 if model == "gpt" else None))
+    rows.append(row("1 process / Python AdamW", "single", "py-single"))
+    for backend in ("gloo_cpu", "mpi"):
+        rows.append(row(f"2 ranks {backend} / alone (scaling)", backend, "single",
+                        0.88 if model == "gpt" else None))
+    rows.append(row("Python: DDP / alone (scaling)", "ddp", "py-single"))
+    return rows
+
+
+def mlp(context):
+    """MLP 784-512-512-10, batch 64 a rank."""
+    return rows_of(context, "mlp")
+
+
+def gpt(context):
+    """GPT of 10.5 million parameters, 4 sequences of 64 tokens a rank."""
+    return rows_of(context, "gpt")

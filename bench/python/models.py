@@ -1,0 +1,73 @@
+"""The models, batches and losses that bench/steps/models.h has in C++, in plain PyTorch."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l1 = nn.Linear(784, 512)
+        self.l2 = nn.Linear(512, 512)
+        self.l3 = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.n1 = nn.LayerNorm(width)
+        self.n2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.o = nn.Linear(width, width)
+        self.f1 = nn.Linear(width, 4 * width)
+        self.f2 = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, sequence, width = x.shape
+        qkv = self.qkv(self.n1(x)).view(batch, sequence, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(attended.transpose(1, 2).reshape(batch, sequence, width))
+        return x + self.f2(F.gelu(self.f1(self.n2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary=8192, width=256, layers=8, heads=4, sequence=64):
+        super().__init__()
+        self.te = nn.Embedding(vocabulary, width)
+        self.pe = nn.Embedding(sequence, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.nf = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.te(tokens) + self.pe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.nf(x))
+
+
+def make(name):
+    torch.manual_seed(0)
+    return {"mlp": MLP, "gpt": GPT}[name]()
+
+
+def batches(name, seed):
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(8):
+        if name == "mlp":
+            data = torch.randn(64, 784, generator=generator)
+            made.append((data, torch.randint(0, 10, (64,), generator=generator)))
+        else:
+            text = torch.randint(0, 8192, (4, 65), generator=generator)
+            made.append((text[:, :-1].contiguous(), text[:, 1:].contiguous()))
+    return made
+
+
+def loss_of(scores, target):
+    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), target.reshape(-1))

@@ -1,0 +1,81 @@
+"""The counterpart of bench/steps/main.cc: PyTorch's DDP on gloo, trained in turns.
+
+train_in_turns.py --model mlp|gpt --control SOCKET --rank R --world N --meet FILE
+Modes: ddp and ddp-fused on all ranks, single and single-fused on rank 0 alone. The lines of the
+control socket are in bench/steps/control.h.
+"""
+import argparse
+import datetime
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+
+import models
+
+
+class Trainer:
+    def __init__(self, model_name, mode, batches):
+        self.batches = batches
+        self.distributed = mode.startswith("ddp")
+        self.net = models.make(model_name)
+        if self.distributed:
+            self.net = torch.nn.parallel.DistributedDataParallel(self.net)
+        fused = {"fused": True} if mode.endswith("-fused") else {}
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, **fused)
+        self.last = None
+
+    def ready(self):
+        if self.distributed:
+            dist.barrier()
+
+    def train(self, steps):
+        for i in range(steps):
+            data, target = self.batches[i % len(self.batches)]
+            loss = models.loss_of(self.net(data), target)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.last = loss.detach()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("model", "control", "meet"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
+                            world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
+    batches = models.batches(arguments.model, 100 + arguments.rank)
+    modes = ["ddp", "ddp-fused"] + (["single", "single-fused"] if arguments.rank == 0 else [])
+    trainers = {mode: Trainer(arguments.model, mode, batches) for mode in modes}
+    parameters = sum(p.numel() for p in trainers["ddp"].net.parameters())
+
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.connect(arguments.control)
+    control.settimeout(15 * 60)
+    lines = control.makefile("rw")
+    print("ready", arguments.rank, parameters, file=lines, flush=True)
+    for line in lines:
+        if line.strip() == "quit":
+            break
+        _, mode, steps = line.split()
+        trainer = trainers[mode]
+        cpu_before = time.process_time()
+        trainer.ready()
+        start = time.perf_counter()
+        trainer.train(int(steps))
+        seconds = time.perf_counter() - start
+        loss = trainer.last.item()
+        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {loss:.9g}",
+              file=lines, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+// The shortest distributed program: joins the others, adds a number up over all ranks, and ends.
+// --report FOLDER: each rank writes its peak memory in KiB there. The counterpart is
+// bench/python/first_collective.py.
+#include <ATen/ops/ones.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+
+#include <fstream>
+#include <string>
+
+namespace {
+
+// Of this program alone: getrusage would count that of the launcher before exec, too.
+std::string peak_memory_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return line.substr(6);
+  }
+  return "0";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  const auto sum = accelerator.reduce(at::ones({1})).item<double>();
+  if (sum != accelerator.world()) {
+    throw coupler::Error(coupler::ErrorCode::kInternal, "the sum over all ranks is wrong", {});
+  }
+  if (argc == 3 && std::string(argv[1]) == "--report") {
+    std::ofstream(std::string(argv[2]) + "/" + std::to_string(accelerator.rank()))
+        << peak_memory_kib() << '\n';
+  }
+}

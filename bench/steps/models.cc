@@ -1,0 +1,61 @@
+#include "models.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <torch/utils.h>
+
+namespace coupler::bench {
+namespace {
+
+constexpr int kBatches = 8;
+constexpr int64_t kVocabulary = 8192, kSequence = 64;
+
+}  // namespace
+
+MLPImpl::MLPImpl()
+    : l1_(register_module("l1", torch::nn::Linear(784, 512))),
+      l2_(register_module("l2", torch::nn::Linear(512, 512))),
+      l3_(register_module("l3", torch::nn::Linear(512, 10))) {}
+
+at::Tensor MLPImpl::forward(const at::Tensor& x) { return l3_(at::relu(l2_(at::relu(l1_(x))))); }
+
+MLP make_mlp() {
+  torch::manual_seed(0);
+  return {};
+}
+
+GPT make_gpt() {
+  torch::manual_seed(0);
+  return GPT(GPTOptions{
+      .vocabulary = kVocabulary, .width = 256, .layers = 8, .heads = 4, .sequence = kSequence});
+}
+
+std::vector<Batch> mlp_batches(uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  std::vector<Batch> batches;
+  for (int i = 0; i < kBatches; ++i) {
+    at::Tensor data = at::randn({64, 784}, generator);
+    batches.push_back({data, at::randint(10, {64}, generator, at::kLong)});
+  }
+  return batches;
+}
+
+std::vector<Batch> gpt_batches(uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  std::vector<Batch> batches;
+  for (int i = 0; i < kBatches; ++i) {
+    const at::Tensor text = at::randint(kVocabulary, {4, kSequence + 1}, generator, at::kLong);
+    batches.push_back(
+        {text.slice(1, 0, kSequence).contiguous(), text.slice(1, 1, kSequence + 1).contiguous()});
+  }
+  return batches;
+}
+
+at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
+  return at::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}), target.reshape(-1));
+}
+
+}  // namespace coupler::bench

@@ -1,0 +1,35 @@
+// The models, batches and losses of bench/python/models.py in C++: the same shapes, and the same
+// numbers for the same seed. The GPT is examples/gpt/model.h. Plain functions, no thread rule.
+#pragma once
+
+#include <model.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace coupler::bench {
+
+class MLPImpl : public torch::nn::Module {
+ public:
+  MLPImpl();
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  torch::nn::Linear l1_, l2_, l3_;
+};
+TORCH_MODULE(MLP);
+
+struct Batch {
+  at::Tensor data, target;
+};
+
+MLP make_mlp();                                 // 0.67 million parameters
+GPT make_gpt();                                 // 10.5 million
+std::vector<Batch> mlp_batches(uint64_t seed);  // of 64 rows
+std::vector<Batch> gpt_batches(uint64_t seed);  // of 4 sequences of 64 tokens
+
+at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target);
+
+}  // namespace coupler::bench
