@@ -141,7 +141,7 @@ std::string expect_reports(const Trial& trial, const std::string& start,
 
 // The victim differs from all the others: the error names it and one of them.
 std::string judge_mismatch(const Trial& trial) {
-  const std::string wrong = expect_code(trial, 4);
+  std::string wrong = expect_code(trial, 4);
   if (!wrong.empty()) return wrong;
   std::string closest;
   for (int other = 0; other < trial.victim(); ++other) {
@@ -154,7 +154,7 @@ std::string judge_mismatch(const Trial& trial) {
 }
 
 std::string judge_killed(const Trial& trial) {
-  const std::string wrong = expect_code(trial, 128 + 9);
+  std::string wrong = expect_code(trial, 128 + 9);
   if (!wrong.empty()) return wrong;
   const std::string victim = fmt::format("rank {}", trial.victim());
   if (!contains(trial.result.output, victim)) return "the launcher does not name " + victim;
@@ -163,7 +163,7 @@ std::string judge_killed(const Trial& trial) {
 }
 
 std::string judge_absent(const Trial& trial) {
-  const std::string wrong = expect_code(trial, 4);
+  std::string wrong = expect_code(trial, 4);
   if (!wrong.empty()) return wrong;
   const std::string victim = fmt::format("rank {}", trial.victim());
   return expect_reports(trial, "timeout " + victim, {victim}, trial.victim());
@@ -197,7 +197,7 @@ std::vector<Step> option_steps(const DistributedBackend& plugin) {
   const std::string table = fmt::format("backend.{}.", plugin.name);
   const auto expect_message = [](const std::string& part) {
     return [part](const Trial& trial) {
-      const std::string wrong = expect_code(trial, 2);
+      std::string wrong = expect_code(trial, 2);
       if (!wrong.empty()) return wrong;
       return contains(trial.result.output, part) ? "" : fmt::format("the output lacks '{}'", part);
     };
