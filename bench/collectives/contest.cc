@@ -37,11 +37,12 @@ double quantile(std::vector<double>& values, double q) {
 
 void check_sum(const Contender& contender, const Operation& operation, float* data, uint64_t count,
                int rank, int world) {
+  const auto ranks = static_cast<uint64_t>(world);
+  const uint64_t base = ranks * (ranks - 1) / 2;  // the sum of the ranks
   for (uint64_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 13 + uint64_t(rank));
   operation();
   for (uint64_t i = 0; i < count; ++i) {
-    const auto right = static_cast<float>(uint64_t(world) * (i % 13) +
-                                          uint64_t(world) * (uint64_t(world) - 1) / 2);
+    const auto right = static_cast<float>(ranks * (i % 13) + base);
     if (data[i] != right) {
       throw std::runtime_error(fmt::format("{}: element {} of {} is {} instead of {}",
                                            contender.name, i, count, data[i], right));
