@@ -56,7 +56,7 @@ class Group:
 
     def turn(self, mode, steps, ranks=None):
         """Seconds of the slowest rank, processor seconds of rank 0, and rank 0's last loss."""
-        ranks = list(self.ranks) if ranks is None else ranks
+        ranks = sorted(self.ranks) if ranks is None else ranks
         start = time.monotonic()
         for rank in ranks:
             print("go", mode, steps, file=self.ranks[rank], flush=True)

@@ -28,9 +28,15 @@ MLP make_mlp() {
 }
 
 GPT make_gpt() {
-  torch::manual_seed(0);
-  return GPT(GPTOptions{
+  GPT model(GPTOptions{
       .vocabulary = kVocabulary, .width = 256, .layers = 8, .heads = 4, .sequence = kSequence});
+  // The constructor draws the head's values before the blocks', Python's after them.
+  torch::manual_seed(0);
+  for (const auto& module : model->modules()) {
+    if (auto* linear = module->as<torch::nn::Linear>()) linear->reset_parameters();
+    if (auto* embedding = module->as<torch::nn::Embedding>()) embedding->reset_parameters();
+  }
+  return model;
 }
 
 std::vector<Batch> mlp_batches(uint64_t seed) {
