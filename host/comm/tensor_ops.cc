@@ -10,8 +10,7 @@
 namespace coupler {
 namespace {
 
-void require_plain(const at::Tensor& tensor) {
-  if (tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous()) return;
+[[noreturn]] void refuse(const at::Tensor& tensor) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("a collective needs a dense, contiguous tensor in host memory, got one of "
@@ -19,6 +18,11 @@ void require_plain(const at::Tensor& tensor) {
                   fmt::join(tensor.sizes(), ", "), tensor.device().str(),
                   tensor.layout() != at::kStrided ? ", not dense" : ""),
       {.hint = "call .contiguous() (and .to_dense(), .cpu()) on it first"});
+}
+
+void require_plain(const at::Tensor& tensor) {
+  require_dense_host(tensor);
+  if (!tensor.is_contiguous()) refuse(tensor);
 }
 
 db_op tensor_op(db_kind kind, const at::Tensor& tensor) {
@@ -34,6 +38,10 @@ db_op tensor_op(db_kind kind, const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void require_dense_host(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) refuse(tensor);
+}
 
 db_dtype to_db_dtype(at::ScalarType type) {
   switch (type) {

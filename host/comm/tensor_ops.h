@@ -16,6 +16,9 @@ namespace coupler {
 // quantised).
 db_dtype to_db_dtype(at::ScalarType type);
 
+// Throws where a tensor cannot be made contiguous host memory: another device, not dense.
+void require_dense_host(const at::Tensor& tensor);
+
 // Descriptions of operations over whole tensors, to be given to Communicator::run or submit.
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
 db_op broadcast_op(const at::Tensor& tensor, int root);           // in place

@@ -40,7 +40,7 @@ void require_host(const std::string& name, const at::Tensor& tensor) {
 
 Replica::Replica(torch::nn::Module& module, std::shared_ptr<Communicator> comm,
                  const TrainingConfig& config)
-    : module_(&module) {
+    : module_(&module), keep_(module.weak_from_this().lock()) {
   const NamedTensors parameters = unique_named(module.named_parameters());
   const NamedTensors buffers = unique_named(module.named_buffers());
   NamedTensors trainable;

@@ -31,6 +31,7 @@ class Replica {
 
  private:
   torch::nn::Module* module_;
+  std::shared_ptr<torch::nn::Module> keep_;  // so that its address stays its own; null on the stack
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;
 };

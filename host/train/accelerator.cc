@@ -37,6 +37,12 @@ db_reduce to_db_reduce(Reduction reduction) {
   return DB_SUM;
 }
 
+// A contiguous copy that a collective may overwrite.
+at::Tensor copy_to_send(const at::Tensor& tensor) {
+  require_dense_host(tensor);
+  return tensor.detach().clone(at::MemoryFormat::Contiguous);
+}
+
 Config load(ConfigRequest request, const AcceleratorOptions& options) {
   for (const auto& [key, value] : options.values) request.code.emplace_back(key, value);
   return load_config(request);
@@ -103,7 +109,7 @@ class Accelerator::Impl {
   std::shared_ptr<Communicator> comm;
   std::shared_ptr<Communicator> gradient_comm;  // made with the first model
   std::vector<std::unique_ptr<Replica>> replicas;
-  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
   std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
   std::vector<Replica*> scope;  // the models of the accumulate() scope under way
   int64_t micro_steps = 0;      // accumulate() calls since the last synchronised one
@@ -144,7 +150,15 @@ void Accelerator::prepare_module(torch::nn::Module& module) {
 }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
-  if (std::count(impl_->optimizers.begin(), impl_->optimizers.end(), &optimizer) != 0) {
+  // By address and first parameter: a later optimizer may lie where an earlier one did.
+  at::Tensor first;
+  for (const auto& group : optimizer.param_groups()) {
+    if (!first.defined() && !group.params().empty()) first = group.params()[0];
+  }
+  const std::pair identity{&optimizer, first};
+  if (std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [&](const auto& other) {
+        return other.first == identity.first && other.second.is_same(identity.second);
+      })) {
     throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
                 {.hint = "prepare each optimizer once"});
   }
@@ -165,7 +179,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                    "or an earlier prepare"});
     }
   }
-  impl_->optimizers.push_back(&optimizer);
+  impl_->optimizers.push_back(identity);
   return Optimizer(std::make_shared<OptimizerState>(optimizer, models,
                                                     [impl = impl_.get()] { return !impl->sync; }));
 }
@@ -229,6 +243,7 @@ double Accelerator::clip_grad_norm_of(torch::nn::Module& module, double max_norm
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
+  require_dense_host(tensor);
   const at::Tensor input = tensor.detach().contiguous();
   std::vector<int64_t> shape = input.dim() == 0 ? std::vector<int64_t>(1, 1) : input.sizes().vec();
   shape[0] *= world();
@@ -239,14 +254,14 @@ at::Tensor Accelerator::gather(const at::Tensor& tensor) {
 
 at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction) {
   at::NoGradGuard no_grad;
-  const at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor result = copy_to_send(tensor);
   impl_->comm->run(all_reduce_op(result, to_db_reduce(reduction)));
   return result;
 }
 
 at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int from) {
   at::NoGradGuard no_grad;
-  const at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor result = copy_to_send(tensor);
   impl_->comm->run(broadcast_op(result, from));
   return result;
 }

@@ -1,0 +1,49 @@
+// What the checks of training_checks share: expectations that name rank and check, a small network
+// with everything that is awkward, and its joined batch. One process runs the checks in order on
+// one thread, together with its peers.
+#pragma once
+
+#include <coupler/accelerator.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+// Throws with file and line when condition is false; text says what was seen.
+void expect(bool condition, const std::string& text, const char* file, int line);
+#define EXPECT(condition, text) expect(condition, text, __FILE__, __LINE__)
+
+// All ranks hold the same values, element for element.
+void expect_same_everywhere(coupler::Accelerator& accelerator, const torch::Tensor& tensor,
+                            const std::string& what);
+
+// The message of the Error that action throws; fails when it throws none.
+std::string error_of(const std::function<void()>& action);
+
+// In doubles, so that differences are rounding and nothing else; mixed: one parameter is float. With a
+// tied weight and a frozen parameter.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(bool mixed = false);
+  torch::Tensor forward(const torch::Tensor& tokens);
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear hidden{nullptr};
+  torch::Tensor tied, frozen, scale;  // scale is the float one
+};
+TORCH_MODULE(Net);
+
+// The batch of step `step` for `rows` rows: the same on every rank.
+struct Batch {
+  torch::Tensor tokens, targets;
+};
+Batch joined_batch(int step, int64_t rows);
+// This rank's rows of it.
+Batch own_part(const Batch& joined, int rank, int world);
+
+struct Check {
+  const char* name;
+  std::function<void(coupler::Accelerator&)> run;
+};
+std::vector<Check> parity_checks();
+std::vector<Check> behaviour_checks();
+std::vector<Check> sync_batch_norm_checks();

@@ -1,0 +1,74 @@
+// training_checks: what the Accelerator promises, checked by every rank of a job, over whatever
+// backend the job was started with. Started by ctest through `coupler launch`, once a backend and
+// world. Prints a line a check; exits with 1 when one fails on this rank.
+#include <coupler/error.h>
+
+#include <cstdio>
+#include <sstream>
+#include <stdexcept>
+
+#include "check.h"
+
+void expect(bool condition, const std::string& text, const char* file, int line) {
+  if (condition) return;
+  throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + text);
+}
+
+void expect_same_everywhere(coupler::Accelerator& accelerator, const torch::Tensor& tensor,
+                            const std::string& what) {
+  const auto first = accelerator.broadcast(tensor, 0);
+  EXPECT(torch::equal(first, tensor.detach()), what + " differs from rank 0's");
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const coupler::Error& error) {
+    return error.what();
+  }
+  EXPECT(false, "no coupler::Error was thrown");
+  return {};
+}
+
+NetImpl::NetImpl(bool mixed)
+    : embedding(register_module("embedding", torch::nn::Embedding(11, 6))),
+      hidden(register_module("hidden", torch::nn::Linear(6, 6))) {
+  to(torch::kDouble);
+  tied = register_parameter("tied", embedding->weight);
+  frozen = register_parameter("frozen", torch::randn({6}, torch::kDouble), /*requires_grad=*/false);
+  scale = register_parameter("scale", torch::ones({1}, mixed ? torch::kFloat : torch::kDouble));
+}
+
+torch::Tensor NetImpl::forward(const torch::Tensor& tokens) {
+  const auto mixed = torch::tanh(hidden(embedding(tokens).sum(1))) * scale.to(torch::kDouble);
+  return torch::linear(mixed + frozen, tied);
+}
+
+Batch joined_batch(int step, int64_t rows) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 + step));
+  return {torch::randint(0, 11, {rows, 3}, generator, torch::kLong),
+          torch::randint(0, 11, {rows}, generator, torch::kLong)};
+}
+
+Batch own_part(const Batch& joined, int rank, int world) {
+  const int64_t rows = joined.tokens.size(0) / world;
+  return {joined.tokens.narrow(0, rank * rows, rows), joined.targets.narrow(0, rank * rows, rows)};
+}
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  for (const auto& list : {parity_checks(), behaviour_checks(), sync_batch_norm_checks()}) {
+    for (const Check& check : list) {
+      if (argc > 1 && std::string(check.name).find(argv[1]) == std::string::npos) continue;
+      try {
+        check.run(accelerator);
+        accelerator.print("ok ", check.name);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s FAILED: %s\n", accelerator.rank(), check.name,
+                     error.what());
+        return 1;  // the ranks are not in step any more
+      }
+    }
+  }
+  return 0;
+}
