@@ -16,6 +16,8 @@ def contest(context, program, backend):
     command = context.launch(2, backend, "-o", "backend.plugin_path=" + plugins,
                              context.program("bench/" + program), "--out", out, "--rounds",
                              str(context.rounds_or(15)))
+    if not context.pin:
+        command.append("--no-pin")
     if context.quick:
         command += ["--bytes", QUICK_BYTES, "--milliseconds", "20"]
     children.run(command, context.folder, 120 if context.quick else 1200)

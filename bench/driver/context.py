@@ -17,6 +17,7 @@ class Context:
     folder: str  # temporary, also where children run
     rounds: int  # 0: each benchmark's own
     quick: bool
+    pin: bool    # ranks of the collectives to a core each
 
     def program(self, name):
         path = os.path.join(self.build, "bin", name)
