@@ -138,10 +138,9 @@ std::string private_runtime_folder() {
   };
   const auto session = setting("XDG_RUNTIME_DIR");
   const auto temporary = setting("TMPDIR");
-  const auto folder =
-      !session.empty()
-          ? session + "/coupler"
-          : fmt::format("{}/coupler-{}", temporary.empty() ? "/tmp" : temporary, ::geteuid());
+  auto folder = !session.empty() ? session + "/coupler"
+                                 : fmt::format("{}/coupler-{}",
+                                               temporary.empty() ? "/tmp" : temporary, ::geteuid());
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot make the folder {}: {}", folder, last_failure()),
