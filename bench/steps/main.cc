@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 
 #include <string>
+#include <vector>
 
 #include "control.h"
 #include "models.h"
@@ -44,19 +45,18 @@ void serve(Accelerator& accelerator, Model model, const std::vector<Batch>& batc
 }  // namespace coupler::bench
 
 int main(int argc, char** argv) {
-  coupler::Accelerator accelerator(argc, argv);
-  std::string model, control;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    (std::string(argv[i]) == "--model" ? model : control) = argv[i + 1];
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  Accelerator accelerator(argc, argv);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 4 || words[0] != "--model" || words[2] != "--control" ||
+      (words[1] != "mlp" && words[1] != "gpt")) {
+    throw Error(ErrorCode::kUsage, "usage: bench_steps --model mlp|gpt --control SOCKET",
+                {.subject = "bench_steps", .hint = "start it with bench/run"});
   }
   const auto seed = static_cast<uint64_t>(100 + accelerator.rank());
-  using namespace coupler::bench;  // NOLINT(google-build-using-namespace): a main function
-  if (model == "mlp" && !control.empty()) {
-    serve(accelerator, make_mlp(), mlp_batches(seed), control);
-  } else if (model == "gpt" && !control.empty()) {
-    serve(accelerator, make_gpt(), gpt_batches(seed), control);
+  if (words[1] == "mlp") {
+    bench::serve(accelerator, bench::make_mlp(), bench::mlp_batches(seed), words[3]);
   } else {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "--model mlp|gpt --control SOCKET is missing",
-                         {.subject = "--model", .hint = "start it with bench/run"});
+    bench::serve(accelerator, bench::make_gpt(), bench::gpt_batches(seed), words[3]);
   }
 }
