@@ -4,6 +4,7 @@
 #include <string>
 #include <system_error>
 
+#include "mpi/crowd.h"
 #include "mpi/runtime.h"
 
 namespace db::mpi {
@@ -136,6 +137,7 @@ db_status Communicator::execute(Op& op, Failure* failure) {
     if (status < 0) failed(*failure);
     return status;
   }
+  const Inside inside;
   if (gate_ != nullptr) {
     if (gate_->pass(op, failure) != DB_OK) {
       failed(*failure);

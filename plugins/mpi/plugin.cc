@@ -22,9 +22,11 @@ constexpr db_option kOptions[] = {
                "Bytes that a rank exchanges with one peer at a time in a reduce_scatter."),
     i64_option("max_elements", 1 << 30,
                "Elements in one MPI call, whose counts are 32-bit: 1 to 1073741824."),
-    string_option("yield_when_idle", "auto",
-                  "Whether a rank that waits inside MPI gives its core away: always, never, or "
-                  "auto, which is when there are more ranks on the machine than cores."),
+    string_option(
+        "yield_when_idle", "auto",
+        "Whether a rank that waits inside MPI gives its core away: always, never, or "
+        "auto, which is when there are more ranks on the machine, or threads of theirs with "
+        "collectives to do, than cores."),
 };
 constexpr const db_option* kDefaults[] = {&kOptions[0], &kOptions[1], &kOptions[2], &kOptions[3]};
 

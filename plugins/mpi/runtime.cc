@@ -3,11 +3,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <sstream>
 #include <thread>
 
+#include "mpi/crowd.h"
 #include "mpi/types.h"
 #include "mpi/watchdog.h"
 
@@ -48,8 +50,11 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
   int provided = MPI_THREAD_SINGLE;
   if (initialized == 0) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const bool told = getenv("OMPI_MCA_mpi_yield_when_idle") != nullptr;
     if (yield == Yield::kAlways || (yield == Yield::kAuto && local_size > cores))
       setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    else if (yield == Yield::kAuto && !told)
+      yield_when_crowded(static_cast<int32_t>(cores) / std::max(local_size, 1) + 1);
     Watch watch;
     watch.begin("MPI_Init_thread", timeout_ns);
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
