@@ -137,13 +137,11 @@ IoResult receive_all(int fd, void* data, size_t size, Deadline deadline) {
     if (got > 0) {
       bytes += got;
       size -= static_cast<size_t>(got);
-    } else if (got == 0) {
-      return IoResult::kClosed;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (!wait_ready(fd, POLLIN, deadline)) {
         return IoResult::kTimeout;
       }
-    } else if (errno != EINTR) {
+    } else if (got == 0 || errno != EINTR) {
       return IoResult::kClosed;
     }
   }
