@@ -241,7 +241,9 @@ int run_bench(int argc, char** argv) {
   const ProcessInfo process = detect_process();
   const bool alone = process.world == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
-    config.backend.use = resolve_auto(config.backend, process.launcher == LauncherKind::kOpenMpi);
+    config.backend.use = resolve_auto(config.backend, process.launcher == LauncherKind::kOpenMpi
+                                                          ? MpiLaunch::kInside
+                                                          : MpiLaunch::kTooLate);
   }
   const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
   const std::shared_ptr<Store> store =

@@ -16,7 +16,7 @@ int run_launch(int argc, char** argv) {
     return launch_local(plan);  // one process needs no backend
   }
   // Decided once and here, so that all ranks agree, and since mpirun must be chosen first.
-  const TransportPlan transport = plan_transport(plan.config.backend, false);
+  const TransportPlan transport = plan_transport(plan.config.backend, MpiLaunch::kPossible);
   plan.config.backend.use = transport.use;
   plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
                         transport.overrides.end());

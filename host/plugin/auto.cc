@@ -35,10 +35,11 @@ bool on_path(std::string_view program) {
 }
 
 // "" where the candidate may be taken, else why not.
-std::string rejection(const std::string& name, const BackendConfig& backend,
-                      bool inside_mpi_launch) {
+std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi) {
   if (!is_found(name, backend)) return "no such plugin was found";
-  if (name == "mpi" && !inside_mpi_launch && !on_path("mpirun.openmpi") && !on_path("mpirun")) {
+  if (name == "mpi" && mpi == MpiLaunch::kTooLate) return "mpirun did not start this process";
+  if (name == "mpi" && mpi == MpiLaunch::kPossible && !on_path("mpirun.openmpi") &&
+      !on_path("mpirun")) {
     return "mpirun is not installed (Debian: openmpi-bin), and this is no MPI launch";
   }
   const PluginReport report = try_plugin(name, backend);
@@ -48,10 +49,10 @@ std::string rejection(const std::string& name, const BackendConfig& backend,
 
 }  // namespace
 
-std::string resolve_auto(const BackendConfig& backend, bool inside_mpi_launch) {
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi) {
   std::string rejected;
   for (const char* name : {"nccl", "mpi", "gloo_cpu"}) {
-    const std::string reason = rejection(name, backend, inside_mpi_launch);
+    const std::string reason = rejection(name, backend, mpi);
     if (reason.empty()) {
       log(LogLevel::kInfo, "plugin", fmt::format("backend \"auto\" is {}", name));
       return name;

@@ -51,8 +51,12 @@ struct PluginReport {
 // process with other threads cannot be forked safely: there it is done in place.
 std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 
-// What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch or where
-// mpirun is found; else gloo_cpu. Every rejected candidate is logged with its reason.
-std::string resolve_auto(const BackendConfig& backend, bool inside_mpi_launch);
+// How mpi could come about: mpirun started this process, it could still start the job's processes
+// (asked by a launcher), or the processes are there and it did not.
+enum class MpiLaunch { kInside, kPossible, kTooLate };
+
+// What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch, or where a
+// launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi);
 
 }  // namespace coupler

@@ -40,11 +40,11 @@ std::string base_of(const std::string& wrapper, const BackendConfig& backend) {
 
 }  // namespace
 
-TransportPlan plan_transport(const BackendConfig& backend, bool inside_mpi_launch) {
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi) {
   TransportPlan plan;
   plan.use = backend.use;
   if (plan.use == "auto") {
-    plan.use = resolve_auto(backend, inside_mpi_launch);
+    plan.use = resolve_auto(backend, mpi);
     plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
   }
   plan.transport = plan.use;
@@ -53,7 +53,7 @@ TransportPlan plan_transport(const BackendConfig& backend, bool inside_mpi_launc
     const std::string wrapper = report.name;
     plan.transport = base_of(wrapper, backend);
     if (plan.transport == "auto") {
-      plan.transport = resolve_auto(backend, inside_mpi_launch);
+      plan.transport = resolve_auto(backend, mpi);
       plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
     }
     BackendConfig below = backend;

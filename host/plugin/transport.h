@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "plugin/plugin.h"
 
 namespace coupler {
 
@@ -17,7 +17,7 @@ struct TransportPlan {
 
 // Loads and probes the backend, and its base where it needs one, in child processes. Throws
 // Error(kPlugin) with the reason where either is unusable, Error(kConfig) where the base is not a
-// transport. inside_mpi_launch: the processes were or will be started by mpirun.
-TransportPlan plan_transport(const BackendConfig& backend, bool inside_mpi_launch);
+// transport. mpi: whether mpirun started, or could start, the processes.
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi);
 
 }  // namespace coupler

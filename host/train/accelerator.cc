@@ -54,7 +54,9 @@ Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
   BackendConfig resolved = backend;
   if (resolved.use == "auto") {
     if (process.world == 1) return Plugin::single();
-    resolved.use = resolve_auto(backend, process.launcher == LauncherKind::kOpenMpi);
+    resolved.use =
+        resolve_auto(backend, process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside
+                                                                         : MpiLaunch::kTooLate);
   }
   const Plugin plugin = Plugin::load(resolved);
   const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
@@ -68,6 +70,7 @@ class Accelerator::Impl {
   explicit Impl(Config loaded) : config(std::move(loaded)), process(detect_process()) {
     if (process.world > 1) set_log_rank(process.rank);
     keep_large_blocks();
+    allow_fast_exit();
     limit_threads(process.local_world);
     if (config.sources.count("training.seed") != 0) {
       at::manual_seed(static_cast<uint64_t>(config.training.seed));

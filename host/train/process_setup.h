@@ -7,6 +7,9 @@ namespace coupler {
 // (glibc's malloc only; a preloaded allocator is left alone). Worth 1.5x on small models.
 void keep_large_blocks();
 
+// Lets the process end without LibTorch's destructors (see the definition).
+void allow_fast_exit();
+
 // LibTorch's thread count where nobody set one: cores / local_world, at least 1.
 void limit_threads(int local_world);
 

@@ -90,7 +90,7 @@ TEST_F(PluginReports, Pin_IsForTheChosenBackendOnly) {
 TEST_F(PluginReports, Auto_TakesNcclWhereItsProbeSaysSo) {
   for (const char* name : {"nccl", "mpi", "gloo_cpu"}) folder_.add(name);
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, false), "nccl");
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "nccl");
 }
 
 TEST_F(PluginReports, Auto_PassesOverAnUnusableNccl) {
@@ -98,7 +98,7 @@ TEST_F(PluginReports, Auto_PassesOverAnUnusableNccl) {
   folder_.add("mpi");
   folder_.add("gloo_cpu");
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, false), "mpi");
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "mpi");
 }
 
 TEST_F(PluginReports, Auto_TakesMpiInsideAnMpiLaunchOnly_WithoutMpirun) {
@@ -106,8 +106,16 @@ TEST_F(PluginReports, Auto_TakesMpiInsideAnMpiLaunchOnly_WithoutMpirun) {
   folder_.add("mpi");
   folder_.add("gloo_cpu");
   set_mpirun(false);
-  EXPECT_EQ(resolve_auto(backend_, false), "gloo_cpu");
-  EXPECT_EQ(resolve_auto(backend_, true), "mpi");
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "gloo_cpu");
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kInside), "mpi");
+}
+
+TEST_F(PluginReports, Auto_InAProcessThatMpirunDidNotStart_IsNotMpi) {
+  folder_.add("nccl_unusable", "nccl");
+  folder_.add("mpi");
+  folder_.add("gloo_cpu");
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
 }
 
 TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
@@ -117,7 +125,7 @@ TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
   folder_.write(Folder::file_name("gloo_cpu"), "hello");
   set_mpirun(true);
   const std::string message =
-      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, false); });
+      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, MpiLaunch::kPossible); });
   expect_text(message, "found no usable transport");
   expect_text(message, "nccl: no CUDA device answers");
   expect_text(message, "mpi: plugin ");

@@ -1,0 +1,67 @@
+// The GPT example: its loss falls on two ranks over every transport, and wrong sizes get a message.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+std::string some_text() {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "in the beginning was the word, and the word was number ";
+  return text;
+}
+
+Outcome run_gpt(const Workplace& here, const std::string& backend,
+                const std::vector<std::string>& more, const std::string& text = "text.txt") {
+  here.write("text.txt", some_text());
+  std::vector<std::string> arguments{
+      "launch",    "-n",          "2",       "-o",    "backend.use=" + backend,
+      GPT_PROGRAM, "--text",      text,      "--seq", "16",
+      "--layers",  "1",           "--heads", "2",     "--steps",
+      "60",        "--log-every", "20",      "--lr",  "0.01"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return here.coupler(arguments);
+}
+
+class GptOver : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
+  const Workplace here;
+  const Outcome outcome = run_gpt(here, GetParam(), {"--width", "16"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::vector<double> losses;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find("  loss ");
+    if (line.rfind("step ", 0) == 0 && at != std::string::npos) {
+      losses.push_back(std::strtod(line.c_str() + at + 7, nullptr));
+    }
+  }
+  ASSERT_EQ(losses.size(), 3U) << outcome.out;
+  EXPECT_LT(losses[2], 0.8 * losses[0]) << outcome.out;
+  EXPECT_NE(outcome.out.find("tokens per second: "), std::string::npos) << outcome.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, GptOver, ::testing::Values("gloo_cpu", "mpi"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(Gpt, WidthThatHeadsDoNotDivide_IsAUsageErrorNamingBoth) {
+  const Workplace here;
+  const Outcome outcome = run_gpt(here, "gloo_cpu", {"--width", "15"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("15 is no multiple of --heads 2"), std::string::npos) << outcome.err;
+}
+
+TEST(Gpt, MissingText_IsNamed) {
+  const Workplace here;
+  const Outcome outcome = run_gpt(here, "gloo_cpu", {"--width", "16"}, "nowhere/text.txt");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_NE(outcome.err.find("nowhere/text.txt"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace coupler
