@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,11 @@
 #include "lanes.h"
 
 namespace db::gloo_cpu {
+
+// For buffers that may be the same or empty.
+inline void copy(void* to, const void* from, uint64_t bytes) {
+  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
+}
 
 struct CollectiveLimits {
   uint64_t exchange_bytes = 0;       // one round up to this many bytes times the other ranks

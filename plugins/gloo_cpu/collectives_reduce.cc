@@ -1,0 +1,170 @@
+// The reducing collectives.
+#include <algorithm>
+
+#include "collectives.h"
+#include "common/reduce.h"
+
+namespace db::gloo_cpu {
+
+Failure Collectives::all_reduce() {
+  const uint64_t bytes = op_->count * op_->element;
+  if (size_ > 1 && is_small(bytes)) return exchange_all();
+  const uint8_t* own = contribution(recv(), op_->count);
+  if (size_ == 1) {
+    copy(recv(), own, bytes);
+    return {};
+  }
+  return reduce_and_spread(own);
+}
+
+// Large all_reduce, in slices: while the combined parts of one slice are spread, the next one is
+// being combined. Slots 0 and 1 combine, 2 and 3 spread.
+Failure Collectives::reduce_and_spread(const uint8_t* own) {
+  const uint64_t slice = limits_.slice_bytes / op_->element;
+  const uint64_t slices = std::max<uint64_t>((op_->count + slice - 1) / slice, 1);
+  const auto at = [&](uint64_t i) { return i * slice * op_->element; };
+  const auto divide_up = [&](uint64_t i) { even_parts(std::min(slice, op_->count - i * slice)); };
+  const auto combine = [&](uint64_t i) {
+    divide_up(i);
+    header_.round = static_cast<uint32_t>(2 * i);
+    begin(i % 2);
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, own + at(i) + part(peer).offset, part(peer).size);
+    }
+    const uint64_t mine = at(i) + part(rank_).offset;
+    receive_combined(own + mine, recv() + mine, part(rank_).size);
+  };
+  const auto spread = [&](uint64_t i) {
+    divide_up(i);
+    header_.round = static_cast<uint32_t>(2 * i + 1);
+    begin(2 + i % 2);
+    uint8_t* const to = recv() + at(i);
+    finish_average(to + part(rank_).offset, part(rank_).size);
+    for (int32_t step = 1; step < size_; ++step) {
+      const int32_t peer = peer_at(step);
+      send(peer, to + part(rank_).offset, part(rank_).size);
+      receive(peer, to + part(peer).offset, part(peer).size);
+    }
+  };
+  combine(0);
+  for (uint64_t i = 0; i < slices; ++i) {
+    if (i + 1 < slices) {
+      if (i > 0) {
+        if (Failure failure = finish(2 + (i + 1) % 2); !failure.ok()) return failure;
+      }
+      combine(i + 1);
+    }
+    if (Failure failure = finish(i % 2); !failure.ok()) return failure;
+    spread(i);
+  }
+  if (slices > 1) {
+    if (Failure failure = finish(2 + slices % 2); !failure.ok()) return failure;
+  }
+  return finish(2 + (slices + 1) % 2);
+}
+
+// Small all_reduce: what comes is kept apart until everything is sent and here.
+Failure Collectives::exchange_all() {
+  const uint64_t bytes = op_->count * op_->element;
+  const auto slot = [&](int32_t rank) {
+    return scratch_.get() + static_cast<uint64_t>(rank) * bytes;
+  };
+  scratch(bytes * (static_cast<uint64_t>(size_) + 1));
+  const uint8_t* own = contribution(slot(rank_), op_->count);
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    send(peer_at(step), own, bytes);
+    receive(peer_at(step), slot(peer_at(step)), bytes);
+  }
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  const auto from = [&](int32_t rank) -> const void* { return rank == rank_ ? own : slot(rank); };
+  uint8_t* const sum = slot(size_);  // recv may still hold this rank's contribution
+  for (int32_t rank = 1; rank < size_; ++rank) {
+    combine_(rank + 1 == size_ ? recv() : sum, rank == 1 ? from(0) : sum, from(rank), op_->count);
+  }
+  finish_average(recv(), bytes);
+  return {};
+}
+
+Failure Collectives::reduce() {
+  const int32_t root = op_->root_or_peer;
+  const bool is_root = rank_ == root;
+  const uint64_t bytes = op_->count * op_->element;
+  const bool split = size_ > 2 && !is_small(bytes);
+  even_parts(op_->count);
+  const Part mine = part(rank_);
+  // Room for the scaled contribution (the root has its recv for it) and for the combined part.
+  const bool scales = op_->reduce == DB_PREMUL_SUM && !is_root;
+  const uint64_t scaled = scales ? (bytes + 63) / 64 * 64 : 0;
+  uint8_t* const room = scratch(scaled + (split && !is_root ? mine.size : 0));
+  const uint8_t* own = contribution(is_root ? recv() : room, op_->count);
+  if (size_ == 1) {
+    copy(recv(), own, bytes);
+    return {};
+  }
+  if (!split) {
+    begin();
+    if (is_root) {
+      receive_combined(own, recv(), bytes);
+    } else {
+      send(root, own, bytes);
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
+    if (is_root) finish_average(recv(), bytes);
+    return {};
+  }
+  uint8_t* const result = is_root ? recv() + mine.offset : room + scaled;
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, own + part(peer).offset, part(peer).size);
+  }
+  receive_combined(own + mine.offset, result, mine.size);
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  finish_average(result, mine.size);
+  begin();
+  if (!is_root) send(root, result, mine.size);
+  for (int32_t step = 1; is_root && step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    receive(peer, recv() + part(peer).offset, part(peer).size);
+  }
+  return finish();
+}
+
+Failure Collectives::reduce_scatter() {
+  if (op_->recv_counts != nullptr) {
+    counted_parts(op_->recv_counts);
+  } else {
+    equal_parts(op_->count);
+  }
+  const Part mine = part(rank_);
+  const uint64_t total = part(size_ - 1).offset + part(size_ - 1).size;
+  const bool scales = op_->reduce == DB_PREMUL_SUM;
+  const uint8_t* own = contribution(scales ? scratch(total) : nullptr, total / op_->element);
+  if (size_ == 1) {
+    copy(recv(), own, total);
+    return {};
+  }
+  begin();
+  for (int32_t step = 1; step < size_; ++step) {
+    const int32_t peer = peer_at(step);
+    send(peer, own + part(peer).offset, part(peer).size);
+  }
+  receive_combined(own + mine.offset, recv(), mine.size);
+  if (Failure failure = finish(); !failure.ok()) return failure;
+  finish_average(recv(), mine.size);
+  return {};
+}
+
+const uint8_t* Collectives::contribution(void* room, uint64_t count) {
+  if (op_->reduce != DB_PREMUL_SUM) return sent();
+  scale(op_->dtype, room, op_->send, count, op_->scale);
+  return static_cast<const uint8_t*>(room);
+}
+
+void Collectives::finish_average(void* data, uint64_t bytes) const {
+  if (op_->reduce == DB_AVG) divide(op_->dtype, data, bytes / op_->element, size_);
+}
+
+}  // namespace db::gloo_cpu
