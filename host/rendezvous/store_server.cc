@@ -148,7 +148,7 @@ struct StoreServer::Impl {
   std::thread thread;
 };
 
-StoreServer::StoreServer(const Bytes32& secret, StoreServerOptions options)
+StoreServer::StoreServer(const Bytes32& secret, const StoreServerOptions& options)
     : impl_(std::make_unique<Impl>(secret, options)) {}
 StoreServer::~StoreServer() = default;
 

@@ -30,7 +30,7 @@ class StoreServer {
  public:
   // Bound and listening when it returns. Throws Error(kIo) naming the address: port in use, or
   // host that is none of this machine.
-  explicit StoreServer(const Bytes32& secret, StoreServerOptions options = {});
+  explicit StoreServer(const Bytes32& secret, const StoreServerOptions& options = {});
   ~StoreServer();  // closes every connection: clients see Error(kPeerLost)
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
