@@ -25,7 +25,7 @@ class OptimizerState {
 
  private:
   torch::optim::Optimizer& optimizer_;
-  size_t parameters_;  // given at prepare; groups added later are not ours
+  size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;
   std::function<bool()> accumulating_;

@@ -21,8 +21,8 @@ void expect_same_everywhere(coupler::Accelerator& accelerator, const torch::Tens
 // The message of the Error that action throws; fails when it throws none.
 std::string error_of(const std::function<void()>& action);
 
-// In doubles, so that differences are rounding and nothing else; mixed: one parameter is float. With a
-// tied weight and a frozen parameter.
+// In doubles, so that differences are rounding and nothing else; mixed: one parameter is float.
+// With a tied weight and a frozen parameter.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(bool mixed = false);
   torch::Tensor forward(const torch::Tensor& tokens);
