@@ -16,7 +16,10 @@ constexpr char kValueStart = '\x1f';
 
 std::string encode(const Facts& facts) {
   std::string text;
-  for (const auto& [key, value] : facts) text += key + kValueStart + value + kLineEnd;
+  for (const auto& [key, value] : facts) {
+    text.append(key).push_back(kValueStart);
+    text.append(value).push_back(kLineEnd);
+  }
   return text;
 }
 

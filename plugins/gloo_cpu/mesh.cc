@@ -51,7 +51,7 @@ struct Record {
     const auto others = static_cast<size_t>(size - 1);
     if (text.size() <= sizeof record.nonce) return std::nullopt;
     const size_t left = text.size() - sizeof record.nonce;
-    if (left % others != 0) return std::nullopt;
+    if (others == 0 || left % others != 0) return std::nullopt;
     std::memcpy(&record.nonce, text.data(), sizeof record.nonce);
     const size_t each = left / others;
     const char* at = text.data() + sizeof record.nonce;
