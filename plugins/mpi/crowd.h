@@ -1,6 +1,6 @@
-// Inside: a thread that has a collective of MPI to do, for as long as it lives. A thread that waits in
-// MPI spins, and the message it waits for may be another thread's to send, of this rank or of one
-// beside it. As soon as there are more such threads than cores, those that wait give their core
+// Inside: a thread that has a collective of MPI to do, for as long as it lives. A thread that waits
+// in MPI spins, and the message it waits for may be another thread's to send, of this rank or of
+// one beside it. As soon as there are more such threads than cores, those that wait give their core
 // away each time they find nothing; otherwise every operation costs a time slice of the scheduler
 // (milliseconds instead of microseconds). [any-thread].
 #pragma once
