@@ -79,7 +79,7 @@ void CommunicatorState::announce(const Operation& operation, const db_op* op) {
     }
   } else {
     other = board->enter(operation.sequence, operation.fingerprint, chain);
-    if (!other && operation.fingerprint.kind() == DB_ALL_TO_ALL_V) {
+    if (!other && op != nullptr && op->kind == DB_ALL_TO_ALL_V) {
       other = board->enter_counts(operation.sequence, op->send_counts, op->recv_counts);
     }
   }

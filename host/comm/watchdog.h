@@ -51,7 +51,6 @@ class Watchdog {
   bool stop_ = false;
   std::atomic<bool> asleep_{false};
   uint64_t last_ticket_ = 0;  // the thread's own, as are the next ones
-  uint64_t last_sequence_seen_ = 0;
   Clock::time_point ticket_since_;
   Clock::time_point store_checked_;
   bool store_failed_ = false;

@@ -347,12 +347,13 @@ db_status create(const db_communicator_params* params, db_communicator** result,
     auto* shared = new std::shared_ptr<Group>(std::make_shared<Group>(params->size));
     made->group = *shared;
     const db_status status =
+        // NOLINTNEXTLINE(bugprone-sizeof-expression): the pointer itself
         params->store->set(params->store->context, "group", &shared, sizeof(shared), error);
     if (status != DB_OK) return status;
     // The last to come deletes the pointer; rank 0 counts as well.
   } else {
     std::shared_ptr<Group>* shared = nullptr;
-    uint64_t size = sizeof(shared);
+    uint64_t size = sizeof(shared);  // NOLINT(bugprone-sizeof-expression): the pointer itself
     const db_status status =
         params->store->get(params->store->context, "group", &shared, &size, -1, error);
     if (status != DB_OK) return status;
