@@ -23,6 +23,7 @@ class TerminateDeathTest : public testing::Test {
 
 // noexcept, so that googletest cannot catch what is thrown.
 template <typename F>
+// NOLINTNEXTLINE(bugprone-exception-escape): on purpose
 void uncaught(F throwing) noexcept {
   install_terminate_handler();
   install_terminate_handler();

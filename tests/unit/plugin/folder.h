@@ -38,7 +38,7 @@ class Folder {
 
   // A copy of a fixture; returns its path.
   std::string add(const std::string& fixture, const std::string& as = "") const {
-    const std::string to = path(file_name(as.empty() ? fixture : as));
+    std::string to = path(file_name(as.empty() ? fixture : as));
     std::filesystem::copy_file(std::filesystem::path(COUPLER_FIXTURES) / file_name(fixture), to);
     std::filesystem::permissions(to, std::filesystem::perms(0755));
     return to;

@@ -142,7 +142,7 @@ TEST(StoreClient, ServerThatIsNoStore_IsAnErrorInTime_NamingTheAddress) {
   ASSERT_EQ(::listen(listener.get(), 8), 0);
   ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
   try {
-    StoreClient("127.0.0.1", ntohs(address.sin_port), random_bytes32(), 100ms);
+    const StoreClient client("127.0.0.1", ntohs(address.sin_port), random_bytes32(), 100ms);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);

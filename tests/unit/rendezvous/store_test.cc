@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 
 class StoreTest : public testing::Test {
  protected:
-  void serve(StoreServerOptions options = {}) {
-    server_ = std::make_unique<StoreServer>(secret_, std::move(options));
+  void serve(const StoreServerOptions& options = {}) {
+    server_ = std::make_unique<StoreServer>(secret_, options);
   }
   std::unique_ptr<StoreClient> join(std::chrono::nanoseconds timeout = 20s) {
     return std::make_unique<StoreClient>("127.0.0.1", server_->port(), secret_, timeout);
