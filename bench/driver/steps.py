@@ -7,6 +7,8 @@ from .report import Bar, Row
 from .turns import Group
 
 STEPS = {"mlp": 50, "gpt": 4}  # of one turn
+# Long enough for what settles in the first steps: allocators, connections, the choice of buckets.
+WARM_UP = 32
 BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
 
 
@@ -70,7 +72,7 @@ def check_same_training(model, groups, sides):
     losses = {}
     for name, (group, mode, ranks) in sides.items():
         first = group.turn(mode, 1, ranks)[2]
-        losses[name] = (first, group.turn(mode, 8, ranks)[2])
+        losses[name] = (first, group.turn(mode, WARM_UP, ranks)[2])
     for names in (("ddp", "gloo_cpu", "mpi", "ddp-fused"),
                   ("py-single", "single", "py-single-fused")):
         for name in names:

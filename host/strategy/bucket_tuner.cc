@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "log/log.h"
 
@@ -13,7 +14,14 @@ constexpr int64_t kMiB = 1 << 20;
 // Below this a second bucket cannot pay for its own latency.
 constexpr int64_t kOneBucketBytes = kMiB;
 // Rounds through the candidates; the first of them warms caches and connections and is not counted.
-constexpr size_t kRounds = 5;
+constexpr size_t kRounds = 4;
+// A plan must be this much faster than one bucket to be taken instead: measurements scatter.
+constexpr double kMargin = 0.95;
+
+std::string describe(const BucketPlan& plan) {
+  if (plan.cap_bytes == 0) return "one";
+  return fmt::format("{} MiB {}", plan.cap_bytes / kMiB, plan.overlap ? "overlapped" : "in line");
+}
 
 }  // namespace
 
@@ -62,11 +70,12 @@ bool BucketTuner::settle(Communicator& comm) {
   current_ =
       static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
   if (log_enabled(LogLevel::kInfo, "strategy")) {
-    const BucketPlan& best = candidates_[current_];
-    log(LogLevel::kInfo, "strategy",
-        fmt::format("gradient buckets: {} ({}), {:.2f} ms of backward and reduction",
-                    best.cap_bytes == 0 ? "one" : fmt::format("{} MiB", best.cap_bytes / kMiB),
-                    best.overlap ? "overlapped" : "in line", medians[current_] * 1e3));
+    std::string text = "gradient buckets, milliseconds of backward and reduction:";
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      text += fmt::format(" {} {:.2f}{}", describe(candidates_[i]), medians[i] * 1e3,
+                          i == current_ ? " (taken);" : ";");
+    }
+    log(LogLevel::kInfo, "strategy", text);
   }
   times_.clear();
   return true;
