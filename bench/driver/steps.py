@@ -6,7 +6,7 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = {"mlp": 50, "gpt": 4}  # of one turn
+STEPS = {"mlp": 50, "gpt": 12}  # of one turn
 # Long enough for what settles in the first steps: allocators, connections, the choice of buckets.
 WARM_UP = 32
 BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
