@@ -57,7 +57,7 @@ int percent(const ProgressView& view) {
 
 std::string clock_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 359'999'999) return "--:--";
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
