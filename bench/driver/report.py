@@ -49,14 +49,10 @@ class Row:
         return self.ratios()
 
     def verdict(self):
-        """pass; noise where at least a quarter of the rounds reach the bar; miss."""
+        """pass where the median of the rounds reaches the bar, else miss."""
         if not self.bar:
             return ""
-        values = self.values()
-        if self.bar.reached(statistics.median(values)):
-            return "pass"
-        reached = sum(self.bar.reached(value) for value in values)
-        return "noise" if 4 * reached >= len(values) > 3 else "miss"
+        return "pass" if self.bar.reached(statistics.median(self.values())) else "miss"
 
     def as_json(self):
         values, ratios = self.values(), self.ratios()
