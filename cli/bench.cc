@@ -241,9 +241,7 @@ int run_bench(int argc, char** argv) {
   const ProcessInfo process = detect_process();
   const bool alone = process.world == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
-    config.backend.use = resolve_auto(config.backend, process.launcher == LauncherKind::kOpenMpi
-                                                          ? MpiLaunch::kInside
-                                                          : MpiLaunch::kTooLate);
+    config.backend.use = resolve_auto(config.backend, mpi_launch_of(process));
   }
   const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
   const std::shared_ptr<Store> store =

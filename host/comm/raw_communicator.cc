@@ -14,9 +14,7 @@ Plugin load_base(const CommunicatorOptions& options) {
   backend.use = base_option(wrapper, backend);
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use.empty() || backend.use == "auto") {
-    backend.use = resolve_auto(backend, options.process.launcher == LauncherKind::kOpenMpi
-                                            ? MpiLaunch::kInside
-                                            : MpiLaunch::kTooLate);
+    backend.use = resolve_auto(backend, mpi_launch_of(options.process));
   }
   Plugin base = Plugin::load(backend);
   if ((base.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {

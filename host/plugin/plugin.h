@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "rendezvous/process_info.h"
 
 namespace coupler {
 
@@ -54,6 +55,9 @@ std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 // How mpi could come about: mpirun started this process, it could still start the job's processes
 // (asked by a launcher), or the processes are there and it did not.
 enum class MpiLaunch { kInside, kPossible, kTooLate };
+inline MpiLaunch mpi_launch_of(const ProcessInfo& process) {
+  return process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside : MpiLaunch::kTooLate;
+}
 
 // What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch, or where a
 // launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.

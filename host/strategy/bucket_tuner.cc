@@ -48,11 +48,11 @@ bool BucketTuner::report(double seconds, Communicator& comm) {
   times_[current_].push_back(seconds);
   const size_t before = current_;
   current_ = (current_ + 1) % candidates_.size();
-  if (current_ == 0 && times_.back().size() == kRounds) return settle(comm) || before != current_;
+  if (current_ == 0 && times_.back().size() == kRounds) settle(comm);
   return before != current_;
 }
 
-bool BucketTuner::settle(Communicator& comm) {
+void BucketTuner::settle(Communicator& comm) {
   settled_ = true;
   std::vector<double> medians;
   for (std::vector<double>& times : times_) {
@@ -67,8 +67,8 @@ bool BucketTuner::settle(Communicator& comm) {
   op.send = op.recv = medians.data();
   op.count = medians.size();
   comm.run(op);
-  current_ =
-      static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
+  const auto best = std::min_element(medians.begin(), medians.end());
+  current_ = *best < kMargin * medians[0] ? static_cast<size_t>(best - medians.begin()) : 0;
   if (log_enabled(LogLevel::kInfo, "strategy")) {
     std::string text = "gradient buckets, milliseconds of backward and reduction:";
     for (size_t i = 0; i < candidates_.size(); ++i) {
@@ -78,7 +78,6 @@ bool BucketTuner::settle(Communicator& comm) {
     log(LogLevel::kInfo, "strategy", text);
   }
   times_.clear();
-  return true;
 }
 
 }  // namespace coupler

@@ -29,7 +29,7 @@ class BucketTuner {
   bool report(double seconds, Communicator& comm);
 
  private:
-  bool settle(Communicator& comm);
+  void settle(Communicator& comm);
 
   std::vector<BucketPlan> candidates_;
   std::vector<std::vector<double>> times_;  // by candidate

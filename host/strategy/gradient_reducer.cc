@@ -96,7 +96,10 @@ void GradientReducer::cut_buckets() {
 
 void GradientReducer::on_gradient(size_t slot) {
   if (!sync_) return;
-  if (!active_) begin();
+  if (!active_) {
+    begin();
+    finish_after_backward();
+  }
   if (taken_[slot] != 0) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -118,6 +121,9 @@ void GradientReducer::begin() {
   std::fill(taken_.begin(), taken_.end(), uint8_t{0});
   for (Bucket& bucket : buckets_) bucket.pending = bucket.end_slot - bucket.first_slot;
   next_bucket_ = 0;
+}
+
+void GradientReducer::finish_after_backward() {
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->finish();
   });
@@ -163,11 +169,7 @@ void GradientReducer::launch(Bucket& bucket) {
 
 void GradientReducer::finish_if_untouched() {
   if (!sync_ || touched_ || active_) return;
-  active_ = true;
-  touched_ = true;
-  began_ = now_seconds();
-  std::fill(taken_.begin(), taken_.end(), uint8_t{0});
-  next_bucket_ = 0;
+  begin();
   finish();
 }
 

@@ -47,6 +47,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   void on_gradient(size_t slot);
   void begin();
+  void finish_after_backward();
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);

@@ -82,12 +82,15 @@ Replica::Replica(torch::nn::Module& module, std::shared_ptr<Communicator> comm,
 double Replica::clip_grad_norm(double max_norm) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
+  bool whole = reducer_ != nullptr;
   for (const FlatSlot& slot : flat_->slots()) {
-    if (slot.parameter.grad().defined()) gradients.push_back(slot.parameter.grad());
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (gradient.defined()) gradients.push_back(gradient);
+    // What was only accumulated (no_sync) is not in flat memory yet.
+    whole = whole && gradient.is_same(slot.gradient);
   }
   if (gradients.empty()) return 0;
   // Whole buffers where every parameter has its gradient there (padding is zero), else one by one.
-  const bool whole = reducer_ != nullptr && gradients.size() == flat_->slots().size();
   if (whole) {
     gradients.clear();
     for (const FlatGroup& group : flat_->groups()) {

@@ -54,9 +54,7 @@ Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
   BackendConfig resolved = backend;
   if (resolved.use == "auto") {
     if (process.world == 1) return Plugin::single();
-    resolved.use =
-        resolve_auto(backend, process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside
-                                                                         : MpiLaunch::kTooLate);
+    resolved.use = resolve_auto(backend, mpi_launch_of(process));
   }
   const Plugin plugin = Plugin::load(resolved);
   const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
