@@ -65,6 +65,16 @@ std::string help() {
               {.subject = name, .hint = "'coupler --help' lists the commands"});
 }
 
+int run_command(const std::string& name, std::vector<char*> arguments) {
+  for (const Command& command : kCommands) {
+    if (command.name != name) continue;
+    const auto count = static_cast<int>(arguments.size());
+    arguments.push_back(nullptr);
+    return command.run(count, arguments.data());
+  }
+  fail_unknown(name);
+}
+
 int run(int argc, char** argv) {
   if (argc < 2) {
     std::fputs(help().c_str(), stderr);
@@ -75,14 +85,15 @@ int run(int argc, char** argv) {
     std::printf("coupler %s (plugin ABI %u.%u)\n", COUPLER_VERSION, DB_ABI_MAJOR, DB_ABI_MINOR);
     return 0;
   }
+  if (name == "help" && argc == 3) {
+    static char ask[] = "--help";
+    return run_command(argv[2], {argv[2], ask});
+  }
   if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(help().c_str(), stdout);
     return 0;
   }
-  for (const Command& command : kCommands) {
-    if (command.name == name) return command.run(argc - 1, argv + 1);
-  }
-  fail_unknown(name);
+  return run_command(name, {argv + 1, argv + argc});
 }
 
 // A full disk or a closed pipe under standard output is an error, too.

@@ -173,6 +173,11 @@ void GradientReducer::finish_if_untouched() {
   finish();
 }
 
+void GradientReducer::abandon_backward() {
+  active_ = false;
+  for (Bucket& bucket : buckets_) bucket.work = Work();
+}
+
 void GradientReducer::finish() {
   at::NoGradGuard no_grad;
   active_ = false;

@@ -35,6 +35,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // did are not left waiting. Does nothing when the last backward was reduced.
   void finish_if_untouched();
   void expect_backward() { touched_ = false; }
+  // After a backward that threw: forgets what it had begun. Buckets under way are waited for.
+  void abandon_backward();
 
  private:
   class Hook;

@@ -226,7 +226,14 @@ void Accelerator::backward(const at::Tensor& loss) {
     if (replica->reducer() != nullptr) replica->reducer()->expect_backward();
   }
   const int64_t steps = impl.config.training.gradient_accumulation_steps;
-  (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
+  try {
+    (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
+  } catch (...) {
+    for (const auto& replica : impl.replicas) {
+      if (replica->reducer() != nullptr) replica->reducer()->abandon_backward();
+    }
+    throw;
+  }
   for (Replica* replica : expected) {
     if (replica->reducer() != nullptr) replica->reducer()->finish_if_untouched();
   }

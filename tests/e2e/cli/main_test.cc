@@ -64,6 +64,7 @@ TEST(CouplerProgram, HelpOfEveryCommand_ShowsItsUsage) {
     const Outcome outcome = here.coupler({command, "--help"});
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.out.substr(0, 15), "usage: coupler ") << outcome.out;
+    EXPECT_EQ(here.coupler({"help", command}).out, outcome.out);
   }
 }
 

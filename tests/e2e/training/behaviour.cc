@@ -82,6 +82,27 @@ void accumulation(Accelerator& accelerator) {
          "a second backward without zero_grad does not accumulate");
 }
 
+// The program's own error in the middle of backward costs that backward only.
+void error_in_backward(Accelerator& accelerator) {
+  Branch model;
+  auto net = accelerator.prepare(model);
+  const auto input = input_of(accelerator.rank());
+  auto hidden = net->left(input);
+  hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("the user's own"); });
+  // right gets its gradient before the hook throws
+  try {
+    accelerator.backward(net->right(input).sum() + hidden.sum());
+    EXPECT(false, "the hook's error was lost");
+  } catch (const std::runtime_error& error) {
+    EXPECT(std::string(error.what()).find("the user's own") != std::string::npos, error.what());
+  }
+  for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+  accelerator.backward(net->left(input).sum());
+  EXPECT(
+      std::abs(net->left->weight.grad()[0][0].item<double>() - (1.0 + accelerator.world())) < 1e-12,
+      "the backward after one that threw does not average");
+}
+
 void buffers_follow_rank_0(Accelerator& accelerator) {
   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
   auto net = accelerator.prepare(model);
@@ -160,6 +181,7 @@ std::vector<Check> behaviour_checks() {
       {"unused_parameters", unused_parameters},
       {"untouched_rank", untouched_rank},
       {"accumulation", accumulation},
+      {"error_in_backward", error_in_backward},
       {"buffers_follow_rank_0", buffers_follow_rank_0},
       {"tensor_collectives", tensor_collectives},
       {"loader_shares_the_epoch", loader_shares_the_epoch},
