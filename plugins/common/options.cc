@@ -46,9 +46,8 @@ Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
   for (uint64_t i = 0; i < default_count; ++i) {
     const db_option& o = *defaults[i];
     options->values_.push_back(
-        {o.key, o.type, o.i64, o.f64, o.boolean != 0, o.string != nullptr ? o.string : ""});
+        {o.key, o.type, o.i64, o.f64, o.boolean != 0, o.string != nullptr ? o.string : "", false});
   }
-  std::vector<std::string> seen;
   for (uint64_t i = 0; i < given_count; ++i) {
     const db_option* const o = given[i];
     if (o == nullptr || !DB_HAS(o, db_option, string) || o->key == nullptr)
@@ -72,9 +71,9 @@ Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
       for (const Value& v : values) text += (&v == values.data() ? " " : ", ") + v.key;
       return Failure::make(DB_ERR_UNKNOWN_OPTION, text);
     }
-    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+    if (value->given)
       return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' is given twice");
-    seen.push_back(key);
+    value->given = true;
     const bool widened = value->type == DB_OPTION_F64 && o->type == DB_OPTION_I64;
     if (o->type != value->type && !widened)
       return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' must be " +
@@ -99,6 +98,12 @@ double Options::f64(const char* key) const { return find(key, DB_OPTION_F64).f64
 bool Options::boolean(const char* key) const { return find(key, DB_OPTION_BOOL).boolean; }
 const std::string& Options::string(const char* key) const {
   return find(key, DB_OPTION_STRING).string;
+}
+
+bool Options::given(const char* key) const {
+  for (const Value& value : values_)
+    if (value.key == key) return value.given;
+  std::terminate();
 }
 
 }  // namespace db

@@ -40,6 +40,8 @@ class Options {
   double f64(const char* key) const;
   bool boolean(const char* key) const;
   const std::string& string(const char* key) const;
+  // Whether the user set it, be it to the default. Any key of the defaults.
+  bool given(const char* key) const;
 
  private:
   struct Value {
@@ -49,6 +51,7 @@ class Options {
     double f64;
     bool boolean;
     std::string string;
+    bool given;
   };
   const Value& find(const char* key, db_option_type type) const;
   std::vector<Value> values_;

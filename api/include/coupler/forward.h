@@ -76,13 +76,13 @@ static inline const void *db_forward_get_extension(
     const db_communicator *wrapper, const char *id) {
   (void)wrapper;
   (void)id;
-  return NULL;
+  return NULL; /* NOLINT(modernize-use-nullptr): C, too */
 }
 
 /* Whether the base can be split: its table reaches that far and has it. */
 static inline int32_t db_forward_base_splits(const db_communicator *base) {
   return DB_HAS(base->functions, db_communicator_functions, split) &&
-         base->functions->split != NULL;
+         base->functions->split != NULL; /* NOLINT(modernize-use-nullptr) */
 }
 
 /* Calls the base's split. *result is the base's, not wrapped, and belongs to
@@ -107,7 +107,7 @@ static inline void db_forward_init(db_forward *forward, db_communicator *base,
   mine->wait_host = below->wait_host;
   mine->wait_stream = below->wait_stream; /* NULL: host memory only */
   mine->release = below->release;
-  mine->split = NULL;
+  mine->split = NULL; /* NOLINT(modernize-use-nullptr) */
   mine->async_error = db_forward_async_error;
   mine->abort = db_forward_abort;
   mine->destroy = destroy;

@@ -1,0 +1,46 @@
+#include "common/plan_builder.h"
+
+#include <memory>
+#include <utility>
+
+namespace db {
+namespace {
+
+// The host's pointer is to the base; strings and bounds stay where the PlannedUnits have them.
+struct OwnedPlan : db_plan {
+  std::vector<PlannedUnit> source;
+  std::vector<db_unit_parameter> parameters;
+  std::vector<const db_unit_parameter*> parameter_pointers;
+  std::vector<db_unit> units;
+  std::vector<const db_unit*> unit_pointers;
+};
+
+}  // namespace
+
+const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest) {
+  auto made = std::make_unique<OwnedPlan>();
+  made->source = std::move(units);
+  for (const PlannedUnit& unit : made->source)
+    for (size_t i = 0; i < unit.parameters.size(); ++i)
+      made->parameters.push_back(
+          {sizeof(db_unit_parameter), unit.parameters[i], unit.bounds[i].data()});
+  for (const db_unit_parameter& parameter : made->parameters)
+    made->parameter_pointers.push_back(&parameter);
+  size_t begin = 0;
+  for (const PlannedUnit& unit : made->source) {
+    made->units.push_back({sizeof(db_unit), unit.name.c_str(),
+                           made->parameter_pointers.data() + begin, unit.parameters.size(),
+                           unit.keep, unit.gradients, unit.compute, unit.reduce, unit.output, 0});
+    begin += unit.parameters.size();
+  }
+  for (const db_unit& unit : made->units) made->unit_pointers.push_back(&unit);
+  static_cast<db_plan&>(*made) = rest;
+  made->struct_size = sizeof(db_plan);
+  made->db_plan::units = made->unit_pointers.data();
+  made->unit_count = made->unit_pointers.size();
+  return made.release();
+}
+
+void release_plan(const db_plan* plan) { delete static_cast<const OwnedPlan*>(plan); }
+
+}  // namespace db

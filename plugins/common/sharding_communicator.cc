@@ -1,0 +1,148 @@
+#include "common/sharding_communicator.h"
+
+#include <coupler/forward.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace db {
+namespace {
+
+// The host's pointer is to the base class's first member.
+struct ShardingCommunicator : db_forward {
+  std::shared_ptr<const Options> options;
+  int32_t local_rank = 0;
+  int32_t local_size = 0;
+  bool owns_base = false;
+
+  Place place() const { return {communicator.rank, communicator.size, local_rank, local_size}; }
+};
+
+const ShardingCommunicator& self(const db_communicator* communicator) {
+  return *static_cast<const ShardingCommunicator*>(db_forward_of(communicator));
+}
+
+// Runs body, which returns a Failure; what it throws becomes a status too.
+template <class Body>
+db_status guarded(db_error* error, const Body& body) noexcept {
+  try {
+    return report(body(), error);
+  } catch (const std::bad_alloc&) {
+    return report(Failure{DB_ERR_NO_MEMORY, 0, -1, 0, "out of memory"}, error);
+  } catch (const std::exception& e) {
+    return report(Failure{DB_ERR_INTERNAL, 0, -1, 0, e.what()}, error);
+  }
+}
+
+void destroy(db_communicator* communicator) {
+  const ShardingCommunicator& mine = self(communicator);
+  if (mine.owns_base) mine.base->functions->destroy(mine.base);
+  delete &mine;
+}
+
+db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
+                db_error* error) noexcept;
+
+std::unique_ptr<ShardingCommunicator> wrap(db_communicator* base) {
+  auto made = std::make_unique<ShardingCommunicator>();
+  db_forward_init(made.get(), base, destroy);
+  if (db_forward_base_splits(base)) made->functions.split = split;
+  return made;
+}
+
+db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
+                db_error* error) noexcept {
+  const ShardingCommunicator& mine = self(communicator);
+  db_communicator* part = nullptr;
+  *result = nullptr;
+  const db_status status = db_forward_split_base(communicator, color, key, &part, error);
+  if (status != DB_OK || part == nullptr) return status;
+  const db_status wrapped = guarded(error, [&]() -> Failure {
+    auto made = wrap(part);
+    made->options = mine.options;
+    made->local_rank = mine.local_rank;
+    made->local_size = mine.local_size;
+    made->owns_base = true;
+    *result = &made.release()->communicator;
+    return {};
+  });
+  if (wrapped != DB_OK) part->functions->destroy(part);
+  return wrapped;
+}
+
+Failure check_place(const Place& place) {
+  if (place.size >= 1 && place.rank >= 0 && place.rank < place.size) return {};
+  return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                       "create: there is no rank " + std::to_string(place.rank) + " of " +
+                           std::to_string(place.size) + "; ranks go from 0 to size - 1");
+}
+
+db_communicator* find_base(const db_communicator_params& params) {
+  for (uint64_t i = 0; i < params.base_count; ++i) {
+    const db_base* const base = params.bases[i];
+    if (base != nullptr && base->role != nullptr && std::string_view(base->role) == "world")
+      return base->communicator;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+db_status create_sharding(const ShardingBackend& backend, const db_communicator_params* params,
+                          db_communicator** result, db_error* error) noexcept {
+  return guarded(error, [&]() -> Failure {
+    if (params == nullptr || result == nullptr ||
+        !DB_HAS(params, db_communicator_params, base_count))
+      return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                           "create: params or result is NULL, or params.struct_size is too small");
+    *result = nullptr;
+    Options options;
+    const Place place = {params->rank, params->size, params->local_rank, params->local_size};
+    Failure failure = check_place(place);
+    if (failure.ok())
+      failure = Options::parse(backend.options, backend.option_count, params->options,
+                               params->option_count, &options);
+    if (failure.ok()) failure = backend.check(options, place);
+    if (!failure.ok()) return failure;
+    db_communicator* const base = find_base(*params);
+    if (base == nullptr || base->rank != place.rank || base->size != place.size)
+      return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                           std::string(backend.name) +
+                               " needs a base communicator of role \"world\" with the same rank "
+                               "and size as its own");
+    auto made = wrap(base);
+    made->options = std::make_shared<const Options>(std::move(options));
+    made->local_rank = params->local_rank;
+    made->local_size = params->local_size;
+    *result = &made.release()->communicator;
+    return {};
+  });
+}
+
+db_status probe_sharding(const db_host*, int32_t* score, char* reason,
+                         uint64_t reason_capacity) noexcept {
+  *score = 1;
+  copy_text(reason, reason_capacity, "stands on any transport");
+  return DB_OK;
+}
+
+db_status plan_sharding(const ShardingBackend& backend, const db_communicator* communicator,
+                        const db_model* model, const db_plan** plan, db_error* error) noexcept {
+  return guarded(error, [&]() -> Failure {
+    if (plan == nullptr) return Failure::make(DB_ERR_INVALID_ARGUMENT, "plan is NULL");
+    *plan = nullptr;
+    if (communicator == nullptr || communicator->functions->destroy != destroy)
+      return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                           "a plan was asked for with a communicator of another backend");
+    const ShardingCommunicator& mine = self(communicator);
+    Model read;
+    Failure failure = Model::read(model, &read);
+    if (!failure.ok()) return failure;
+    return backend.plan(*mine.options, mine.place(), read, plan);
+  });
+}
+
+}  // namespace db

@@ -1,0 +1,127 @@
+#include "common/units.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/types.h"
+
+namespace db {
+namespace {
+
+std::string name_of(const ModelModule& module) {
+  return module.name.empty() ? kRootName : std::string(module.name);
+}
+
+// Groups parameters by the module that owner(parameter) names; groups and their parameters keep the
+// order of first appearance.
+template <class Owner>
+std::vector<UnitDraft> group(const Model& model, const std::vector<size_t>& parameters,
+                             const Owner& owner) {
+  constexpr size_t kNone = SIZE_MAX;
+  std::vector<UnitDraft> drafts;
+  std::vector<size_t> draft_of(model.modules.size(), kNone);
+  for (const size_t parameter : parameters) {
+    const size_t module = owner(parameter);
+    size_t& draft = draft_of[module];
+    if (draft == kNone) {
+      draft = drafts.size();
+      drafts.push_back({name_of(model.modules[module]), {}});
+    }
+    drafts[draft].parameters.push_back(parameter);
+  }
+  return drafts;
+}
+
+}  // namespace
+
+uint64_t count_elements(const Model& model, const UnitDraft& draft) {
+  uint64_t sum = 0;
+  for (const size_t parameter : draft.parameters) sum += model.parameters[parameter].elements;
+  return sum;
+}
+
+std::vector<UnitDraft> units_by_module(const Model& model, const std::vector<size_t>& parameters) {
+  return group(model, parameters, [&](size_t p) { return model.parameters[p].module; });
+}
+
+std::vector<UnitDraft> join_small(const Model& model, const std::vector<UnitDraft>& drafts,
+                                  uint64_t least) {
+  struct Joined {
+    const std::string* first;
+    const std::string* last;
+    std::vector<size_t> parameters;
+    uint64_t elements;
+  };
+  std::vector<Joined> all;
+  for (const UnitDraft& draft : drafts) {
+    if (all.empty() || all.back().elements >= least)
+      all.push_back({&draft.name, &draft.name, {}, 0});
+    Joined& unit = all.back();
+    unit.last = &draft.name;
+    unit.parameters.insert(unit.parameters.end(), draft.parameters.begin(), draft.parameters.end());
+    unit.elements += count_elements(model, draft);
+  }
+  if (all.size() > 1 && all.back().elements < least) {
+    const Joined rest = std::move(all.back());
+    all.pop_back();
+    all.back().last = rest.last;
+    all.back().parameters.insert(all.back().parameters.end(), rest.parameters.begin(),
+                                 rest.parameters.end());
+  }
+  std::vector<UnitDraft> result;
+  for (Joined& unit : all) {
+    std::string name = *unit.first;
+    if (unit.last != unit.first) name += ".." + *unit.last;
+    result.push_back({std::move(name), std::move(unit.parameters)});
+  }
+  return result;
+}
+
+std::vector<UnitDraft> units_at(const Model& model, const std::vector<size_t>& parameters,
+                                const std::vector<bool>& marked) {
+  return group(model, parameters, [&](size_t parameter) {
+    size_t module = model.parameters[parameter].module;
+    while (!marked[module] && model.modules[module].parent >= 0)
+      module = static_cast<size_t>(model.modules[module].parent);
+    return module;
+  });
+}
+
+std::vector<UnitDraft> buckets(const Model& model, const std::vector<size_t>& parameters,
+                               uint64_t most, const std::string& name) {
+  std::vector<UnitDraft> drafts;
+  uint64_t room = 0;
+  for (const size_t parameter : parameters) {
+    const uint64_t elements = model.parameters[parameter].elements;
+    if (drafts.empty() || elements > room) {
+      drafts.push_back({name + " " + std::to_string(drafts.size()), {}});
+      room = most;
+    }
+    drafts.back().parameters.push_back(parameter);
+    room -= std::min(room, elements);
+  }
+  return drafts;
+}
+
+std::vector<UnitDraft> split_by_dtype(const Model& model, std::vector<UnitDraft> drafts) {
+  std::vector<UnitDraft> result;
+  for (UnitDraft& draft : drafts) {
+    std::vector<std::pair<db_dtype, std::vector<size_t>>> types;
+    for (const size_t parameter : draft.parameters) {
+      const db_dtype dtype = model.parameters[parameter].dtype;
+      auto same = std::find_if(types.begin(), types.end(),
+                               [&](const auto& type) { return type.first == dtype; });
+      if (same == types.end()) same = types.insert(types.end(), {dtype, {}});
+      same->second.push_back(parameter);
+    }
+    if (types.size() == 1) {
+      result.push_back(std::move(draft));
+      continue;
+    }
+    for (auto& [dtype, parameters] : types)
+      result.push_back({draft.name + " (" + dtype_name(dtype) + ")", std::move(parameters)});
+  }
+  return result;
+}
+
+}  // namespace db

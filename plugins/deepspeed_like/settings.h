@@ -1,0 +1,60 @@
+// The options of this backend, by DeepSpeed's names, with their defaults, and their checked form.
+// Plain values.
+#pragma once
+
+#include <coupler/sharding.h>
+
+#include <cstdint>
+
+#include "common/options.h"
+
+namespace db::deepspeed_like {
+
+// Where a default is not DeepSpeed's it is smaller: theirs are for models of billions of
+// parameters, whose temporary memory is bounded by them.
+inline constexpr db_option kOptions[] = {
+    i64_option("stage", 2,
+               "What is sharded: 0 nothing (everything is replicated), 1 the optimizer's state, 2 "
+               "gradients too, 3 parameters too. DeepSpeed's default is 0."),
+    i64_option("reduce_bucket_size", 5000000,
+               "Elements whose gradients are reduced together; bounds the additional memory of a "
+               "step. With stage 0 the host chooses where this is not set. DeepSpeed's default is "
+               "500000000."),
+    i64_option(
+        "allgather_bucket_size", 500000000,
+        "Elements that are gathered together after a step with stages 1 and 2, where this is "
+        "less than reduce_bucket_size."),
+    string_option("overlap_comm", "auto",
+                  "Whether reductions run beside backward, as a text: true, false, or auto, which "
+                  "measures. DeepSpeed's default is false, and true with stage 3."),
+    i64_option(
+        "stage3_prefetch_bucket_size", 1000000,
+        "Elements that are gathered ahead of use with stage 3, in whole units, one at least; "
+        "0: none. DeepSpeed's default is 50000000."),
+    i64_option("stage3_max_live_parameters", 0,
+               "Elements that may be gathered on a rank at a time with stage 3; 0: only what is in "
+               "use and prefetched. DeepSpeed's default is 1000000000."),
+    i64_option("stage3_param_persistence_threshold", 10000,
+               "With stage 3 a parameter of fewer elements stays whole on every rank. DeepSpeed's "
+               "default is 100000."),
+    string_option("communication_data_type", "",
+                  "Type in which gradients travel: bf16, f16, f32, f64; empty: the parameter's "
+                  "own."),
+};
+inline constexpr uint64_t kOptionCount = sizeof kOptions / sizeof kOptions[0];
+
+struct Settings {
+  int64_t stage = 2;
+  uint64_t bucket = 0;         // elements of a unit that is whole on every rank
+  uint64_t reduce_bucket = 0;  // elements; 0: the host's choice
+  int32_t overlap = -1;
+  uint64_t prefetch = 0;  // elements
+  uint64_t live = 0;      // elements; 0: the least that works
+  uint64_t persistence_threshold = 0;
+  db_dtype reduce_dtype = 0;
+};
+
+// Every wrong value is DB_ERR_INVALID_ARGUMENT.
+Failure read_settings(const Options& options, Settings* settings);
+
+}  // namespace db::deepspeed_like
