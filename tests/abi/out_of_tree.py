@@ -13,7 +13,6 @@ parser.add_argument("--cmake", default="cmake")
 parser.add_argument("--build", required=True, help="folder of the project, relative to the root")
 parser.add_argument("--only-export", help="the one symbol that a plugin may export")
 parser.add_argument("--sanitize", default="", help="value of -fsanitize for the project's C code")
-parser.add_argument("--run", help="a program that is given the plugins' paths")
 parser.add_argument("--then", action="append", default=[], metavar="COMMAND",
                     help="a command line for the shell; {build} stands for the folder of the plugins")
 arguments = parser.parse_args()
@@ -55,7 +54,5 @@ with tempfile.TemporaryDirectory(prefix="coupler-out-of-tree-") as folder:
         if arguments.only_export and symbols != [arguments.only_export]:
             sys.exit(f"FAILED: {plugin.name} exports {symbols}")
         print(f"built {plugin.name}")
-    if arguments.run:
-        print(run(arguments.run, *plugins), end="")
     for command in arguments.then:
         print(run("/bin/sh", "-c", command.replace("{build}", str(build))), end="")

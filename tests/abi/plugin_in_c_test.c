@@ -4,10 +4,10 @@
  * top of c_self, and looks at the lines that c_trace logs.
  */
 #include <coupler/distributed_backend.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 
+#include "backends.h"
 #include "expect.h"
 
 static pthread_mutex_t line_mutex = PTHREAD_MUTEX_INITIALIZER; /* the log is [any-thread] */
@@ -26,43 +26,6 @@ static void keep_line(void* context, db_severity severity, const char* component
 }
 
 static const db_host host = {sizeof(host), DB_ABI_MAJOR, DB_ABI_MINOR, NULL, keep_line, NULL};
-
-static const DistributedBackend* load(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  db_entry_function entry;
-  void* symbol = library != NULL ? dlsym(library, DB_ENTRY_SYMBOL) : NULL;
-  if (symbol == NULL) {
-    printf("FAILED: %s: %s\n", path, dlerror());
-    return NULL;
-  }
-  memcpy(&entry, &symbol, sizeof(entry));
-  return entry();
-}
-
-static db_communicator* create(const DistributedBackend* backend, db_communicator* base,
-                               const db_option* option, db_status expected, const char* text) {
-  const db_base world = {sizeof(world), "world", base};
-  const db_base* const bases[] = {&world};
-  const db_option* const options[] = {option};
-  char message[256] = "";
-  db_error error = {sizeof(error), 0, 0, 0, 0, message, sizeof(message)};
-  db_communicator_params params = {.struct_size = sizeof(params)};
-  db_communicator* result = NULL;
-  params.host = &host;
-  params.size = params.local_size = 1;
-  params.default_timeout_ns = 30000000000;
-  params.options = options;
-  params.option_count = option != NULL;
-  params.bases = bases;
-  params.base_count = base != NULL;
-  EXPECT(backend->create(&params, &result, &error) == expected);
-  EXPECT((expected == DB_OK) == (result != NULL));
-  if (strstr(message, text) == NULL) {
-    printf("FAILED: no '%s' in '%s'\n", text, message);
-    ++expect_failures;
-  }
-  return result;
-}
 
 static db_op make_op(db_kind kind, db_dtype dtype, const void* send, void* recv, uint64_t count) {
   db_op op = {.struct_size = sizeof(op)};
@@ -231,13 +194,13 @@ static void behaves(db_communicator* c) {
 
 static void refuses_wrong_options(const DistributedBackend* self, const DistributedBackend* trace) {
   db_option option = {.struct_size = sizeof(option), .key = "speed", .type = DB_OPTION_I64};
-  create(self, NULL, &option, DB_ERR_UNKNOWN_OPTION, "unknown option 'speed'");
-  create(trace, NULL, &option, DB_ERR_UNKNOWN_OPTION, "unknown option 'speed'");
+  create(self, &host, NULL, &option, DB_ERR_UNKNOWN_OPTION, "unknown option 'speed'");
+  create(trace, &host, NULL, &option, DB_ERR_UNKNOWN_OPTION, "unknown option 'speed'");
   option.key = "always_request";
-  create(self, NULL, &option, DB_ERR_INVALID_ARGUMENT, "must be true or false");
+  create(self, &host, NULL, &option, DB_ERR_INVALID_ARGUMENT, "must be true or false");
   option.key = "severity";
-  create(trace, NULL, &option, DB_ERR_INVALID_ARGUMENT, "'severity' must be");
-  create(trace, NULL, NULL, DB_ERR_INVALID_ARGUMENT, "needs a base communicator");
+  create(trace, &host, NULL, &option, DB_ERR_INVALID_ARGUMENT, "'severity' must be");
+  create(trace, &host, NULL, NULL, DB_ERR_INVALID_ARGUMENT, "needs a base communicator");
 }
 
 static void trace_logs_each_operation(db_communicator* c) {
@@ -259,18 +222,17 @@ int main(int argc, char** argv) {
     printf("usage: %s libcoupler_c_self.so libcoupler_c_trace.so\n", argv[0]);
     return 2;
   }
-  self = load(argv[1]);
-  trace = load(argv[2]);
+  self = load(argv[1], "c_self");
+  trace = load(argv[2], "c_trace");
   if (self == NULL || trace == NULL) return 1;
-  EXPECT(strcmp(self->name, "c_self") == 0 && strcmp(trace->name, "c_trace") == 0);
   refuses_wrong_options(self, trace);
 
-  base = create(self, NULL, NULL, DB_OK, "");
+  base = create(self, &host, NULL, NULL, DB_OK, "");
   behaves(base);
   base->functions->destroy(base);
 
-  base = create(self, NULL, NULL, DB_OK, "");
-  wrapper = create(trace, base, NULL, DB_OK, "");
+  base = create(self, &host, NULL, NULL, DB_OK, "");
+  wrapper = create(trace, &host, base, NULL, DB_OK, "");
   trace_logs_each_operation(wrapper);
   behaves(wrapper);
   wrapper->functions->destroy(wrapper);
