@@ -13,7 +13,7 @@
 namespace db {
 namespace {
 
-constexpr int kModels = 25;
+constexpr int kModels = 12;
 constexpr int32_t kLargestWorld = 7;
 
 class Random {
