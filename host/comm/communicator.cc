@@ -45,6 +45,14 @@ class InBackend {
   CommunicatorState& state_;
 };
 
+const db_sharding* sharding_of(const Plugin& plugin) {
+  const DistributedBackend& table = plugin.table();
+  if (!DB_HAS(&table, DistributedBackend, get_extension) || table.get_extension == nullptr) {
+    return nullptr;
+  }
+  return static_cast<const db_sharding*>(table.get_extension(DB_SHARDING));
+}
+
 void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
   op.struct_size = sizeof(db_op);
   op.flags = flags;
@@ -98,6 +106,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
 int Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->world; }
 const std::string& Communicator::name() const { return state_->name; }
+std::string Communicator::backend() const { return state_->backend->plugin().name(); }
 
 bool Communicator::supports(const db_op& op) const {
   db_op asked = op;
@@ -177,6 +186,35 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   }
   return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
       full_name, std::move(backend), std::move(store), state.timeout, std::move(board))));
+}
+
+void Communicator::verify(const Facts& facts) {
+  CommunicatorState& state = *state_;
+  if (state.world == 1) return;
+  const uint64_t number = [&] {
+    const std::lock_guard lock(state.submit_mutex);
+    state.throw_if_dead();
+    return ++state.verifications;
+  }();
+  verify_facts(meeting_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
+                          state.name, state.rank, state.world, state.timeout),
+               facts);
+}
+
+bool Communicator::can_shard() const { return sharding_of(state_->backend->plugin()) != nullptr; }
+
+void Communicator::plan_shards(const db_model& model,
+                               const std::function<void(const db_plan&)>& take) const {
+  const db_sharding* sharding = sharding_of(state_->backend->plugin());
+  ErrorBuffer error;
+  const db_plan* plan = nullptr;
+  const db_status status = sharding->plan(state_->communicator, &model, &plan, error.get());
+  if (status != DB_OK) {
+    throw make_error(status, error, fmt::format("rank {} cannot divide the model", state_->rank),
+                     backend());
+  }
+  const std::unique_ptr<const db_plan, void (*)(const db_plan*)> owned(plan, sharding->release);
+  take(*plan);
 }
 
 void Communicator::abort() {

@@ -4,10 +4,14 @@
 #pragma once
 
 #include <coupler/distributed_backend.h>
+#include <coupler/sharding.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 
+#include "comm/preflight.h"
 #include "config/config.h"
 #include "plugin/plugin.h"
 #include "rendezvous/process_info.h"
@@ -56,6 +60,7 @@ class Communicator {
   int rank() const;
   int size() const;
   const std::string& name() const;
+  std::string backend() const;  // "fsdp"
 
   // A db_op without struct_size, flags and timeout (they are filled in); see distributed_backend.h
   // for buffers. run() blocks and performs the operation on the calling thread where the backend
@@ -66,6 +71,16 @@ class Communicator {
 
   // Collective; null for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
+
+  // Collective: throws Error(kMismatch) naming key, ranks and both values where some rank's facts
+  // differ from rank 0's.
+  void verify(const Facts& facts);
+
+  // Whether the backend has the extension DB_SHARDING.
+  bool can_shard() const;
+  // Asks it for this rank's plan, which is valid while take runs. Throws Error with the plugin's
+  // message.
+  void plan_shards(const db_model& model, const std::function<void(const db_plan&)>& take) const;
 
   // Makes every pending and later operation fail with kAborted. Never blocks.
   void abort();

@@ -84,7 +84,7 @@ struct CommunicatorState {
   std::unique_ptr<Notice> notice;     // null: world 1
 
   std::mutex submit_mutex;
-  uint64_t sequence = 0, chain = 0, splits = 0;
+  uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
   std::vector<uint64_t> sent, received;
 
   // The blocking operation in the backend, if any: the ticket is odd while there is one.

@@ -1,6 +1,9 @@
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
 
 #include "log/log.h"
 #include "optim/optimizer_state.h"
@@ -16,14 +19,51 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
-                               const std::vector<FlatParameters*>& models,
+OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
                                std::function<bool()> accumulating)
-    : optimizer_(optimizer),
-      parameters_(count_parameters(optimizer)),
-      kernel_(FusedKernel::make(optimizer, models, not_fused_)),
-      accumulating_(std::move(accumulating)) {
+    : optimizer_(optimizer), models_(std::move(models)), accumulating_(std::move(accumulating)) {
+  hold_own_parts();
+  parameters_ = count_parameters(optimizer_);
+  kernel_ = make_kernel();
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
+}
+
+void OptimizerState::hold_own_parts() {
+  bool changed = false;
+  std::vector<std::vector<at::Tensor>> held;
+  for (auto& group : optimizer_.param_groups()) {
+    std::vector<at::Tensor>& list = held.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      const auto model =
+          std::find_if(models_.begin(), models_.end(),
+                       [&](const Strategy* strategy) { return strategy->has(parameter); });
+      const std::vector<at::Tensor> parts =
+          model == models_.end() ? std::vector{parameter} : (*model)->held_for(parameter);
+      changed = changed || parts.size() != 1 || !parts[0].is_same(parameter);
+      list.insert(list.end(), parts.begin(), parts.end());
+    }
+  }
+  if (!changed) return;
+  if (!optimizer_.state().empty()) {
+    throw Error(ErrorCode::kUsage,
+                "the optimizer took steps before prepare: what it remembers of whole parameters "
+                "cannot be divided over ranks",
+                {.hint = "prepare model and optimizer before the first step"});
+  }
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "LBFGS looks at all parameters at once, which no rank holds under sharding",
+                {.subject = "LBFGS",
+                 .hint = "use an optimizer that works element by element (SGD, Adam, AdamW, "
+                         "RMSprop, Adagrad), or a backend that replicates"});
+  }
+  for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
+}
+
+std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
+  std::vector<FlatParameters*> flats;
+  for (Strategy* model : models_) flats.push_back(&model->flat());
+  return FusedKernel::make(optimizer_, flats, not_fused_);
 }
 
 void OptimizerState::step() {
@@ -37,6 +77,7 @@ void OptimizerState::step() {
   } else {
     optimizer_.step();
   }
+  for (Strategy* model : models_) model->parameters_changed();
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {

@@ -9,13 +9,16 @@
 #include <vector>
 
 #include "optim/fused_kernel.h"
+#include "strategy/strategy.h"
 
 namespace coupler {
 
 class OptimizerState {
  public:
+  // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
+  // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept.
   // accumulating tells whether step and zero_grad are to do nothing now.
-  OptimizerState(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
                  std::function<bool()> accumulating);
 
   void step();
@@ -24,7 +27,11 @@ class OptimizerState {
   std::string description() const;
 
  private:
+  void hold_own_parts();
+  std::unique_ptr<FusedKernel> make_kernel();
+
   torch::optim::Optimizer& optimizer_;
+  std::vector<Strategy*> models_;
   size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;

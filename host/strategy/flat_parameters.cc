@@ -69,6 +69,16 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
   }
 }
 
+void FlatParameters::add(FlatGroup group, std::vector<FlatSlot> slots) {
+  group.first_slot = slots_.size();
+  group.end_slot = slots_.size() + slots.size();
+  for (FlatSlot& slot : slots) {
+    slot.group = static_cast<int>(groups_.size());
+    slots_.push_back(std::move(slot));
+  }
+  groups_.push_back(std::move(group));
+}
+
 int FlatParameters::find(const at::Tensor& parameter) const {
   const auto it = std::find_if(slots_.begin(), slots_.end(), [&](const FlatSlot& slot) {
     return slot.parameter.is_same(parameter);

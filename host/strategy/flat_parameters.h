@@ -14,14 +14,14 @@ namespace coupler {
 // One parameter's place. offset and numel are in elements of the group's buffers.
 struct FlatSlot {
   std::string name;      // "layer1.weight"
-  at::Tensor parameter;  // the user's own variable, its data part of group.parameters
+  at::Tensor parameter;  // a variable whose data is part of group.parameters; often the user's own
   at::Tensor gradient;   // part of group.gradients in the parameter's shape; undefined without
   int64_t offset = 0;
   int64_t numel = 0;
   int group = 0;
 };
 
-// The slots of one dtype; [first_slot, end_slot) of FlatParameters::slots.
+// Slots of one dtype in one memory; [first_slot, end_slot) of FlatParameters::slots.
 struct FlatGroup {
   at::Tensor parameters;  // [numel], padding between slots included (zeros)
   at::Tensor gradients;   // likewise; undefined where gradients are not flat
@@ -35,6 +35,10 @@ class FlatParameters {
   // per slot behind the last group (flags()).
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                  bool flat_gradients);
+  // Empty, to be filled by add().
+  FlatParameters() = default;
+  // A group whose memory is the caller's, with its slots in the order of their offsets.
+  void add(FlatGroup group, std::vector<FlatSlot> slots);
 
   std::vector<FlatSlot>& slots() { return slots_; }
   const std::vector<FlatSlot>& slots() const { return slots_; }

@@ -1,112 +1,118 @@
 #include "strategy/replica.h"
 
 #include <ATen/Functions.h>
-#include <coupler/error.h>
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 #include "comm/tensor_ops.h"
+#include "residency/materialise.h"
+#include "strategy/gradient_norm.h"
 
 namespace coupler {
-namespace {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-// Named tensors in order of registration; a tied one (registered twice) only once.
-NamedTensors unique_named(const torch::OrderedDict<std::string, at::Tensor>& named) {
-  NamedTensors result;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : named) {
-    if (!item.value().defined()) continue;
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      result.emplace_back(item.key(), item.value());
-    }
-  }
-  return result;
-}
-
-void require_host(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.device().is_cpu()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("'{}' is on {}, but the backend in use works on host memory", name,
-                          tensor.device().str()),
-              {.subject = name, .hint = "call model->to(accelerator.device()) before prepare"});
-}
-
-}  // namespace
-
-Replica::Replica(torch::nn::Module& module, std::shared_ptr<Communicator> comm,
-                 const TrainingConfig& config)
-    : module_(&module), keep_(module.weak_from_this().lock()) {
-  const NamedTensors parameters = unique_named(module.named_parameters());
-  const NamedTensors buffers = unique_named(module.named_buffers());
+Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config)
+    : Strategy(std::move(described)) {
+  make_meta_tensors();
   NamedTensors trainable;
-  std::vector<at::Tensor> frozen, buffer_tensors;
-  for (const auto& [name, tensor] : parameters) {
-    require_host(name, tensor);
-    if (tensor.requires_grad()) {
-      trainable.emplace_back(name, tensor);
+  std::vector<at::Tensor> frozen, buffers;
+  for (const ModelParameter& parameter : model().parameters) {
+    if (parameter.tensor.requires_grad()) {
+      trainable.emplace_back(parameter.name, parameter.tensor);
     } else {
-      frozen.push_back(tensor);
+      frozen.push_back(parameter.tensor);
     }
   }
-  for (const auto& [name, tensor] : buffers) {
-    require_host(name, tensor);
-    buffer_tensors.push_back(tensor);
-  }
-  if (parameters.empty()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the model '{}' has no parameters: there is nothing to prepare", module.name()),
-        {.subject = module.name(),
-         .hint = "register them with register_module and register_parameter"});
-  }
+  for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
   const bool several = comm != nullptr && comm->size() > 1;
   flat_ = std::make_unique<FlatParameters>(trainable, several);
   if (!several) return;
 
   for (const FlatGroup& group : flat_->groups()) comm->run(broadcast_op(group.parameters, 0));
   std::vector<at::Tensor> rest = frozen;
-  rest.insert(rest.end(), buffer_tensors.begin(), buffer_tensors.end());
+  rest.insert(rest.end(), buffers.begin(), buffers.end());
   broadcast_coalesced(*comm, rest, 0);
   if (trainable.empty()) return;
   reducer_ = std::make_shared<GradientReducer>(
-      *flat_, std::move(comm),
-      config.broadcast_buffers ? buffer_tensors : std::vector<at::Tensor>{}, config.bucket_cap_mb);
+      *flat_, std::move(comm), config.broadcast_buffers ? buffers : std::vector<at::Tensor>{},
+      config.bucket_cap_mb);
   reducer_->install();
 }
 
-double Replica::clip_grad_norm(double max_norm) {
-  at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
+void Replica::make_meta_tensors() {
+  std::vector<MetaTensor> on_meta;
+  for (const ModelParameter& parameter : model().parameters) {
+    if (parameter.tensor.is_meta()) on_meta.push_back({parameter.name, parameter.tensor});
+  }
+  for (const auto& [name, buffer] : model().buffers) {
+    if (buffer.is_meta()) on_meta.push_back({name, buffer});
+  }
+  materialise(on_meta,
+              [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
+}
+
+void Replica::set_sync(bool sync) {
+  if (reducer_ != nullptr) reducer_->set_sync(sync);
+}
+
+void Replica::begin_backward() {
+  if (reducer_ != nullptr) reducer_->expect_backward();
+}
+
+void Replica::end_backward() {
+  if (reducer_ != nullptr) reducer_->finish_if_untouched();
+}
+
+void Replica::abandon_backward() {
+  if (reducer_ != nullptr) reducer_->abandon_backward();
+}
+
+// Whole buffers where every parameter has its gradient there (padding is zero), else one by one:
+// what was only accumulated (no_sync) is not in flat memory yet.
+std::vector<at::Tensor> Replica::gradients() {
+  std::vector<at::Tensor> result;
   bool whole = reducer_ != nullptr;
   for (const FlatSlot& slot : flat_->slots()) {
     const at::Tensor& gradient = slot.parameter.grad();
-    if (gradient.defined()) gradients.push_back(gradient);
-    // What was only accumulated (no_sync) is not in flat memory yet.
+    if (gradient.defined()) result.push_back(gradient);
     whole = whole && gradient.is_same(slot.gradient);
   }
-  if (gradients.empty()) return 0;
-  // Whole buffers where every parameter has its gradient there (padding is zero), else one by one.
-  if (whole) {
-    gradients.clear();
-    for (const FlatGroup& group : flat_->groups()) {
-      const FlatSlot& last = flat_->slots()[group.end_slot - 1];
-      gradients.push_back(group.gradients.narrow(0, 0, last.offset + last.numel));
+  if (!whole) return result;
+  result.clear();
+  for (const FlatGroup& group : flat_->groups()) {
+    const FlatSlot& last = flat_->slots()[group.end_slot - 1];
+    result.push_back(group.gradients.narrow(0, 0, last.offset + last.numel));
+  }
+  return result;
+}
+
+double Replica::clip_grad_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> all = gradients();
+  const double norm = std::sqrt(sum_of_squares(all));
+  if (!std::isfinite(norm)) {
+    // Gradients are equal on every rank, so all of them come to the same end.
+    int64_t at_fault = 0;
+    for (const ModelParameter& parameter : model().parameters) {
+      const at::Tensor& gradient = parameter.tensor.grad();
+      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) break;
+      ++at_fault;
     }
+    throw_not_finite(norm, at_fault, model());
   }
-  double sum = 0;
-  for (const at::Tensor& norm : at::_foreach_norm(gradients)) {
-    const double value = norm.item<double>();
-    sum += value * value;
-  }
-  const double norm = std::sqrt(sum);
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) at::_foreach_mul_(gradients, factor);
+  scale_to_norm(all, norm, max_norm);
   return norm;
+}
+
+void Replica::clip_grad_value(double max_value) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& gradient : gradients()) gradient.clamp_(-max_value, max_value);
+}
+
+void Replica::for_each_parameter(
+    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  for (const ModelParameter& parameter : model().parameters) {
+    visit(parameter.name, parameter.tensor.detach());
+  }
 }
 
 }  // namespace coupler

@@ -14,7 +14,7 @@
 #include "optim/optimizer_state.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
-#include "strategy/replica.h"
+#include "strategy/strategy.h"
 #include "train/current.h"
 #include "train/process_setup.h"
 
@@ -84,23 +84,34 @@ class Accelerator::Impl {
   }
   ~Impl() {
     set_current_communicator(nullptr);
-    replicas.clear();
+    models.clear();
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  Replica& replica_of(const torch::nn::Module& module) {
-    for (auto& replica : replicas) {
-      if (replica->module() == &module) return *replica;
+  std::shared_ptr<Strategy> find(const void* identity) const {
+    for (const auto& model : models) {
+      if (model->model().identity == identity) return model;
     }
-    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", module.name()),
-                {.subject = module.name(), .hint = "pass it to accelerator.prepare first"});
+    return nullptr;
   }
 
-  void set_sync(const std::vector<Replica*>& models, bool on) {
-    for (Replica* replica : models) {
-      if (replica->reducer() != nullptr) replica->reducer()->set_sync(on);
+  Strategy& strategy_of(const detail::ModelRef& model) const {
+    if (const auto found = find(model.identity)) return *found;
+    const std::string name = model.module != nullptr ? model.module->name() : "TorchScript module";
+    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", name),
+                {.subject = name, .hint = "pass it to accelerator.prepare first"});
+  }
+
+  void add(Model model) {
+    if (find(model.identity) != nullptr) {
+      throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
+                  {.subject = model.name, .hint = "prepare each model once"});
     }
+    if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
+      gradient_comm = comm->split(0, process.rank, "gradients");
+    }
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training));
   }
 
   Config config;
@@ -109,11 +120,11 @@ class Accelerator::Impl {
   std::shared_ptr<Store> store;
   std::shared_ptr<Communicator> comm;
   std::shared_ptr<Communicator> gradient_comm;  // made with the first model
-  std::vector<std::unique_ptr<Replica>> replicas;
+  std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
   std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
-  std::vector<Replica*> scope;  // the models of the accumulate() scope under way
-  int64_t micro_steps = 0;      // accumulate() calls since the last synchronised one
+  std::vector<Strategy*> scope;  // the models of the accumulate() scope under way
+  int64_t micro_steps = 0;       // accumulate() calls since the last synchronised one
   bool sync = true;
 };
 
@@ -135,20 +146,8 @@ int Accelerator::local_rank() const { return impl_->process.local_rank; }
 at::Device Accelerator::device() const { return at::kCPU; }
 std::string Accelerator::backend() const { return impl_->plugin.name(); }
 
-void Accelerator::prepare_module(torch::nn::Module& module) {
-  for (const auto& replica : impl_->replicas) {
-    if (replica->module() == &module) {
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("the model '{}' was prepared twice", module.name()),
-                  {.subject = module.name(), .hint = "prepare each model once"});
-    }
-  }
-  if (world() > 1 && impl_->gradient_comm == nullptr) {
-    impl_->gradient_comm = impl_->comm->split(0, rank(), "gradients");
-  }
-  impl_->replicas.push_back(
-      std::make_unique<Replica>(module, impl_->gradient_comm, impl_->config.training));
-}
+void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
+void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(describe(module)); }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   // By address and first parameter: a later optimizer may lie where an earlier one did.
@@ -163,14 +162,18 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
                 {.hint = "prepare each optimizer once"});
   }
-  std::vector<FlatParameters*> models;
-  for (auto& replica : impl_->replicas) models.push_back(&replica->flat());
+  std::vector<Strategy*> models;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      const bool known = std::any_of(models.begin(), models.end(), [&](FlatParameters* model) {
-        return model->find(parameter) >= 0;
-      });
-      if (known || !parameter.requires_grad()) continue;
+      const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
+                                      [&](const auto& known) { return known->has(parameter); });
+      if (model != impl_->models.end()) {
+        if (std::find(models.begin(), models.end(), model->get()) == models.end()) {
+          models.push_back(model->get());
+        }
+        continue;
+      }
+      if (!parameter.requires_grad()) continue;
       throw Error(
           ErrorCode::kUsage,
           fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
@@ -189,10 +192,10 @@ void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
   impl_->loaders.push_back(std::move(loader));
 }
 
-SyncScope Accelerator::begin_accumulate(const std::vector<torch::nn::Module*>& modules) {
+SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
   Impl& impl = *impl_;
   impl.scope.clear();
-  for (torch::nn::Module* module : modules) impl.scope.push_back(&impl.replica_of(*module));
+  for (const detail::ModelRef& model : models) impl.scope.push_back(&impl.strategy_of(model));
   ++impl.micro_steps;
   const bool last_batch =
       std::any_of(impl.loaders.begin(), impl.loaders.end(), [](const auto& weak) {
@@ -202,51 +205,63 @@ SyncScope Accelerator::begin_accumulate(const std::vector<torch::nn::Module*>& m
   impl.sync =
       last_batch || impl.micro_steps % impl.config.training.gradient_accumulation_steps == 0;
   if (impl.sync) impl.micro_steps = 0;
-  impl.set_sync(impl.scope, impl.sync);
+  for (Strategy* model : impl.scope) model->set_sync(impl.sync);
   return SyncScope([&impl] {
-    impl.set_sync(impl.scope, true);
+    for (Strategy* model : impl.scope) model->set_sync(true);
     impl.scope.clear();
     impl.sync = true;
   });
 }
 
-SyncScope Accelerator::begin_no_sync(const std::vector<torch::nn::Module*>& modules) {
-  std::vector<Replica*> models;
-  for (torch::nn::Module* module : modules) models.push_back(&impl_->replica_of(*module));
-  impl_->set_sync(models, false);
-  return SyncScope([impl = impl_.get(), models] { impl->set_sync(models, true); });
+SyncScope Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
+  std::vector<Strategy*> found;
+  for (const detail::ModelRef& model : models) found.push_back(&impl_->strategy_of(model));
+  for (Strategy* model : found) model->set_sync(false);
+  return SyncScope([found] {
+    for (Strategy* model : found) model->set_sync(true);
+  });
 }
 
 void Accelerator::backward(const at::Tensor& loss) {
   Impl& impl = *impl_;
   // Models that this backward must reach on every rank: those of the scope, or the only one.
-  std::vector<Replica*> expected = impl.scope;
-  if (expected.empty() && impl.replicas.size() == 1) expected.push_back(impl.replicas[0].get());
-  for (Replica* replica : expected) {
-    if (replica->reducer() != nullptr) replica->reducer()->expect_backward();
-  }
+  std::vector<Strategy*> expected = impl.scope;
+  if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
+  for (Strategy* model : expected) model->begin_backward();
   const int64_t steps = impl.config.training.gradient_accumulation_steps;
   try {
     (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
   } catch (...) {
-    for (const auto& replica : impl.replicas) {
-      if (replica->reducer() != nullptr) replica->reducer()->abandon_backward();
-    }
+    for (const auto& model : impl.models) model->abandon_backward();
     throw;
   }
-  for (Replica* replica : expected) {
-    if (replica->reducer() != nullptr) replica->reducer()->finish_if_untouched();
-  }
+  for (Strategy* model : expected) model->end_backward();
 }
 
 bool Accelerator::sync_gradients() const { return impl_->sync; }
 
-double Accelerator::clip_grad_norm_of(torch::nn::Module& module, double max_norm) {
+double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm) {
   if (!(max_norm > 0)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
   }
-  return impl_->sync ? impl_->replica_of(module).clip_grad_norm(max_norm) : 0;
+  return impl_->sync ? impl_->strategy_of(model).clip_grad_norm(max_norm) : 0;
+}
+
+void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
+  if (!(max_value > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
+  }
+  if (impl_->sync) impl_->strategy_of(model).clip_grad_value(max_value);
+}
+
+void Accelerator::for_each_tensor_of(
+    const detail::ModelRef& model,
+    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  Strategy& strategy = impl_->strategy_of(model);
+  strategy.for_each_parameter(visit);
+  for (const auto& [name, buffer] : strategy.model().buffers) visit(name, buffer);
 }
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {

@@ -25,6 +25,10 @@
 #include <variant>
 #include <vector>
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace coupler {
 
 // Settings from code. Each is the full key of a TOML setting and wins over the default only: a
@@ -72,8 +76,16 @@ template <class T>
 inline constexpr bool is_module_holder_v =
     std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
 template <class T>
-inline constexpr bool is_model_v =
-    is_module_holder_v<T> || is_shared_module<T>::value || std::is_base_of_v<torch::nn::Module, T>;
+inline constexpr bool is_script_v = std::is_same_v<T, torch::jit::Module>;
+template <class T>
+inline constexpr bool is_model_v = is_module_holder_v<T> || is_shared_module<T>::value ||
+                                   std::is_base_of_v<torch::nn::Module, T> || is_script_v<T>;
+
+// A model in a call: what tells it from others, and the module itself unless it is TorchScript.
+struct ModelRef {
+  const void* identity = nullptr;
+  const torch::nn::Module* module = nullptr;
+};
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
 
@@ -111,9 +123,10 @@ class Accelerator {
 
   // ---- Prepare ----
   // Any number of objects in any order; they come back in that order, as a tuple (one alone as
-  // itself). A model (module holder, shared_ptr to a module, or module) comes back with its own
-  // type, the parameters made equal to rank 0's; a torch::optim optimizer as coupler::Optimizer; a
-  // coupler::DataLoader bound to this rank; anything else as it is. Collective.
+  // itself). A model (module holder, shared_ptr to a module, module, or TorchScript module) comes
+  // back with its own type, the parameters made equal to rank 0's; a torch::optim optimizer as
+  // coupler::Optimizer; a coupler::DataLoader bound to this rank; anything else as it is.
+  // Collective.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
     (prepare_if_model(objects), ...);
@@ -133,14 +146,14 @@ class Accelerator {
   [[nodiscard]] SyncScope accumulate(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "accumulate takes prepared models");
-    return begin_accumulate({&module_of(models)...});
+    return begin_accumulate({reference_to(models)...});
   }
   // Gradients only accumulate on this rank while the scope lives.
   template <class... Models>
   [[nodiscard]] SyncScope no_sync(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "no_sync takes prepared models");
-    return begin_no_sync({&module_of(models)...});
+    return begin_no_sync({reference_to(models)...});
   }
   // Backward of loss / gradient_accumulation_steps; gradients are the mean over ranks afterwards.
   void backward(const at::Tensor& loss);
@@ -148,10 +161,25 @@ class Accelerator {
   bool sync_gradients() const;
 
   // Scales the gradients so that their 2-norm over all parameters is at most max_norm; returns the
-  // norm from before. Does nothing (and returns 0) while accumulating.
+  // norm from before. Throws Error naming a parameter where the norm is infinite or NaN. Does
+  // nothing (and returns 0) while accumulating. Collective.
   template <class Model>
   double clip_grad_norm(Model& model, double max_norm) {
-    return clip_grad_norm_of(module_of(model), max_norm);
+    return clip_grad_norm_of(reference_to(model), max_norm);
+  }
+  // Clamps every gradient element to [-max_value, max_value]; likewise.
+  template <class Model>
+  void clip_grad_value(Model& model, double max_value) {
+    clip_grad_value_of(reference_to(model), max_value);
+  }
+
+  // Calls visit with the name and the whole value of each parameter, then of each buffer, in order
+  // of registration, one at a time, so that a model that no process can hold may be written out.
+  // The tensor is valid until visit returns. Collective; every rank's visit is called.
+  template <class Model>
+  void for_each_tensor(Model& model,
+                       const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+    for_each_tensor_of(reference_to(model), visit);
   }
 
   // ---- Collectives; every rank calls them in the same order ----
@@ -165,12 +193,23 @@ class Accelerator {
  private:
   class Impl;
 
+  // The module in a holder or pointer; a TorchScript module as it is.
   template <class Model>
-  static torch::nn::Module& module_of(Model& model) {
-    if constexpr (std::is_base_of_v<torch::nn::Module, std::decay_t<Model>>) {
+  static auto& module_of(Model& model) {
+    using Type = std::decay_t<Model>;
+    if constexpr (std::is_base_of_v<torch::nn::Module, Type> || detail::is_script_v<Type>) {
       return model;
     } else {
       return *model;
+    }
+  }
+  template <class Model>
+  static detail::ModelRef reference_to(Model& model) {
+    if constexpr (detail::is_script_v<std::decay_t<Model>>) {
+      return {model._ivalue().get(), nullptr};
+    } else {
+      const torch::nn::Module& module = module_of(model);
+      return {&module, &module};
     }
   }
   template <class Object>
@@ -189,7 +228,7 @@ class Accelerator {
       prepare_loader(object.core());
       return Type(object);
     } else if constexpr (detail::is_module_holder_v<Type> ||
-                         detail::is_shared_module<Type>::value) {
+                         detail::is_shared_module<Type>::value || detail::is_script_v<Type>) {
       return Type(object);
     } else if constexpr (std::is_lvalue_reference_v<Object>) {
       return (object);  // the object itself, by reference
@@ -199,11 +238,15 @@ class Accelerator {
   }
 
   void prepare_module(torch::nn::Module& module);
+  void prepare_module(const torch::jit::Module& module);
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
   void prepare_loader(std::shared_ptr<detail::LoaderCore> loader);
-  SyncScope begin_accumulate(const std::vector<torch::nn::Module*>& modules);
-  SyncScope begin_no_sync(const std::vector<torch::nn::Module*>& modules);
-  double clip_grad_norm_of(torch::nn::Module& module, double max_norm);
+  SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);
+  SyncScope begin_no_sync(const std::vector<detail::ModelRef>& models);
+  double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);
+  void clip_grad_value_of(const detail::ModelRef& model, double max_value);
+  void for_each_tensor_of(const detail::ModelRef& model,
+                          const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
   std::unique_ptr<Impl> impl_;
 };

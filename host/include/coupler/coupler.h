@@ -4,10 +4,12 @@
 
 #include <coupler/accelerator.h>
 #include <coupler/data_loader.h>
+#include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <coupler/progress.h>
 #include <coupler/safetensors.h>
+#include <coupler/summon.h>
 #include <coupler/sync_batch_norm.h>
 #include <coupler/tensor_dataset.h>
 #include <torch/torch.h>

@@ -1,0 +1,201 @@
+#include "residency/intercept.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/strides.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include "residency/residency.h"
+
+namespace coupler {
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+
+// TensorImpl keeps its key set to itself; a derived class may name the member.
+struct KeySet : c10::TensorImpl {
+  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) { return tensor.*(&KeySet::key_set_); }
+};
+
+// The units that the operation under way needs; few, and often the same one several times.
+class Pins {
+ public:
+  Pins() = default;
+  ~Pins() {
+    for (Unit* unit : units_) Residency::unpin(*unit);
+  }
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+
+  void add(Unit& unit) {
+    unit.residency->use(unit);
+    units_.push_back(&unit);
+  }
+  bool empty() const { return units_.empty(); }
+  // What the operation is to compute in and to give back: as the first unit that has a say.
+  std::optional<c10::ScalarType> compute_type() const { return first(&Unit::compute_type); }
+  std::optional<c10::ScalarType> output_type() const { return first(&Unit::output_type); }
+
+ private:
+  std::optional<c10::ScalarType> first(std::optional<c10::ScalarType> Unit::*type) const {
+    for (const Unit* unit : units_) {
+      if (unit->*type) return unit->*type;
+    }
+    return std::nullopt;
+  }
+  c10::SmallVector<Unit*, 4> units_;
+};
+
+// Calls visit with every tensor in value, lists included.
+template <class Visit>
+void each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
+  }
+}
+
+[[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("{} writes to parameter '{}', which is gathered from its owners for each use "
+                  "(unit '{}'): the change would be lost",
+                  op.schema().name(), home.name, home.unit->name),
+      {.subject = home.name,
+       .hint = "write to parameters inside coupler::summon_full_parameters(net, true), and give "
+               "optimizers to accelerator.prepare"});
+}
+
+void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins& pins) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
+      Home* const home = home_of(tensor);
+      if (home == nullptr) return;
+      const c10::AliasInfo* const alias = arguments[i].alias_info();
+      if (alias != nullptr && alias->isWrite() && home->unit->writable.load() == 0) {
+        refuse_write(op, *home);
+      }
+      pins.add(*home->unit);
+    });
+  }
+}
+
+bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type &&
+         home_of(tensor) == nullptr;
+}
+
+// Arguments beside the parameters in the type that parameters are gathered in, as if the module had
+// been converted. What the operation writes to stays as it is.
+void cast_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() != nullptr) continue;
+    c10::IValue& value = stack[first + i];
+    if (value.isTensor() && is_to_cast(value.toTensor(), type)) {
+      value = value.toTensor().to(type);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list = value.toTensorList().copy();
+      for (size_t k = 0; k < list.size(); ++k) {
+        if (is_to_cast(list.get(k), type)) list.set(k, list.get(k).to(type));
+      }
+      value = list;
+    }
+  }
+}
+
+void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  const std::vector<c10::Argument>& results = op.schema().returns();
+  const size_t first = stack.size() - results.size();
+  for (size_t i = 0; i < results.size(); ++i) {
+    c10::IValue& value = stack[first + i];
+    // Views of a parameter, and what was written to, are not results.
+    if (results[i].alias_info() != nullptr || !value.isTensor()) continue;
+    if (is_to_cast(value.toTensor(), type)) value = value.toTensor().to(type);
+  }
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Pins pins;
+  pin_arguments(op, *stack, pins);
+  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  if (const auto type = pins.compute_type()) cast_arguments(op, *stack, *type);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
+}
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+}
+
+// Counts how often it is asked: for check_intercept.
+class CountingSource : public Source {
+ public:
+  explicit CountingSource(int& fills) : fills_(fills) {}
+  void fill(size_t, void* memory) override {
+    ++fills_;
+    *static_cast<float*>(memory) = 2;
+  }
+  void store(size_t, const void*) override {}
+
+ private:
+  int& fills_;
+};
+
+}  // namespace
+
+Home* home_of(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return impl.has_storage() ? Home::of(*impl.unsafe_storage().unsafeGetStorageImpl()) : nullptr;
+}
+
+void put_intercept(const at::Tensor& parameter) {
+  c10::DispatchKeySet& keys = KeySet::of(*parameter.unsafeGetTensorImpl());
+  keys = keys.add(kKey);
+}
+
+bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kKey); }
+
+at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  at::Tensor result = at::empty({0}, at::TensorOptions().dtype(type));
+  const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  home.storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       c10::DataPtr(nullptr, c10::kCPU), nullptr,
+                                                       /*resizable=*/false);
+  result.set_(c10::Storage(home.storage), 0, sizes, c10::contiguous_strides(sizes));
+  return result;
+}
+
+void check_intercept() {
+  static const bool kWorks = [] {
+    int fills = 0;
+    BufferPool pool;
+    Residency residency(std::make_unique<CountingSource>(fills), pool, {});
+    auto unit = std::make_unique<Unit>();
+    unit->bytes = sizeof(float);
+    unit->homes.push_back(std::make_unique<Home>());
+    const at::Tensor probe = make_managed(*unit->homes[0], {1}, at::kFloat);
+    residency.add(std::move(unit));
+    put_intercept(probe);
+    const at::Tensor view = probe.view({1, 1}).detach();
+    return at::add(view, 1).item<float>() == 3 && fills == 1;
+  }();
+  if (kWorks) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("LibTorch {} does not send operations on parameters through the key that "
+                          "sharding uses",
+                          TORCH_VERSION),
+              {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
+}
+
+}  // namespace coupler

@@ -1,0 +1,209 @@
+#include "residency/residency.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace coupler {
+
+Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
+                     const ResidencyOptions& options)
+    : source_(std::move(source)), options_(options), pool_(pool) {
+  if (options_.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
+}
+
+Residency::~Residency() {
+  {
+    std::unique_lock lock(mutex_);
+    finish_fetching(lock);
+    stopping_ = true;
+  }
+  wished_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  // Parameters may outlive us: what they point to must not look managed, nor point to pool memory.
+  for (const auto& unit : units_) {
+    for (const auto& home : unit->homes) {
+      home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+    }
+  }
+}
+
+Unit& Residency::add(std::unique_ptr<Unit> unit) {
+  unit->residency = this;
+  unit->index = units_.size();
+  for (const auto& home : unit->homes) {
+    home->unit = unit.get();
+    home->point_to(nullptr);
+  }
+  units_.push_back(std::move(unit));
+  return *units_.back();
+}
+
+// A releaser clears resident and then looks at pins, a user pins and then looks at resident: one of
+// the two sees the other.
+void Residency::use(Unit& unit) {
+  unit.pins.fetch_add(1);
+  if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load()) return;
+  try {
+    std::unique_lock lock(mutex_);
+    if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
+    note_use(unit);
+    const uint64_t order_hash = order_.hash();
+    if (!unit.resident.load()) {
+      // Its turn ahead of time is over: it is needed now.
+      std::erase_if(wishes_, [&](const Wish& wish) { return wish.unit == &unit; });
+      lock.unlock();
+      fetch(unit, order_hash);
+      lock.lock();
+      unit.used = true;
+    }
+    predict();
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
+}
+
+void Residency::note_use(Unit& unit) {
+  current_.store(&unit, std::memory_order_relaxed);
+  unit.last_use = ++clock_;
+  unit.used = true;
+  if (!order_.use(unit.index)) return;
+  expected_.clear();
+  size_t before = order_.before(), current = unit.index;
+  for (int i = 0; i < options_.prefetch; ++i) {
+    const size_t next = order_.next(before, current);
+    if (next == UseOrder::kNone) break;
+    expected_.push_back(units_[next].get());
+    before = std::exchange(current, next);
+  }
+  make_room(unit);
+}
+
+bool Residency::is_expected(const Unit& unit) const {
+  return std::find(expected_.begin(), expected_.end(), &unit) != expected_.end();
+}
+
+// Longest unused first. What was fetched and not used yet stays: no other rank may ask for it
+// again.
+void Residency::make_room(const Unit& unit) {
+  size_t live = 0;
+  candidates_.clear();
+  for (const auto& other : units_) {
+    if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
+    live += other->bytes;
+    if (other->used && other->pins.load() == 0 && !is_expected(*other)) {
+      candidates_.push_back(other.get());
+    }
+  }
+  const size_t limit = options_.live_bytes > unit.bytes ? options_.live_bytes - unit.bytes : 0;
+  if (live <= limit) return;
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
+  for (Unit* candidate : candidates_) {
+    if (live <= limit) return;
+    if (try_release(*candidate)) live -= candidate->bytes;
+  }
+}
+
+bool Residency::try_release(Unit& unit) {
+  if (!unit.resident.exchange(false)) return true;
+  if (unit.pins.load() != 0) {
+    unit.resident.store(true);
+    return false;
+  }
+  for (const auto& home : unit.homes) home->point_to(nullptr);
+  unit.memory = {};
+  unit.used = false;
+  return true;
+}
+
+void Residency::predict() {
+  bool any = false;
+  for (Unit* next : expected_) {
+    if (next->resident.load() || next == fetching_) continue;
+    const bool waiting = std::any_of(wishes_.begin(), wishes_.end(),
+                                     [&](const Wish& wish) { return wish.unit == next; });
+    if (waiting) continue;
+    wishes_.push_back({next, order_.hash()});
+    any = true;
+  }
+  if (any) wished_.notify_one();
+}
+
+void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
+  const std::lock_guard lock(mutex_);
+  unit.memory = std::move(memory);
+  for (const auto& home : unit.homes) home->point_to(unit.memory.data());
+  unit.used = false;
+  unit.resident.store(true);
+}
+
+void Residency::fetch(Unit& unit, uint64_t order_hash) {
+  const std::lock_guard turn(source_mutex_);
+  while (!unit.resident.load()) {
+    Unit& next = *units_.at(source_->agree(unit.index, order_hash));
+    BufferPool::Buffer memory = pool_.take(next.bytes);
+    source_->fill(next.index, memory.data());
+    // Where only another rank had released it, ours stays.
+    if (!next.resident.load()) attach(next, std::move(memory));
+  }
+}
+
+void Residency::fetch_ahead() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });
+    if (stopping_) return;
+    const Wish wish = wishes_.front();
+    wishes_.pop_front();
+    fetching_ = wish.unit;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      fetch(*wish.unit, wish.order_hash);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    fetching_ = nullptr;
+    if (error && !ahead_error_) ahead_error_ = error;
+    if (wishes_.empty()) fetched_.notify_all();
+  }
+}
+
+void Residency::release(Unit& unit) {
+  const std::lock_guard lock(mutex_);
+  try_release(unit);
+}
+
+// The other ranks count on us for what they fetch ahead, so nothing wished for is given up.
+void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
+  fetched_.wait(lock, [&] { return wishes_.empty() && !fetching_; });
+}
+
+void Residency::release_all() {
+  std::unique_lock lock(mutex_);
+  finish_fetching(lock);
+  for (const auto& unit : units_) {
+    if (try_release(*unit)) continue;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("the parameters of unit '{}' are in use while they change", unit->name),
+                {.subject = unit->name,
+                 .hint = "take optimizer steps outside of summon_full_parameters and while no "
+                         "other thread uses the model"});
+  }
+  current_.store(nullptr, std::memory_order_relaxed);
+}
+
+void Residency::end_of_pass() {
+  const std::lock_guard lock(mutex_);
+  order_.end_of_pass();
+  expected_.clear();
+}
+
+void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }
+
+}  // namespace coupler

@@ -1,0 +1,94 @@
+// Residency: the units of one model and which of them are in memory. The intercept (intercept.h)
+// calls use() before every operation on a parameter: what is not there is filled from the source,
+// units not in use are released to make room, and what is likely to be used next is fetched ahead
+// by a thread of its own.
+//
+// [any-thread], except the constructor, the destructor and add(). Which units are resident after
+// the same uses is the same on every rank: releases follow the order of uses, not time.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "residency/buffer_pool.h"
+#include "residency/source.h"
+#include "residency/unit.h"
+#include "residency/use_order.h"
+
+namespace coupler {
+
+struct ResidencyOptions {
+  int prefetch = 0;       // units fetched ahead; 0: none, and no thread
+  size_t live_bytes = 0;  // of units that are not sticky; what is used or fetched ahead always may
+};
+
+class Residency {
+ public:
+  // pool: where units' memory comes from; outlives this.
+  Residency(std::unique_ptr<Source> source, BufferPool& pool, const ResidencyOptions& options);
+  // Parameters must not be used afterwards.
+  ~Residency();
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  // Adds a unit, released; unit->index, residency and homes' unit are filled in. Its memory has
+  // `bytes` bytes.
+  Unit& add(std::unique_ptr<Unit> unit);
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+
+  // Makes the unit resident and pins it. Throws Error naming unit and cause; then it is not pinned.
+  void use(Unit& unit);
+  static void unpin(Unit& unit) { unit.pins.fetch_sub(1); }
+
+  // Releases a unit that is not pinned; else leaves it.
+  void release(Unit& unit);
+  // The values have changed: releases every unit. Throws Error(kUsage) where one is pinned.
+  void release_all();
+  // A pass over the model is over: nothing is predicted to follow.
+  void end_of_pass();
+  // Hands the source what a unit holds; it must be pinned.
+  void store(Unit& unit);
+
+ private:
+  void note_use(Unit& unit);         // mutex_ held
+  void make_room(const Unit& unit);  // mutex_ held
+  bool try_release(Unit& unit);      // mutex_ held
+  void predict();                    // mutex_ held
+  void finish_fetching(std::unique_lock<std::mutex>& lock);
+  void attach(Unit& unit, BufferPool::Buffer memory);
+  void fetch(Unit& unit, uint64_t order_hash);
+  void fetch_ahead();
+  bool is_expected(const Unit& unit) const;  // mutex_ held
+
+  struct Wish {
+    Unit* unit;
+    uint64_t order_hash;
+  };
+
+  const std::unique_ptr<Source> source_;
+  const ResidencyOptions options_;
+  BufferPool& pool_;
+  std::vector<std::unique_ptr<Unit>> units_;
+
+  std::mutex source_mutex_;  // one fill at a time; taken before mutex_
+  std::mutex mutex_;
+  std::atomic<Unit*> current_{nullptr};
+  UseOrder order_;
+  uint64_t clock_ = 0;
+  std::vector<Unit*> expected_;    // by the prediction, nearest first
+  std::vector<Unit*> candidates_;  // make_room's own, kept for its memory
+
+  std::deque<Wish> wishes_;
+  Unit* fetching_ = nullptr;  // by thread_
+  std::condition_variable wished_, fetched_;
+  std::exception_ptr ahead_error_;  // of fetch_ahead; rethrown by the next use
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace coupler

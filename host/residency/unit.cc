@@ -1,0 +1,21 @@
+#include "residency/unit.h"
+
+namespace coupler {
+namespace {
+
+// Tells our storages from all others; the memory is the unit's, so there is nothing to free.
+void managed_storage(void*) {}
+
+}  // namespace
+
+Home* Home::of(const c10::StorageImpl& storage) {
+  const at::DataPtr& data = storage.data_ptr();
+  return data.get_deleter() == &managed_storage ? static_cast<Home*>(data.get_context()) : nullptr;
+}
+
+void Home::point_to(void* unit_memory) {
+  void* const place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
+  storage->set_data_ptr_noswap(c10::DataPtr(place, this, &managed_storage, c10::kCPU));
+}
+
+}  // namespace coupler

@@ -1,0 +1,56 @@
+// Unit: parameters that become resident and are released together, and Home: what the storage of
+// one of them carries. Belongs to a Residency, which says who may touch what.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "residency/buffer_pool.h"
+
+namespace coupler {
+
+class Residency;
+struct Unit;
+
+// The context of a managed storage's DataPtr: how the intercept comes from a tensor (the parameter,
+// a view of it, a saved copy of either) to its unit.
+struct Home {
+  Unit* unit = nullptr;
+  c10::intrusive_ptr<c10::StorageImpl> storage;
+  std::string name;   // of the parameter
+  size_t offset = 0;  // in the unit's memory, bytes
+
+  // Null where the storage is not managed.
+  static Home* of(const c10::StorageImpl& storage);
+  void point_to(void* unit_memory);  // null: released
+};
+
+struct Unit {
+  Residency* residency = nullptr;
+  size_t index = 0;
+  std::string name;
+  size_t bytes = 0;
+  bool sticky = false;  // kept until it is released by name or with all others
+  // What operations on it compute in and give back, where that is not what the model was built in.
+  std::optional<c10::ScalarType> compute_type, output_type;
+  std::vector<std::unique_ptr<Home>> homes;
+
+  // A unit that is pinned stays where it is; who pins looks at resident afterwards.
+  std::atomic<int> pins{0};
+  std::atomic<bool> resident{false};
+  std::atomic<int> writable{0};  // scopes in which its parameters may be written
+
+  // The Residency's, under its mutex.
+  BufferPool::Buffer memory;
+  bool used = false;  // since it became resident
+  uint64_t last_use = 0;
+};
+
+}  // namespace coupler

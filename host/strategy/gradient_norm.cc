@@ -1,0 +1,38 @@
+#include "strategy/gradient_norm.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+namespace coupler {
+
+double sum_of_squares(const std::vector<at::Tensor>& gradients) {
+  if (gradients.empty()) return 0;
+  double sum = 0;
+  for (const at::Tensor& norm : at::_foreach_norm(gradients)) {
+    const double value = norm.item<double>();
+    sum += value * value;
+  }
+  return sum;
+}
+
+void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1 && !gradients.empty()) at::_foreach_mul_(gradients, factor);
+}
+
+void throw_not_finite(double norm, int64_t parameter, const Model& model) {
+  const bool known = parameter >= 0 && parameter < static_cast<int64_t>(model.parameters.size());
+  // The squares of large finite gradients may be out of range, too.
+  const std::string where =
+      known ? fmt::format("the gradient of parameter '{}' has infinite or NaN elements",
+                          model.parameters[static_cast<size_t>(parameter)].name)
+            : "the sum of squares is out of range, though every element is finite";
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("clip_grad_norm: the norm of the gradients is {}: {}", norm, where),
+              {.subject = known ? model.parameters[static_cast<size_t>(parameter)].name : "",
+               .hint = "look at the loss and the inputs of this step; a lower learning rate, or a "
+                       "check for bad samples, is the usual cure"});
+}
+
+}  // namespace coupler

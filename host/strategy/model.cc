@@ -1,0 +1,117 @@
+#include "strategy/model.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include <unordered_set>
+
+namespace coupler {
+namespace {
+
+class Describer {
+ public:
+  explicit Describer(Model& model) : model_(model) {}
+
+  size_t add_module(std::string name, std::string type, int64_t parent) {
+    model_.modules.push_back({std::move(name), std::move(type), parent});
+    return model_.modules.size() - 1;
+  }
+  void add_parameter(size_t module, const std::string& name, const at::Tensor& tensor) {
+    if (!is_new(tensor)) return;
+    const std::string path = join(module, name);
+    require_host(path, tensor);
+    model_.parameters.push_back({path, tensor, module});
+  }
+  void add_buffer(size_t module, const std::string& name, const at::Tensor& tensor) {
+    if (!is_new(tensor)) return;
+    const std::string path = join(module, name);
+    require_host(path, tensor);
+    model_.buffers.emplace_back(path, tensor);
+  }
+  std::string join(size_t module, const std::string& name) const {
+    const std::string& path = model_.modules[module].name;
+    return path.empty() ? name : path + "." + name;
+  }
+  void finish() const {
+    if (!model_.parameters.empty()) return;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the model '{}' has no parameters: there is nothing to prepare", model_.name),
+        {.subject = model_.name,
+         .hint = "register them with register_module and register_parameter"});
+  }
+
+ private:
+  bool is_new(const at::Tensor& tensor) {
+    return tensor.defined() && seen_.insert(tensor.unsafeGetTensorImpl()).second;
+  }
+  static void require_host(const std::string& name, const at::Tensor& tensor) {
+    if (tensor.device().is_cpu() || tensor.is_meta()) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("'{}' is on {}, but the backend in use works on host memory", name,
+                            tensor.device().str()),
+                {.subject = name, .hint = "call model->to(accelerator.device()) before prepare"});
+  }
+
+  Model& model_;
+  std::unordered_set<const void*> seen_;
+};
+
+void walk(Describer& into, const torch::nn::Module& module, const std::string& path,
+          int64_t parent) {
+  const size_t self = into.add_module(path, module.name(), parent);
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    into.add_parameter(self, item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    into.add_buffer(self, item.key(), item.value());
+  }
+  for (const auto& item : module.named_children()) {
+    walk(into, *item.value(), into.join(self, item.key()), static_cast<int64_t>(self));
+  }
+}
+
+void walk(Describer& into, const torch::jit::Module& module, const std::string& path,
+          int64_t parent) {
+  const size_t self = into.add_module(path, module.type()->name()->qualifiedName(), parent);
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    into.add_parameter(self, item.name, item.value);
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    into.add_buffer(self, item.name, item.value);
+  }
+  for (const auto& item : module.named_children()) {
+    walk(into, item.value, into.join(self, item.name), static_cast<int64_t>(self));
+  }
+}
+
+template <class Module>
+Model describe_any(Module& module, std::string name) {
+  Model model;
+  model.identity = identity_of(module);
+  model.name = std::move(name);
+  Describer describer(model);
+  walk(describer, module, "", -1);
+  describer.finish();
+  return model;
+}
+
+}  // namespace
+
+const void* identity_of(const torch::nn::Module& module) { return &module; }
+const void* identity_of(const torch::jit::Module& module) { return module._ivalue().get(); }
+
+Model describe(torch::nn::Module& module) {
+  Model model = describe_any(module, module.name());
+  model.keep = module.weak_from_this().lock();
+  return model;
+}
+
+Model describe(const torch::jit::Module& module) {
+  Model model = describe_any(module, module.type()->name()->qualifiedName());
+  model.keep = std::make_shared<torch::jit::Module>(module);
+  return model;
+}
+
+}  // namespace coupler

@@ -1,0 +1,115 @@
+#include "strategy/shard_layout.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace coupler {
+namespace {
+
+// Parameters and transfers begin at multiples of 64 bytes (for four-byte elements), so that kernels
+// on a part are as fast as on a tensor of its own.
+constexpr int64_t kAlignment = 16;
+// Runs smaller than this are packed: about what a message costs in the time of a copy.
+constexpr int64_t kSmallRun = 16384;
+
+int64_t aligned(int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+ShardLayout::ShardLayout(const PlannedUnit& unit, const Model& model, int own_rank, int rank_count)
+    : rank(own_rank), ranks(rank_count) {
+  place_parts(unit, model);
+  std::vector<ShardRun> small;
+  for (ShardRun& run : cut_runs(unit)) {
+    if (run.numel() < kSmallRun) {
+      small.push_back(std::move(run));
+    } else {
+      add_transfer({std::move(run)}, model);
+    }
+  }
+  if (!small.empty()) add_transfer(std::move(small), model);
+  place_in_shard();
+}
+
+void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
+  for (const PlannedParameter& parameter : unit.parameters) {
+    ShardPart part;
+    part.index = parameter.index;
+    part.offset = aligned(numel);
+    part.numel = model.parameters[parameter.index].tensor.numel();
+    part.begin = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank)]);
+    part.end = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank) + 1]);
+    numel = part.offset + part.numel;
+    parts.push_back(part);
+  }
+}
+
+// Padding belongs to whom the part before it belongs.
+std::vector<ShardRun> ShardLayout::cut_runs(const PlannedUnit& unit) const {
+  std::vector<ShardRun> runs;
+  int owner = ranks;  // of the last piece; no piece yet: any owner is smaller
+  int64_t end = 0;
+  const auto finish = [&] {
+    if (!runs.empty()) runs.back().bounds.resize(static_cast<size_t>(ranks) + 1, end);
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<uint64_t>& bounds = unit.parameters[i].bounds;
+    for (int r = 0; r < ranks; ++r) {
+      const auto first = static_cast<int64_t>(bounds[static_cast<size_t>(r)]);
+      const auto last = static_cast<int64_t>(bounds[static_cast<size_t>(r) + 1]);
+      if (first == last) continue;
+      if (r < owner) {
+        finish();
+        runs.emplace_back();
+      }
+      // bounds.size() - 1 is the rank whose end is still open.
+      std::vector<int64_t>& starts = runs.back().bounds;
+      while (static_cast<int>(starts.size()) <= r) starts.push_back(parts[i].offset + first);
+      owner = r;
+      end = parts[i].offset + last;
+    }
+  }
+  finish();
+  return runs;
+}
+
+void ShardLayout::add_transfer(std::vector<ShardRun> runs, const Model& model) {
+  ShardTransfer transfer;
+  transfer.counts.assign(static_cast<size_t>(ranks), 0);
+  for (const ShardRun& run : runs) {
+    transfer.numel += run.numel();
+    for (int r = 0; r < ranks; ++r) {
+      transfer.counts[static_cast<size_t>(r)] += static_cast<uint64_t>(run.count(r));
+    }
+    // A parameter's owners rise, so all of it is in one run.
+    for (const ShardPart& part : parts) {
+      const bool inside = part.offset >= run.begin() && part.offset < run.begin() + run.numel();
+      transfer.trains |= inside && model.parameters[part.index].tensor.requires_grad();
+    }
+  }
+  transfer.even = std::adjacent_find(transfer.counts.begin(), transfer.counts.end(),
+                                     std::not_equal_to<>()) == transfer.counts.end();
+  transfer.runs = std::move(runs);
+  transfers.push_back(std::move(transfer));
+}
+
+void ShardLayout::place_in_shard() {
+  for (ShardTransfer& transfer : transfers) {
+    transfer.shard_offset = aligned(shard_numel);
+    int64_t place = transfer.shard_offset;
+    for (const ShardRun& run : transfer.runs) {
+      const int64_t begin = run.bounds[static_cast<size_t>(rank)];
+      const int64_t end = run.bounds[static_cast<size_t>(rank) + 1];
+      for (ShardPart& part : parts) {
+        const int64_t own = part.offset + part.begin;
+        if (part.begin < part.end && own >= begin && own < end) {
+          part.shard_offset = place + own - begin;
+        }
+      }
+      place += end - begin;
+    }
+    shard_numel = place;
+  }
+}
+
+}  // namespace coupler

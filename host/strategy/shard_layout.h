@@ -1,0 +1,64 @@
+// ShardLayout: where the parameters of one unit lie in the whole unit's memory and in this rank's
+// shard, and the transfers that lead from one to the other. Computed once; pure data afterwards.
+//
+// The whole unit has its parameters one after another. What follows each other there and belongs to
+// ranks in rising order is a run: ALL_GATHER_V and REDUCE_SCATTER_V move a run in place, without a
+// copy. Small runs travel packed together, since a message costs more than a copy of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strategy/plan.h"
+
+namespace coupler {
+
+// One parameter. Offsets and numbers are in elements.
+struct ShardPart {
+  size_t index = 0;    // in Model::parameters
+  int64_t offset = 0;  // in the whole unit
+  int64_t numel = 0;
+  int64_t begin = 0, end = 0;  // of the parameter: what this rank owns
+  int64_t shard_offset = 0;    // of that in the shard
+};
+
+// [bounds[r], bounds[r + 1]) of the whole unit belongs to rank r; parts of several parameters and
+// the padding between them included.
+struct ShardRun {
+  std::vector<int64_t> bounds;
+  int64_t begin() const { return bounds.front(); }
+  int64_t numel() const { return bounds.back() - bounds.front(); }
+  int64_t count(int rank) const {
+    return bounds[static_cast<size_t>(rank) + 1] - bounds[static_cast<size_t>(rank)];
+  }
+};
+
+// What one collective moves: one run in place, or several packed.
+struct ShardTransfer {
+  std::vector<ShardRun> runs;
+  std::vector<uint64_t> counts;  // by rank, over the runs
+  bool even = false;             // the same count for every rank
+  int64_t shard_offset = 0;      // where this rank's elements begin in the shard
+  int64_t numel = 0;             // of all ranks
+  bool trains = false;           // some parameter in it has a gradient
+  bool packed() const { return runs.size() > 1; }
+};
+
+struct ShardLayout {
+  // rank and ranks of the group that shares the unit.
+  ShardLayout(const PlannedUnit& unit, const Model& model, int rank, int ranks);
+
+  std::vector<ShardPart> parts;
+  std::vector<ShardTransfer> transfers;
+  int64_t numel = 0;        // of the whole unit, padding included
+  int64_t shard_numel = 0;  // of this rank's shard, padding included
+  int rank, ranks;
+
+ private:
+  void place_parts(const PlannedUnit& unit, const Model& model);
+  std::vector<ShardRun> cut_runs(const PlannedUnit& unit) const;
+  void add_transfer(std::vector<ShardRun> runs, const Model& model);
+  void place_in_shard();
+};
+
+}  // namespace coupler

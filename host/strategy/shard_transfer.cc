@@ -1,0 +1,115 @@
+#include "strategy/shard_transfer.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "comm/fingerprint.h"
+#include "comm/tensor_ops.h"
+
+namespace coupler {
+namespace {
+
+char* at_element(void* memory, int64_t element, size_t size) {
+  return static_cast<char*>(memory) + static_cast<size_t>(element) * size;
+}
+const char* at_element(const void* memory, int64_t element, size_t size) {
+  return static_cast<const char*>(memory) + static_cast<size_t>(element) * size;
+}
+
+db_op op_of(db_kind even, db_kind uneven, const ShardTransfer& transfer, at::ScalarType type) {
+  db_op op{};
+  op.kind = transfer.even ? even : uneven;
+  op.dtype = to_db_dtype(type);
+  op.memory = DB_MEMORY_HOST;
+  if (transfer.even) {
+    op.count = transfer.counts[0];
+  } else {
+    op.recv_counts = transfer.counts.data();
+  }
+  return op;
+}
+
+// Copies between a packed transfer's memory (by rank, then by run) and the whole unit.
+template <class Copy>
+void each_piece(const ShardTransfer& transfer, int ranks, const Copy& copy) {
+  int64_t packed = 0;
+  for (int r = 0; r < ranks; ++r) {
+    for (const ShardRun& run : transfer.runs) {
+      copy(packed, run.bounds[static_cast<size_t>(r)], run.count(r));
+      packed += run.count(r);
+    }
+  }
+}
+
+void require(const Communicator& comm, db_kind kind, at::ScalarType type) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = to_db_dtype(type);
+  op.reduce = is_reducing(kind) ? DB_SUM : 0;
+  op.memory = DB_MEMORY_HOST;
+  if (comm.supports(op)) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("sharding by '{}' needs {} of {}, which its base does not have",
+                          comm.backend(), kind_name(kind), dtype_name(op.dtype)),
+              {.subject = "backend." + comm.backend() + ".base",
+               .hint = "name a base that has it, such as gloo_cpu, mpi or nccl"});
+}
+
+}  // namespace
+
+void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
+                 const void* shard, void* whole, BufferPool& pool) {
+  const size_t size = c10::elementSize(type);
+  for (const ShardTransfer& transfer : layout.transfers) {
+    db_op op = op_of(DB_ALL_GATHER, DB_ALL_GATHER_V, transfer, type);
+    op.send = at_element(shard, transfer.shard_offset, size);
+    if (!transfer.packed()) {
+      op.recv = at_element(whole, transfer.runs[0].begin(), size);
+      comm.run(op);
+      continue;
+    }
+    const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
+    op.recv = packed.data();
+    comm.run(op);
+    each_piece(transfer, layout.ranks, [&](int64_t from, int64_t to, int64_t count) {
+      std::memcpy(at_element(whole, to, size), at_element(packed.data(), from, size),
+                  static_cast<size_t>(count) * size);
+    });
+  }
+}
+
+void reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
+                 const std::vector<void*>& sources, const void* whole, void* shard,
+                 BufferPool& pool) {
+  const size_t size = c10::elementSize(type);
+  for (size_t i = 0; i < layout.transfers.size(); ++i) {
+    const ShardTransfer& transfer = layout.transfers[i];
+    if (!transfer.trains) continue;
+    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type);
+    op.reduce = DB_SUM;
+    op.recv = at_element(shard, transfer.shard_offset, size);
+    if (!transfer.packed()) {
+      op.send = sources[i];
+      comm.run(op);
+      continue;
+    }
+    const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
+    each_piece(transfer, layout.ranks, [&](int64_t to, int64_t from, int64_t count) {
+      std::memcpy(at_element(packed.data(), to, size), at_element(whole, from, size),
+                  static_cast<size_t>(count) * size);
+    });
+    op.send = packed.data();
+    comm.run(op);
+  }
+}
+
+void require_transfers(const Communicator& comm, at::ScalarType gathered, at::ScalarType reduced) {
+  require(comm, DB_ALL_GATHER, gathered);
+  require(comm, DB_ALL_GATHER_V, gathered);
+  require(comm, DB_REDUCE_SCATTER, reduced);
+  require(comm, DB_REDUCE_SCATTER_V, reduced);
+}
+
+}  // namespace coupler

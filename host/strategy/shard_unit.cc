@@ -1,0 +1,225 @@
+#include "strategy/shard_unit.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/strides.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/tensor_ops.h"
+#include "strategy/shard_transfer.h"
+
+namespace coupler {
+namespace {
+
+// In 16 bits the sum of many gradients may be out of range: those are divided before they are
+// added.
+bool is_narrow(at::ScalarType type) { return c10::elementSize(type) < 4; }
+
+at::Tensor over(void* memory, int64_t numel, at::ScalarType type) {
+  return at::from_blob(memory, {numel}, at::TensorOptions().dtype(type));
+}
+
+}  // namespace
+
+at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
+  at::Tensor result = at::empty({0}, memory.options());
+  return result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
+                     c10::contiguous_strides(sizes));
+}
+
+ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, int ranks)
+    : plan(planned), layout(planned, model, rank, ranks) {
+  for (const ShardPart& part : layout.parts) {
+    const ModelParameter& parameter = model.parameters[part.index];
+    ShardMember member;
+    member.name = parameter.name;
+    member.parameter = parameter.tensor;
+    member.part = part;
+    members.push_back(std::move(member));
+  }
+}
+
+void ShardUnit::take_value(size_t index, const at::Tensor& value) {
+  const ShardPart& part = members[index].part;
+  if (part.begin == part.end) return;
+  const int64_t own = part.end - part.begin;
+  master.narrow(0, part.shard_offset, own)
+      .copy_(value.contiguous().view({-1}).narrow(0, part.begin, own));
+}
+
+void ShardUnit::make_variables() {
+  for (ShardMember& member : members) {
+    const ShardPart& part = member.part;
+    if (part.begin == part.end || !member.parameter.requires_grad()) continue;
+    member.own = place_in(master, part.shard_offset, {part.end - part.begin}).requires_grad_(true);
+    member.gradient = place_in(gradient, part.shard_offset, {part.end - part.begin});
+  }
+}
+
+void ShardUnit::begin() {
+  waiting_ = 0;
+  for (ShardMember& member : members) {
+    member.taken = false;
+    if (member.parameter.requires_grad()) ++waiting_;
+  }
+}
+
+void ShardUnit::abandon() {
+  kept_.reset();
+  for (ShardMember& member : members) member.held.reset();
+  staging_ = {};
+  staging_memory_ = nullptr;
+}
+
+void ShardUnit::need_staging(BufferPool& pool) {
+  if (staging_memory_ != nullptr) return;
+  if (whole_gradient.defined()) {
+    if (is_in_place() && has_gradient()) kept_ = gradient.clone();
+    staging_memory_ = whole_gradient.mutable_data_ptr();
+    return;
+  }
+  staging_ = pool.take(static_cast<size_t>(layout.numel) * c10::elementSize(plan.reduce_type));
+  staging_memory_ = staging_.data();
+}
+
+at::Tensor ShardUnit::staging_view(const ShardMember& member) {
+  const size_t size = c10::elementSize(plan.reduce_type);
+  return at::from_blob(
+      static_cast<char*>(staging_memory_) + static_cast<size_t>(member.part.offset) * size,
+      member.parameter.sizes(), at::TensorOptions().dtype(plan.reduce_type));
+}
+
+// Where a transfer is one parameter, its gradient needs no copy.
+bool ShardUnit::travels_alone(const ShardMember& member, const at::Tensor& arrived) const {
+  if (plan.gradients == DB_GRADIENTS_WHOLE || !arrived.is_contiguous() ||
+      arrived.scalar_type() != plan.reduce_type) {
+    return false;
+  }
+  return std::any_of(layout.transfers.begin(), layout.transfers.end(), [&](const auto& transfer) {
+    return !transfer.packed() && transfer.runs[0].begin() == member.part.offset &&
+           transfer.numel == member.part.numel;
+  });
+}
+
+void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
+  const at::NoGradGuard no_grad;
+  ShardMember& member = members[index];
+  at::Tensor& arrived = member.parameter.mutable_grad();
+  if (arrived.defined() && arrived.layout() != at::kStrided) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parameter '{}' has a sparse gradient, which cannot be divided over ranks",
+                    member.name),
+        {.subject = member.name, .hint = "build its Embedding with sparse(false)"});
+  }
+  member.taken = true;
+  --waiting_;
+  if (arrived.defined() && travels_alone(member, arrived)) {
+    member.held = std::move(arrived);
+    arrived = at::Tensor();
+    return;
+  }
+  need_staging(pool);
+  at::Tensor place = staging_view(member);
+  if (arrived.defined()) {
+    place.copy_(arrived);
+    arrived.reset();
+  } else {
+    place.zero_();
+  }
+}
+
+// Frozen members and the room between members travel too, inside of runs.
+void ShardUnit::clear_padding() {
+  const size_t size = c10::elementSize(plan.reduce_type);
+  const auto clear = [&](int64_t begin, int64_t end) {
+    if (begin == end) return;
+    std::memset(static_cast<char*>(staging_memory_) + static_cast<size_t>(begin) * size, 0,
+                static_cast<size_t>(end - begin) * size);
+  };
+  int64_t end = 0;
+  for (const ShardMember& member : members) {
+    clear(end, member.part.offset);
+    end = member.part.offset + member.part.numel;
+    if (!member.parameter.requires_grad()) clear(member.part.offset, end);
+  }
+}
+
+bool ShardUnit::has_gradient() const {
+  return std::any_of(members.begin(), members.end(), [](const ShardMember& member) {
+    return member.own.defined() && member.own.grad().defined();
+  });
+}
+
+// The memory of each transfer's run.
+std::vector<void*> ShardUnit::sources(BufferPool& pool, bool narrow, double scale) {
+  std::vector<void*> result(layout.transfers.size());
+  for (size_t i = 0; i < result.size(); ++i) {
+    const ShardTransfer& transfer = layout.transfers[i];
+    if (!transfer.trains) continue;
+    const int64_t begin = transfer.runs[0].begin();
+    const auto alone = std::find_if(members.begin(), members.end(), [&](const ShardMember& member) {
+      return member.held.defined() && member.part.offset == begin;
+    });
+    if (alone != members.end()) {
+      if (narrow) alone->held.mul_(scale);
+      result[i] = alone->held.mutable_data_ptr();
+      continue;
+    }
+    need_staging(pool);
+    result[i] = static_cast<char*>(staging_memory_) +
+                static_cast<size_t>(begin) * c10::elementSize(plan.reduce_type);
+  }
+  return result;
+}
+
+void ShardUnit::reduce(const ShardComms& comms, BufferPool& pool) {
+  const at::NoGradGuard no_grad;
+  const double scale = 1.0 / comms.world->size();
+  const bool narrow = is_narrow(plan.reduce_type);
+  const std::vector<void*> from = sources(pool, narrow, scale);
+  if (staging_memory_ != nullptr) {
+    clear_padding();
+    if (narrow) over(staging_memory_, layout.numel, plan.reduce_type).mul_(scale);
+  }
+  // Straight into its place, where nothing lies there that must stay.
+  const bool straight = plan.reduce_type == plan.type && (kept_.defined() || !has_gradient());
+  BufferPool::Buffer room;
+  at::Tensor reduced = gradient;
+  if (!straight) {
+    const size_t size = c10::elementSize(plan.reduce_type);
+    room = pool.take(static_cast<size_t>(layout.shard_numel) * size);
+    reduced = over(room.data(), layout.shard_numel, plan.reduce_type);
+    reduced.zero_();
+  }
+  reduce_unit(*comms.group, layout, plan.reduce_type, from, staging_memory_,
+              reduced.mutable_data_ptr(), pool);
+  if (comms.copies != nullptr && layout.shard_numel > 0) {
+    comms.copies->run(all_reduce_op(reduced, DB_SUM));
+  }
+  const double left = narrow ? 1.0 : scale;
+  if (!straight) {
+    add_to_gradient(reduced, left);
+  } else {
+    if (left != 1.0) gradient.mul_(left);
+    if (kept_.defined()) add_to_gradient(kept_, 1.0);
+  }
+  abandon();
+}
+
+// What an earlier backward left is added to; kept_ is added to what this one brought.
+void ShardUnit::add_to_gradient(const at::Tensor& reduced, double scale) {
+  for (const ShardMember& member : members) {
+    if (!member.own.defined()) continue;
+    at::Tensor place = member.gradient;
+    if (!kept_.defined() && !member.own.grad().defined()) place.zero_();
+    if (kept_.defined() && !member.own.grad().defined()) continue;
+    const at::Tensor own = reduced.narrow(0, member.part.shard_offset, place.numel());
+    place.add_(own.to(place.scalar_type()), scale);
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,85 @@
+// ShardUnit: one unit of a sharded model on this rank: its part of the parameters (master) and of
+// the gradients, and the way of gradients from autograd to there. Used by the thread that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "residency/unit.h"
+#include "strategy/plan.h"
+#include "strategy/shard_layout.h"
+
+namespace coupler {
+
+// The communicators of one sharded model.
+struct ShardComms {
+  std::shared_ptr<Communicator> world;   // of all ranks: flags, norms, what is replicated
+  std::shared_ptr<Communicator> group;   // of those that share one copy: gradients
+  std::shared_ptr<Communicator> gather;  // the same ranks: parameters
+  std::shared_ptr<Communicator> copies;  // of those that hold the same part; null: one copy
+};
+
+// One parameter of the unit.
+struct ShardMember {
+  std::string name;
+  at::Tensor parameter;  // the user's variable
+  ShardPart part;
+  at::Tensor own;  // this rank's part as a variable of an optimizer; undefined: none, or frozen
+  at::Tensor gradient;  // of own, part of ShardUnit::gradient
+  at::Tensor held;      // a gradient that travels from where autograd left it
+  bool taken = false;   // its gradient of this backward is here
+};
+
+class ShardUnit {
+ public:
+  ShardUnit(const PlannedUnit& plan, const Model& model, int rank, int ranks);
+
+  // Copies this rank's part out of a parameter's whole value.
+  void take_value(size_t member, const at::Tensor& value);
+  // Makes the optimizer's variables once memory has been given (master, gradient).
+  void make_variables();
+
+  // Whether a whole unit's memory holds this rank's part in one piece, where it belongs.
+  bool is_in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
+
+  // ---- One backward. ----
+  void begin();
+  // Takes a parameter's gradient (or zeros, where it has none) on its way.
+  void take_gradient(size_t member, BufferPool& pool);
+  bool complete() const { return waiting_ == 0; }
+  // Averages what was taken over all ranks into gradient. Collective.
+  void reduce(const ShardComms& comms, BufferPool& pool);
+  void abandon();
+
+  PlannedUnit plan;
+  ShardLayout layout;
+  std::vector<ShardMember> members;
+  at::Tensor whole;           // DB_KEEP_ALWAYS: [layout.numel] of plan.compute_type
+  at::Tensor master;          // [layout.shard_numel] of plan.type; may lie in whole
+  at::Tensor gradient;        // likewise; may lie in whole_gradient
+  at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.numel] of plan.reduce_type
+  Unit* resident = nullptr;   // not DB_KEEP_ALWAYS
+
+ private:
+  void need_staging(BufferPool& pool);
+  at::Tensor staging_view(const ShardMember& member);
+  std::vector<void*> sources(BufferPool& pool, bool narrow, double scale);
+  bool has_gradient() const;  // from an earlier backward
+  bool travels_alone(const ShardMember& member, const at::Tensor& arrived) const;
+  void clear_padding();
+  void add_to_gradient(const at::Tensor& reduced, double scale);
+
+  BufferPool::Buffer staging_;
+  void* staging_memory_ = nullptr;
+  at::Tensor kept_;     // the gradient of earlier backwards, where staging would overwrite it
+  size_t waiting_ = 0;  // trainable members whose gradient has not been taken
+};
+
+// A tensor over [offset, offset + sizes) of flat memory that autograd does not know as a view of
+// it.
+at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);
+
+}  // namespace coupler

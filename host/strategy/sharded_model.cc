@@ -1,0 +1,320 @@
+#include "strategy/sharded_model.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/tensor_ops.h"
+#include "residency/intercept.h"
+#include "strategy/gradient_norm.h"
+#include "strategy/shard_transfer.h"
+
+namespace coupler {
+
+// Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
+// parameter, which may outlive the model's strategy, so it holds that weakly.
+class ShardedModel::Hook : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(std::weak_ptr<ShardedModel> owner, size_t parameter)
+      : owner_(std::move(owner)), parameter_(parameter) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (auto owner = owner_.lock()) owner->on_gradient(parameter_);
+    return outputs;
+  }
+
+ private:
+  std::weak_ptr<ShardedModel> owner_;
+  size_t parameter_;
+};
+
+void ShardedModel::install_hooks() {
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    if (!parameter.requires_grad()) continue;
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), i));
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+ShardedModel::~ShardedModel() = default;
+
+// ---- Backward ----
+
+void ShardedModel::begin_backward() {
+  touched_ = false;
+  check_parameters();
+}
+
+void ShardedModel::begin() {
+  active_ = true;
+  touched_ = true;
+  next_launch_ = 0;
+  completion_order_.clear();
+  for (const auto& unit : units_) unit->begin();
+  for (Replicated& parameter : replicated_) parameter.taken = false;
+}
+
+void ShardedModel::on_gradient(size_t parameter) {
+  if (!sync_) return;
+  if (!active_) {
+    begin();
+    torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->finish();
+    });
+  }
+  const Place place = places_[parameter];
+  bool& taken = place.unit < 0
+                    ? replicated_[place.index].taken
+                    : units_[static_cast<size_t>(place.unit)]->members[place.index].taken;
+  if (taken) {
+    const std::string& name = model().parameters[parameter].name;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("parameter '{}' received a second gradient in one backward", name),
+                {.subject = name,
+                 .hint = "a checkpointed segment used twice does this: run backward inside "
+                         "no_sync() and synchronise in the last one"});
+  }
+  taken = true;
+  if (place.unit < 0) return;  // stays where it is until finish()
+  const auto number = static_cast<size_t>(place.unit);
+  units_[number]->take_gradient(place.index, pool_);
+  if (units_[number]->complete()) completion_order_.push_back(number);
+  launch_ready();
+}
+
+void ShardedModel::launch_ready() {
+  while (next_launch_ < launch_order_.size() && units_[launch_order_[next_launch_]]->complete()) {
+    launch(next_launch_++);
+  }
+}
+
+void ShardedModel::launch(size_t position) {
+  ShardUnit& unit = *units_[launch_order_[position]];
+  // Its gradients are complete, so this backward is done with its parameters.
+  if (unit.resident != nullptr) residency_->release(*unit.resident);
+  unit.reduce(comms_, pool_);
+}
+
+void ShardedModel::end_backward() {
+  if (sync_ && !touched_ && !active_) {
+    begin();
+    finish();
+  }
+  if (residency_ != nullptr) residency_->end_of_pass();
+}
+
+void ShardedModel::abandon_backward() {
+  active_ = false;
+  for (const auto& unit : units_) unit->abandon();
+  if (residency_ != nullptr) residency_->end_of_pass();
+}
+
+void ShardedModel::finish() {
+  const at::NoGradGuard no_grad;
+  active_ = false;
+  const size_t count = model().parameters.size();
+  // One flag for each parameter: whether this rank has a gradient for it.
+  const at::Tensor used = at::zeros({static_cast<int64_t>(count)}, at::kByte);
+  auto* const flags = used.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < count; ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    const Place place = places_[i];
+    if (!parameter.requires_grad()) continue;
+    if (place.unit < 0) {
+      flags[i] = parameter.grad().defined() ? 1 : 0;
+      continue;
+    }
+    ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    if (unit.members[place.index].taken) {
+      flags[i] = 1;
+      continue;
+    }
+    // Accumulated by earlier backwards without synchronisation, if not by this one; else zeros.
+    flags[i] = parameter.grad().defined() ? 1 : 0;
+    unit.take_gradient(place.index, pool_);
+  }
+  launch_ready();
+  const double scale = 1.0 / comms_.world->size();
+  for (FlatSlot& slot : replicated_flat_.slots()) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) {
+      slot.gradient.zero_();
+    } else if (gradient.is_same(slot.gradient)) {
+      slot.gradient.mul_(scale);
+    } else {
+      at::mul_out(slot.gradient, gradient, at::scalar_tensor(scale, at::kDouble));
+    }
+  }
+  for (FlatGroup& group : replicated_flat_.groups()) {
+    comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
+  }
+  comms_.world->run(all_reduce_op(used, DB_MAX));
+  publish(used);
+  if (config_.broadcast_buffers && !model().buffers.empty()) {
+    std::vector<at::Tensor> buffers;
+    for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
+    broadcast_coalesced(*comms_.world, buffers, 0);
+  }
+  if (!order_learnt_) learn_launch_order();
+}
+
+// What no rank used keeps the gradient it had.
+void ShardedModel::publish(const at::Tensor& used) {
+  const auto* const flags = used.const_data_ptr<uint8_t>();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (flags[i] == 0) continue;
+    const Place place = places_[i];
+    if (place.unit < 0) {
+      Replicated& parameter = replicated_[place.index];
+      parameter.parameter.mutable_grad() = parameter.gradient;
+      continue;
+    }
+    ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
+    if (member.own.defined()) member.own.mutable_grad() = member.gradient;
+  }
+}
+
+// Units are reduced in the order in which rank 0's first backward completed them.
+void ShardedModel::learn_launch_order() {
+  order_learnt_ = true;
+  std::vector<int64_t> order;
+  std::vector<bool> listed(units_.size());
+  for (const size_t unit : completion_order_) {
+    order.push_back(static_cast<int64_t>(unit));
+    listed[unit] = true;
+  }
+  for (const size_t unit : launch_order_) {
+    if (!listed[unit]) order.push_back(static_cast<int64_t>(unit));
+  }
+  const at::Tensor shared =
+      at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);
+  if (order.empty()) return;
+  comms_.world->run(broadcast_op(shared, 0));
+  launch_order_.assign(order.begin(), order.end());
+}
+
+// ---- After backward ----
+
+std::vector<at::Tensor> ShardedModel::held_for(const at::Tensor& parameter) {
+  std::vector<at::Tensor> result;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (!model().parameters[i].tensor.is_same(parameter)) continue;
+    const Place place = places_[i];
+    if (place.unit < 0) return {parameter};
+    const ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
+    if (member.own.defined()) result.push_back(member.own);
+  }
+  return result;
+}
+
+void ShardedModel::parameters_changed() {
+  const at::NoGradGuard no_grad;
+  if (residency_ != nullptr) residency_->release_all();
+  for (const auto& unit : units_) {
+    if (unit->resident != nullptr) continue;
+    gather_unit(*comms_.group, unit->layout, unit->plan.type, unit->master.const_data_ptr(),
+                unit->whole.mutable_data_ptr(), pool_);
+  }
+}
+
+// What this rank holds of a parameter's gradient; undefined where that is nothing.
+at::Tensor ShardedModel::gradient_of(size_t parameter) const {
+  if (!model().parameters[parameter].tensor.requires_grad()) return {};
+  const Place place = places_[parameter];
+  if (place.unit < 0) return replicated_[place.index].parameter.grad();
+  const at::Tensor& own = units_[static_cast<size_t>(place.unit)]->members[place.index].own;
+  return own.defined() ? own.grad() : at::Tensor();
+}
+
+double ShardedModel::clip_grad_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> divided, replicated;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor gradient = gradient_of(i);
+    if (gradient.defined()) (places_[i].unit < 0 ? replicated : divided).push_back(gradient);
+  }
+  const at::Tensor sum = at::scalar_tensor(sum_of_squares(divided), at::kDouble);
+  comms_.group->run(all_reduce_op(sum, DB_SUM));
+  const double norm = std::sqrt(sum.item<double>() + sum_of_squares(replicated));
+  if (!std::isfinite(norm)) {
+    // Every rank comes here: all of them name the first parameter at fault on any.
+    auto first = static_cast<int64_t>(places_.size());
+    for (size_t i = places_.size(); i-- > 0;) {
+      const at::Tensor gradient = gradient_of(i);
+      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) {
+        first = static_cast<int64_t>(i);
+      }
+    }
+    const at::Tensor index = at::scalar_tensor(first, at::kLong);
+    comms_.world->run(all_reduce_op(index, DB_MIN));
+    throw_not_finite(norm, index.item<int64_t>(), model());
+  }
+  divided.insert(divided.end(), replicated.begin(), replicated.end());
+  scale_to_norm(divided, norm, max_norm);
+  return norm;
+}
+
+void ShardedModel::clip_grad_value(double max_value) {
+  const at::NoGradGuard no_grad;
+  for (FlatSlot& slot : flat_.slots()) {
+    if (slot.parameter.grad().defined())
+      slot.parameter.mutable_grad().clamp_(-max_value, max_value);
+  }
+}
+
+// One parameter is a unit of its own here, so only one is whole at a time.
+void ShardedModel::for_each_parameter(
+    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const ModelParameter& parameter = model().parameters[i];
+    const Place place = places_[i];
+    if (place.unit < 0 || units_[static_cast<size_t>(place.unit)]->resident == nullptr) {
+      visit(parameter.name, parameter.tensor.detach());
+      continue;
+    }
+    const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    PlannedUnit alone = unit.plan;
+    alone.parameters = {unit.plan.parameters[place.index]};
+    const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
+    const at::Tensor value =
+        at::empty(parameter.tensor.sizes(), at::TensorOptions().dtype(unit.plan.type));
+    const ShardPart& part = unit.members[place.index].part;
+    const char* const shard = static_cast<const char*>(unit.master.const_data_ptr()) +
+                              static_cast<size_t>(part.shard_offset) * value.element_size();
+    gather_unit(*comms_.group, layout, unit.plan.type, shard, value.mutable_data_ptr(), pool_);
+    visit(parameter.name, value);
+  }
+}
+
+void ShardedModel::check_parameters() const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place place = places_[i];
+    if (place.unit < 0) continue;
+    const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    const ModelParameter& parameter = model().parameters[i];
+    const bool same = unit.resident == nullptr
+                          ? parameter.tensor.storage().data() == unit.whole.storage().data()
+                          : has_intercept(parameter.tensor) && home_of(parameter.tensor) != nullptr;
+    if (same) continue;
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("the data of parameter '{}' was replaced after prepare (by set_data, or "
+                    "by moving the model to another device or type)",
+                    parameter.name),
+        {.subject = parameter.name,
+         .hint = "convert the model before accelerator.prepare; write values inside "
+                 "coupler::summon_full_parameters(net, true)"});
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,94 @@
+// ShardedModel: one model whose parameters, gradients and optimizer state are divided over ranks as
+// a sharding plugin's plan says. Units that are not kept whole become resident through the
+// intercept; gradients are reduced into shards while backward runs, in one fixed order. Used by the
+// thread that trains; the model itself may be used by others, too.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "config/config.h"
+#include "residency/residency.h"
+#include "strategy/plan.h"
+#include "strategy/shard_unit.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+class ShardedModel : public Strategy, public std::enable_shared_from_this<ShardedModel> {
+ public:
+  // Collective. comm is the gradients' own. Starts from rank 0's values; a model on meta is made
+  // here, tensor by tensor.
+  static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
+                                            std::shared_ptr<Communicator> comm,
+                                            const TrainingConfig& config);
+  ~ShardedModel() override;
+
+  FlatParameters& flat() override { return flat_; }
+  std::vector<at::Tensor> held_for(const at::Tensor& parameter) override;
+  void parameters_changed() override;
+  void set_sync(bool sync) override { sync_ = sync; }
+  void begin_backward() override;
+  void end_backward() override;
+  void abandon_backward() override;
+  double clip_grad_norm(double max_norm) override;
+  void clip_grad_value(double max_value) override;
+  void for_each_parameter(
+      const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
+
+ private:
+  class Hook;
+  // Where a parameter of the model is: a member of a unit, or replicated.
+  struct Place {
+    int unit = -1;  // -1: replicated
+    size_t index = 0;
+  };
+  // A parameter in no unit: whole on every rank, its gradient averaged.
+  struct Replicated {
+    std::string name;
+    at::Tensor parameter, gradient;  // the latter part of flat memory
+    bool taken = false;
+  };
+
+  ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
+               const TrainingConfig& config);
+  void make_communicators();
+  void give_memory();
+  void take_values();
+  void make_managed_parameters();
+  void add_variables();
+  void install_hooks();
+
+  void on_gradient(size_t parameter);
+  void begin();
+  void launch_ready();
+  void launch(size_t position);
+  void finish();
+  void learn_launch_order();
+  void publish(const at::Tensor& used);
+  void check_parameters() const;
+  at::Tensor gradient_of(size_t parameter) const;
+
+  const TrainingConfig config_;
+  ShardPlan plan_;
+  ShardComms comms_;
+  BufferPool pool_;
+  std::vector<std::unique_ptr<ShardUnit>> units_;
+  std::vector<ShardUnit*> resident_units_;  // by number in residency_
+  std::vector<Place> places_;               // by parameter of the model
+  std::vector<Replicated> replicated_;
+  FlatParameters flat_;
+  FlatParameters replicated_flat_;  // the memory of replicated_
+  std::unique_ptr<Residency> residency_;
+  std::vector<std::shared_ptr<void>> accumulators_;
+
+  std::vector<size_t> launch_order_;      // of units
+  std::vector<size_t> completion_order_;  // in the first backward
+  size_t next_launch_ = 0;
+  bool order_learnt_ = false;
+  bool sync_ = true;
+  bool active_ = false;   // between the first hook of a backward and finish()
+  bool touched_ = false;  // a hook ran since begin_backward()
+};
+
+}  // namespace coupler

@@ -1,0 +1,283 @@
+// How a ShardedModel comes about: communicators, plan, memory, values, variables, hooks.
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "comm/tensor_ops.h"
+#include "log/log.h"
+#include "residency/intercept.h"
+#include "residency/materialise.h"
+#include "strategy/peer_source.h"
+#include "strategy/shard_transfer.h"
+#include "strategy/sharded_model.h"
+
+namespace coupler {
+namespace {
+
+// A multiple of 16 elements: where a unit's shard begins in flat memory.
+int64_t aligned(int64_t numel) { return (numel + 15) / 16 * 16; }
+
+// [this rank's elements, where they belong] of a whole unit's memory.
+at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
+  const ShardRun& run = unit.layout.transfers[0].runs[0];
+  const auto rank = static_cast<size_t>(unit.layout.rank);
+  return whole.narrow(0, run.bounds[rank], run.bounds[rank + 1] - run.bounds[rank]);
+}
+
+}  // namespace
+
+std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
+                                                 std::shared_ptr<Communicator> comm,
+                                                 const TrainingConfig& config) {
+  std::shared_ptr<ShardedModel> result(
+      new ShardedModel(std::move(model), std::move(plan), std::move(comm), config));
+  result->install_hooks();
+  return result;
+}
+
+ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
+                           const TrainingConfig& config)
+    : Strategy(std::move(model)), config_(config), plan_(std::move(plan)) {
+  const at::NoGradGuard no_grad;
+  check_intercept();
+  comms_.world = std::move(comm);
+  make_communicators();
+  places_.resize(this->model().parameters.size());
+  for (PlannedUnit unit_plan : plan_.units) {
+    // Nothing to divide: gathering what is here already would be copies only.
+    if (plan_.group_size == 1) unit_plan.keep = DB_KEEP_ALWAYS;
+    // Types are converted by the intercept, so such a unit is managed.
+    const bool converts =
+        unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
+    units_.push_back(std::make_unique<ShardUnit>(unit_plan, this->model(), comms_.group->rank(),
+                                                 comms_.group->size()));
+    // What stays whole is also the optimizer's memory; where that is not in one piece it is
+    // managed.
+    ShardUnit& unit = *units_.back();
+    if (unit_plan.keep == DB_KEEP_ALWAYS && (converts || !unit.is_in_place())) {
+      unit.plan.keep = DB_KEEP_STEP;
+    }
+    for (size_t i = 0; i < units_.back()->members.size(); ++i) {
+      places_[units_.back()->members[i].part.index] = {.unit = static_cast<int>(units_.size()) - 1,
+                                                       .index = i};
+    }
+    require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
+  }
+  launch_order_.resize(units_.size());
+  // Until the first backward has shown it: the reverse of registration.
+  std::iota(launch_order_.rbegin(), launch_order_.rend(), size_t{0});
+  std::erase_if(launch_order_, [&](size_t unit) {
+    return std::none_of(units_[unit]->members.begin(), units_[unit]->members.end(),
+                        [](const ShardMember& member) { return member.parameter.requires_grad(); });
+  });
+  give_memory();
+  take_values();
+  make_managed_parameters();
+  add_variables();
+}
+
+void ShardedModel::make_communicators() {
+  const int rank = comms_.world->rank();
+  const bool divided = plan_.group_size < comms_.world->size();
+  comms_.group = divided ? comms_.world->split(plan_.group, rank, "shard group") : comms_.world;
+  comms_.gather = comms_.group->split(0, comms_.group->rank(), "parameters");
+  if (divided) {
+    comms_.copies = comms_.world->split(comms_.group->rank(), rank, "copies");
+  }
+}
+
+// Shards of units that are not whole here lie one after another, so that one kernel updates them.
+void ShardedModel::give_memory() {
+  std::map<at::ScalarType, int64_t> totals;
+  std::vector<int64_t> begins;
+  for (const auto& unit : units_) {
+    int64_t& total = totals[unit->plan.type];
+    begins.push_back(total);
+    total += unit->plan.keep == DB_KEEP_ALWAYS ? 0 : aligned(unit->layout.shard_numel);
+  }
+  std::map<at::ScalarType, at::Tensor> masters, gradients;
+  for (const auto& [type, total] : totals) {
+    masters[type] = at::zeros({total}, at::TensorOptions().dtype(type));
+    gradients[type] = at::zeros({total}, at::TensorOptions().dtype(type));
+  }
+  for (size_t i = 0; i < units_.size(); ++i) {
+    ShardUnit& unit = *units_[i];
+    const auto options = at::TensorOptions().dtype(unit.plan.type);
+    if (unit.plan.gradients == DB_GRADIENTS_WHOLE) {
+      unit.whole_gradient = at::zeros({unit.layout.numel}, options.dtype(unit.plan.reduce_type));
+    }
+    if (unit.plan.keep == DB_KEEP_ALWAYS) {
+      unit.whole = at::zeros({unit.layout.numel}, options);
+      unit.master = own_range(unit, unit.whole);
+      const bool same_type = unit.plan.reduce_type == unit.plan.type;
+      unit.gradient = unit.whole_gradient.defined() && same_type
+                          ? own_range(unit, unit.whole_gradient)
+                          : at::zeros_like(unit.master);
+    } else {
+      unit.master = masters[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
+      unit.gradient = gradients[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
+    }
+  }
+}
+
+// Parameter by parameter, so that the whole model need not be in memory.
+void ShardedModel::take_values() {
+  std::vector<MetaTensor> on_meta;
+  std::vector<size_t> index_on_meta;
+  const auto take = [&](size_t index, const at::Tensor& value) {
+    const at::Tensor whole = value.contiguous();
+    comms_.world->run(broadcast_op(whole, 0));
+    const Place place = places_[index];
+    if (place.unit < 0) {
+      const at::Tensor& parameter = model().parameters[index].tensor;
+      parameter.is_meta() ? put_value(parameter, whole) : void(parameter.copy_(whole));
+      return;
+    }
+    ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    unit.take_value(place.index, whole);
+    if (unit.whole.defined()) {
+      const ShardPart& part = unit.members[place.index].part;
+      unit.whole.narrow(0, part.offset, part.numel).copy_(whole.view({-1}));
+    }
+  };
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    const ModelParameter& parameter = model().parameters[i];
+    if (parameter.tensor.is_meta()) {
+      on_meta.push_back({parameter.name, parameter.tensor});
+      index_on_meta.push_back(i);
+    } else {
+      take(i, parameter.tensor.detach());
+    }
+  }
+  std::vector<at::Tensor> buffers;
+  for (const auto& [name, buffer] : model().buffers) {
+    if (buffer.is_meta()) {
+      on_meta.push_back({name, buffer});
+    } else {
+      buffers.push_back(buffer);
+    }
+  }
+  materialise(on_meta, [&](size_t i, const at::Tensor& value) {
+    if (i < index_on_meta.size()) {
+      take(index_on_meta[i], value);
+      return;
+    }
+    put_value(on_meta[i].tensor, value);
+    buffers.push_back(on_meta[i].tensor);
+  });
+  broadcast_coalesced(*comms_.world, buffers, 0);
+}
+
+void ShardedModel::make_managed_parameters() {
+  ResidencyOptions options{.prefetch = plan_.prefetch, .live_bytes = 0};
+  size_t element = sizeof(float);
+  for (const auto& unit : units_) {
+    if (unit->plan.keep != DB_KEEP_ALWAYS) {
+      element = std::max(element, c10::elementSize(unit->plan.compute_type));
+    }
+  }
+  options.live_bytes = plan_.live_elements * element;
+  residency_ = std::make_unique<Residency>(
+      std::make_unique<PeerSource>(resident_units_, comms_.gather, pool_), pool_, options);
+  for (const auto& unit : units_) {
+    const bool always = unit->plan.keep == DB_KEEP_ALWAYS;
+    auto managed = std::make_unique<Unit>();
+    managed->name = unit->plan.name;
+    const size_t size = c10::elementSize(unit->plan.compute_type);
+    managed->bytes = static_cast<size_t>(unit->layout.numel) * size;
+    managed->sticky = unit->plan.keep == DB_KEEP_STEP;
+    if (unit->plan.compute_type != unit->plan.type) managed->compute_type = unit->plan.compute_type;
+    managed->output_type = unit->plan.output_type;
+    for (const ShardMember& member : unit->members) {
+      auto home = std::make_unique<Home>();
+      home->name = member.name;
+      home->offset = static_cast<size_t>(member.part.offset) * size;
+      const at::Tensor& parameter = member.parameter;
+      const at::Tensor data = always
+                                  ? place_in(unit->whole, member.part.offset, parameter.sizes())
+                                  : make_managed(*home, parameter.sizes(), unit->plan.compute_type);
+      if (parameter.is_meta()) {
+        put_value(parameter, data);
+      } else {
+        parameter.set_data(data);
+      }
+      if (always) continue;
+      put_intercept(parameter);
+      managed->homes.push_back(std::move(home));
+    }
+    if (always) continue;
+    resident_units_.push_back(unit.get());
+    unit->resident = &residency_->add(std::move(managed));
+  }
+}
+
+// What optimizers update. A run of slots is updated as one, so a frozen part in between ends a
+// group.
+void ShardedModel::add_variables() {
+  for (const auto& unit : units_) {
+    unit->make_variables();
+    std::vector<size_t> order(unit->members.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return unit->members[a].part.shard_offset < unit->members[b].part.shard_offset;
+    });
+    std::vector<FlatSlot> slots;
+    const auto finish_group = [&] {
+      if (!slots.empty()) flat_.add({unit->master, unit->gradient}, std::move(slots));
+      slots.clear();
+    };
+    for (const size_t i : order) {
+      const ShardMember& member = unit->members[i];
+      if (member.part.begin == member.part.end) continue;
+      if (!member.own.defined()) {
+        finish_group();
+        continue;
+      }
+      slots.push_back({.name = member.name,
+                       .parameter = member.own,
+                       .gradient = member.gradient,
+                       .offset = member.part.shard_offset,
+                       .numel = member.part.end - member.part.begin});
+    }
+    finish_group();
+  }
+  NamedTensors trainable;
+  for (const size_t index : plan_.replicated) {
+    const ModelParameter& parameter = model().parameters[index];
+    if (parameter.tensor.requires_grad()) trainable.emplace_back(parameter.name, parameter.tensor);
+  }
+  replicated_flat_ = FlatParameters(trainable, /*flat_gradients=*/true);
+  for (const size_t index : plan_.replicated) {
+    const ModelParameter& parameter = model().parameters[index];
+    if (!parameter.tensor.requires_grad()) continue;
+    const int slot = replicated_flat_.find(parameter.tensor);
+    places_[index].index = replicated_.size();
+    replicated_.push_back(
+        {.name = parameter.name,
+         .parameter = parameter.tensor,
+         .gradient = replicated_flat_.slots()[static_cast<size_t>(slot)].gradient});
+  }
+  for (const FlatGroup& group : replicated_flat_.groups()) {
+    const auto begin = replicated_flat_.slots().begin();
+    flat_.add(group, {begin + static_cast<std::ptrdiff_t>(group.first_slot),
+                      begin + static_cast<std::ptrdiff_t>(group.end_slot)});
+  }
+  if (log_enabled(LogLevel::kInfo, "strategy")) {
+    int64_t whole = 0, own = 0;
+    for (const auto& unit : units_) {
+      whole += unit->layout.numel;
+      own += unit->layout.shard_numel;
+    }
+    log(LogLevel::kInfo, "strategy",
+        fmt::format("'{}' is divided by '{}': {} units, {} of {} elements here, {} parameters "
+                    "replicated",
+                    model().name, comms_.world->backend(), units_.size(), own, whole,
+                    plan_.replicated.size()));
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,71 @@
+// Strategy: how one prepared model is kept on the ranks: whole on each (Replica) or divided
+// (ShardedModel). Used by the thread that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "config/config.h"
+#include "strategy/flat_parameters.h"
+#include "strategy/model.h"
+
+namespace coupler {
+
+class Strategy {
+ public:
+  explicit Strategy(Model model) : model_(std::move(model)) {}
+  virtual ~Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  const Model& model() const { return model_; }
+  // Whether a variable is a parameter of this model, by identity.
+  bool has(const at::Tensor& parameter) const {
+    return std::any_of(
+        model_.parameters.begin(), model_.parameters.end(),
+        [&](const ModelParameter& known) { return known.tensor.is_same(parameter); });
+  }
+
+  // The memory that an optimizer updates on this rank.
+  virtual FlatParameters& flat() = 0;
+  // What an optimizer holds in place of a parameter of this model: itself, or the tensors of
+  // flat() that are this rank's part of it (none, where the rank owns nothing of it).
+  virtual std::vector<at::Tensor> held_for(const at::Tensor& parameter) = 0;
+  // Called when an optimizer has written to flat(). Collective.
+  virtual void parameters_changed() = 0;
+
+  // Whether the next backward averages gradients over ranks (the default) or only accumulates.
+  virtual void set_sync(bool sync) = 0;
+  // Around a backward that this model takes part in on every rank, even where this rank's reaches
+  // none of its parameters. Collective.
+  virtual void begin_backward() = 0;
+  virtual void end_backward() = 0;
+  // After a backward that threw: forgets what it had begun.
+  virtual void abandon_backward() = 0;
+
+  // The 2-norm over all gradients of this model; they are scaled so that it is at most max_norm.
+  // Throws Error naming a parameter where the norm is not finite. Collective.
+  virtual double clip_grad_norm(double max_norm) = 0;
+  virtual void clip_grad_value(double max_value) = 0;
+
+  // Calls visit with each parameter, whole, in order of registration; the tensor is valid until
+  // visit returns. Collective.
+  virtual void for_each_parameter(
+      const std::function<void(const std::string& name, const at::Tensor& value)>& visit) = 0;
+
+ private:
+  Model model_;
+};
+
+// Divided as the backend's plan says, or whole on every rank where it has none. comm: the
+// gradients' own; null for one process without such a backend. Collective.
+std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
+                                        const TrainingConfig& config);
+
+}  // namespace coupler
