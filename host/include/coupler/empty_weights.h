@@ -1,0 +1,41 @@
+// EmptyWeights: while one lives, models built by its thread take no memory. Their parameters and
+// buffers are on the meta device, which knows shapes but holds no values, and remember how they
+// were made, so that they can be given exactly their values later, one after the other.
+//
+//   Net net{nullptr};
+//   {
+//     coupler::EmptyWeights empty;
+//     net = Net(options);  // 100 billion parameters in milliseconds
+//   }
+//
+// Same seed, same weights: what is materialised is bit for bit what the constructors would have
+// given without the scope, whatever was drawn in between. torch::manual_seed may stand before the
+// scope or inside. The scope itself leaves the default CPU generator at a point of its own that
+// depends on nothing but the seed: what is drawn outside afterwards differs from a run without it.
+//
+// Inside the scope
+// - every new tensor is on meta; a device(kCPU), device(kMeta) or none means the same. Another
+//   device is an error: weights move when they are materialised.
+// - torch::tensor({…}) and torch::from_blob(…).clone() work, and so does writing through the data
+//   pointer of a tensor fresh from torch::empty (up to 64 KiB, and before any operation on it). Any
+//   other use of a data pointer throws LibTorch's own error, "data is not allocated yet".
+// - .item(), bool(tensor) and shapes that depend on values work for what is not drawn at random
+//   (drop-path rates from a linspace); else they throw coupler::Error naming the operation.
+// - tensors from before the scope stay as they are, and so do views of them. What is computed from
+//   them is recorded and takes their values when it is materialised: leave them unchanged till
+//   then.
+//
+// Belongs to one thread and ends there; other threads notice nothing. Scopes nest.
+#pragma once
+
+namespace coupler {
+
+class EmptyWeights {
+ public:
+  EmptyWeights();
+  ~EmptyWeights();
+  EmptyWeights(const EmptyWeights&) = delete;
+  EmptyWeights& operator=(const EmptyWeights&) = delete;
+};
+
+}  // namespace coupler

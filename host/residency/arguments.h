@@ -1,0 +1,22 @@
+// Tensors among boxed arguments or results, alone or in lists.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <vector>
+
+#include "residency/recipe.h"
+
+namespace coupler {
+
+// Calls `visit` for each defined tensor, in order.
+void for_each_tensor(const std::vector<c10::IValue>& values,
+                     const std::function<void(Position, const at::Tensor&)>& visit);
+
+at::Tensor get(const std::vector<c10::IValue>& values, Position position);
+
+// Lists are copied before one is changed, since copies of an IValue share theirs.
+void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& tensor);
+
+}  // namespace coupler

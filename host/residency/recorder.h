@@ -1,0 +1,50 @@
+// Recorder: what EmptyWeights does with each operator call of its thread: calls it on meta and
+// appends it to the thread's recipe. One a thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "residency/recipe.h"
+#include "residency/recorded_call.h"
+
+namespace coupler {
+
+class Recorder {
+ public:
+  static Recorder& of_this_thread();
+
+  void enter();  // a scope begins
+  void leave();
+  bool active() const { return depth_ > 0; }
+
+  // Runs the call whose arguments are on top of the stack, and puts its results there.
+  void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
+
+ private:
+  // On meta; false where the operation cannot do without values, and why.
+  bool run_on_meta(RecordedCall& call, std::vector<c10::IValue>& results, std::exception_ptr& why);
+  // With the real values of its recorded inputs.
+  void run_for_values(const RecordedCall& call, std::vector<c10::IValue>& results,
+                      const std::exception_ptr& why);
+  void record(const RecordedCall& call, std::vector<c10::IValue>& results,
+              const std::optional<GeneratorState>& found);
+  void touch(const RecordedCall& call);
+
+  int depth_ = 0;
+  // Lives on between scopes, so that models built one after the other draw one after the other.
+  std::shared_ptr<Recipe> recipe_;
+  std::unique_ptr<Recipe::Use> use_;
+  // The tensors met in this scope: all that happens to them until its end is recorded.
+  std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> touched_;
+  // Not needed any more, but the scope's code may still have a pointer into it.
+  std::vector<std::shared_ptr<RawContent>> overwritten_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,99 @@
+// Models for the tests of EmptyWeights, and the comparison with eager construction.
+#pragma once
+
+#include <coupler/empty_weights.h>
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "residency/materialise.h"
+
+namespace coupler::testing {
+
+namespace nn = torch::nn;
+
+using ModulePtr = std::shared_ptr<nn::Module>;
+
+struct Factory {
+  std::string name;
+  std::function<ModulePtr()> make;
+};
+
+// Modules of torch::nn, and constructors as people write them.
+std::vector<Factory> factories();
+
+// Parameters, then buffers; undefined ones too.
+inline std::vector<MetaTensor> tensors_of(const nn::Module& module) {
+  std::vector<MetaTensor> result;
+  for (const auto& item : module.named_parameters()) result.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
+  return result;
+}
+
+inline ModulePtr build_empty(const std::function<ModulePtr()>& make) {
+  const EmptyWeights empty;
+  return make();
+}
+
+// Materialises in place, as a loader does.
+inline ReplayReport fill(const nn::Module& module) {
+  const std::vector<MetaTensor> wanted = tensors_of(module);
+  return materialise(wanted, [&](size_t i, const at::Tensor& value) {
+    if (wanted[i].tensor.defined() && wanted[i].tensor.is_meta())
+      put_value(wanted[i].tensor, value);
+  });
+}
+
+// Bit for bit, with dtype, strides and what autograd knows.
+inline void expect_same(const nn::Module& actual, const nn::Module& eager) {
+  const std::vector<MetaTensor> a = tensors_of(actual), b = tensors_of(eager);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const at::Tensor &x = a[i].tensor, &y = b[i].tensor;
+    ASSERT_EQ(x.defined(), y.defined()) << b[i].name;
+    if (!x.defined()) continue;
+    EXPECT_EQ(x.dtype(), y.dtype()) << b[i].name;
+    EXPECT_EQ(x.strides(), y.strides()) << b[i].name;
+    EXPECT_EQ(x.requires_grad(), y.requires_grad()) << b[i].name;
+    EXPECT_EQ(x.is_leaf(), y.is_leaf()) << b[i].name;
+    ASSERT_TRUE(x.device().is_cpu()) << b[i].name;
+    EXPECT_TRUE(torch::equal(x, y)) << b[i].name << "\n" << x << "\n" << y;
+  }
+}
+
+// What a coupler::Error said; empty where there was none.
+inline std::string message_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// KiB of memory this process has had at most since it last called this with `reset`; nothing where
+// the kernel does not allow that.
+inline std::optional<long> peak_since_reset(bool reset) {
+  if (reset) std::ofstream("/proc/self/clear_refs") << 5;
+  std::ifstream status("/proc/self/status");
+  long peak = -1, now = -1;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) peak = std::stol(line.substr(6));
+    if (line.starts_with("VmRSS:")) now = std::stol(line.substr(6));
+  }
+  if (reset && peak > now + 1024) return std::nullopt;
+  return peak;
+}
+
+}  // namespace coupler::testing
