@@ -27,6 +27,7 @@ class Replica : public Strategy {
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
+  at::Tensor whole_gradient(const at::Tensor& parameter) override { return parameter.grad(); }
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 

@@ -271,7 +271,35 @@ void ShardedModel::clip_grad_value(double max_value) {
   }
 }
 
-// One parameter is a unit of its own here, so only one is whole at a time.
+// What the ranks of a group hold of one parameter (or of its gradient), joined: as if the parameter
+// were a unit of its own. shard: master or gradient of its unit.
+at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard) {
+  const Place place = places_[parameter];
+  const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+  PlannedUnit alone = unit.plan;
+  alone.parameters = {unit.plan.parameters[place.index]};
+  const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
+  const at::Tensor value =
+      at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
+  const ShardPart& part = unit.members[place.index].part;
+  const char* const own = static_cast<const char*>(shard.const_data_ptr()) +
+                          static_cast<size_t>(part.shard_offset) * shard.element_size();
+  gather_unit(*comms_.group, layout, shard.scalar_type(), own, value.mutable_data_ptr(), pool_);
+  return value;
+}
+
+at::Tensor ShardedModel::whole_gradient(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  size_t i = 0;
+  while (!model().parameters[i].tensor.is_same(parameter)) ++i;
+  // What was only accumulated is still with the parameter.
+  if (places_[i].unit < 0 || parameter.grad().defined()) return parameter.grad();
+  const at::Tensor known = at::scalar_tensor(gradient_of(i).defined() ? 1 : 0, at::kByte);
+  comms_.world->run(all_reduce_op(known, DB_MAX));
+  if (known.item<int>() == 0) return {};
+  return gather_member(i, units_[static_cast<size_t>(places_[i].unit)]->gradient);
+}
+
 void ShardedModel::for_each_parameter(
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   const at::NoGradGuard no_grad;
@@ -283,16 +311,7 @@ void ShardedModel::for_each_parameter(
       continue;
     }
     const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
-    PlannedUnit alone = unit.plan;
-    alone.parameters = {unit.plan.parameters[place.index]};
-    const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
-    const at::Tensor value =
-        at::empty(parameter.tensor.sizes(), at::TensorOptions().dtype(unit.plan.type));
-    const ShardPart& part = unit.members[place.index].part;
-    const char* const shard = static_cast<const char*>(unit.master.const_data_ptr()) +
-                              static_cast<size_t>(part.shard_offset) * value.element_size();
-    gather_unit(*comms_.group, layout, unit.plan.type, shard, value.mutable_data_ptr(), pool_);
-    visit(parameter.name, value);
+    visit(parameter.name, gather_member(i, unit.master));
   }
 }
 

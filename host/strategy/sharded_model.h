@@ -33,6 +33,7 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
+  at::Tensor whole_gradient(const at::Tensor& parameter) override;
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 
@@ -68,6 +69,7 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   void publish(const at::Tensor& used);
   void check_parameters() const;
   at::Tensor gradient_of(size_t parameter) const;
+  at::Tensor gather_member(size_t parameter, const at::Tensor& shard);
 
   const TrainingConfig config_;
   ShardPlan plan_;

@@ -54,6 +54,8 @@ class Strategy {
   virtual double clip_grad_norm(double max_norm) = 0;
   virtual void clip_grad_value(double max_value) = 0;
 
+  // The gradient of a parameter of this model, whole; undefined where no rank has one. Collective.
+  virtual at::Tensor whole_gradient(const at::Tensor& parameter) = 0;
   // Calls visit with each parameter, whole, in order of registration; the tensor is valid until
   // visit returns. Collective.
   virtual void for_each_parameter(

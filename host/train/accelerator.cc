@@ -61,6 +61,14 @@ Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
   return process.world == 1 && !wrapper ? Plugin::single() : plugin;
 }
 
+// Together with its address it tells an optimizer from a later one that lies where it did.
+at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params()[0];
+  }
+  return {};
+}
+
 }  // namespace
 
 class Accelerator::Impl {
@@ -150,14 +158,9 @@ void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describ
 void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(describe(module)); }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
-  // By address and first parameter: a later optimizer may lie where an earlier one did.
-  at::Tensor first;
-  for (const auto& group : optimizer.param_groups()) {
-    if (!first.defined() && !group.params().empty()) first = group.params()[0];
-  }
-  const std::pair identity{&optimizer, first};
+  const at::Tensor first = first_parameter(optimizer);
   if (std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [&](const auto& other) {
-        return other.first == identity.first && other.second.is_same(identity.second);
+        return other.first == &optimizer && other.second.is_same(first);
       })) {
     throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
                 {.hint = "prepare each optimizer once"});
@@ -183,9 +186,11 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                    "or an earlier prepare"});
     }
   }
-  impl_->optimizers.push_back(identity);
-  return Optimizer(std::make_shared<OptimizerState>(optimizer, models,
-                                                    [impl = impl_.get()] { return !impl->sync; }));
+  auto state = std::make_shared<OptimizerState>(optimizer, models,
+                                                [impl = impl_.get()] { return !impl->sync; });
+  // A model that is divided has other tensors in the optimizer now.
+  impl_->optimizers.emplace_back(&optimizer, first_parameter(optimizer));
+  return Optimizer(std::move(state));
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
@@ -254,6 +259,14 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
                 fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
   }
   if (impl_->sync) impl_->strategy_of(model).clip_grad_value(max_value);
+}
+
+at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
+  for (const auto& model : impl_->models) {
+    if (model->has(parameter)) return model->whole_gradient(parameter);
+  }
+  throw Error(ErrorCode::kUsage, "gradient: the tensor is no parameter of a prepared model",
+              {.hint = "pass a parameter of a model given to prepare"});
 }
 
 void Accelerator::for_each_tensor_of(

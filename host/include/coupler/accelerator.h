@@ -173,6 +173,11 @@ class Accelerator {
     clip_grad_value_of(reference_to(model), max_value);
   }
 
+  // The gradient of a prepared parameter, whole, whatever the backend: the mean over ranks after a
+  // synchronised backward, this rank's own where it was only accumulated; undefined where there is
+  // none. Under a backend that divides gradients a parameter's own .grad() is empty. Collective.
+  at::Tensor gradient(const at::Tensor& parameter);
+
   // Calls visit with the name and the whole value of each parameter, then of each buffer, in order
   // of registration, one at a time, so that a model that no process can hold may be written out.
   // The tensor is valid until visit returns. Collective; every rank's visit is called.
