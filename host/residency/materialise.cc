@@ -28,7 +28,8 @@ void require_recipe(const MetaTensor& wanted) {
         ErrorCode::kInvalidArgument,
         fmt::format("'{}' is on the meta device and nothing says what its values are", wanted.name),
         {.subject = wanted.name,
-         .hint = "build the model inside coupler::EmptyWeights, or load its weights from a file"});
+         .hint = "build the model inside coupler::EmptyWeights, conversions included, or load its "
+                 "weights from a file"});
   }
   if (!tag->recipe->unchanged(wanted.tensor)) {
     throw Error(ErrorCode::kUsage,
