@@ -79,16 +79,29 @@ std::string default_of(const db_option& option) {
   }
 }
 
-// Nothing where the backend is not part of this build.
-std::vector<const db_option*> options_of(const std::string& plugin) {
+// The keys that its own table may have; nothing where the backend is not part of this build.
+struct BackendOptions {
+  std::vector<const db_option*> own;
+  bool needs_base = false;
+
+  bool has(const std::string& key) const {
+    // What a wrapper stands on is the host's option: no wrapper lists it.
+    if (needs_base && key == "base") return true;
+    return std::any_of(own.begin(), own.end(),
+                       [&](const db_option* option) { return key == option->key; });
+  }
+};
+
+BackendOptions options_of(const std::string& plugin) {
   const fs::path path =
       fs::path(COUPLER_BINARY_DIR) / fmt::format("lib/coupler/libcoupler_{}.so", plugin);
   if (!fs::exists(path)) return {};
   BackendConfig backend;
   backend.use = path.string();
+  const DistributedBackend& table = Plugin::load(backend).table();
   uint64_t count = 0;
-  const db_option* const* options = Plugin::load(backend).table().default_options(&count);
-  return {options, options + count};
+  const db_option* const* options = table.default_options(&count);
+  return {{options, options + count}, (table.capabilities & DB_CAP_NEEDS_BASE) != 0};
 }
 
 Config load_alone(ConfigRequest request) {
@@ -114,8 +127,8 @@ TEST(ConfigurationPage, EveryKey_HasItsRowAndNoOtherHasOne) {
 
 TEST(ConfigurationPage, EveryOptionOfABackend_HasItsRowAndNoOtherHasOne) {
   const std::string page = read(fs::path(COUPLER_SOURCE_DIR) / "docs/configuration.md");
-  for (const std::string plugin : {"gloo_cpu", "mpi"}) {
-    const std::vector<const db_option*> options = options_of(plugin);
+  for (const std::string plugin : {"gloo_cpu", "mpi", "fsdp", "deepspeed_like"}) {
+    const std::vector<const db_option*> options = options_of(plugin).own;
     if (options.empty()) continue;
     const std::string row = R"(\n(\| `backend\.)" + plugin + R"(\.[^`]*` \|))";
     EXPECT_EQ(matches(page, row).size(), options.size()) << plugin;
@@ -136,12 +149,10 @@ TEST(Documentation, EveryTomlBlock_LoadsAndNamesOptionsThatExist) {
       EXPECT_NO_THROW(config = load_alone({.file = file.string()})) << path << ":\n" << block;
       ++loaded;
       for (const auto& [plugin, given] : config.backend.options) {
-        const std::vector<const db_option*> known = options_of(plugin);
+        const BackendOptions known = options_of(plugin);
         for (const PluginOption& option : given) {
-          const bool exists = std::any_of(known.begin(), known.end(), [&](const db_option* one) {
-            return option.key == one->key;
-          });
-          EXPECT_TRUE(exists || known.empty()) << path << ": " << plugin << "." << option.key;
+          EXPECT_TRUE(known.has(option.key) || known.own.empty())
+              << path << ": " << plugin << "." << option.key;
         }
       }
     }
