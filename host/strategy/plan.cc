@@ -193,7 +193,7 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     result.prefetch = std::max(plan.prefetch, 0);
     result.live_elements = plan.live_elements;
     result.reduce_bytes = plan.reduce_bytes;
-    result.overlap = plan.overlap == 1;
+    result.overlap = plan.overlap;
     for (uint64_t i = 0; i < plan.unit_count; ++i) {
       result.units.push_back(checker.take(*plan.units[i], static_cast<size_t>(result.group_size)));
     }

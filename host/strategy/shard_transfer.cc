@@ -80,9 +80,16 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
   }
 }
 
-void reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                 const std::vector<void*>& sources, const void* whole, void* shard,
-                 BufferPool& pool) {
+void UnitReduction::wait() {
+  for (Work& work : works_) work.wait();
+  works_.clear();
+  packed_.clear();
+}
+
+UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
+                          const std::vector<void*>& sources, const void* whole, void* shard,
+                          BufferPool& pool, bool overlap) {
+  UnitReduction result;
   const size_t size = c10::elementSize(type);
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
     const ShardTransfer& transfer = layout.transfers[i];
@@ -92,17 +99,22 @@ void reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
     op.recv = at_element(shard, transfer.shard_offset, size);
     if (!transfer.packed()) {
       op.send = sources[i];
-      comm.run(op);
-      continue;
+    } else {
+      result.packed_.push_back(pool.take(static_cast<size_t>(transfer.numel) * size));
+      void* const packed = result.packed_.back().data();
+      each_piece(transfer, layout.ranks, [&](int64_t to, int64_t from, int64_t count) {
+        std::memcpy(at_element(packed, to, size), at_element(whole, from, size),
+                    static_cast<size_t>(count) * size);
+      });
+      op.send = packed;
     }
-    const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
-    each_piece(transfer, layout.ranks, [&](int64_t to, int64_t from, int64_t count) {
-      std::memcpy(at_element(packed.data(), to, size), at_element(whole, from, size),
-                  static_cast<size_t>(count) * size);
-    });
-    op.send = packed.data();
-    comm.run(op);
+    if (overlap) {
+      result.works_.push_back(comm.submit(op));
+    } else {
+      comm.run(op);
+    }
   }
+  return result;
 }
 
 void require_transfers(const Communicator& comm, at::ScalarType gathered, at::ScalarType reduced) {

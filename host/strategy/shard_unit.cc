@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "comm/tensor_ops.h"
-#include "strategy/shard_transfer.h"
 
 namespace coupler {
 namespace {
@@ -68,6 +67,9 @@ void ShardUnit::begin() {
 }
 
 void ShardUnit::abandon() {
+  reduction_ = {};
+  reduced_.reset();
+  room_ = {};
   kept_.reset();
   for (ShardMember& member : members) member.held.reset();
   staging_ = {};
@@ -176,7 +178,7 @@ std::vector<void*> ShardUnit::sources(BufferPool& pool, bool narrow, double scal
   return result;
 }
 
-void ShardUnit::reduce(const ShardComms& comms, BufferPool& pool) {
+void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, bool overlap) {
   const at::NoGradGuard no_grad;
   const double scale = 1.0 / comms.world->size();
   const bool narrow = is_narrow(plan.reduce_type);
@@ -186,25 +188,28 @@ void ShardUnit::reduce(const ShardComms& comms, BufferPool& pool) {
     if (narrow) over(staging_memory_, layout.numel, plan.reduce_type).mul_(scale);
   }
   // Straight into its place, where nothing lies there that must stay.
-  const bool straight = plan.reduce_type == plan.type && (kept_.defined() || !has_gradient());
-  BufferPool::Buffer room;
-  at::Tensor reduced = gradient;
-  if (!straight) {
+  reduced_ = gradient;
+  if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient())) {
     const size_t size = c10::elementSize(plan.reduce_type);
-    room = pool.take(static_cast<size_t>(layout.shard_numel) * size);
-    reduced = over(room.data(), layout.shard_numel, plan.reduce_type);
-    reduced.zero_();
+    room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
+    reduced_ = over(room_.data(), layout.shard_numel, plan.reduce_type);
+    reduced_.zero_();
   }
-  reduce_unit(*comms.group, layout, plan.reduce_type, from, staging_memory_,
-              reduced.mutable_data_ptr(), pool);
+  reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, from, staging_memory_,
+                           reduced_.mutable_data_ptr(), pool, overlap);
+}
+
+void ShardUnit::finish_reduction(const ShardComms& comms) {
+  const at::NoGradGuard no_grad;
+  reduction_.wait();
   if (comms.copies != nullptr && layout.shard_numel > 0) {
-    comms.copies->run(all_reduce_op(reduced, DB_SUM));
+    comms.copies->run(all_reduce_op(reduced_, DB_SUM));
   }
-  const double left = narrow ? 1.0 : scale;
-  if (!straight) {
-    add_to_gradient(reduced, left);
+  const double scale = is_narrow(plan.reduce_type) ? 1.0 : 1.0 / comms.world->size();
+  if (room_) {
+    add_to_gradient(reduced_, scale);
   } else {
-    if (left != 1.0) gradient.mul_(left);
+    if (scale != 1.0) gradient.mul_(scale);
     if (kept_.defined()) add_to_gradient(kept_, 1.0);
   }
   abandon();

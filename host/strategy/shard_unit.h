@@ -11,6 +11,7 @@
 #include "residency/unit.h"
 #include "strategy/plan.h"
 #include "strategy/shard_layout.h"
+#include "strategy/shard_transfer.h"
 
 namespace coupler {
 
@@ -50,8 +51,10 @@ class ShardUnit {
   // Takes a parameter's gradient (or zeros, where it has none) on its way.
   void take_gradient(size_t member, BufferPool& pool);
   bool complete() const { return waiting_ == 0; }
-  // Averages what was taken over all ranks into gradient. Collective.
-  void reduce(const ShardComms& comms, BufferPool& pool);
+  // Averages what was taken over all ranks into gradient: begins, and with overlap returns while it
+  // goes on; finish_reduction() ends it. Collective.
+  void begin_reduction(const ShardComms& comms, BufferPool& pool, bool overlap);
+  void finish_reduction(const ShardComms& comms);
   void abandon();
 
   PlannedUnit plan;
@@ -74,8 +77,11 @@ class ShardUnit {
 
   BufferPool::Buffer staging_;
   void* staging_memory_ = nullptr;
-  at::Tensor kept_;     // the gradient of earlier backwards, where staging would overwrite it
-  size_t waiting_ = 0;  // trainable members whose gradient has not been taken
+  at::Tensor kept_;          // the gradient of earlier backwards, where staging would overwrite it
+  at::Tensor reduced_;       // where the reduction under way writes
+  BufferPool::Buffer room_;  // its memory, where that is not gradient
+  UnitReduction reduction_;  // last: it is waited for before its memory goes
+  size_t waiting_ = 0;       // trainable members whose gradient has not been taken
 };
 
 // A tensor over [offset, offset + sizes) of flat memory that autograd does not know as a view of

@@ -9,7 +9,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "comm/tensor_ops.h"
 #include "residency/intercept.h"
@@ -17,6 +19,13 @@
 #include "strategy/shard_transfer.h"
 
 namespace coupler {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 // Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
 // parameter, which may outlive the model's strategy, so it holds that weakly.
@@ -57,6 +66,7 @@ void ShardedModel::begin_backward() {
 void ShardedModel::begin() {
   active_ = true;
   touched_ = true;
+  began_ = now_seconds();
   next_launch_ = 0;
   completion_order_.clear();
   for (const auto& unit : units_) unit->begin();
@@ -101,7 +111,15 @@ void ShardedModel::launch(size_t position) {
   ShardUnit& unit = *units_[launch_order_[position]];
   // Its gradients are complete, so this backward is done with its parameters.
   if (unit.resident != nullptr) residency_->release(*unit.resident);
-  unit.reduce(comms_, pool_);
+  // One at a time, so that no more than two units' gradients take memory.
+  finish_reduction();
+  under_way_ = &unit;
+  unit.begin_reduction(comms_, pool_, tuner_.plan().overlap);
+  if (!tuner_.plan().overlap) finish_reduction();
+}
+
+void ShardedModel::finish_reduction() {
+  if (ShardUnit* unit = std::exchange(under_way_, nullptr)) unit->finish_reduction(comms_);
 }
 
 void ShardedModel::end_backward() {
@@ -114,6 +132,7 @@ void ShardedModel::end_backward() {
 
 void ShardedModel::abandon_backward() {
   active_ = false;
+  under_way_ = nullptr;
   for (const auto& unit : units_) unit->abandon();
   if (residency_ != nullptr) residency_->end_of_pass();
 }
@@ -143,6 +162,7 @@ void ShardedModel::finish() {
     unit.take_gradient(place.index, pool_);
   }
   launch_ready();
+  finish_reduction();
   const double scale = 1.0 / comms_.world->size();
   for (FlatSlot& slot : replicated_flat_.slots()) {
     const at::Tensor& gradient = slot.parameter.grad();
@@ -165,6 +185,7 @@ void ShardedModel::finish() {
     broadcast_coalesced(*comms_.world, buffers, 0);
   }
   if (!order_learnt_) learn_launch_order();
+  tuner_.report(now_seconds() - began_, *comms_.world);
 }
 
 // What no rank used keeps the gradient it had.
@@ -279,8 +300,7 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   PlannedUnit alone = unit.plan;
   alone.parameters = {unit.plan.parameters[place.index]};
   const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
-  const at::Tensor value =
-      at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
+  const at::Tensor value = at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
   const ShardPart& part = unit.members[place.index].part;
   const char* const own = static_cast<const char*>(shard.const_data_ptr()) +
                           static_cast<size_t>(part.shard_offset) * shard.element_size();

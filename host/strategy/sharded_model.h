@@ -9,6 +9,7 @@
 
 #include "config/config.h"
 #include "residency/residency.h"
+#include "strategy/bucket_tuner.h"
 #include "strategy/plan.h"
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"
@@ -64,6 +65,7 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   void begin();
   void launch_ready();
   void launch(size_t position);
+  void finish_reduction();
   void finish();
   void learn_launch_order();
   void publish(const at::Tensor& used);
@@ -87,6 +89,9 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   std::vector<size_t> launch_order_;      // of units
   std::vector<size_t> completion_order_;  // in the first backward
   size_t next_launch_ = 0;
+  ShardUnit* under_way_ = nullptr;  // whose reduction goes on beside backward
+  BucketTuner tuner_;               // of which only overlap is asked
+  double began_ = 0;                // seconds, of the first hook
   bool order_learnt_ = false;
   bool sync_ = true;
   bool active_ = false;   // between the first hook of a backward and finish()

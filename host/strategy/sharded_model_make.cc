@@ -41,7 +41,11 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                            const TrainingConfig& config)
-    : Strategy(std::move(model)), config_(config), plan_(std::move(plan)) {
+    : Strategy(std::move(model)),
+      config_(config),
+      plan_(std::move(plan)),
+      tuner_(plan_.overlap < 0 ? std::vector<BucketPlan>{{.overlap = false}, {.overlap = true}}
+                               : std::vector<BucketPlan>{{.overlap = plan_.overlap == 1}}) {
   const at::NoGradGuard no_grad;
   check_intercept();
   comms_.world = std::move(comm);

@@ -30,11 +30,11 @@ inline constexpr db_option kOptions[] = {
                   "Type in which parameters are gathered and computed with: bf16, f16, f32, f64; "
                   "empty: their own."),
     string_option("reduce_dtype", "",
-                  "Type in which gradients travel: bf16, f16, f32, f64; empty: the parameter's "
-                  "own."),
+                  "Type in which gradients travel: bf16, f16, f32, f64; empty: that of "
+                  "param_dtype."),
     string_option("output_dtype", "",
-                  "Type of the results of a unit's operations: bf16, f16, f32, f64; empty: the "
-                  "parameter's own."),
+                  "Type of the results of a unit's operations: bf16, f16, f32, f64; empty: left "
+                  "as they are."),
     string_option("ignore", "",
                   "Modules and parameters, by name and separated by commas, that are replicated "
                   "instead of sharded; * stands for any characters but dots, ** for any."),

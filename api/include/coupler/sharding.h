@@ -108,10 +108,11 @@ typedef struct db_unit {
   uint64_t parameter_count;
   db_keep keep;
   db_gradients gradients;
-  /* 0 where the parameter's own type is meant. compute_dtype: what operations
-   * see, and what is gathered; the owned part stays in the parameter's type.
-   * reduce_dtype: in which gradients travel. output_dtype: what floating-point
-   * results of operations on the unit are converted to. */
+  /* compute_dtype: what operations see, and what is gathered (0: the
+   * parameter's own type); the owned part stays in the parameter's type.
+   * reduce_dtype: in which gradients travel (0: compute_dtype). output_dtype:
+   * what floating-point results of operations on the unit are converted to (0:
+   * left as they are). */
   db_dtype compute_dtype;
   db_dtype reduce_dtype;
   db_dtype output_dtype;

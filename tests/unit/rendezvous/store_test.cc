@@ -4,6 +4,8 @@
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -219,6 +221,22 @@ TEST_F(StoreTest, Observer_SeesEverySet) {
   join()->set("b", "2");
   server_.reset();
   EXPECT_EQ(seen, (std::vector<std::string>{"a=1", "b=2"}));
+}
+
+// A rank that has its answer may be gone at once: its report must not come after that.
+TEST_F(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
+  std::atomic<int> seen{0};
+  StoreServerOptions options;
+  options.on_set = [&](const std::string&, const std::string&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ++seen;
+  };
+  serve(options);
+  const auto client = join();
+  for (int i = 1; i <= 20; ++i) {
+    client->set("key", std::to_string(i));
+    ASSERT_EQ(seen.load(), i);
+  }
 }
 
 }  // namespace
