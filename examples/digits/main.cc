@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "digits.h"
+#include "peak_memory.h"
 
 struct NetImpl : torch::nn::Module {
   NetImpl()
@@ -95,6 +96,7 @@ int main(int argc, char** argv) {
   const auto train_loss =
       torch::cross_entropy_loss(net->forward(digits.train_pixels), digits.train_labels);
   const auto right = net->forward(digits.test_pixels).argmax(1).eq(digits.test_labels);
+  accelerator.print("memory per rank: ", memory_per_rank(accelerator));
   char text[64];
   std::snprintf(text, sizeof text, "%.17g", train_loss.item<double>());
   accelerator.print("final loss: ", text);

@@ -12,6 +12,7 @@
 #include <cstdio>
 
 #include "model.h"
+#include "peak_memory.h"
 #include "text.h"
 
 namespace {
@@ -111,6 +112,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   std::snprintf(line, sizeof line, "tokens per second: %.0f",
                 overall.per_second(step_tokens * static_cast<double>(arguments.steps)));
   accelerator.print(line);
+  accelerator.print("memory per rank: ", memory_per_rank(accelerator));
   return 0;
 }
 

@@ -2,9 +2,11 @@
 // transport, and a message for what cannot work.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <regex>
 #include <sstream>
 
 #include "run_program.h"
@@ -14,10 +16,22 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
+// The -o options of a transport by name, or of "fsdp/mpi", "deepspeed_like/gloo_cpu".
+Arguments options_of(const std::string& backend) {
+  const size_t slash = backend.find('/');
+  const std::string use = backend.substr(0, slash);
+  Arguments result{"-o", "backend.use=" + use};
+  if (slash != std::string::npos) {
+    result.insert(result.end(), {"-o", "backend." + use + ".base=" + backend.substr(slash + 1)});
+  }
+  return result;
+}
+
 Outcome launch(const Workplace& here, int processes, const std::string& backend,
                Arguments options) {
-  Arguments arguments{
-      "launch", "-n", std::to_string(processes), "-o", "backend.use=" + backend, DIGITS_PROGRAM};
+  Arguments arguments{"launch", "-n", std::to_string(processes)};
+  for (const std::string& option : options_of(backend)) arguments.push_back(option);
+  arguments.emplace_back(DIGITS_PROGRAM);
   arguments.insert(arguments.end(), options.begin(), options.end());
   return here.coupler(arguments);
 }
@@ -48,16 +62,23 @@ TEST_P(DigitsOver, EveryWorld_EndsInTheSameLoss) {
 }
 
 // One plain line each from one rank, whatever the number of ranks.
-TEST_P(DigitsOver, LastLines_AreLossAndAccuracy) {
-  const Workplace here;
-  const Outcome outcome = launch(here, 2, GetParam(), {"--epochs", "1", "--no-shuffle"});
+void expect_last_lines(const Outcome& outcome) {
   std::istringstream lines(outcome.out);
-  std::string first, second, third;
-  std::getline(lines, first);
-  std::getline(lines, second);
-  EXPECT_EQ(first.substr(0, 12), "final loss: ");
-  EXPECT_EQ(second.substr(0, 15), "test accuracy: ");
-  EXPECT_FALSE(std::getline(lines, third)) << third;
+  std::string memory, loss, accuracy, more;
+  std::getline(lines, memory);
+  std::getline(lines, loss);
+  std::getline(lines, accuracy);
+  EXPECT_TRUE(
+      std::regex_match(memory, std::regex("memory per rank: peak [1-9]\\d*, [1-9]\\d* MiB")))
+      << memory;
+  EXPECT_EQ(loss.substr(0, 12), "final loss: ");
+  EXPECT_EQ(accuracy.substr(0, 15), "test accuracy: ");
+  EXPECT_FALSE(std::getline(lines, more)) << more;
+}
+
+TEST_P(DigitsOver, LastLines_AreMemoryLossAndAccuracy) {
+  const Workplace here;
+  expect_last_lines(launch(here, 2, GetParam(), {"--epochs", "1", "--no-shuffle"}));
 }
 
 TEST_P(DigitsOver, BatchThatDoesNotDivide_IsRefusedWithBothNumbers) {
@@ -68,8 +89,32 @@ TEST_P(DigitsOver, BatchThatDoesNotDivide_IsRefusedWithBothNumbers) {
   EXPECT_NE(outcome.err.find("2 processes"), std::string::npos) << outcome.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, DigitsOver, ::testing::Values("gloo_cpu", "mpi"),
-                         [](const auto& instance) { return std::string(instance.param); });
+std::string name_of(const ::testing::TestParamInfo<const char*>& instance) {
+  std::string name = instance.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Transports, DigitsOver, ::testing::Values("gloo_cpu", "mpi"), name_of);
+INSTANTIATE_TEST_SUITE_P(Full, DigitsOver,
+                         ::testing::Values("fsdp/gloo_cpu", "fsdp/mpi", "deepspeed_like/gloo_cpu",
+                                           "deepspeed_like/mpi"),
+                         name_of);
+
+class DigitsDividedBy : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DigitsDividedBy, TwoRanks_EndInTheLossOfWholeModels) {
+  const Workplace here;
+  const Arguments options{"--epochs", "2"};
+  const Outcome divided = launch(here, 2, GetParam(), options);
+  expect_last_lines(divided);
+  const double loss = number_of(launch(here, 2, "gloo_cpu", options), "final loss");
+  EXPECT_LE(std::abs(number_of(divided, "final loss") - loss), 1e-5 * loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, DigitsDividedBy,
+                         ::testing::Values("fsdp/gloo_cpu", "fsdp/mpi", "deepspeed_like/gloo_cpu",
+                                           "deepspeed_like/mpi"),
+                         name_of);
 
 // A .safetensors file with the network's parameters, every value the same small number.
 std::string initial_values(int64_t hidden) {

@@ -1,7 +1,9 @@
 // The GPT example: its loss falls on two ranks over every transport, and wrong sizes get a message.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <regex>
 #include <sstream>
 
 #include "run_program.h"
@@ -15,14 +17,21 @@ std::string some_text() {
   return text;
 }
 
+// backend: a transport, or a sharding plugin and its base: "fsdp/mpi".
 Outcome run_gpt(const Workplace& here, const std::string& backend,
                 const std::vector<std::string>& more, const std::string& text = "text.txt") {
   here.write("text.txt", some_text());
+  const size_t slash = backend.find('/');
+  const std::string use = backend.substr(0, slash);
+  const std::string base = slash == std::string::npos
+                               ? "backend.timeout=30s"
+                               : "backend." + use + ".base=" + backend.substr(slash + 1);
   std::vector<std::string> arguments{
-      "launch",    "-n",          "2",       "-o",    "backend.use=" + backend,
-      GPT_PROGRAM, "--text",      text,      "--seq", "16",
-      "--layers",  "1",           "--heads", "2",     "--steps",
-      "60",        "--log-every", "20",      "--lr",  "0.01"};
+      "launch", "-n",      "2",         "-o",          "backend.use=" + use,
+      "-o",     base,      GPT_PROGRAM, "--text",      text,
+      "--seq",  "16",      "--layers",  "1",           "--heads",
+      "2",      "--steps", "60",        "--log-every", "20",
+      "--lr",   "0.01"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return here.coupler(arguments);
 }
@@ -44,10 +53,21 @@ TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
   ASSERT_EQ(losses.size(), 3U) << outcome.out;
   EXPECT_LT(losses[2], 0.8 * losses[0]) << outcome.out;
   EXPECT_NE(outcome.out.find("tokens per second: "), std::string::npos) << outcome.out;
+  EXPECT_TRUE(std::regex_search(outcome.out,
+                                std::regex("\nmemory per rank: peak [1-9]\\d*, [1-9]\\d* MiB\n")))
+      << outcome.out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, GptOver, ::testing::Values("gloo_cpu", "mpi"),
-                         [](const auto& instance) { return std::string(instance.param); });
+std::string name_of(const ::testing::TestParamInfo<const char*>& instance) {
+  std::string name = instance.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Transports, GptOver, ::testing::Values("gloo_cpu", "mpi"), name_of);
+INSTANTIATE_TEST_SUITE_P(Sharding, GptOver,
+                         ::testing::Values("fsdp/mpi", "deepspeed_like/gloo_cpu"), name_of);
+INSTANTIATE_TEST_SUITE_P(Full, GptOver, ::testing::Values("fsdp/gloo_cpu", "deepspeed_like/mpi"),
+                         name_of);
 
 TEST(Gpt, WidthThatHeadsDoNotDivide_IsAUsageErrorNamingBoth) {
   const Workplace here;

@@ -1,0 +1,29 @@
+// What an example's processes used of memory, for its last lines. Used by the thread that trains.
+#pragma once
+
+#include <ATen/ops/scalar_tensor.h>
+#include <coupler/accelerator.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+// The most that this process has used at one time, in MiB; 0 where the system does not say.
+inline int64_t peak_memory_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) / 1024;
+  }
+  return 0;
+}
+
+// "peak 212, 208 MiB": every rank's, in order. Collective.
+inline std::string memory_per_rank(coupler::Accelerator& accelerator) {
+  const at::Tensor peaks =
+      accelerator.gather(at::scalar_tensor(peak_memory_mib(), at::TensorOptions(at::kLong)));
+  std::string text = "peak ";
+  for (int64_t rank = 0; rank < peaks.numel(); ++rank) {
+    text += (rank == 0 ? "" : ", ") + std::to_string(peaks.const_data_ptr<int64_t>()[rank]);
+  }
+  return text + " MiB";
+}
