@@ -93,6 +93,29 @@ bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
          home_of(tensor) == nullptr;
 }
 
+// Normalisations write running statistics, which their schemas do not say and which are to stay
+// what they are, and take their parameters in the statistics' type. Its type where there are some.
+std::optional<at::ScalarType> statistics_type(const c10::OperatorHandle& op,
+                                              const torch::jit::Stack& stack) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (arguments[i].name() != "running_mean" || !value.isTensor()) continue;
+    if (value.toTensor().defined()) return value.toTensor().scalar_type();
+  }
+  return std::nullopt;
+}
+
+void cast_parameters(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    c10::IValue& value = stack[i];
+    if (value.isTensor() && value.toTensor().defined() && home_of(value.toTensor()) != nullptr) {
+      value = value.toTensor().to(type);
+    }
+  }
+}
+
 // Arguments beside the parameters in the type that parameters are gathered in, as if the module had
 // been converted. What the operation writes to stays as it is.
 void cast_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
@@ -128,7 +151,13 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   Pins pins;
   pin_arguments(op, *stack, pins);
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-  if (const auto type = pins.compute_type()) cast_arguments(op, *stack, *type);
+  if (const auto type = pins.compute_type()) {
+    if (const auto statistics = statistics_type(op, *stack)) {
+      cast_parameters(op, *stack, *statistics);
+    } else {
+      cast_arguments(op, *stack, *type);
+    }
+  }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
 }
