@@ -22,10 +22,15 @@ Residency::~Residency() {
   }
   wished_.notify_all();
   if (thread_.joinable()) thread_.join();
-  // Parameters may outlive us: what they point to must not look managed, nor point to pool memory.
+  // Parameters may outlive us: they must not look managed, nor point to pool memory, nor, since
+  // kernels do not ask, to nothing.
   for (const auto& unit : units_) {
     for (const auto& home : unit->homes) {
       home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+      home->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+          fmt::format("the values of parameter '{}' went with the Accelerator (or Residency) that "
+                      "kept them",
+                      home->name));
     }
   }
 }
@@ -54,6 +59,7 @@ void Residency::use(Unit& unit) {
     if (!unit.resident.load()) {
       // Its turn ahead of time is over: it is needed now.
       std::erase_if(wishes_, [&](const Wish& wish) { return wish.unit == &unit; });
+      if (wishes_.empty()) fetched_.notify_all();
       lock.unlock();
       fetch(unit, order_hash);
       lock.lock();
@@ -133,8 +139,16 @@ void Residency::predict() {
   if (any) wished_.notify_one();
 }
 
+// A releaser that gives up for a pin shows the unit as released for a moment, under the lock.
+bool Residency::is_resident(const Unit& unit) {
+  const std::lock_guard lock(mutex_);
+  return unit.resident.load();
+}
+
 void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
   const std::lock_guard lock(mutex_);
+  // Where only another rank had released it, ours stays: operations may be reading it.
+  if (unit.resident.load()) return;
   unit.memory = std::move(memory);
   for (const auto& home : unit.homes) home->point_to(unit.memory.data());
   unit.used = false;
@@ -143,12 +157,11 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
 
 void Residency::fetch(Unit& unit, uint64_t order_hash) {
   const std::lock_guard turn(source_mutex_);
-  while (!unit.resident.load()) {
+  while (!is_resident(unit)) {
     Unit& next = *units_.at(source_->agree(unit.index, order_hash));
     BufferPool::Buffer memory = pool_.take(next.bytes);
     source_->fill(next.index, memory.data());
-    // Where only another rank had released it, ours stays.
-    if (!next.resident.load()) attach(next, std::move(memory));
+    attach(next, std::move(memory));
   }
 }
 

@@ -60,6 +60,7 @@ class Residency {
   bool try_release(Unit& unit);      // mutex_ held
   void predict();                    // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
+  bool is_resident(const Unit& unit);
   void attach(Unit& unit, BufferPool::Buffer memory);
   void fetch(Unit& unit, uint64_t order_hash);
   void fetch_ahead();
