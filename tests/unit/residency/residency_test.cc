@@ -1,0 +1,432 @@
+// Residency: prefetch, errors while filling, release, destruction. The model is a stack of Linear
+// layers, whose order of use is known: up in forward, down in backward.
+#include "residency/residency.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <coupler/summon.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "managed.h"
+#include "residency/intercept.h"
+
+namespace coupler {
+namespace {
+
+namespace nn = torch::nn;
+using namespace testing;  // NOLINT(google-build-using-namespace): managed.h
+
+constexpr size_t kLayers = 6;
+constexpr int64_t kWidth = 16;
+constexpr auto kPatience = std::chrono::seconds(20);
+
+struct Layers {
+  Layers() {
+    for (size_t i = 0; i < kLayers; ++i) modules->push_back(nn::Linear(kWidth, kWidth));
+  }
+  nn::LinearImpl& at(size_t i) const { return *modules->ptr(i)->as<nn::LinearImpl>(); }
+  at::Tensor forward(const std::vector<size_t>& order) const {
+    at::Tensor x = at::ones({2, kWidth}).requires_grad_();
+    for (const size_t i : order) x = at(i).forward(x).tanh();
+    return x.sum();
+  }
+  nn::ModuleList modules;
+};
+
+const std::vector<size_t> kUp = {0, 1, 2, 3, 4, 5};
+
+struct Stack {
+  explicit Stack(const ManagedOptions& options = {})
+      : expected(layers.forward(kUp).item<float>()), managed(describe(*layers.modules), options) {}
+
+  // Forward and backward, and what an optimizer's step does to units.
+  float pass(const std::vector<size_t>& order = kUp) {
+    at::Tensor loss = layers.forward(order);
+    loss.backward();
+    end_pass();
+    return loss.item<float>();
+  }
+  void end_pass() {
+    managed.residency().end_of_pass();
+    managed.residency().release_all();
+  }
+
+  Layers layers;
+  float expected;  // of a forward in order
+  Managed managed;
+};
+
+// Waits until another thread has brought it about.
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::string message_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Residency, NoPrefetch_EveryFillByTheUser) {
+  Stack stack;
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  // Each layer for forward and each for backward, but for the turning point.
+  EXPECT_EQ(stack.managed.memory.fill_count(), 2 * kLayers - 1);
+  EXPECT_EQ(stack.managed.memory.fills_elsewhere(), 0u);
+  EXPECT_EQ(stack.managed.pool.peak_bytes(), stack.managed.largest_unit());
+  EXPECT_EQ(stack.managed.resident_units(), 0u);
+}
+
+TEST(Residency, RoomForAll_EachFilledOnce) {
+  Stack stack({.live_bytes = 1 << 20});
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  EXPECT_EQ(stack.managed.memory.fill_count(), kLayers);
+  EXPECT_EQ(stack.managed.pool.peak_bytes(), stack.managed.total_bytes());
+}
+
+TEST(Residency, RoomForThree_LongestUnusedLeaveFirst) {
+  const size_t unit = Stack().managed.largest_unit();
+  Stack stack({.live_bytes = 3 * unit});
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  // Backward finds the last three layers there.
+  EXPECT_EQ(stack.managed.memory.fill_count(), 2 * kLayers - 3);
+  EXPECT_EQ(stack.managed.pool.peak_bytes(), 3 * unit);
+}
+
+TEST(Residency, Sticky_StaysUntilReleased) {
+  Stack stack;
+  Unit& first = stack.managed.unit("0");
+  first.sticky = true;
+  const at::Tensor loss = stack.layers.forward(kUp);
+  EXPECT_TRUE(first.resident.load());
+  EXPECT_EQ(stack.managed.resident_units(), 2u);
+  loss.backward();
+  EXPECT_EQ(stack.managed.memory.fills_of(0), 1u);
+  stack.managed.residency().release(first);
+  EXPECT_FALSE(first.resident.load());
+}
+
+class Prefetch : public ::testing::TestWithParam<int> {};
+
+// Every use waits for what is fetched ahead of it, so that the counts do not depend on time.
+TEST_P(Prefetch, SecondPass_FillsHappenBeforeUse) {
+  Stack stack({.prefetch = GetParam()});
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  EXPECT_EQ(stack.managed.memory.fills_elsewhere(), 0u) << "nothing is known yet";
+  stack.managed.memory.forget_fills();
+  const auto expect_there = [&](size_t layer) {
+    const Unit& unit = stack.managed.unit(std::to_string(layer));
+    EXPECT_TRUE(comes_true([&] { return unit.resident.load(); }))
+        << "layer " << layer << " is not fetched ahead";
+  };
+  at::Tensor x = at::ones({2, kWidth}).requires_grad_();
+  for (size_t i = 0; i < kLayers; ++i) {
+    if (i > 0) expect_there(i);
+    x = stack.layers.at(i).forward(x).tanh();
+    // Called in backward just before the layer's.
+    x.register_hook([&, i](const at::Tensor&) { expect_there(i); });
+  }
+  x.sum().backward();
+  stack.end_pass();
+  const HostMemory& memory = stack.managed.memory;
+  // The first layer is nobody's successor.
+  EXPECT_EQ(memory.fills_elsewhere(), memory.fill_count() - 1);
+  EXPECT_GE(memory.fill_count(), kLayers);
+  EXPECT_LE(memory.fill_count(), 2 * kLayers - 1) << "fetched ahead twice, or in vain";
+  EXPECT_LE(stack.managed.pool.peak_bytes(),
+            static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
+}
+
+TEST_P(Prefetch, ManyPasses_RightResults) {
+  Stack stack({.prefetch = GetParam()});
+  for (int i = 0; i < 50; ++i) EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  EXPECT_LE(stack.managed.memory.fill_count(), 50 * (2 * kLayers - 1));
+  EXPECT_LE(stack.managed.pool.peak_bytes(),
+            static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
+}
+
+TEST_P(Prefetch, OrderChanges_LearntAgain) {
+  Stack stack({.prefetch = GetParam()});
+  stack.pass();
+  const std::vector<size_t> other = {0, 2, 4, 1, 3, 5};
+  const float expected = stack.pass(other);
+  EXPECT_FLOAT_EQ(stack.pass(other), expected);
+  stack.managed.memory.forget_fills();
+  at::Tensor x = at::ones({2, kWidth}).requires_grad_();
+  for (size_t k = 0; k < other.size(); ++k) {
+    x = stack.layers.at(other[k]).forward(x).tanh();
+    if (k + 1 == other.size()) break;
+    EXPECT_TRUE(comes_true([&] {
+      return stack.managed.unit(std::to_string(other[k + 1])).resident.load();
+    })) << "layer "
+        << other[k + 1] << " is not fetched ahead";
+  }
+  EXPECT_FLOAT_EQ(x.sum().item<float>(), expected);
+  stack.end_pass();
+}
+
+TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
+  Stack stack({.prefetch = GetParam()});
+  stack.pass();
+  const std::thread::id user = std::this_thread::get_id();
+  std::atomic<int> failures{0};
+  std::atomic<bool> burning{true};
+  stack.managed.memory.before_fill = [&](size_t unit) {
+    if (std::this_thread::get_id() == user || unit != 1 || !burning) return;
+    ++failures;
+    throw Error(ErrorCode::kPeerLost, "unit '1' has burnt");
+  };
+  const at::Tensor x = at::ones({2, kWidth}).requires_grad_();
+  const at::Tensor y = stack.layers.at(0).forward(x);
+  ASSERT_TRUE(comes_true([&] { return failures.load() > 0; }));
+  // The failure is noted a moment after it happened: ask until it comes.
+  std::string message;
+  EXPECT_TRUE(comes_true([&] {
+    message = message_of([&] {
+      stack.layers.at(1).forward(y);
+      stack.layers.at(0).forward(x);
+    });
+    return !message.empty();
+  }));
+  EXPECT_NE(message.find("unit '1' has burnt"), std::string::npos) << message;
+  for (const auto& unit : stack.managed.residency().units()) EXPECT_EQ(unit->pins.load(), 0);
+
+  burning = false;
+  stack.end_pass();
+  message_of([&] { stack.layers.at(5).forward(x); });  // what failed meanwhile
+  stack.end_pass();
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, Prefetch, ::testing::Values(1, 2));
+
+TEST(Residency, FailingOnDemand_ThrownByTheOperation) {
+  Stack stack;
+  stack.managed.memory.before_fill = [](size_t unit) {
+    if (unit == 3) throw Error(ErrorCode::kTimeout, "rank 1 never came", {.rank = 1});
+  };
+  try {
+    stack.layers.forward(kUp);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_EQ(error.detail().rank, 1);
+  }
+  for (const auto& unit : stack.managed.residency().units()) EXPECT_EQ(unit->pins.load(), 0);
+  EXPECT_FALSE(stack.managed.unit("3").resident.load());
+  stack.managed.memory.before_fill = {};
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+}
+
+TEST(Residency, FailingInBackward_ThrownByBackward) {
+  Stack stack;
+  const at::Tensor loss = stack.layers.forward(kUp);
+  stack.managed.memory.before_fill = [](size_t) { throw Error(ErrorCode::kPeerLost, "lost"); };
+  EXPECT_NE(message_of([&] { loss.backward(); }).find("lost"), std::string::npos);
+  stack.managed.memory.before_fill = {};
+  stack.end_pass();
+  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+}
+
+TEST(Residency, ReleaseAllWhilePinned_ThrowsNamingTheUnit) {
+  Stack stack;
+  {
+    const auto scope = summon_full_parameters(stack.layers.at(2));
+    try {
+      stack.managed.residency().release_all();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_NE(std::string(error.what()).find("unit '2' are in use"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_TRUE(stack.managed.unit("2").resident.load());
+    stack.managed.residency().release(stack.managed.unit("2"));
+    EXPECT_TRUE(stack.managed.unit("2").resident.load()) << "released by name while pinned";
+  }
+  stack.managed.residency().release_all();
+  EXPECT_EQ(stack.managed.resident_units(), 0u);
+}
+
+TEST(Residency, Destroyed_ParametersThrowInsteadOfCrashing) {
+  Stack stack({.prefetch = 1});
+  stack.pass();
+  const at::Tensor loss = stack.layers.forward(kUp);
+  const at::Tensor weight = stack.layers.at(0).weight;
+  const at::Tensor view = weight.detach().t();
+  stack.managed.destroy();
+  const auto expect_error = [](const char* what, const std::function<void()>& use) {
+    const std::string message = message_of(use);
+    EXPECT_NE(message.find("' went with the Accelerator"), std::string::npos)
+        << what << ": " << message;
+  };
+  expect_error("add", [&] { weight.add(1); });
+  expect_error("clone", [&] { weight.clone(); });
+  expect_error("a view", [&] { view.sum(); });
+  expect_error("matmul", [&] { at::matmul(weight, weight); });
+  expect_error("forward", [&] { stack.layers.forward(kUp); });
+  expect_error("backward", [&] { loss.backward(); });
+  expect_error("data_ptr", [&] { weight.data_ptr<float>(); });
+  expect_error("in place", [&] { weight.detach().zero_(); });
+  EXPECT_EQ(weight.sizes(), at::IntArrayRef({kWidth, kWidth}));
+}
+
+TEST(Residency, DestroyedWhileFetchingAhead_WaitsForIt) {
+  std::atomic<bool> slow{false};
+  std::atomic<int> begun{0};
+  Stack stack({.prefetch = 2});
+  stack.pass();
+  stack.managed.memory.before_fill = [&](size_t) {
+    if (!slow) return;
+    ++begun;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  slow = true;
+  stack.layers.at(0).forward(at::ones({2, kWidth}));
+  ASSERT_TRUE(comes_true([&] { return begun.load() > 1; }));
+  stack.managed.destroy();
+  SUCCEED();
+}
+
+TEST(Residency, ValuesChanged_SeenAfterReleaseAll) {
+  Stack stack({.live_bytes = 1 << 20});
+  stack.pass();
+  for (auto& values : stack.managed.memory.units) std::fill(values.begin(), values.end(), 0);
+  EXPECT_EQ(stack.pass(), 0.0f);
+}
+
+// A source that serves a whole group of ranks may be told to fill something else first.
+TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
+  class Contrary : public HostMemorySource {
+   public:
+    using HostMemorySource::HostMemorySource;
+    size_t agree(size_t wanted, uint64_t) override {
+      if (first_ && wanted == 1) {
+        first_ = false;
+        return 0;
+      }
+      return wanted;
+    }
+
+   private:
+    bool first_ = true;
+  };
+  HostMemory memory;
+  BufferPool pool;
+  Residency residency(std::make_unique<Contrary>(memory), pool, {});
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 2; ++i) {
+    auto unit = std::make_unique<Unit>();
+    unit->bytes = sizeof(float);
+    unit->homes.push_back(std::make_unique<Home>());
+    parameters.push_back(make_managed(*unit->homes[0], {1}, at::kFloat));
+    put_intercept(parameters.back());
+    const float value = static_cast<float>(i) + 1;
+    const auto* const bytes = reinterpret_cast<const char*>(&value);
+    memory.units.emplace_back(bytes, bytes + sizeof value);
+    residency.add(std::move(unit));
+  }
+  EXPECT_EQ(parameters[1].add(0).item<float>(), 2);
+  ASSERT_EQ(memory.fill_count(), 2u);
+  EXPECT_EQ(memory.fills()[0].unit, 0u);
+  EXPECT_EQ(parameters[0].add(0).item<float>(), 1);
+  EXPECT_EQ(memory.fill_count(), 2u) << "what was fetched for others is used";
+}
+
+// Two threads on different units with room for one: both get theirs.
+TEST(Residency, TwoThreadsRoomForOne_NoDeadlockRightResults) {
+  for (const int prefetch : {0, 1, 2}) {
+    Stack stack({.prefetch = prefetch});
+    const at::Tensor x = at::ones({2, kWidth}).requires_grad_();
+    const at::NoGradGuard no_grad;
+    std::vector<float> expected;
+    for (const size_t layer : {size_t{1}, size_t{4}}) {
+      expected.push_back(stack.layers.at(layer).forward(x).sum().item<float>());
+    }
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        const at::NoGradGuard no_grad_here;
+        for (int i = 0; i < 500; ++i) {
+          const float sum = stack.layers.at(t == 0 ? 1 : 4).forward(x).sum().item<float>();
+          wrong += sum != expected[t];
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0);
+    EXPECT_LE(stack.managed.pool.peak_bytes(),
+              static_cast<size_t>(3 + prefetch) * stack.managed.largest_unit());
+    stack.end_pass();
+    EXPECT_EQ(stack.managed.resident_units(), 0u);
+  }
+}
+
+// release_all beside threads that use the model: it succeeds or says that units are in use.
+TEST(Residency, ReleasedBesideUsers_NoHangRightResults) {
+  Stack stack({.prefetch = 2});
+  const float expected = stack.pass();
+  std::atomic<int> wrong{0}, strange{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> users;
+  for (int t = 0; t < 2; ++t) {
+    users.emplace_back([&] {
+      const at::NoGradGuard no_grad;
+      for (int i = 0; i < 150; ++i) wrong += stack.layers.forward(kUp).item<float>() != expected;
+    });
+  }
+  std::thread releaser([&] {
+    while (!done) {
+      try {
+        stack.managed.residency().release_all();
+        for (const auto& unit : stack.managed.residency().units()) {
+          stack.managed.residency().release(*unit);
+        }
+        stack.managed.residency().end_of_pass();
+      } catch (const Error& error) {
+        strange += error.code() != ErrorCode::kUsage;
+      }
+    }
+  });
+  for (std::thread& thread : users) thread.join();
+  done = true;
+  releaser.join();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_EQ(strange.load(), 0);
+}
+
+TEST(Intercept, ThisLibTorch_Passes) { EXPECT_NO_THROW(check_intercept()); }
+
+TEST(Intercept, KeyAndHome_OnViewsNotOnResults) {
+  Stack stack;
+  const at::Tensor weight = stack.layers.at(0).weight;
+  EXPECT_TRUE(has_intercept(weight));
+  EXPECT_TRUE(has_intercept(weight.detach()));
+  EXPECT_TRUE(has_intercept(weight.t()[0]));
+  EXPECT_EQ(home_of(weight.t())->name, "0.weight");
+  for (const at::Tensor& result : {weight.clone(), weight.add(1), weight.to(at::kDouble)}) {
+    EXPECT_FALSE(has_intercept(result));
+    EXPECT_EQ(home_of(result), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace coupler
