@@ -13,6 +13,8 @@ Home* Home::of(const c10::StorageImpl& storage) {
   return data.get_deleter() == &managed_storage ? static_cast<Home*>(data.get_context()) : nullptr;
 }
 
+// Context and deleter get the values that they have, so that of() may read them meanwhile; the
+// place is read under a pin.
 void Home::point_to(void* unit_memory) {
   void* const place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
   storage->set_data_ptr_noswap(c10::DataPtr(place, this, &managed_storage, c10::kCPU));
