@@ -1,87 +1,20 @@
-// Residency: prefetch, errors while filling, release, destruction. The model is a stack of Linear
-// layers, whose order of use is known: up in forward, down in backward.
+// Residency: what is filled and released when, errors while filling, destruction, threads.
 #include "residency/residency.h"
 
-#include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <coupler/summon.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <map>
-#include <set>
 
-#include "managed.h"
 #include "residency/intercept.h"
+#include "stack.h"
 
 namespace coupler {
 namespace {
 
-namespace nn = torch::nn;
-using namespace testing;  // NOLINT(google-build-using-namespace): managed.h
-
-constexpr size_t kLayers = 6;
-constexpr int64_t kWidth = 16;
-constexpr auto kPatience = std::chrono::seconds(20);
-
-struct Layers {
-  Layers() {
-    for (size_t i = 0; i < kLayers; ++i) modules->push_back(nn::Linear(kWidth, kWidth));
-  }
-  nn::LinearImpl& at(size_t i) const { return *modules->ptr(i)->as<nn::LinearImpl>(); }
-  at::Tensor forward(const std::vector<size_t>& order) const {
-    at::Tensor x = at::ones({2, kWidth}).requires_grad_();
-    for (const size_t i : order) x = at(i).forward(x).tanh();
-    return x.sum();
-  }
-  nn::ModuleList modules;
-};
-
-const std::vector<size_t> kUp = {0, 1, 2, 3, 4, 5};
-
-struct Stack {
-  explicit Stack(const ManagedOptions& options = {})
-      : expected(layers.forward(kUp).item<float>()), managed(describe(*layers.modules), options) {}
-
-  // Forward and backward, and what an optimizer's step does to units.
-  float pass(const std::vector<size_t>& order = kUp) {
-    at::Tensor loss = layers.forward(order);
-    loss.backward();
-    end_pass();
-    return loss.item<float>();
-  }
-  void end_pass() {
-    managed.residency().end_of_pass();
-    managed.residency().release_all();
-  }
-
-  Layers layers;
-  float expected;  // of a forward in order
-  Managed managed;
-};
-
-// Waits until another thread has brought it about.
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
+using namespace testing;  // NOLINT(google-build-using-namespace): stack.h
 
 TEST(Residency, NoPrefetch_EveryFillByTheUser) {
   Stack stack;
@@ -121,101 +54,6 @@ TEST(Residency, Sticky_StaysUntilReleased) {
   stack.managed.residency().release(first);
   EXPECT_FALSE(first.resident.load());
 }
-
-class Prefetch : public ::testing::TestWithParam<int> {};
-
-// Every use waits for what is fetched ahead of it, so that the counts do not depend on time.
-TEST_P(Prefetch, SecondPass_FillsHappenBeforeUse) {
-  Stack stack({.prefetch = GetParam()});
-  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-  EXPECT_EQ(stack.managed.memory.fills_elsewhere(), 0u) << "nothing is known yet";
-  stack.managed.memory.forget_fills();
-  const auto expect_there = [&](size_t layer) {
-    const Unit& unit = stack.managed.unit(std::to_string(layer));
-    EXPECT_TRUE(comes_true([&] { return unit.resident.load(); }))
-        << "layer " << layer << " is not fetched ahead";
-  };
-  at::Tensor x = at::ones({2, kWidth}).requires_grad_();
-  for (size_t i = 0; i < kLayers; ++i) {
-    if (i > 0) expect_there(i);
-    x = stack.layers.at(i).forward(x).tanh();
-    // Called in backward just before the layer's.
-    x.register_hook([&, i](const at::Tensor&) { expect_there(i); });
-  }
-  x.sum().backward();
-  stack.end_pass();
-  const HostMemory& memory = stack.managed.memory;
-  // The first layer is nobody's successor.
-  EXPECT_EQ(memory.fills_elsewhere(), memory.fill_count() - 1);
-  EXPECT_GE(memory.fill_count(), kLayers);
-  EXPECT_LE(memory.fill_count(), 2 * kLayers - 1) << "fetched ahead twice, or in vain";
-  EXPECT_LE(stack.managed.pool.peak_bytes(),
-            static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
-}
-
-TEST_P(Prefetch, ManyPasses_RightResults) {
-  Stack stack({.prefetch = GetParam()});
-  for (int i = 0; i < 50; ++i) EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-  EXPECT_LE(stack.managed.memory.fill_count(), 50 * (2 * kLayers - 1));
-  EXPECT_LE(stack.managed.pool.peak_bytes(),
-            static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
-}
-
-TEST_P(Prefetch, OrderChanges_LearntAgain) {
-  Stack stack({.prefetch = GetParam()});
-  stack.pass();
-  const std::vector<size_t> other = {0, 2, 4, 1, 3, 5};
-  const float expected = stack.pass(other);
-  EXPECT_FLOAT_EQ(stack.pass(other), expected);
-  stack.managed.memory.forget_fills();
-  at::Tensor x = at::ones({2, kWidth}).requires_grad_();
-  for (size_t k = 0; k < other.size(); ++k) {
-    x = stack.layers.at(other[k]).forward(x).tanh();
-    if (k + 1 == other.size()) break;
-    EXPECT_TRUE(comes_true([&] {
-      return stack.managed.unit(std::to_string(other[k + 1])).resident.load();
-    })) << "layer "
-        << other[k + 1] << " is not fetched ahead";
-  }
-  EXPECT_FLOAT_EQ(x.sum().item<float>(), expected);
-  stack.end_pass();
-}
-
-TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
-  Stack stack({.prefetch = GetParam()});
-  stack.pass();
-  const std::thread::id user = std::this_thread::get_id();
-  std::atomic<int> failures{0};
-  std::atomic<bool> burning{true};
-  stack.managed.memory.before_fill = [&](size_t unit) {
-    if (std::this_thread::get_id() == user || unit != 1 || !burning) return;
-    ++failures;
-    throw Error(ErrorCode::kPeerLost, "unit '1' has burnt");
-  };
-  const at::Tensor x = at::ones({2, kWidth}).requires_grad_();
-  const at::Tensor y = stack.layers.at(0).forward(x);
-  ASSERT_TRUE(comes_true([&] { return failures.load() > 0; }));
-  // The failure is noted a moment after it happened: ask until it comes.
-  std::string message;
-  EXPECT_TRUE(comes_true([&] {
-    message = message_of([&] {
-      stack.layers.at(1).forward(y);
-      stack.layers.at(0).forward(x);
-    });
-    return !message.empty();
-  }));
-  EXPECT_NE(message.find("unit '1' has burnt"), std::string::npos) << message;
-  for (const auto& unit : stack.managed.residency().units()) EXPECT_EQ(unit->pins.load(), 0);
-
-  burning = false;
-  stack.end_pass();
-  message_of([&] { stack.layers.at(5).forward(x); });  // what failed meanwhile
-  stack.end_pass();
-  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-  EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-}
-
-INSTANTIATE_TEST_SUITE_P(Depths, Prefetch, ::testing::Values(1, 2));
 
 TEST(Residency, FailingOnDemand_ThrownByTheOperation) {
   Stack stack;
