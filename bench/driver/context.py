@@ -26,9 +26,12 @@ class Context:
                                   "build folder by --build")
         return path
 
-    def launch(self, processes, backend, *command):
-        return [self.program("coupler"), "launch", "-n", str(processes), "-o",
-                f"backend.use={backend}", *command]
+    def launch(self, processes, backend, *command, options=()):
+        """options: further settings, "backend.fsdp.base=mpi"."""
+        words = [self.program("coupler"), "launch", "-n", str(processes)]
+        for option in (f"backend.use={backend}", *options):
+            words += ["-o", option]
+        return [*words, *command]
 
     def script(self, name):
         return os.path.join(self.source, "bench", "python", name)

@@ -1,8 +1,9 @@
-"""The counterpart of bench/steps/main.cc: PyTorch's DDP on gloo, trained in turns.
+"""The counterpart of bench/steps/main.cc: PyTorch's DDP and FSDP2 on gloo, trained in turns.
 
-train_in_turns.py --model mlp|gpt --control SOCKET --rank R --world N --meet FILE
-Modes: ddp and ddp-fused on all ranks, single and single-fused on rank 0 alone. The lines of the
-control socket are in bench/steps/control.h.
+train_in_turns.py --model mlp|gpt --control SOCKET --rank R --world N --meet FILE [--modes A,B]
+Modes: ddp, fsdp2 and their -fused variants on all ranks, single and single-fused on rank 0 alone.
+FSDP2 wraps each Linear of the MLP and each Block of the GPT. The lines of the control socket are in
+bench/steps/control.h.
 """
 import argparse
 import datetime
@@ -12,16 +13,27 @@ import time
 import torch
 import torch.distributed as dist
 
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
 import models
+
+WRAPPED = {"mlp": torch.nn.Linear, "gpt": models.Block}
 
 
 class Trainer:
     def __init__(self, model_name, mode, batches):
         self.batches = batches
-        self.distributed = mode.startswith("ddp")
+        self.distributed = not mode.startswith("single")
         self.net = models.make(model_name)
-        if self.distributed:
+        if mode.startswith("ddp"):
             self.net = torch.nn.parallel.DistributedDataParallel(self.net)
+        elif mode.startswith("fsdp2"):
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            for module in self.net.modules():
+                if isinstance(module, WRAPPED[model_name]):
+                    fully_shard(module, mesh=mesh)
+            fully_shard(self.net, mesh=mesh)
         fused = {"fused": True} if mode.endswith("-fused") else {}
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, **fused)
         self.last = None
@@ -46,15 +58,17 @@ def main():
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--modes", default="ddp,ddp-fused,single,single-fused")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
                             world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
     batches = models.batches(arguments.model, 100 + arguments.rank)
-    modes = ["ddp", "ddp-fused"] + (["single", "single-fused"] if arguments.rank == 0 else [])
+    modes = [mode for mode in arguments.modes.split(",")
+             if arguments.rank == 0 or not mode.startswith("single")]
     trainers = {mode: Trainer(arguments.model, mode, batches) for mode in modes}
-    parameters = sum(p.numel() for p in trainers["ddp"].net.parameters())
+    parameters = sum(p.numel() for p in models.make(arguments.model).parameters())
 
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     control.connect(arguments.control)

@@ -19,7 +19,7 @@ constexpr size_t kRounds = 4;
 constexpr double kMargin = 0.95;
 
 std::string describe(const BucketPlan& plan) {
-  if (plan.cap_bytes == 0) return plan.overlap ? "overlapped" : "one";
+  if (plan.cap_bytes == 0) return "one";
   return fmt::format("{} MiB {}", plan.cap_bytes / kMiB, plan.overlap ? "overlapped" : "in line");
 }
 
@@ -39,14 +39,6 @@ BucketTuner::BucketTuner(int64_t total_bytes, double cap_mb) {
       candidates_.push_back({.cap_bytes = 16 * kMiB, .overlap = false});
     }
   }
-  begin();
-}
-
-BucketTuner::BucketTuner(std::vector<BucketPlan> candidates) : candidates_(std::move(candidates)) {
-  begin();
-}
-
-void BucketTuner::begin() {
   times_.resize(candidates_.size());
   settled_ = candidates_.size() == 1;
 }

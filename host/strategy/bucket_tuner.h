@@ -21,8 +21,6 @@ class BucketTuner {
  public:
   // total_bytes: of all gradients. cap_mb > 0 fixes the plan (overlapped buckets of that size).
   BucketTuner(int64_t total_bytes, double cap_mb);
-  // Among the given ones; the first is preferred.
-  explicit BucketTuner(std::vector<BucketPlan> candidates);
 
   const BucketPlan& plan() const { return candidates_[current_]; }
 
@@ -31,7 +29,6 @@ class BucketTuner {
   bool report(double seconds, Communicator& comm);
 
  private:
-  void begin();
   void settle(Communicator& comm);
 
   std::vector<BucketPlan> candidates_;

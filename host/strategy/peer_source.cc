@@ -4,9 +4,6 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <array>
-
-#include "log/log.h"
 #include "strategy/shard_transfer.h"
 
 namespace coupler {
@@ -23,28 +20,21 @@ void PeerSource::explain(size_t unit, const std::exception& cause) const {
                "let all enter coupler::summon_full_parameters"});
 }
 
-size_t PeerSource::agree(size_t wanted, uint64_t order_hash) {
+size_t PeerSource::agree(size_t wanted) {
   if (comm_->size() == 1) return wanted;
-  std::array<uint64_t, 2> chosen = {wanted, order_hash};
+  uint64_t chosen = wanted;
   db_op op{};
   op.kind = DB_BROADCAST;
   op.dtype = DB_U64;
   op.memory = DB_MEMORY_HOST;
-  op.send = op.recv = chosen.data();
-  op.count = chosen.size();
+  op.send = op.recv = &chosen;
+  op.count = 1;
   try {
     comm_->run(op);
   } catch (const std::exception& cause) {
     explain(wanted, cause);
   }
-  if (chosen[1] != order_hash && !warned_) {
-    warned_ = true;
-    log(LogLevel::kWarning, "residency",
-        fmt::format("this rank uses the parameters of '{}' in another order than rank 0 of its "
-                    "group: what is fetched ahead may not be what comes next",
-                    units_[wanted]->plan.name));
-  }
-  return chosen[0];
+  return chosen;
 }
 
 void PeerSource::fill(size_t index, void* memory) {

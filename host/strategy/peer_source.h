@@ -18,7 +18,7 @@ class PeerSource : public Source {
   PeerSource(std::vector<ShardUnit*>& units, std::shared_ptr<Communicator> comm, BufferPool& pool)
       : units_(units), comm_(std::move(comm)), pool_(pool) {}
 
-  size_t agree(size_t wanted, uint64_t order_hash) override;
+  size_t agree(size_t wanted) override;
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
 
@@ -28,7 +28,6 @@ class PeerSource : public Source {
   std::vector<ShardUnit*>& units_;
   std::shared_ptr<Communicator> comm_;
   BufferPool& pool_;
-  bool warned_ = false;
 };
 
 }  // namespace coupler

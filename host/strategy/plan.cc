@@ -193,7 +193,9 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     result.prefetch = std::max(plan.prefetch, 0);
     result.live_elements = plan.live_elements;
     result.reduce_bytes = plan.reduce_bytes;
-    result.overlap = plan.overlap;
+    // Beside backward a reduction holds one more unit in memory, and on one machine it competes for
+    // the same processors: only where it is asked for.
+    result.overlap = plan.overlap == 1;
     for (uint64_t i = 0; i < plan.unit_count; ++i) {
       result.units.push_back(checker.take(*plan.units[i], static_cast<size_t>(result.group_size)));
     }

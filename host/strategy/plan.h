@@ -37,7 +37,7 @@ struct ShardPlan {
   int prefetch = 0;
   uint64_t live_elements = 0;
   uint64_t reduce_bytes = 0;
-  int overlap = -1;  // 1, 0, or -1: what measures faster
+  bool overlap = false;
 };
 
 // Asks the plugin of `comm` (whose ranks all call this with the same model) and checks the answer:

@@ -29,6 +29,7 @@ ShardLayout::ShardLayout(const PlannedUnit& unit, const Model& model, int own_ra
   }
   if (!small.empty()) add_transfer(std::move(small), model);
   place_in_shard();
+  place_in_staging(unit.gradients == DB_GRADIENTS_WHOLE);
 }
 
 void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
@@ -109,6 +110,29 @@ void ShardLayout::place_in_shard() {
       place += end - begin;
     }
     shard_numel = place;
+  }
+}
+
+// Runs keep their shape; a run that is one whole parameter needs no staging, unless all is asked
+// for.
+void ShardLayout::place_in_staging(bool all) {
+  for (ShardTransfer& transfer : transfers) {
+    for (ShardRun& run : transfer.runs) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (all || transfer.packed() || parts[i].offset != run.begin() ||
+            parts[i].numel != run.numel()) {
+          continue;
+        }
+        transfer.alone = static_cast<int>(i);
+      }
+      if (transfer.alone >= 0) continue;
+      run.staging_offset = staging_numel;
+      for (ShardPart& part : parts) {
+        if (part.offset < run.begin() || part.offset >= run.begin() + run.numel()) continue;
+        part.staging_offset = staging_numel + part.offset - run.begin();
+      }
+      staging_numel = aligned(staging_numel + run.numel());
+    }
   }
 }
 

@@ -18,14 +18,16 @@ struct ShardPart {
   size_t index = 0;    // in Model::parameters
   int64_t offset = 0;  // in the whole unit
   int64_t numel = 0;
-  int64_t begin = 0, end = 0;  // of the parameter: what this rank owns
-  int64_t shard_offset = 0;    // of that in the shard
+  int64_t begin = 0, end = 0;   // of the parameter: what this rank owns
+  int64_t shard_offset = 0;     // of that in the shard
+  int64_t staging_offset = -1;  // of its gradient in staging; -1: it travels alone
 };
 
 // [bounds[r], bounds[r + 1]) of the whole unit belongs to rank r; parts of several parameters and
 // the padding between them included.
 struct ShardRun {
   std::vector<int64_t> bounds;
+  int64_t staging_offset = 0;  // of its gradients
   int64_t begin() const { return bounds.front(); }
   int64_t numel() const { return bounds.back() - bounds.front(); }
   int64_t count(int rank) const {
@@ -41,6 +43,8 @@ struct ShardTransfer {
   int64_t shard_offset = 0;      // where this rank's elements begin in the shard
   int64_t numel = 0;             // of all ranks
   bool trains = false;           // some parameter in it has a gradient
+  int alone =
+      -1;  // the one part whose gradient moves from where autograd left it; -1: from staging
   bool packed() const { return runs.size() > 1; }
 };
 
@@ -52,6 +56,8 @@ struct ShardLayout {
   std::vector<ShardTransfer> transfers;
   int64_t numel = 0;        // of the whole unit, padding included
   int64_t shard_numel = 0;  // of this rank's shard, padding included
+  // Of the memory in which gradients are brought together, where they do not travel alone.
+  int64_t staging_numel = 0;
   int rank, ranks;
 
  private:
@@ -59,6 +65,7 @@ struct ShardLayout {
   std::vector<ShardRun> cut_runs(const PlannedUnit& unit) const;
   void add_transfer(std::vector<ShardRun> runs, const Model& model);
   void place_in_shard();
+  void place_in_staging(bool all);
 };
 
 }  // namespace coupler

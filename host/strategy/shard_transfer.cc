@@ -31,13 +31,14 @@ db_op op_of(db_kind even, db_kind uneven, const ShardTransfer& transfer, at::Sca
   return op;
 }
 
-// Copies between a packed transfer's memory (by rank, then by run) and the whole unit.
+// Copies between a packed transfer's memory (by rank, then by run) and another: copy(packed, run,
+// position in the run, count).
 template <class Copy>
 void each_piece(const ShardTransfer& transfer, int ranks, const Copy& copy) {
   int64_t packed = 0;
   for (int r = 0; r < ranks; ++r) {
     for (const ShardRun& run : transfer.runs) {
-      copy(packed, run.bounds[static_cast<size_t>(r)], run.count(r));
+      copy(packed, run, run.bounds[static_cast<size_t>(r)] - run.begin(), run.count(r));
       packed += run.count(r);
     }
   }
@@ -54,7 +55,9 @@ void require(const Communicator& comm, db_kind kind, at::ScalarType type) {
               fmt::format("sharding by '{}' needs {} of {}, which its base does not have",
                           comm.backend(), kind_name(kind), dtype_name(op.dtype)),
               {.subject = "backend." + comm.backend() + ".base",
-               .hint = "name a base that has it, such as gloo_cpu, mpi or nccl"});
+               .hint = fmt::format("set backend.{}.base to a transport that has it, such as "
+                                   "gloo_cpu, mpi or nccl",
+                                   comm.backend())});
 }
 
 }  // namespace
@@ -73,10 +76,12 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
     const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
     op.recv = packed.data();
     comm.run(op);
-    each_piece(transfer, layout.ranks, [&](int64_t from, int64_t to, int64_t count) {
-      std::memcpy(at_element(whole, to, size), at_element(packed.data(), from, size),
-                  static_cast<size_t>(count) * size);
-    });
+    each_piece(transfer, layout.ranks,
+               [&](int64_t from, const ShardRun& run, int64_t position, int64_t count) {
+                 std::memcpy(at_element(whole, run.begin() + position, size),
+                             at_element(packed.data(), from, size),
+                             static_cast<size_t>(count) * size);
+               });
   }
 }
 
@@ -87,7 +92,7 @@ void UnitReduction::wait() {
 }
 
 UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                          const std::vector<void*>& sources, const void* whole, void* shard,
+                          const std::vector<const void*>& alone, const void* staging, void* shard,
                           BufferPool& pool, bool overlap) {
   UnitReduction result;
   const size_t size = c10::elementSize(type);
@@ -97,16 +102,19 @@ UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::Sca
     db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type);
     op.reduce = DB_SUM;
     op.recv = at_element(shard, transfer.shard_offset, size);
-    if (!transfer.packed()) {
-      op.send = sources[i];
-    } else {
+    if (transfer.packed()) {
       result.packed_.push_back(pool.take(static_cast<size_t>(transfer.numel) * size));
       void* const packed = result.packed_.back().data();
-      each_piece(transfer, layout.ranks, [&](int64_t to, int64_t from, int64_t count) {
-        std::memcpy(at_element(packed, to, size), at_element(whole, from, size),
-                    static_cast<size_t>(count) * size);
-      });
+      each_piece(transfer, layout.ranks,
+                 [&](int64_t to, const ShardRun& run, int64_t position, int64_t count) {
+                   std::memcpy(at_element(packed, to, size),
+                               at_element(staging, run.staging_offset + position, size),
+                               static_cast<size_t>(count) * size);
+                 });
       op.send = packed;
+    } else {
+      op.send = transfer.alone >= 0 ? alone[i]
+                                    : at_element(staging, transfer.runs[0].staging_offset, size);
     }
     if (overlap) {
       result.works_.push_back(comm.submit(op));

@@ -25,18 +25,18 @@ class UnitReduction {
 
  private:
   friend UnitReduction reduce_unit(Communicator&, const ShardLayout&, at::ScalarType,
-                                   const std::vector<void*>&, const void*, void*, BufferPool&,
+                                   const std::vector<const void*>&, const void*, void*, BufferPool&,
                                    bool);
   std::vector<BufferPool::Buffer> packed_;  // before works_, which read it
   std::vector<Work> works_;
 };
 
-// The sum over ranks of a whole unit, of which each keeps its shard. sources: for each transfer of
-// the layout that is not packed, the memory of its run; the packed one is read from whole. shard
-// may lie in whole (where its elements belong), which is then left unspecified. Where nothing has a
-// gradient nothing is moved. Without overlap it is complete on return.
+// The sum over ranks of a unit's gradients, of which each keeps its shard. alone: for each
+// transfer, the gradient that travels alone, if it is one. staging: [layout.staging_numel]. shard
+// may lie in staging (where its elements belong), which is then left unspecified. Where nothing has
+// a gradient nothing is moved. Without overlap it is complete on return.
 UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                          const std::vector<void*>& sources, const void* whole, void* shard,
+                          const std::vector<const void*>& alone, const void* staging, void* shard,
                           BufferPool& pool, bool overlap);
 
 // Throws Error(kUnsupported) where the transport under comm lacks what the two need.

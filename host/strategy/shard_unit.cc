@@ -71,7 +71,7 @@ void ShardUnit::abandon() {
   reduced_.reset();
   room_ = {};
   kept_.reset();
-  for (ShardMember& member : members) member.held.reset();
+  for (ShardMember& member : members) member.alone.reset();
   staging_ = {};
   staging_memory_ = nullptr;
 }
@@ -83,27 +83,16 @@ void ShardUnit::need_staging(BufferPool& pool) {
     staging_memory_ = whole_gradient.mutable_data_ptr();
     return;
   }
-  staging_ = pool.take(static_cast<size_t>(layout.numel) * c10::elementSize(plan.reduce_type));
+  staging_ =
+      pool.take(static_cast<size_t>(layout.staging_numel) * c10::elementSize(plan.reduce_type));
   staging_memory_ = staging_.data();
 }
 
 at::Tensor ShardUnit::staging_view(const ShardMember& member) {
   const size_t size = c10::elementSize(plan.reduce_type);
   return at::from_blob(
-      static_cast<char*>(staging_memory_) + static_cast<size_t>(member.part.offset) * size,
+      static_cast<char*>(staging_memory_) + static_cast<size_t>(member.part.staging_offset) * size,
       member.parameter.sizes(), at::TensorOptions().dtype(plan.reduce_type));
-}
-
-// Where a transfer is one parameter, its gradient needs no copy.
-bool ShardUnit::travels_alone(const ShardMember& member, const at::Tensor& arrived) const {
-  if (plan.gradients == DB_GRADIENTS_WHOLE || !arrived.is_contiguous() ||
-      arrived.scalar_type() != plan.reduce_type) {
-    return false;
-  }
-  return std::any_of(layout.transfers.begin(), layout.transfers.end(), [&](const auto& transfer) {
-    return !transfer.packed() && transfer.runs[0].begin() == member.part.offset &&
-           transfer.numel == member.part.numel;
-  });
 }
 
 void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
@@ -119,34 +108,34 @@ void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
   }
   member.taken = true;
   --waiting_;
-  if (arrived.defined() && travels_alone(member, arrived)) {
-    member.held = std::move(arrived);
-    arrived = at::Tensor();
-    return;
-  }
-  need_staging(pool);
-  at::Tensor place = staging_view(member);
-  if (arrived.defined()) {
-    place.copy_(arrived);
-    arrived.reset();
+  if (member.part.staging_offset < 0) {
+    member.alone = arrived.defined() ? arrived.to(plan.reduce_type).contiguous()
+                                     : at::zeros(member.parameter.sizes(),
+                                                 at::TensorOptions().dtype(plan.reduce_type));
   } else {
-    place.zero_();
+    need_staging(pool);
+    at::Tensor place = staging_view(member);
+    arrived.defined() ? place.copy_(arrived) : place.zero_();
   }
+  arrived.reset();
 }
 
 // Frozen members and the room between members travel too, inside of runs.
 void ShardUnit::clear_padding() {
   const size_t size = c10::elementSize(plan.reduce_type);
-  const auto clear = [&](int64_t begin, int64_t end) {
-    if (begin == end) return;
-    std::memset(static_cast<char*>(staging_memory_) + static_cast<size_t>(begin) * size, 0,
-                static_cast<size_t>(end - begin) * size);
-  };
-  int64_t end = 0;
+  std::vector<std::pair<int64_t, int64_t>> gradients;
   for (const ShardMember& member : members) {
-    clear(end, member.part.offset);
-    end = member.part.offset + member.part.numel;
-    if (!member.parameter.requires_grad()) clear(member.part.offset, end);
+    if (member.part.staging_offset < 0 || !member.parameter.requires_grad()) continue;
+    gradients.emplace_back(member.part.staging_offset,
+                           member.part.staging_offset + member.part.numel);
+  }
+  std::sort(gradients.begin(), gradients.end());
+  int64_t end = 0;
+  gradients.emplace_back(layout.staging_numel, layout.staging_numel);
+  for (const auto& [begin, next_end] : gradients) {
+    std::memset(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size, 0,
+                static_cast<size_t>(begin - end) * size);
+    end = next_end;
   }
 }
 
@@ -156,24 +145,13 @@ bool ShardUnit::has_gradient() const {
   });
 }
 
-// The memory of each transfer's run.
-std::vector<void*> ShardUnit::sources(BufferPool& pool, bool narrow, double scale) {
-  std::vector<void*> result(layout.transfers.size());
-  for (size_t i = 0; i < result.size(); ++i) {
-    const ShardTransfer& transfer = layout.transfers[i];
-    if (!transfer.trains) continue;
-    const int64_t begin = transfer.runs[0].begin();
-    const auto alone = std::find_if(members.begin(), members.end(), [&](const ShardMember& member) {
-      return member.held.defined() && member.part.offset == begin;
-    });
-    if (alone != members.end()) {
-      if (narrow) alone->held.mul_(scale);
-      result[i] = alone->held.mutable_data_ptr();
-      continue;
-    }
-    need_staging(pool);
-    result[i] = static_cast<char*>(staging_memory_) +
-                static_cast<size_t>(begin) * c10::elementSize(plan.reduce_type);
+// By transfer; null where its gradients are in staging.
+std::vector<const void*> ShardUnit::gradients_alone() {
+  std::vector<const void*> result;
+  for (const ShardTransfer& transfer : layout.transfers) {
+    const at::Tensor gradient_alone =
+        transfer.alone >= 0 ? members[static_cast<size_t>(transfer.alone)].alone : at::Tensor();
+    result.push_back(gradient_alone.defined() ? gradient_alone.const_data_ptr() : nullptr);
   }
   return result;
 }
@@ -182,10 +160,14 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, bool 
   const at::NoGradGuard no_grad;
   const double scale = 1.0 / comms.world->size();
   const bool narrow = is_narrow(plan.reduce_type);
-  const std::vector<void*> from = sources(pool, narrow, scale);
   if (staging_memory_ != nullptr) {
     clear_padding();
-    if (narrow) over(staging_memory_, layout.numel, plan.reduce_type).mul_(scale);
+    if (narrow) over(staging_memory_, layout.staging_numel, plan.reduce_type).mul_(scale);
+  }
+  if (narrow) {
+    for (ShardMember& member : members) {
+      if (member.alone.defined()) member.alone.mul_(scale);
+    }
   }
   // Straight into its place, where nothing lies there that must stay.
   reduced_ = gradient;
@@ -195,8 +177,8 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, bool 
     reduced_ = over(room_.data(), layout.shard_numel, plan.reduce_type);
     reduced_.zero_();
   }
-  reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, from, staging_memory_,
-                           reduced_.mutable_data_ptr(), pool, overlap);
+  reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, gradients_alone(),
+                           staging_memory_, reduced_.mutable_data_ptr(), pool, overlap);
 }
 
 void ShardUnit::finish_reduction(const ShardComms& comms) {

@@ -30,7 +30,7 @@ struct ShardMember {
   ShardPart part;
   at::Tensor own;  // this rank's part as a variable of an optimizer; undefined: none, or frozen
   at::Tensor gradient;  // of own, part of ShardUnit::gradient
-  at::Tensor held;      // a gradient that travels from where autograd left it
+  at::Tensor alone;     // its gradient, where that travels alone
   bool taken = false;   // its gradient of this backward is here
 };
 
@@ -63,15 +63,14 @@ class ShardUnit {
   at::Tensor whole;           // DB_KEEP_ALWAYS: [layout.numel] of plan.compute_type
   at::Tensor master;          // [layout.shard_numel] of plan.type; may lie in whole
   at::Tensor gradient;        // likewise; may lie in whole_gradient
-  at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.numel] of plan.reduce_type
+  at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.staging_numel] of plan.reduce_type
   Unit* resident = nullptr;   // not DB_KEEP_ALWAYS
 
  private:
   void need_staging(BufferPool& pool);
   at::Tensor staging_view(const ShardMember& member);
-  std::vector<void*> sources(BufferPool& pool, bool narrow, double scale);
+  std::vector<const void*> gradients_alone();
   bool has_gradient() const;  // from an earlier backward
-  bool travels_alone(const ShardMember& member, const at::Tensor& arrived) const;
   void clear_padding();
   void add_to_gradient(const at::Tensor& reduced, double scale);
 

@@ -9,24 +9,17 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "comm/tensor_ops.h"
+#include "log/log.h"
 #include "residency/intercept.h"
 #include "strategy/gradient_norm.h"
 #include "strategy/shard_transfer.h"
 
 namespace coupler {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 // Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
 // parameter, which may outlive the model's strategy, so it holds that weakly.
 class ShardedModel::Hook : public torch::autograd::FunctionPostHook {
@@ -64,9 +57,9 @@ void ShardedModel::begin_backward() {
 }
 
 void ShardedModel::begin() {
+  check_parameters();  // begin_backward is only called where it is known whose backward this is
   active_ = true;
   touched_ = true;
-  began_ = now_seconds();
   next_launch_ = 0;
   completion_order_.clear();
   for (const auto& unit : units_) unit->begin();
@@ -114,8 +107,8 @@ void ShardedModel::launch(size_t position) {
   // One at a time, so that no more than two units' gradients take memory.
   finish_reduction();
   under_way_ = &unit;
-  unit.begin_reduction(comms_, pool_, tuner_.plan().overlap);
-  if (!tuner_.plan().overlap) finish_reduction();
+  unit.begin_reduction(comms_, pool_, plan_.overlap);
+  if (!plan_.overlap) finish_reduction();
 }
 
 void ShardedModel::finish_reduction() {
@@ -142,8 +135,13 @@ void ShardedModel::finish() {
   active_ = false;
   const size_t count = model().parameters.size();
   // One flag for each parameter: whether this rank has a gradient for it.
-  const at::Tensor used = at::zeros({static_cast<int64_t>(count)}, at::kByte);
+  // Behind them this rank's order of units, and its complement: the maximum over ranks of both is
+  // what it was where all have the same.
+  const uint64_t order = residency_ == nullptr ? 0 : residency_->order_hash();
+  const uint64_t orders[] = {order, ~order};
+  const at::Tensor used = at::zeros({static_cast<int64_t>(count + sizeof orders)}, at::kByte);
   auto* const flags = used.mutable_data_ptr<uint8_t>();
+  std::memcpy(flags + count, orders, sizeof orders);
   for (size_t i = 0; i < count; ++i) {
     const at::Tensor& parameter = model().parameters[i].tensor;
     const Place place = places_[i];
@@ -178,6 +176,7 @@ void ShardedModel::finish() {
     comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
   }
   comms_.world->run(all_reduce_op(used, DB_MAX));
+  if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
   if (config_.broadcast_buffers && !model().buffers.empty()) {
     std::vector<at::Tensor> buffers;
@@ -185,7 +184,19 @@ void ShardedModel::finish() {
     broadcast_coalesced(*comms_.world, buffers, 0);
   }
   if (!order_learnt_) learn_launch_order();
-  tuner_.report(now_seconds() - began_, *comms_.world);
+}
+
+// On every rank, since on each some other one has another order.
+void ShardedModel::give_up_order() {
+  if (order_given_up_) return;
+  order_given_up_ = true;
+  residency_->stop_fetching_ahead();
+  if (comms_.world->rank() != 0) return;
+  log(LogLevel::kWarning, "strategy",
+      fmt::format(
+          "the ranks use the modules of '{}' in different orders: from now on parameters are "
+          "gathered when they are needed, not ahead",
+          model().name));
 }
 
 // What no rank used keeps the gradient it had.

@@ -9,7 +9,6 @@
 
 #include "config/config.h"
 #include "residency/residency.h"
-#include "strategy/bucket_tuner.h"
 #include "strategy/plan.h"
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"
@@ -68,6 +67,7 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   void finish_reduction();
   void finish();
   void learn_launch_order();
+  void give_up_order();
   void publish(const at::Tensor& used);
   void check_parameters() const;
   at::Tensor gradient_of(size_t parameter) const;
@@ -90,9 +90,8 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   std::vector<size_t> completion_order_;  // in the first backward
   size_t next_launch_ = 0;
   ShardUnit* under_way_ = nullptr;  // whose reduction goes on beside backward
-  BucketTuner tuner_;               // of which only overlap is asked
-  double began_ = 0;                // seconds, of the first hook
   bool order_learnt_ = false;
+  bool order_given_up_ = false;  // of units: ranks have different ones
   bool sync_ = true;
   bool active_ = false;   // between the first hook of a backward and finish()
   bool touched_ = false;  // a hook ran since begin_backward()

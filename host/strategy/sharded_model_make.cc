@@ -41,11 +41,7 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                            const TrainingConfig& config)
-    : Strategy(std::move(model)),
-      config_(config),
-      plan_(std::move(plan)),
-      tuner_(plan_.overlap < 0 ? std::vector<BucketPlan>{{.overlap = false}, {.overlap = true}}
-                               : std::vector<BucketPlan>{{.overlap = plan_.overlap == 1}}) {
+    : Strategy(std::move(model)), config_(config), plan_(std::move(plan)) {
   const at::NoGradGuard no_grad;
   check_intercept();
   comms_.world = std::move(comm);
@@ -71,9 +67,19 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
     }
     require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
   }
+  // Until the first backward has shown it: what was registered last is complete first, and a unit
+  // is when its first parameter is.
   launch_order_.resize(units_.size());
-  // Until the first backward has shown it: the reverse of registration.
-  std::iota(launch_order_.rbegin(), launch_order_.rend(), size_t{0});
+  std::iota(launch_order_.begin(), launch_order_.end(), size_t{0});
+  const auto first_of = [&](size_t unit) {
+    size_t first = places_.size();
+    for (const ShardMember& member : units_[unit]->members) {
+      first = std::min(first, member.part.index);
+    }
+    return first;
+  };
+  std::sort(launch_order_.begin(), launch_order_.end(),
+            [&](size_t a, size_t b) { return first_of(a) > first_of(b); });
   std::erase_if(launch_order_, [&](size_t unit) {
     return std::none_of(units_[unit]->members.begin(), units_[unit]->members.end(),
                         [](const ShardMember& member) { return member.parameter.requires_grad(); });
@@ -112,7 +118,8 @@ void ShardedModel::give_memory() {
     ShardUnit& unit = *units_[i];
     const auto options = at::TensorOptions().dtype(unit.plan.type);
     if (unit.plan.gradients == DB_GRADIENTS_WHOLE) {
-      unit.whole_gradient = at::zeros({unit.layout.numel}, options.dtype(unit.plan.reduce_type));
+      unit.whole_gradient =
+          at::zeros({unit.layout.staging_numel}, options.dtype(unit.plan.reduce_type));
     }
     if (unit.plan.keep == DB_KEEP_ALWAYS) {
       unit.whole = at::zeros({unit.layout.numel}, options);

@@ -1,0 +1,86 @@
+"""Training steps a second with divided parameters: ours against PyTorch's FSDP2 and our own replicas."""
+import contextlib
+import os
+
+from . import children
+from .report import Bar, Row
+from .steps import STEPS, WARM_UP
+from .turns import Group
+
+# The same units as FSDP2's in python/train_in_turns.py.
+UNITS = {"mlp": ("backend.fsdp.unit_join_below=0",),
+         "gpt": ("backend.fsdp.units=types", "backend.fsdp.unit_types=Block")}
+BARS = {"mlp": 4.0, "gpt": 1.5}
+
+
+def open_groups(context, model, stack):
+    program = context.program("bench/bench_steps")
+
+    def ours(name, backend, *options):
+        make = lambda path: [context.launch(2, backend, program, "--model", model, "--control", path,
+                                            options=options)]
+        return stack.enter_context(contextlib.closing(
+            Group(f"{name}-{model}", context.folder, 2, make)))
+
+    def python(path):
+        meet = os.path.join(context.folder, "meet-sharded-" + model)
+        return [[context.python, context.script("train_in_turns.py"), "--model", model, "--control",
+                 path, "--rank", str(rank), "--world", "2", "--meet", meet, "--modes",
+                 "fsdp2,fsdp2-fused"] for rank in range(2)]
+
+    groups = {"mpi": ours("replicas", "mpi")}
+    for base in ("mpi", "gloo_cpu"):
+        groups[f"fsdp {base}"] = ours(f"fsdp-{base}", "fsdp", f"backend.fsdp.base={base}",
+                                      *UNITS[model])
+    groups["zero3 mpi"] = ours("zero3", "deepspeed_like", "backend.deepspeed_like.base=mpi",
+                               "backend.deepspeed_like.stage=3")
+    groups["zero2 mpi"] = ours("zero2", "deepspeed_like", "backend.deepspeed_like.base=mpi",
+                               "backend.deepspeed_like.stage=2")
+    groups["python"] = stack.enter_context(contextlib.closing(
+        Group("fsdp2-" + model, context.folder, 2, python)))
+    return groups
+
+
+def rows_of(context, model):
+    context.need_python("torch")
+    steps = STEPS[model]
+    with contextlib.ExitStack() as stack:
+        groups = open_groups(context, model, stack)
+        sides = {name: (group, "ours") for name, group in groups.items() if name != "python"}
+        sides.update({mode: (groups["python"], mode) for mode in ("fsdp2", "fsdp2-fused")})
+        losses = {}
+        for name, (group, mode) in sides.items():
+            first = group.turn(mode, 1, None)[2]
+            losses[name] = (first, group.turn(mode, WARM_UP, None)[2])
+        for name in sides:
+            for mine, right in zip(losses[name], losses["fsdp2"]):
+                if abs(mine - right) > 1e-3 * abs(right):
+                    raise children.Failed(f"{model}: the losses differ: {losses}")
+        speed = {name: [] for name in sides}
+        for round_number in range(context.rounds_or(7)):
+            order = list(sides)[round_number % len(sides):] + list(sides)[:round_number % len(sides)]
+            for name in order if round_number % 2 == 0 else order[::-1]:
+                group, mode = sides[name]
+                speed[name].append(steps / group.turn(mode, steps, None)[0])
+
+    def row(title, ours, peer, bar=None):
+        return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer], bar and Bar(">=", bar))
+
+    return [row("fsdp mpi / torch FSDP2", "fsdp mpi", "fsdp2", BARS[model]),
+            row("fsdp mpi / torch FSDP2, fused AdamW", "fsdp mpi", "fsdp2-fused"),
+            row("fsdp gloo_cpu / torch FSDP2", "fsdp gloo_cpu", "fsdp2"),
+            row("ZeRO-3 mpi / torch FSDP2", "zero3 mpi", "fsdp2"),
+            row("ZeRO-2 mpi / torch FSDP2", "zero2 mpi", "fsdp2"),
+            row("fsdp mpi / our replicas over mpi", "fsdp mpi", "mpi",
+                0.9 if model == "gpt" else None),
+            row("ZeRO-2 mpi / our replicas over mpi", "zero2 mpi", "mpi")]
+
+
+def mlp(context):
+    """fsdp and ZeRO on the MLP, against PyTorch's FSDP2."""
+    return rows_of(context, "mlp")
+
+
+def gpt(context):
+    """fsdp and ZeRO on the GPT, against PyTorch's FSDP2 and our own replicas."""
+    return rows_of(context, "gpt")

@@ -1,0 +1,68 @@
+// Trains an MLP of 201 million parameters for a few steps and writes what memory it took:
+// FOLDER/RANK gets "BASE PEAK" (KiB), before the model and at the highest. bench_memory --report
+// FOLDER, and the arguments of the configuration. The counterpart is bench/python/peak_memory.py.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <fstream>
+#include <string>
+
+namespace {
+
+constexpr int64_t kWidth = 4096, kBatch = 4;
+constexpr int kLayers = 12, kSteps = 4;
+
+class NetImpl : public torch::nn::Module {
+ public:
+  NetImpl() : blocks_(register_module("blocks", torch::nn::ModuleList())) {
+    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(kWidth, kWidth));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& block : *blocks_) x = at::relu(block->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+
+ private:
+  torch::nn::ModuleList blocks_;
+};
+TORCH_MODULE(Net);
+
+long high_water() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stol(line.substr(6));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  if (argc != 3 || std::string(argv[1]) != "--report") {
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_memory --report FOLDER",
+                         {.subject = "bench_memory", .hint = "start it with bench/run"});
+  }
+  accelerator.wait_for_everyone();
+  const long base = high_water();
+  torch::manual_seed(0);
+  Net model;
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(accelerator.rank()));
+  for (int step = 0; step < kSteps; ++step) {
+    const at::Tensor data = at::randn({kBatch, kWidth}, generator);
+    const at::Tensor target = at::randint(kWidth, {kBatch}, generator, at::kLong);
+    accelerator.backward(at::cross_entropy_loss(net->forward(data), target));
+    opt.step();
+    opt.zero_grad();
+  }
+  std::ofstream(std::string(argv[2]) + "/" + std::to_string(accelerator.rank()))
+      << base << " " << high_water() << "\n";
+  accelerator.wait_for_everyone();
+}

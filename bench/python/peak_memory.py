@@ -1,0 +1,66 @@
+"""The counterpart of bench/memory/main.cc: the peak memory of PyTorch's FSDP2 training the 201M MLP.
+
+peak_memory.py --rank R --world N --meet FILE --report FOLDER; writes "BASE PEAK" (KiB) to FOLDER/R.
+"""
+import argparse
+import datetime
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+WIDTH, LAYERS, BATCH, STEPS = 4096, 12, 4, 4
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return x
+
+
+def high_water():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("meet", "report"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
+                            world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
+    dist.barrier()
+    base = high_water()
+    torch.manual_seed(0)
+    net = Net()
+    mesh = init_device_mesh("cpu", (arguments.world,))
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(arguments.rank)
+    for _ in range(STEPS):
+        data = torch.randn(BATCH, WIDTH, generator=generator)
+        target = torch.randint(0, WIDTH, (BATCH,), generator=generator)
+        torch.nn.functional.cross_entropy(net(data), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with open(os.path.join(arguments.report, str(arguments.rank)), "w") as file:
+        print(base, high_water(), file=file)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
