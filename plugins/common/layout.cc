@@ -29,13 +29,18 @@ std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int3
   Bounds cuts;
   for (uint64_t r = 0; r < n; ++r) {
     const uint64_t exact = total / n * r + total % n * r / n;  // total * r / n, which may overflow
-    cuts.push_back(exact / step * step);
+    cuts.push_back(exact);
   }
   cuts.push_back(total);
   std::vector<Bounds> all;
   uint64_t begin = 0;
   for (const size_t index : draft.parameters) {
     const uint64_t elements = model.parameters[index].elements;
+    // The host lays every parameter at an aligned place, so parts are aligned as counted from
+    // there.
+    for (uint64_t& cut : cuts) {
+      if (cut > begin && cut < begin + elements) cut = begin + (cut - begin) / step * step;
+    }
     Bounds& bounds = all.emplace_back();
     for (const uint64_t cut : cuts)
       bounds.push_back(std::clamp(cut, begin, begin + elements) - begin);

@@ -15,7 +15,8 @@ using Bounds = std::vector<uint64_t>;
 std::vector<Bounds> row_bounds(const Model& model, const UnitDraft& draft, int32_t ranks);
 
 // The parameters one after another as one flat buffer in equal parts, up to rounding; cuts are
-// multiples of 16 elements where every rank has that many, so that parts are aligned.
+// multiples of 16 elements of a parameter where every rank has that many, so that parts are
+// aligned.
 std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int32_t ranks);
 
 }  // namespace db
