@@ -184,6 +184,19 @@ FusedKernel::Batch& FusedKernel::batch_for(const Member& member) {
   return batch;
 }
 
+// The end of a slot with the padding behind it, so that a run is a whole number of vectors. Kernels
+// round the elements of a last, partial vector in another way, which would show in the results how
+// memory is divided over ranks.
+int64_t FusedKernel::padded_end(const FlatParameters& model, size_t slot_index) {
+  const FlatSlot& slot = model.slots()[slot_index];
+  const FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];
+  const int64_t unit = std::min<int64_t>(16, 64 / group.parameters.element_size());
+  const int64_t end = slot.offset + slot.numel;
+  const int64_t limit = slot_index + 1 < group.end_slot ? model.slots()[slot_index + 1].offset
+                                                        : group.parameters.numel();
+  return std::min((end + unit - 1) / unit * unit, limit);
+}
+
 void FusedKernel::cut_runs() {
   batches_.clear();
   first_step_cut_ = false;
@@ -205,9 +218,11 @@ void FusedKernel::cut_runs() {
     }
     const FlatSlot& last = *members_[end - 1].slot;
     const int64_t offset = first.slot->offset;
-    const int64_t numel = last.offset + last.numel - offset;
     const FlatGroup& group = first.model->groups()[static_cast<size_t>(first.slot->group)];
     const bool flat = gradients_[i] == Gradient::kFlat;
+    const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
+                                : last.offset + last.numel) -
+                          offset;
     auto place = [&](const at::Tensor& memory) {
       const at::Tensor range = memory.narrow(0, offset, numel);
       return flat ? range : range.view(first.slot->parameter.sizes());

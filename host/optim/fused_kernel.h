@@ -57,6 +57,7 @@ class FusedKernel {
 
   static Gradient gradient_of(const Member& member);
   void cut_runs();
+  static int64_t padded_end(const FlatParameters& model, size_t slot_index);
   Batch& batch_for(const Member& member);
 
   std::vector<Member> members_;      // in flat order

@@ -43,6 +43,7 @@ void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
     numel = part.offset + part.numel;
     parts.push_back(part);
   }
+  numel = aligned(numel);
 }
 
 // Padding belongs to whom the part before it belongs.

@@ -54,7 +54,7 @@ struct ShardLayout {
 
   std::vector<ShardPart> parts;
   std::vector<ShardTransfer> transfers;
-  int64_t numel = 0;        // of the whole unit, padding included
+  int64_t numel = 0;        // of the whole unit, padding at its end included
   int64_t shard_numel = 0;  // of this rank's shard, padding included
   // Of the memory in which gradients are brought together, where they do not travel alone.
   int64_t staging_numel = 0;

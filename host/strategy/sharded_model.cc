@@ -250,6 +250,7 @@ std::vector<at::Tensor> ShardedModel::held_for(const at::Tensor& parameter) {
 
 void ShardedModel::parameters_changed() {
   const at::NoGradGuard no_grad;
+  check_parameters();  // a change of type has taken our hooks with it: no backward told us
   if (residency_ != nullptr) residency_->release_all();
   for (const auto& unit : units_) {
     if (unit->resident != nullptr) continue;

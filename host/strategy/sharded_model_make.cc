@@ -28,6 +28,18 @@ at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
   return whole.narrow(0, run.bounds[rank], run.bounds[rank + 1] - run.bounds[rank]);
 }
 
+// A shard together with the padding behind it, where that is nobody else's.
+at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
+  int64_t numel = aligned(shard.numel());
+  if (unit.whole.defined()) {
+    const ShardRun& run = unit.layout.transfers[0].runs[0];
+    const auto rank = static_cast<size_t>(unit.layout.rank);
+    if (run.bounds[rank + 1] != run.bounds.back()) numel = shard.numel();
+    numel = std::min(numel, unit.layout.numel - run.bounds[rank]);
+  }
+  return place_in(shard, 0, {numel});
+}
+
 }  // namespace
 
 std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
@@ -127,7 +139,8 @@ void ShardedModel::give_memory() {
       const bool same_type = unit.plan.reduce_type == unit.plan.type;
       unit.gradient = unit.whole_gradient.defined() && same_type
                           ? own_range(unit, unit.whole_gradient)
-                          : at::zeros_like(unit.master);
+                          : at::zeros({aligned(unit.master.numel())}, options)
+                                .narrow(0, 0, unit.master.numel());
     } else {
       unit.master = masters[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
       unit.gradient = gradients[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
@@ -238,7 +251,10 @@ void ShardedModel::add_variables() {
     });
     std::vector<FlatSlot> slots;
     const auto finish_group = [&] {
-      if (!slots.empty()) flat_.add({unit->master, unit->gradient}, std::move(slots));
+      if (!slots.empty()) {
+        flat_.add({with_padding(*unit, unit->master), with_padding(*unit, unit->gradient)},
+                  std::move(slots));
+      }
       slots.clear();
     };
     for (const size_t i : order) {
