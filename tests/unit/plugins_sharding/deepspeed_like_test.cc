@@ -49,12 +49,12 @@ TEST(DeepspeedLike_Stage0_Replicates, HostCutsUnlessTold) {
 }
 
 TEST(DeepspeedLike_Stages1And2_AreFlatBuckets, InReverseOrderWithoutTheFrozen) {
-  // 242 elements: rank 1 begins at 112, the last multiple of 16 below 121.
+  // 242 elements: rank 1 begins at a multiple of 16 of the parameter in which 121 lies.
   EXPECT_EQ(rendered({}),
-            "bucket 0 always shard: fc2.bias [0 2 2], fc2.weight [0 80 80], fc1.bias [0 30 40], "
+            "bucket 0 always shard: fc2.bias [0 2 2], fc2.weight [0 80 80], fc1.bias [0 32 40], "
             "fc1.weight [0 0 120]\n");
   EXPECT_EQ(rendered({number("stage", 1), number("reduce_bucket_size", 125)}),
-            "bucket 0 always whole: fc2.bias [0 2 2], fc2.weight [0 46 80], fc1.bias [0 0 40]\n"
+            "bucket 0 always whole: fc2.bias [0 2 2], fc2.weight [0 48 80], fc1.bias [0 0 40]\n"
             "bucket 1 always whole: fc1.weight [0 48 120]\n");
   EXPECT_EQ(rendered({number("stage", 2), number("allgather_bucket_size", 1)}, 3),
             "bucket 0 always shard: fc2.bias [0 0 1 2]\n"
@@ -74,9 +74,9 @@ TEST(DeepspeedLike_Stage3_IsModules, AndSmallParametersPersist) {
   EXPECT_EQ(rendered({number("stage", 3), number("stage3_param_persistence_threshold", 80)}),
             "fc1 use shard: fc1.weight [0 48 120]\n"
             "fc2 use shard: fc2.weight [0 32 80]\n"
-            "persistent 0 always shard: fc2.bias [0 2 2], fc1.bias [0 14 40]\n");
+            "persistent 0 always shard: fc2.bias [0 2 2], fc1.bias [0 16 40]\n");
   EXPECT_EQ(rendered({number("stage", 3)}),
-            "persistent 0 always shard: fc2.bias [0 2 2], fc2.weight [0 80 80], fc1.bias [0 30 "
+            "persistent 0 always shard: fc2.bias [0 2 2], fc2.weight [0 80 80], fc1.bias [0 32 "
             "40], fc1.weight [0 0 120]\n");
 }
 
