@@ -1,9 +1,10 @@
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "log/log.h"
 #include "optim/optimizer_state.h"
@@ -15,6 +16,13 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
   size_t count = 0;
   for (const auto& group : optimizer.param_groups()) count += group.params().size();
   return count;
+}
+
+[[noreturn]] void refuse_two_groups(const at::Tensor& parameter) {
+  throw Error(ErrorCode::kUsage,
+              fmt::format("a parameter of shape [{}] is in two groups of the optimizer",
+                          fmt::join(parameter.sizes(), ", ")),
+              {.hint = "list it in one; a tied parameter is one, under whatever names"});
 }
 
 }  // namespace
@@ -29,21 +37,36 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<S
 }
 
 void OptimizerState::hold_own_parts() {
-  bool changed = false;
+  bool changed = false, divided = false;
+  std::unordered_map<const at::TensorImpl*, size_t> group_of;
   std::vector<std::vector<at::Tensor>> held;
   for (auto& group : optimizer_.param_groups()) {
     std::vector<at::Tensor>& list = held.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
+      // Module::parameters() lists a tied parameter once for each module: it is one all the same.
+      const auto [first, is_new] =
+          group_of.try_emplace(parameter.unsafeGetTensorImpl(), held.size());
+      if (!is_new) {
+        if (first->second != held.size()) refuse_two_groups(parameter);
+        changed = true;
+        continue;
+      }
       const auto model =
           std::find_if(models_.begin(), models_.end(),
                        [&](const Strategy* strategy) { return strategy->has(parameter); });
       const std::vector<at::Tensor> parts =
           model == models_.end() ? std::vector{parameter} : (*model)->held_for(parameter);
-      changed = changed || parts.size() != 1 || !parts[0].is_same(parameter);
+      divided = divided || parts.size() != 1 || !parts[0].is_same(parameter);
       list.insert(list.end(), parts.begin(), parts.end());
     }
   }
-  if (!changed) return;
+  if (divided) require_divisible();
+  if (!divided && !changed) return;
+  for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
+}
+
+// Before this rank's parts take the place of whole parameters.
+void OptimizerState::require_divisible() const {
   if (!optimizer_.state().empty()) {
     throw Error(ErrorCode::kUsage,
                 "the optimizer took steps before prepare: what it remembers of whole parameters "
@@ -57,7 +80,6 @@ void OptimizerState::hold_own_parts() {
                  .hint = "use an optimizer that works element by element (SGD, Adam, AdamW, "
                          "RMSprop, Adagrad), or a backend that replicates"});
   }
-  for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
 }
 
 std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {

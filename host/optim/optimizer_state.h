@@ -16,7 +16,8 @@ namespace coupler {
 class OptimizerState {
  public:
   // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
-  // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept.
+  // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
+  // parameter that a group lists several times is there once.
   // accumulating tells whether step and zero_grad are to do nothing now.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
                  std::function<bool()> accumulating);
@@ -28,6 +29,7 @@ class OptimizerState {
 
  private:
   void hold_own_parts();
+  void require_divisible() const;
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
