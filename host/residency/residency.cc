@@ -10,7 +10,7 @@ namespace coupler {
 
 Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
                      const ResidencyOptions& options)
-    : source_(std::move(source)), options_(options), pool_(pool) {
+    : source_(std::move(source)), options_(options), pool_(pool), prefetch_(options.prefetch) {
   if (options_.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
 }
 
@@ -55,13 +55,14 @@ void Residency::use(Unit& unit) {
     std::unique_lock lock(mutex_);
     if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
     note_use(unit);
-    const uint64_t order_hash = order_.hash();
+    // Its turn ahead of time is over, be it that it came with another rank's: a wish that were kept
+    // would be fetched once more after its release, by this rank alone.
+    std::erase(wishes_, &unit);
+    if (fetching_ == &unit) fetching_ = nullptr;
+    if (wishes_.empty()) fetched_.notify_all();
     if (!unit.resident.load()) {
-      // Its turn ahead of time is over: it is needed now.
-      std::erase_if(wishes_, [&](const Wish& wish) { return wish.unit == &unit; });
-      if (wishes_.empty()) fetched_.notify_all();
       lock.unlock();
-      fetch(unit, order_hash);
+      fetch(unit, /*ahead=*/false);
       lock.lock();
       unit.used = true;
     }
@@ -79,7 +80,7 @@ void Residency::note_use(Unit& unit) {
   if (!order_.use(unit.index)) return;
   expected_.clear();
   size_t before = order_.before(), current = unit.index;
-  for (int i = 0; i < options_.prefetch; ++i) {
+  for (int i = 0; i < prefetch_; ++i) {
     const size_t next = order_.next(before, current);
     if (next == UseOrder::kNone) break;
     expected_.push_back(units_[next].get());
@@ -97,12 +98,13 @@ bool Residency::is_expected(const Unit& unit) const {
 void Residency::make_room(const Unit& unit) {
   size_t live = 0;
   candidates_.clear();
+  for (const Unit* next : expected_) live += next->sticky || next == &unit ? 0 : next->bytes;
   for (const auto& other : units_) {
-    if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
+    // When something arrives ahead of its use is a matter of time, which differs between ranks.
+    if (other.get() == &unit || other->sticky || !other->used || !other->resident.load()) continue;
+    if (is_expected(*other)) continue;
     live += other->bytes;
-    if (other->used && other->pins.load() == 0 && !is_expected(*other)) {
-      candidates_.push_back(other.get());
-    }
+    if (other->pins.load() == 0) candidates_.push_back(other.get());
   }
   const size_t limit = options_.live_bytes > unit.bytes ? options_.live_bytes - unit.bytes : 0;
   if (live <= limit) return;
@@ -130,19 +132,18 @@ void Residency::predict() {
   bool any = false;
   for (Unit* next : expected_) {
     if (next->resident.load() || next == fetching_) continue;
-    const bool waiting = std::any_of(wishes_.begin(), wishes_.end(),
-                                     [&](const Wish& wish) { return wish.unit == next; });
-    if (waiting) continue;
-    wishes_.push_back({next, order_.hash()});
+    if (std::find(wishes_.begin(), wishes_.end(), next) != wishes_.end()) continue;
+    wishes_.push_back(next);
     any = true;
   }
   if (any) wished_.notify_one();
 }
 
-// A releaser that gives up for a pin shows the unit as released for a moment, under the lock.
-bool Residency::is_resident(const Unit& unit) {
+// A releaser that gives up for a pin shows the unit as released for a moment, under the lock. Ahead
+// of its use a unit is wanted until it is used.
+bool Residency::is_wanted(const Unit& unit, bool ahead) {
   const std::lock_guard lock(mutex_);
-  return unit.resident.load();
+  return !unit.resident.load() && (!ahead || fetching_ == &unit);
 }
 
 void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
@@ -155,10 +156,10 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
   unit.resident.store(true);
 }
 
-void Residency::fetch(Unit& unit, uint64_t order_hash) {
+void Residency::fetch(Unit& unit, bool ahead) {
   const std::lock_guard turn(source_mutex_);
-  while (!is_resident(unit)) {
-    Unit& next = *units_.at(source_->agree(unit.index, order_hash));
+  while (is_wanted(unit, ahead)) {
+    Unit& next = *units_.at(source_->agree(unit.index));
     BufferPool::Buffer memory = pool_.take(next.bytes);
     source_->fill(next.index, memory.data());
     attach(next, std::move(memory));
@@ -170,13 +171,13 @@ void Residency::fetch_ahead() {
   while (true) {
     wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });
     if (stopping_) return;
-    const Wish wish = wishes_.front();
+    fetching_ = wishes_.front();
     wishes_.pop_front();
-    fetching_ = wish.unit;
+    Unit& unit = *fetching_;
     lock.unlock();
     std::exception_ptr error;
     try {
-      fetch(*wish.unit, wish.order_hash);
+      fetch(unit, /*ahead=*/true);
     } catch (...) {
       error = std::current_exception();
     }
@@ -187,9 +188,10 @@ void Residency::fetch_ahead() {
   }
 }
 
+// What was fetched ahead and not used yet stays: on other ranks it may still be on its way.
 void Residency::release(Unit& unit) {
   const std::lock_guard lock(mutex_);
-  try_release(unit);
+  if (unit.used) try_release(unit);
 }
 
 // The other ranks count on us for what they fetch ahead, so nothing wished for is given up.
@@ -214,6 +216,17 @@ void Residency::release_all() {
 void Residency::end_of_pass() {
   const std::lock_guard lock(mutex_);
   order_.end_of_pass();
+  expected_.clear();
+}
+
+uint64_t Residency::order_hash() {
+  const std::lock_guard lock(mutex_);
+  return order_.hash();
+}
+
+void Residency::stop_fetching_ahead() {
+  const std::lock_guard lock(mutex_);
+  prefetch_ = 0;
   expected_.clear();
 }
 

@@ -45,12 +45,16 @@ class Residency {
   void use(Unit& unit);
   static void unpin(Unit& unit) { unit.pins.fetch_sub(1); }
 
-  // Releases a unit that is not pinned; else leaves it.
+  // Releases a unit that was used and is not pinned; else leaves it.
   void release(Unit& unit);
   // The values have changed: releases every unit. Throws Error(kUsage) where one is pinned.
   void release_all();
   // A pass over the model is over: nothing is predicted to follow.
   void end_of_pass();
+  // Of the orders in which units were used so far: what is fetched ahead follows them. Ranks
+  // compare it, and stop where theirs differ: from then on units are fetched when they are needed.
+  uint64_t order_hash();
+  void stop_fetching_ahead();
   // Hands the source what a unit holds; it must be pinned.
   void store(Unit& unit);
 
@@ -60,16 +64,11 @@ class Residency {
   bool try_release(Unit& unit);      // mutex_ held
   void predict();                    // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
-  bool is_resident(const Unit& unit);
+  bool is_wanted(const Unit& unit, bool ahead);
   void attach(Unit& unit, BufferPool::Buffer memory);
-  void fetch(Unit& unit, uint64_t order_hash);
+  void fetch(Unit& unit, bool ahead);
   void fetch_ahead();
   bool is_expected(const Unit& unit) const;  // mutex_ held
-
-  struct Wish {
-    Unit* unit;
-    uint64_t order_hash;
-  };
 
   const std::unique_ptr<Source> source_;
   const ResidencyOptions options_;
@@ -84,8 +83,9 @@ class Residency {
   std::vector<Unit*> expected_;    // by the prediction, nearest first
   std::vector<Unit*> candidates_;  // make_room's own, kept for its memory
 
-  std::deque<Wish> wishes_;
-  Unit* fetching_ = nullptr;  // by thread_
+  int prefetch_;  // options_.prefetch, until stop_fetching_ahead
+  std::deque<Unit*> wishes_;
+  Unit* fetching_ = nullptr;  // by thread_; null again where it is not to any more
   std::condition_variable wished_, fetched_;
   std::exception_ptr ahead_error_;  // of fetch_ahead; rethrown by the next use
   bool stopping_ = false;

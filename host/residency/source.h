@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace coupler {
 
@@ -12,12 +11,9 @@ class Source {
   virtual ~Source() = default;
 
   // Which unit is filled next, when this process wants one: all ranks that share units must fill
-  // the same one. order_hash: of the order in which units were used so far. May return another unit
-  // than wanted; the caller fills it and asks again. Throws Error.
-  virtual size_t agree(size_t wanted, uint64_t order_hash) {
-    (void)order_hash;
-    return wanted;
-  }
+  // the same one. May return another unit than wanted; the caller fills it and asks again. Throws
+  // Error.
+  virtual size_t agree(size_t wanted) { return wanted; }
 
   // Writes the whole unit to memory. Throws Error.
   virtual void fill(size_t unit, void* memory) = 0;
