@@ -155,7 +155,7 @@ TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
   class Contrary : public HostMemorySource {
    public:
     using HostMemorySource::HostMemorySource;
-    size_t agree(size_t wanted, uint64_t) override {
+    size_t agree(size_t wanted) override {
       if (first_ && wanted == 1) {
         first_ = false;
         return 0;
