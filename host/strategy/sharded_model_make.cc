@@ -250,18 +250,17 @@ void ShardedModel::add_variables() {
       return unit->members[a].part.shard_offset < unit->members[b].part.shard_offset;
     });
     std::vector<FlatSlot> slots;
-    const auto finish_group = [&] {
-      if (!slots.empty()) {
-        flat_.add({with_padding(*unit, unit->master), with_padding(*unit, unit->gradient)},
-                  std::move(slots));
-      }
+    // Memory that ends where a frozen part begins: kernels run into the padding behind a last slot.
+    const auto finish_group = [&](const at::Tensor& parameters, const at::Tensor& gradients) {
+      if (!slots.empty()) flat_.add({parameters, gradients}, std::move(slots));
       slots.clear();
     };
     for (const size_t i : order) {
       const ShardMember& member = unit->members[i];
       if (member.part.begin == member.part.end) continue;
       if (!member.own.defined()) {
-        finish_group();
+        const int64_t end = member.part.shard_offset;
+        finish_group(unit->master.narrow(0, 0, end), unit->gradient.narrow(0, 0, end));
         continue;
       }
       slots.push_back({.name = member.name,
@@ -270,7 +269,7 @@ void ShardedModel::add_variables() {
                        .offset = member.part.shard_offset,
                        .numel = member.part.end - member.part.begin});
     }
-    finish_group();
+    finish_group(with_padding(*unit, unit->master), with_padding(*unit, unit->gradient));
   }
   NamedTensors trainable;
   for (const size_t index : plan_.replicated) {
