@@ -30,11 +30,14 @@ void unused_parameters(Accelerator& accelerator) {
   for (int step = 0; step < 3; ++step) {
     auto& branch = accelerator.rank() == 0 ? net->left : net->right;
     accelerator.backward(branch(input_of(accelerator.rank())).sum());
-    EXPECT(!accelerator.gradient(net->never->weight).defined(), "a parameter nobody used has a gradient");
-    EXPECT(accelerator.gradient(net->left->weight).defined(), "what rank 0 used has no gradient here");
+    EXPECT(!accelerator.gradient(net->never->weight).defined(),
+           "a parameter nobody used has a gradient");
+    EXPECT(accelerator.gradient(net->left->weight).defined(),
+           "what rank 0 used has no gradient here");
     const double expected = 2.0 / accelerator.world();  // two rows of ones from rank 0, averaged
-    EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
-           "the gradient of what rank 0 used is not the average");
+    EXPECT(
+        std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
+        "the gradient of what rank 0 used is not the average");
     opt.step();
     opt.zero_grad();
   }
@@ -80,8 +83,9 @@ void accumulation(Accelerator& accelerator) {
          "after no_sync and a synchronised backward the gradient is not the mean of the sums");
   // Without zero_grad the next one adds to the average, as torch's DDP does.
   accelerator.backward(loss(2));
-  EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - mean * 5 / 3) < 1e-12,
-         "a second backward without zero_grad does not accumulate");
+  EXPECT(
+      std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - mean * 5 / 3) < 1e-12,
+      "a second backward without zero_grad does not accumulate");
 }
 
 // The program's own error in the middle of backward costs that backward only.
@@ -100,9 +104,9 @@ void error_in_backward(Accelerator& accelerator) {
   }
   for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
   accelerator.backward(net->left(input).sum());
-  EXPECT(
-      std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - (1.0 + accelerator.world())) < 1e-12,
-      "the backward after one that threw does not average");
+  EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() -
+                  (1.0 + accelerator.world())) < 1e-12,
+         "the backward after one that threw does not average");
 }
 
 void buffers_follow_rank_0(Accelerator& accelerator) {

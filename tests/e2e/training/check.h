@@ -1,6 +1,6 @@
-// What the checks of training_checks share: expectations that name rank and check, a small network
-// with everything that is awkward, and its joined batch. One process runs the checks in order on
-// one thread, together with its peers.
+// What programs of checks (training_checks, sharding_checks) share: expectations that name rank and
+// check, a small network with everything that is awkward, and its joined batch. One process runs
+// the checks in order on one thread, together with its peers.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -43,7 +43,21 @@ Batch own_part(const Batch& joined, int rank, int world);
 struct Check {
   const char* name;
   std::function<void(coupler::Accelerator&)> run;
+  bool alone = false;  // runs only where it is named: it needs options, or ends the job
 };
+
+// What the program was started with:
+//   PROGRAM [--skip CHECK]… [--expect KIND] [CHECK, or a part of its name]
+struct CheckOptions {
+  std::string only;
+  std::vector<std::string> skip;
+  std::string expect;  // what the backend is to do with a model; for the checks to read
+};
+const CheckOptions& check_options();
+
+// The program's own.
+std::vector<Check> all_checks();
+
 std::vector<Check> parity_checks();
 std::vector<Check> behaviour_checks();
 std::vector<Check> sync_batch_norm_checks();

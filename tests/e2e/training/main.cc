@@ -1,8 +1,9 @@
-// training_checks: what the Accelerator promises, checked by every rank of a job, over whatever
+// A program of checks: what the Accelerator promises, checked by every rank of a job, over whatever
 // backend the job was started with. Started by ctest through `coupler launch`, once a backend and
-// world. Prints a line a check; exits with 1 when one fails on this rank.
+// world. Prints a line a check; exits with 1 when one fails on this rank, or when none ran.
 #include <coupler/error.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 #include <stdexcept>
@@ -55,19 +56,57 @@ Batch own_part(const Batch& joined, int rank, int world) {
   return {joined.tokens.narrow(0, rank * rows, rows), joined.targets.narrow(0, rank * rows, rows)};
 }
 
+namespace {
+
+CheckOptions given;
+
+bool is_chosen(const Check& check) {
+  const std::string name = check.name;
+  if (check.alone) return name == given.only;
+  return name.find(given.only) != std::string::npos &&
+         std::find(given.skip.begin(), given.skip.end(), name) == given.skip.end();
+}
+
+// A misspelt name would skip nothing, or run nothing, in silence.
+void require_names(const std::vector<Check>& checks) {
+  std::vector<std::string> names = given.skip;
+  if (names.empty() && std::none_of(checks.begin(), checks.end(), is_chosen)) {
+    names.push_back(given.only);
+  }
+  for (const std::string& name : names) {
+    const bool known = std::any_of(checks.begin(), checks.end(),
+                                   [&](const Check& check) { return name == check.name; });
+    EXPECT(known, "there is no check '" + name + "'");
+  }
+}
+
+}  // namespace
+
+const CheckOptions& check_options() { return given; }
+
 int main(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  for (const auto& list : {parity_checks(), behaviour_checks(), sync_batch_norm_checks()}) {
-    for (const Check& check : list) {
-      if (argc > 1 && std::string(check.name).find(argv[1]) == std::string::npos) continue;
-      try {
-        check.run(accelerator);
-        accelerator.print("ok ", check.name);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s FAILED: %s\n", accelerator.rank(), check.name,
-                     error.what());
-        return 1;  // the ranks are not in step any more
-      }
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool option = word == "--skip" || word == "--expect";
+    const std::string value = option && i + 1 < argc ? argv[++i] : word;
+    if (word == "--skip") {
+      given.skip.push_back(value);
+    } else {
+      (word == "--expect" ? given.expect : given.only) = value;
+    }
+  }
+  const std::vector<Check> checks = all_checks();
+  require_names(checks);
+  for (const Check& check : checks) {
+    if (!is_chosen(check)) continue;
+    try {
+      check.run(accelerator);
+      accelerator.print("ok ", check.name);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rank %d: %s FAILED: %s\n", accelerator.rank(), check.name,
+                   error.what());
+      return 1;  // the ranks are not in step any more
     }
   }
   return 0;

@@ -64,8 +64,8 @@ void train_both(coupler::Accelerator& accelerator, const MakeOptimizer& make,
                                                        ", expected " +
                                                        std::to_string(reference_norm));
     for (size_t i = 0; i < trainable(net).size(); ++i) {
-      expect_close(accelerator.gradient(trainable(net)[i]), trainable(reference)[i].grad(), tolerance,
-                   "step " + std::to_string(step) + ", gradient " + std::to_string(i));
+      expect_close(accelerator.gradient(trainable(net)[i]), trainable(reference)[i].grad(),
+                   tolerance, "step " + std::to_string(step) + ", gradient " + std::to_string(i));
     }
     opt.step();
   }
