@@ -191,15 +191,16 @@ void StoreSession::handle_set(store_wire::Request& request) {
     return;
   }
   const std::string& value = *hub_.table.find(request.key);
+  // Before the answer: who has it may end, and whoever notices that must find the value known.
+  if (hub_.options.on_set) {
+    hub_.options.on_set(request.key, value);
+  }
   for (const auto& waiter : woken) {
     if (const auto found = hub_.sessions.find(waiter.session); found != hub_.sessions.end()) {
       found->second->answer_wait(waiter.request, value);
     }
   }
   answer({.id = request.id});
-  if (hub_.options.on_set) {
-    hub_.options.on_set(request.key, value);
-  }
 }
 
 void StoreSession::handle_get(const store_wire::Request& request) {
