@@ -117,6 +117,11 @@ void Residency::make_room(const Unit& unit) {
 }
 
 bool Residency::try_release(Unit& unit) {
+  if (unit.come_again > 0 && unit.pins.load() == 0) {
+    --unit.come_again;
+    forget_use(unit);
+    return true;
+  }
   if (!unit.resident.exchange(false)) return true;
   if (unit.pins.load() != 0) {
     unit.resident.store(true);
@@ -124,8 +129,16 @@ bool Residency::try_release(Unit& unit) {
   }
   for (const auto& home : unit.homes) home->point_to(nullptr);
   unit.memory = {};
-  unit.used = false;
+  forget_use(unit);
   return true;
+}
+
+// Should it come, or be, back ahead of its next use, that use must be noted: else it would count as
+// unused here, and as used on a rank where it came later.
+void Residency::forget_use(Unit& unit) {
+  unit.used = false;
+  Unit* self = &unit;
+  current_.compare_exchange_strong(self, nullptr, std::memory_order_relaxed);
 }
 
 void Residency::predict() {
@@ -148,8 +161,12 @@ bool Residency::is_wanted(const Unit& unit, bool ahead) {
 
 void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
   const std::lock_guard lock(mutex_);
-  // Where only another rank had released it, ours stays: operations may be reading it.
-  if (unit.resident.load()) return;
+  // A rank that is ahead of us has released it and wants it again. Ours stays, since operations may
+  // be reading it, and our next release only counts this one as come.
+  if (unit.resident.load()) {
+    ++unit.come_again;
+    return;
+  }
   unit.memory = std::move(memory);
   for (const auto& home : unit.homes) home->point_to(unit.memory.data());
   unit.used = false;
@@ -203,6 +220,7 @@ void Residency::release_all() {
   std::unique_lock lock(mutex_);
   finish_fetching(lock);
   for (const auto& unit : units_) {
+    unit->come_again = 0;  // with the old values
     if (try_release(*unit)) continue;
     throw Error(ErrorCode::kUsage,
                 fmt::format("the parameters of unit '{}' are in use while they change", unit->name),

@@ -62,6 +62,7 @@ class Residency {
   void note_use(Unit& unit);         // mutex_ held
   void make_room(const Unit& unit);  // mutex_ held
   bool try_release(Unit& unit);      // mutex_ held
+  void forget_use(Unit& unit);       // mutex_ held
   void predict();                    // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);

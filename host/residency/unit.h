@@ -49,7 +49,8 @@ struct Unit {
 
   // The Residency's, under its mutex.
   BufferPool::Buffer memory;
-  bool used = false;  // since it became resident
+  bool used = false;   // since it became resident
+  int come_again = 0;  // how often it came while it was here
   uint64_t last_use = 0;
 };
 
