@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <map>
@@ -17,6 +18,9 @@
 
 namespace coupler {
 namespace {
+
+// Free memory is given back to the system after so much of a model has passed.
+constexpr int64_t kTrimBytes = 16 << 20;
 
 // A multiple of 16 elements: where a unit's shard begins in flat memory.
 int64_t aligned(int64_t numel) { return (numel + 15) / 16 * 16; }
@@ -152,9 +156,12 @@ void ShardedModel::give_memory() {
 void ShardedModel::take_values() {
   std::vector<MetaTensor> on_meta;
   std::vector<size_t> index_on_meta;
-  const auto take = [&](size_t index, const at::Tensor& value) {
-    const at::Tensor whole = value.contiguous();
+  int64_t passed = 0;  // bytes of values that are gone
+  const auto take = [&](size_t index, at::Tensor value) {
+    at::Tensor whole = value.contiguous();
+    value.reset();
     comms_.world->run(broadcast_op(whole, 0));
+    passed += static_cast<int64_t>(whole.nbytes());
     const Place place = places_[index];
     if (place.unit < 0) {
       const at::Tensor& parameter = model().parameters[index].tensor;
@@ -166,6 +173,13 @@ void ShardedModel::take_values() {
     if (unit.whole.defined()) {
       const ShardPart& part = unit.members[place.index].part;
       unit.whole.narrow(0, part.offset, part.numel).copy_(whole.view({-1}));
+    }
+    whole.reset();
+    // The heap does not always find the room of one value large enough for the next (an aligned
+    // block asks for a little more than it had), and would come to hold the whole model.
+    if (passed > kTrimBytes) {
+      malloc_trim(0);
+      passed = 0;
     }
   };
   for (size_t i = 0; i < model().parameters.size(); ++i) {
@@ -185,9 +199,9 @@ void ShardedModel::take_values() {
       buffers.push_back(buffer);
     }
   }
-  materialise(on_meta, [&](size_t i, const at::Tensor& value) {
+  materialise(on_meta, [&](size_t i, at::Tensor value) {
     if (i < index_on_meta.size()) {
-      take(index_on_meta[i], value);
+      take(index_on_meta[i], std::move(value));
       return;
     }
     put_value(on_meta[i].tensor, value);

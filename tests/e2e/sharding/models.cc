@@ -69,10 +69,10 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// 200 MB, of which a rank of four owns 50: no process ever holds the whole. At a time there are the
-// shard, one parameter (25 MB) and what its broadcast needs.
+// 200 MB, of which a rank of four owns 50, and as much of gradients: no process ever holds the
+// whole. Beside them there are a few parameters (6.5 MB each) at a time.
 void empty_is_never_whole(Accelerator& accelerator) {
-  const int64_t width = 2560, layers = 8, whole = layers * width * width * 4;
+  const int64_t width = 1280, layers = 32, whole = layers * width * width * 4;
   EXPECT(accelerator.world() == 4, "this check is about four ranks");
   torch::nn::Sequential small(torch::nn::Linear(64, 64));
   accelerator.prepare(small);  // what every first prepare needs
@@ -89,7 +89,7 @@ void empty_is_never_whole(Accelerator& accelerator) {
   const int64_t grown = peak_bytes() - before;
   const auto in_mb = [](int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
   EXPECT(grown >= whole / 4, "the shard was not made: " + in_mb(grown));
-  EXPECT(grown <= whole * 6 / 10, "the peak grew by " + in_mb(grown) + " of " + in_mb(whole));
+  EXPECT(grown <= whole * 7 / 10, "the peak grew by " + in_mb(grown) + " of " + in_mb(whole));
   // Whatever a rank's part was filled with, it is no zeros.
   torch::NoGradGuard no_grad;
   EXPECT(net->forward(torch::ones({1, width})).abs().max().item<float>() > 0,
