@@ -38,9 +38,9 @@ static round_robin* allocate(const db_model* model, int32_t ranks) {
   round_robin* made = calloc(1, sizeof(*made));
   if (made == NULL) return NULL;
   made->units = calloc(count, sizeof(*made->units));
-  made->unit_list = calloc(count, sizeof(*made->unit_list));
+  made->unit_list = calloc(count, sizeof(void*));
   made->parameters = calloc(count, sizeof(*made->parameters));
-  made->parameter_list = calloc(count, sizeof(*made->parameter_list));
+  made->parameter_list = calloc(count, sizeof(void*));
   made->bounds = calloc(count, ((size_t)ranks + 1) * sizeof(*made->bounds));
   made->names = calloc(total_name_bytes(model), 1);
   if (made->units != NULL && made->unit_list != NULL && made->parameters != NULL &&
