@@ -4,6 +4,8 @@
 
 #include <coupler/distributed_backend.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,6 +26,14 @@ constexpr db_option bool_option(const char* key, bool value, const char* descrip
 }
 constexpr db_option string_option(const char* key, const char* value, const char* description) {
   return {sizeof(db_option), key, DB_OPTION_STRING, 0, 0, 0.0, value, description};
+}
+
+// The list of pointers that default_options and Options::parse take; options has static storage.
+template <size_t kCount>
+constexpr std::array<const db_option*, kCount> pointers_to(const db_option (&options)[kCount]) {
+  std::array<const db_option*, kCount> pointers{};
+  for (size_t i = 0; i < kCount; ++i) pointers[i] = &options[i];
+  return pointers;
 }
 
 class Options {

@@ -1,13 +1,17 @@
 // What sharding plugins have in common: a communicator that passes everything on to its base and
 // keeps the options, and the C functions around it. A plugin adds a ShardingBackend, which says how
-// to check options and how to plan. Thread rules are those of coupler/distributed_backend.h.
+// to check options and how to plan, and exports a sharding_table of it. Thread rules are those of
+// coupler/distributed_backend.h.
 #pragma once
 
 #include <coupler/sharding.h>
 
+#include <string_view>
+
 #include "common/error.h"
 #include "common/model.h"
 #include "common/options.h"
+#include "common/plan_builder.h"
 
 namespace db {
 
@@ -38,5 +42,43 @@ db_status probe_sharding(const db_host* host, int32_t* score, char* reason,
                          uint64_t reason_capacity) noexcept;
 db_status plan_sharding(const ShardingBackend& backend, const db_communicator* communicator,
                         const db_model* model, const db_plan** plan, db_error* error) noexcept;
+
+// The C functions of one plugin.
+template <const ShardingBackend& kBackend>
+struct ShardingFunctions {
+  static const db_option* const* default_options(uint64_t* count) {
+    *count = kBackend.option_count;
+    return kBackend.options;
+  }
+  static db_status create(const db_communicator_params* params, db_communicator** result,
+                          db_error* error) {
+    return create_sharding(kBackend, params, result, error);
+  }
+  static db_status plan(const db_communicator* communicator, const db_model* model,
+                        const db_plan** plan, db_error* error) {
+    return plan_sharding(kBackend, communicator, model, plan, error);
+  }
+  static const void* get_extension(const char* id) {
+    return id != nullptr && std::string_view(id) == DB_SHARDING ? &kSharding : nullptr;
+  }
+  static constexpr db_sharding kSharding = {sizeof(db_sharding), plan, release_plan};
+};
+
+// What the entry function of the plugin returns, to be kept in a constant.
+template <const ShardingBackend& kBackend>
+constexpr DistributedBackend sharding_table(const char* version, const char* description) {
+  using Functions = ShardingFunctions<kBackend>;
+  return {sizeof(DistributedBackend),
+          DB_ABI_MAJOR,
+          DB_ABI_MINOR,
+          kBackend.name,
+          version,
+          description,
+          DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
+          probe_sharding,
+          Functions::default_options,
+          Functions::create,
+          Functions::get_extension};
+}
 
 }  // namespace db

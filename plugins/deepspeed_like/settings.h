@@ -41,7 +41,6 @@ inline constexpr db_option kOptions[] = {
                   "Type in which gradients travel: bf16, f16, f32, f64; empty: the parameter's "
                   "own."),
 };
-inline constexpr uint64_t kOptionCount = sizeof kOptions / sizeof kOptions[0];
 
 struct Settings {
   int64_t stage = 2;

@@ -56,7 +56,6 @@ inline constexpr db_option kOptions[] = {
                "With units = modules: a unit of fewer elements is joined with the next one, the "
                "last with the one before, so that small layers are not gathered alone."),
 };
-inline constexpr uint64_t kOptionCount = sizeof kOptions / sizeof kOptions[0];
 
 enum class Units { kModules, kTypes, kSize, kNames };
 

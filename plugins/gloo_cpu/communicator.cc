@@ -215,8 +215,8 @@ Failure between(const Options& options, const char* key, int64_t low, int64_t hi
 
 Failure choose(const db_communicator_params& params, Setup* setup) {
   Options options;
-  if (Failure failure = Options::parse(option_table(), kOptionCount, params.options,
-                                       params.option_count, &options);
+  if (Failure failure = Options::parse(kOptionPointers.data(), kOptionPointers.size(),
+                                       params.options, params.option_count, &options);
       !failure.ok()) {
     return failure;
   }

@@ -96,8 +96,8 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
 }
 
 const db_option* const* default_options(uint64_t* count) {
-  *count = kOptionCount;
-  return option_table();
+  *count = kOptionPointers.size();
+  return kOptionPointers.data();
 }
 
 db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {

@@ -27,17 +27,6 @@ inline constexpr db_option kOptions[] = {
                "How long a rank that waits looks at its sockets before it sleeps, where the ranks "
                "of a machine are no more than its cores; 0: sleep at once. At most 1000."),
 };
-inline constexpr uint64_t kOptionCount = sizeof kOptions / sizeof kOptions[0];
-
-inline const db_option* const* option_table() {
-  static constexpr auto kPointers = [] {
-    struct {
-      const db_option* item[kOptionCount];
-    } pointers{};
-    for (uint64_t i = 0; i < kOptionCount; ++i) pointers.item[i] = &kOptions[i];
-    return pointers;
-  }();
-  return kPointers.item;
-}
+inline constexpr auto kOptionPointers = pointers_to(kOptions);
 
 }  // namespace db::gloo_cpu

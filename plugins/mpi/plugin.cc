@@ -28,11 +28,11 @@ constexpr db_option kOptions[] = {
         "auto, which is when there are more ranks on the machine, or threads of theirs with "
         "collectives to do, than cores."),
 };
-constexpr const db_option* kDefaults[] = {&kOptions[0], &kOptions[1], &kOptions[2], &kOptions[3]};
+constexpr auto kDefaults = pointers_to(kOptions);
 
 const db_option* const* default_options(uint64_t* count) {
-  if (count != nullptr) *count = std::size(kDefaults);
-  return kDefaults;
+  if (count != nullptr) *count = kDefaults.size();
+  return kDefaults.data();
 }
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
@@ -59,7 +59,7 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
 
 Failure read_options(const db_communicator_params& params, Tuning* tuning, Yield* yield) {
   Options options;
-  Failure failure = Options::parse(kDefaults, std::size(kDefaults), params.options,
+  Failure failure = Options::parse(kDefaults.data(), kDefaults.size(), params.options,
                                    params.option_count, &options);
   if (!failure.ok()) return failure;
   const struct {
