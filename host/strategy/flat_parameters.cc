@@ -19,15 +19,13 @@ int64_t padded(int64_t numel, int64_t element_size) {
   return (numel + unit - 1) / unit * unit;
 }
 
-// The slot's place in flat memory as a tensor that autograd does not know as a view: zero_grad of
-// LibTorch detaches gradients in place, which views refuse.
-at::Tensor place(const at::Tensor& memory, const FlatSlot& slot) {
-  at::Tensor result = at::empty({0}, memory.options());
-  return result.set_(memory.storage(), memory.storage_offset() + slot.offset,
-                     slot.parameter.sizes(), c10::contiguous_strides(slot.parameter.sizes()));
-}
-
 }  // namespace
+
+at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
+  at::Tensor result = at::empty({0}, memory.options());
+  return result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
+                     c10::contiguous_strides(sizes));
+}
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                bool flat_gradients) {
@@ -59,10 +57,11 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
       if (last) flags_ = all.narrow(0, total, flags);
     }
     for (FlatSlot& slot : slots) {
-      const at::Tensor data = place(group.parameters, slot);
+      const at::Tensor data = place_in(group.parameters, slot.offset, slot.parameter.sizes());
       data.copy_(slot.parameter);
       slot.parameter.set_data(data);
-      if (flat_gradients) slot.gradient = place(group.gradients, slot);
+      if (flat_gradients)
+        slot.gradient = place_in(group.gradients, slot.offset, slot.parameter.sizes());
       slots_.push_back(slot);
     }
     groups_.push_back(std::move(group));

@@ -58,4 +58,8 @@ class FlatParameters {
   at::Tensor flags_;
 };
 
+// A tensor over [offset, offset + numel of sizes) of flat memory that autograd does not know as a
+// view of it: zero_grad of LibTorch detaches gradients in place, which views refuse.
+at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);
+
 }  // namespace coupler

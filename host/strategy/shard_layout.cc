@@ -6,13 +6,8 @@
 namespace coupler {
 namespace {
 
-// Parameters and transfers begin at multiples of 64 bytes (for four-byte elements), so that kernels
-// on a part are as fast as on a tensor of its own.
-constexpr int64_t kAlignment = 16;
 // Runs smaller than this are packed: about what a message costs in the time of a copy.
 constexpr int64_t kSmallRun = 16384;
-
-int64_t aligned(int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
@@ -36,14 +31,14 @@ void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
   for (const PlannedParameter& parameter : unit.parameters) {
     ShardPart part;
     part.index = parameter.index;
-    part.offset = aligned(numel);
+    part.offset = aligned_elements(numel);
     part.numel = model.parameters[parameter.index].tensor.numel();
     part.begin = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank)]);
     part.end = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank) + 1]);
     numel = part.offset + part.numel;
     parts.push_back(part);
   }
-  numel = aligned(numel);
+  numel = aligned_elements(numel);
 }
 
 // Padding belongs to whom the part before it belongs.
@@ -97,7 +92,7 @@ void ShardLayout::add_transfer(std::vector<ShardRun> runs, const Model& model) {
 
 void ShardLayout::place_in_shard() {
   for (ShardTransfer& transfer : transfers) {
-    transfer.shard_offset = aligned(shard_numel);
+    transfer.shard_offset = aligned_elements(shard_numel);
     int64_t place = transfer.shard_offset;
     for (const ShardRun& run : transfer.runs) {
       const int64_t begin = run.bounds[static_cast<size_t>(rank)];
@@ -132,7 +127,7 @@ void ShardLayout::place_in_staging(bool all) {
         if (part.offset < run.begin() || part.offset >= run.begin() + run.numel()) continue;
         part.staging_offset = staging_numel + part.offset - run.begin();
       }
-      staging_numel = aligned(staging_numel + run.numel());
+      staging_numel = aligned_elements(staging_numel + run.numel());
     }
   }
 }

@@ -13,6 +13,10 @@
 
 namespace coupler {
 
+// Parameters, transfers and shards begin at multiples of 16 elements (64 bytes of float), so that
+// kernels on a part are as fast as on a tensor of its own.
+constexpr int64_t aligned_elements(int64_t offset) { return (offset + 15) / 16 * 16; }
+
 // One parameter. Offsets and numbers are in elements.
 struct ShardPart {
   size_t index = 0;    // in Model::parameters

@@ -1,7 +1,6 @@
 #include "strategy/shard_unit.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/strides.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -22,12 +21,6 @@ at::Tensor over(void* memory, int64_t numel, at::ScalarType type) {
 }
 
 }  // namespace
-
-at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
-  at::Tensor result = at::empty({0}, memory.options());
-  return result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
-                     c10::contiguous_strides(sizes));
-}
 
 ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, int ranks)
     : plan(planned), layout(planned, model, rank, ranks) {

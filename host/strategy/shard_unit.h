@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "residency/unit.h"
+#include "strategy/flat_parameters.h"
 #include "strategy/plan.h"
 #include "strategy/shard_layout.h"
 #include "strategy/shard_transfer.h"
@@ -82,9 +83,5 @@ class ShardUnit {
   UnitReduction reduction_;  // last: it is waited for before its memory goes
   size_t waiting_ = 0;       // trainable members whose gradient has not been taken
 };
-
-// A tensor over [offset, offset + sizes) of flat memory that autograd does not know as a view of
-// it.
-at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);
 
 }  // namespace coupler

@@ -178,11 +178,7 @@ void ShardedModel::finish() {
   comms_.world->run(all_reduce_op(used, DB_MAX));
   if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
-  if (config_.broadcast_buffers && !model().buffers.empty()) {
-    std::vector<at::Tensor> buffers;
-    for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
-    broadcast_coalesced(*comms_.world, buffers, 0);
-  }
+  if (!buffers_.empty()) broadcast_coalesced(*comms_.world, buffers_, 0);
   if (!order_learnt_) learn_launch_order();
 }
 

@@ -73,7 +73,6 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   at::Tensor gradient_of(size_t parameter) const;
   at::Tensor gather_member(size_t parameter, const at::Tensor& shard);
 
-  const TrainingConfig config_;
   ShardPlan plan_;
   ShardComms comms_;
   BufferPool pool_;
@@ -81,6 +80,7 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
   std::vector<Place> places_;               // by parameter of the model
   std::vector<Replicated> replicated_;
+  std::vector<at::Tensor> buffers_;  // broadcast from rank 0 after each reduction; or none
   FlatParameters flat_;
   FlatParameters replicated_flat_;  // the memory of replicated_
   std::unique_ptr<Residency> residency_;

@@ -22,9 +22,6 @@ namespace {
 // Free memory is given back to the system after so much of a model has passed.
 constexpr int64_t kTrimBytes = 16 << 20;
 
-// A multiple of 16 elements: where a unit's shard begins in flat memory.
-int64_t aligned(int64_t numel) { return (numel + 15) / 16 * 16; }
-
 // [this rank's elements, where they belong] of a whole unit's memory.
 at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
   const ShardRun& run = unit.layout.transfers[0].runs[0];
@@ -34,7 +31,7 @@ at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
 
 // A shard together with the padding behind it, where that is nobody else's.
 at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
-  int64_t numel = aligned(shard.numel());
+  int64_t numel = aligned_elements(shard.numel());
   if (unit.whole.defined()) {
     const ShardRun& run = unit.layout.transfers[0].runs[0];
     const auto rank = static_cast<size_t>(unit.layout.rank);
@@ -57,7 +54,7 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                            const TrainingConfig& config)
-    : Strategy(std::move(model)), config_(config), plan_(std::move(plan)) {
+    : Strategy(std::move(model)), plan_(std::move(plan)) {
   const at::NoGradGuard no_grad;
   check_intercept();
   comms_.world = std::move(comm);
@@ -102,6 +99,9 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
   });
   give_memory();
   take_values();
+  if (config.broadcast_buffers) {
+    for (const auto& [name, buffer] : this->model().buffers) buffers_.push_back(buffer);
+  }
   make_managed_parameters();
   add_variables();
 }
@@ -123,7 +123,7 @@ void ShardedModel::give_memory() {
   for (const auto& unit : units_) {
     int64_t& total = totals[unit->plan.type];
     begins.push_back(total);
-    total += unit->plan.keep == DB_KEEP_ALWAYS ? 0 : aligned(unit->layout.shard_numel);
+    total += unit->plan.keep == DB_KEEP_ALWAYS ? 0 : aligned_elements(unit->layout.shard_numel);
   }
   std::map<at::ScalarType, at::Tensor> masters, gradients;
   for (const auto& [type, total] : totals) {
@@ -143,7 +143,7 @@ void ShardedModel::give_memory() {
       const bool same_type = unit.plan.reduce_type == unit.plan.type;
       unit.gradient = unit.whole_gradient.defined() && same_type
                           ? own_range(unit, unit.whole_gradient)
-                          : at::zeros({aligned(unit.master.numel())}, options)
+                          : at::zeros({aligned_elements(unit.master.numel())}, options)
                                 .narrow(0, 0, unit.master.numel());
     } else {
       unit.master = masters[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
