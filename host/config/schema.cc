@@ -72,6 +72,10 @@ std::vector<SchemaKey> make_schema() {
       key<kTraining, &TrainingConfig::gradient_accumulation_steps>(
           "training.gradient_accumulation_steps", T::kInteger, ">= 1", at_least<1>,
           "How many batches are accumulated before gradients are reduced and a step is taken."),
+      key<kTraining, &TrainingConfig::sync_each_batch>(
+          "training.sync_each_batch", T::kBoolean, "", nullptr,
+          "Whether gradients are reduced in every batch that is accumulated: more communication, "
+          "and with sharding less memory, since no rank keeps whole gradients."),
       key<kTraining, &TrainingConfig::broadcast_buffers>(
           "training.broadcast_buffers", T::kBoolean, "", nullptr,
           "Whether rank 0's buffers (batch norm statistics) replace the others' after every "

@@ -1,12 +1,7 @@
 #include "strategy/gradient_reducer.h"
 
 #include <ATen/Functions.h>
-#include <coupler/error.h>
-#include <fmt/format.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 
@@ -20,23 +15,6 @@ double now_seconds() {
 }
 
 }  // namespace
-
-// Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
-// parameter, which may outlive the reducer, so it holds it weakly.
-class GradientReducer::Hook : public torch::autograd::FunctionPostHook {
- public:
-  Hook(std::weak_ptr<GradientReducer> reducer, size_t slot)
-      : reducer_(std::move(reducer)), slot_(slot) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (auto reducer = reducer_.lock()) reducer->on_gradient(slot_);
-    return outputs;
-  }
-
- private:
-  std::weak_ptr<GradientReducer> reducer_;
-  size_t slot_;
-};
 
 GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                                  std::vector<at::Tensor> buffers, double bucket_cap_mb)
@@ -57,14 +35,9 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
   cut_buckets();
 }
 
-GradientReducer::~GradientReducer() = default;
-
 void GradientReducer::install() {
   for (size_t i = 0; i < flat_.slots().size(); ++i) {
-    // The parameter only knows its accumulator weakly: somebody has to keep it.
-    auto accumulator = torch::autograd::impl::grad_accumulator(flat_.slots()[i].parameter);
-    accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), i));
-    accumulators_.push_back(std::move(accumulator));
+    hooks_.add(flat_.slots()[i].parameter, weak_from_this(), i);
   }
 }
 
@@ -98,17 +71,11 @@ void GradientReducer::on_gradient(size_t slot) {
   if (!sync_) return;
   if (!active_) {
     begin();
-    finish_after_backward();
+    after_backward([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->finish();
+    });
   }
-  if (taken_[slot] != 0) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("parameter '{}' received a second gradient in one backward",
-                    flat_.slots()[slot].name),
-        {.subject = flat_.slots()[slot].name,
-         .hint = "a checkpointed segment used twice does this: run backward inside no_sync() "
-                 "and synchronise in the last one"});
-  }
+  if (taken_[slot] != 0) throw_second_gradient(flat_.slots()[slot].name);
   take_gradient(slot);
   --buckets_[bucket_of_slot_[slot]].pending;
   launch_ready();
@@ -123,24 +90,12 @@ void GradientReducer::begin() {
   next_bucket_ = 0;
 }
 
-void GradientReducer::finish_after_backward() {
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->finish();
-  });
-}
-
 // Copies (or, where .grad is our view already, scales) the gradient into its place.
 void GradientReducer::take_gradient(size_t index) {
   at::NoGradGuard no_grad;
   FlatSlot& slot = flat_.slots()[index];
   at::Tensor& gradient = slot.parameter.mutable_grad();
-  if (gradient.layout() != at::kStrided) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("parameter '{}' has a sparse gradient, which cannot be reduced in place",
-                    slot.name),
-        {.subject = slot.name, .hint = "build its Embedding with sparse(false)"});
-  }
+  require_dense_gradient(gradient, slot.name);
   taken_[index] = 1;
   if (gradient.is_same(slot.gradient)) {
     slot.gradient.mul_(scale_);

@@ -14,15 +14,16 @@
 #include "comm/communicator.h"
 #include "strategy/bucket_tuner.h"
 #include "strategy/flat_parameters.h"
+#include "strategy/gradient_hooks.h"
 
 namespace coupler {
 
-class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
+class GradientReducer final : public GradientListener,
+                              public std::enable_shared_from_this<GradientReducer> {
  public:
   // buffers are broadcast from rank 0 after each reduction; empty: none are.
   GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb);
-  ~GradientReducer();
 
   // Puts the hooks on the parameters; once, after construction in a shared_ptr.
   void install();
@@ -39,7 +40,6 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void abandon_backward();
 
  private:
-  class Hook;
   struct Bucket {
     at::Tensor memory;  // slice of a group's flat gradients
     size_t first_slot = 0, end_slot = 0;
@@ -47,9 +47,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     Work work;
   };
 
-  void on_gradient(size_t slot);
+  void on_gradient(size_t slot) override;
   void begin();
-  void finish_after_backward();
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);
@@ -65,7 +64,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
   std::vector<uint8_t> taken_;  // by slot, in this backward
-  std::vector<std::shared_ptr<void>> accumulators_;
+  GradientHooks hooks_;
   size_t next_bucket_ = 0;
   bool sync_ = true;
   bool active_ = false;   // between the first hook of a backward and finish()

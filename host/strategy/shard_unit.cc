@@ -1,13 +1,13 @@
 #include "strategy/shard_unit.h"
 
 #include <ATen/Functions.h>
-#include <coupler/error.h>
-#include <fmt/format.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "comm/tensor_ops.h"
+#include "strategy/gradient_hooks.h"
 
 namespace coupler {
 namespace {
@@ -92,13 +92,7 @@ void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
   const at::NoGradGuard no_grad;
   ShardMember& member = members[index];
   at::Tensor& arrived = member.parameter.mutable_grad();
-  if (arrived.defined() && arrived.layout() != at::kStrided) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("parameter '{}' has a sparse gradient, which cannot be divided over ranks",
-                    member.name),
-        {.subject = member.name, .hint = "build its Embedding with sparse(false)"});
-  }
+  if (arrived.defined()) require_dense_gradient(arrived, member.name);
   member.taken = true;
   --waiting_;
   if (member.part.staging_offset < 0) {

@@ -3,10 +3,6 @@
 #include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,30 +16,11 @@
 #include "strategy/shard_transfer.h"
 
 namespace coupler {
-// Runs after LibTorch has put a parameter's gradient into .grad. The hook lives as long as the
-// parameter, which may outlive the model's strategy, so it holds that weakly.
-class ShardedModel::Hook : public torch::autograd::FunctionPostHook {
- public:
-  Hook(std::weak_ptr<ShardedModel> owner, size_t parameter)
-      : owner_(std::move(owner)), parameter_(parameter) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (auto owner = owner_.lock()) owner->on_gradient(parameter_);
-    return outputs;
-  }
-
- private:
-  std::weak_ptr<ShardedModel> owner_;
-  size_t parameter_;
-};
 
 void ShardedModel::install_hooks() {
   for (size_t i = 0; i < model().parameters.size(); ++i) {
     const at::Tensor& parameter = model().parameters[i].tensor;
-    if (!parameter.requires_grad()) continue;
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), i));
-    accumulators_.push_back(std::move(accumulator));
+    if (parameter.requires_grad()) hooks_.add(parameter, weak_from_this(), i);
   }
 }
 
@@ -63,32 +40,25 @@ void ShardedModel::begin() {
   next_launch_ = 0;
   completion_order_.clear();
   for (const auto& unit : units_) unit->begin();
-  for (Replicated& parameter : replicated_) parameter.taken = false;
+  std::fill(replicated_taken_.begin(), replicated_taken_.end(), uint8_t{0});
 }
 
 void ShardedModel::on_gradient(size_t parameter) {
   if (!sync_) return;
   if (!active_) {
     begin();
-    torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    after_backward([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->finish();
     });
   }
   const Place place = places_[parameter];
-  bool& taken = place.unit < 0
-                    ? replicated_[place.index].taken
-                    : units_[static_cast<size_t>(place.unit)]->members[place.index].taken;
-  if (taken) {
-    const std::string& name = model().parameters[parameter].name;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("parameter '{}' received a second gradient in one backward", name),
-                {.subject = name,
-                 .hint = "a checkpointed segment used twice does this: run backward inside "
-                         "no_sync() and synchronise in the last one"});
+  const std::string& name = model().parameters[parameter].name;
+  if (place.unit < 0) {  // stays where it is until finish()
+    if (std::exchange(replicated_taken_[place.index], uint8_t{1}) != 0) throw_second_gradient(name);
+    return;
   }
-  taken = true;
-  if (place.unit < 0) return;  // stays where it is until finish()
   const auto number = static_cast<size_t>(place.unit);
+  if (units_[number]->members[place.index].taken) throw_second_gradient(name);
   units_[number]->take_gradient(place.index, pool_);
   if (units_[number]->complete()) completion_order_.push_back(number);
   launch_ready();
@@ -134,52 +104,55 @@ void ShardedModel::finish() {
   const at::NoGradGuard no_grad;
   active_ = false;
   const size_t count = model().parameters.size();
-  // One flag for each parameter: whether this rank has a gradient for it.
-  // Behind them this rank's order of units, and its complement: the maximum over ranks of both is
-  // what it was where all have the same.
+  // One flag for each parameter: whether this rank has a gradient for it. Behind them this rank's
+  // order of units, and its complement: the maximum over ranks of both is what it was where all
+  // have the same.
   const uint64_t order = residency_ == nullptr ? 0 : residency_->order_hash();
   const uint64_t orders[] = {order, ~order};
   const at::Tensor used = at::zeros({static_cast<int64_t>(count + sizeof orders)}, at::kByte);
   auto* const flags = used.mutable_data_ptr<uint8_t>();
   std::memcpy(flags + count, orders, sizeof orders);
-  for (size_t i = 0; i < count; ++i) {
-    const at::Tensor& parameter = model().parameters[i].tensor;
-    const Place place = places_[i];
-    if (!parameter.requires_grad()) continue;
-    if (place.unit < 0) {
-      flags[i] = parameter.grad().defined() ? 1 : 0;
-      continue;
-    }
-    ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
-    if (unit.members[place.index].taken) {
-      flags[i] = 1;
-      continue;
-    }
-    // Accumulated by earlier backwards without synchronisation, if not by this one; else zeros.
-    flags[i] = parameter.grad().defined() ? 1 : 0;
-    unit.take_gradient(place.index, pool_);
-  }
+  take_rest(flags);
   launch_ready();
   finish_reduction();
-  const double scale = 1.0 / comms_.world->size();
-  for (FlatSlot& slot : replicated_flat_.slots()) {
-    const at::Tensor& gradient = slot.parameter.grad();
-    if (!gradient.defined()) {
-      slot.gradient.zero_();
-    } else if (gradient.is_same(slot.gradient)) {
-      slot.gradient.mul_(scale);
-    } else {
-      at::mul_out(slot.gradient, gradient, at::scalar_tensor(scale, at::kDouble));
-    }
-  }
-  for (FlatGroup& group : replicated_flat_.groups()) {
-    comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
-  }
+  reduce_replicated();
   comms_.world->run(all_reduce_op(used, DB_MAX));
   if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
   if (!buffers_.empty()) broadcast_coalesced(*comms_.world, buffers_, 0);
   if (!order_learnt_) learn_launch_order();
+}
+
+// Completes the units with what this backward did not bring: gradients that earlier backwards
+// without synchronisation accumulated, else zeros. used: one flag for each parameter, set where
+// this rank has a gradient.
+void ShardedModel::take_rest(uint8_t* used) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    if (!parameter.requires_grad()) continue;
+    const Place place = places_[i];
+    ShardUnit* const unit =
+        place.unit < 0 ? nullptr : units_[static_cast<size_t>(place.unit)].get();
+    const bool taken = unit != nullptr && unit->members[place.index].taken;
+    used[i] = taken || parameter.grad().defined() ? 1 : 0;
+    if (unit != nullptr && !taken) unit->take_gradient(place.index, pool_);
+  }
+}
+
+void ShardedModel::reduce_replicated() {
+  const at::Tensor scale = at::scalar_tensor(1.0 / comms_.world->size(), at::kDouble);
+  for (FlatSlot& slot : replicated_.slots()) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) {
+      slot.gradient.zero_();
+      continue;
+    }
+    require_dense_gradient(gradient, slot.name);
+    at::mul_out(slot.gradient, gradient, scale);
+  }
+  for (FlatGroup& group : replicated_.groups()) {
+    comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
+  }
 }
 
 // On every rank, since on each some other one has another order.
@@ -202,8 +175,8 @@ void ShardedModel::publish(const at::Tensor& used) {
     if (flags[i] == 0) continue;
     const Place place = places_[i];
     if (place.unit < 0) {
-      Replicated& parameter = replicated_[place.index];
-      parameter.parameter.mutable_grad() = parameter.gradient;
+      FlatSlot& slot = replicated_.slots()[place.index];
+      slot.parameter.mutable_grad() = slot.gradient;
       continue;
     }
     ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
@@ -259,7 +232,7 @@ void ShardedModel::parameters_changed() {
 at::Tensor ShardedModel::gradient_of(size_t parameter) const {
   if (!model().parameters[parameter].tensor.requires_grad()) return {};
   const Place place = places_[parameter];
-  if (place.unit < 0) return replicated_[place.index].parameter.grad();
+  if (place.unit < 0) return model().parameters[parameter].tensor.grad();
   const at::Tensor& own = units_[static_cast<size_t>(place.unit)]->members[place.index].own;
   return own.defined() ? own.grad() : at::Tensor();
 }

@@ -9,13 +9,16 @@
 
 #include "config/config.h"
 #include "residency/residency.h"
+#include "strategy/gradient_hooks.h"
 #include "strategy/plan.h"
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
 
-class ShardedModel : public Strategy, public std::enable_shared_from_this<ShardedModel> {
+class ShardedModel : public Strategy,
+                     public GradientListener,
+                     public std::enable_shared_from_this<ShardedModel> {
  public:
   // Collective. comm is the gradients' own. Starts from rank 0's values; a model on meta is made
   // here, tensor by tensor.
@@ -38,19 +41,12 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 
  private:
-  class Hook;
-  // Where a parameter of the model is: a member of a unit, or replicated.
+  // Where a parameter of the model is: a member of a unit, or replicated (whole on every rank, its
+  // gradient averaged).
   struct Place {
-    int unit = -1;  // -1: replicated
-    size_t index = 0;
+    int unit = -1;     // -1: replicated
+    size_t index = 0;  // in the unit's members, or in replicated_'s slots unless frozen
   };
-  // A parameter in no unit: whole on every rank, its gradient averaged.
-  struct Replicated {
-    std::string name;
-    at::Tensor parameter, gradient;  // the latter part of flat memory
-    bool taken = false;
-  };
-
   ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                const TrainingConfig& config);
   void make_communicators();
@@ -60,12 +56,14 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   void add_variables();
   void install_hooks();
 
-  void on_gradient(size_t parameter);
+  void on_gradient(size_t parameter) override;
   void begin();
   void launch_ready();
   void launch(size_t position);
   void finish_reduction();
   void finish();
+  void take_rest(uint8_t* used);
+  void reduce_replicated();
   void learn_launch_order();
   void give_up_order();
   void publish(const at::Tensor& used);
@@ -79,12 +77,12 @@ class ShardedModel : public Strategy, public std::enable_shared_from_this<Sharde
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
   std::vector<Place> places_;               // by parameter of the model
-  std::vector<Replicated> replicated_;
-  std::vector<at::Tensor> buffers_;  // broadcast from rank 0 after each reduction; or none
+  std::vector<at::Tensor> buffers_;         // broadcast from rank 0 after each reduction; or none
   FlatParameters flat_;
-  FlatParameters replicated_flat_;  // the memory of replicated_
+  FlatParameters replicated_;
+  std::vector<uint8_t> replicated_taken_;  // by slot of replicated_, in this backward
   std::unique_ptr<Residency> residency_;
-  std::vector<std::shared_ptr<void>> accumulators_;
+  GradientHooks hooks_;
 
   std::vector<size_t> launch_order_;      // of units
   std::vector<size_t> completion_order_;  // in the first backward

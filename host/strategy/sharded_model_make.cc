@@ -290,19 +290,15 @@ void ShardedModel::add_variables() {
     const ModelParameter& parameter = model().parameters[index];
     if (parameter.tensor.requires_grad()) trainable.emplace_back(parameter.name, parameter.tensor);
   }
-  replicated_flat_ = FlatParameters(trainable, /*flat_gradients=*/true);
+  replicated_ = FlatParameters(trainable, /*flat_gradients=*/true);
+  replicated_taken_.resize(replicated_.slots().size());
   for (const size_t index : plan_.replicated) {
-    const ModelParameter& parameter = model().parameters[index];
-    if (!parameter.tensor.requires_grad()) continue;
-    const int slot = replicated_flat_.find(parameter.tensor);
-    places_[index].index = replicated_.size();
-    replicated_.push_back(
-        {.name = parameter.name,
-         .parameter = parameter.tensor,
-         .gradient = replicated_flat_.slots()[static_cast<size_t>(slot)].gradient});
+    const at::Tensor& parameter = model().parameters[index].tensor;
+    if (!parameter.requires_grad()) continue;
+    places_[index].index = static_cast<size_t>(replicated_.find(parameter));
   }
-  for (const FlatGroup& group : replicated_flat_.groups()) {
-    const auto begin = replicated_flat_.slots().begin();
+  for (const FlatGroup& group : replicated_.groups()) {
+    const auto begin = replicated_.slots().begin();
     flat_.add(group, {begin + static_cast<std::ptrdiff_t>(group.first_slot),
                       begin + static_cast<std::ptrdiff_t>(group.end_slot)});
   }

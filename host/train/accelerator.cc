@@ -210,7 +210,8 @@ SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& mod
   impl.sync =
       last_batch || impl.micro_steps % impl.config.training.gradient_accumulation_steps == 0;
   if (impl.sync) impl.micro_steps = 0;
-  for (Strategy* model : impl.scope) model->set_sync(impl.sync);
+  const bool reduce = impl.sync || impl.config.training.sync_each_batch;
+  for (Strategy* model : impl.scope) model->set_sync(reduce);
   return SyncScope([&impl] {
     for (Strategy* model : impl.scope) model->set_sync(true);
     impl.scope.clear();

@@ -122,8 +122,8 @@ void accumulation_without_sync(Accelerator& accelerator) {
   expect_near_models(accelerator, pair.net, pair.reference, kWeight);
 }
 
-// Started with training.gradient_accumulation_steps = 2.
-void accumulate_two(Accelerator& accelerator) {
+// Started with training.gradient_accumulation_steps = 2. each: with training.sync_each_batch too.
+void accumulate(Accelerator& accelerator, bool each) {
   Pair pair(accelerator, adamw());
   int synchronised = 0;
   for (int step = 0; step < 2 * kSteps; ++step) {
@@ -136,6 +136,11 @@ void accumulate_two(Accelerator& accelerator) {
     const auto loss =
         tower_loss(pair.net, own_part(joined, accelerator.rank(), accelerator.world()));
     accelerator.backward(loss);
+    if (each && !last) {
+      expect_near(accelerator.gradient(pair.net->named_parameters()["in.weight"]),
+                  pair.reference->named_parameters()["in.weight"].grad(), 1e-6,
+                  "the mean over ranks of the first batch");
+    }
     accelerator.clip_grad_norm(pair.net, 0.5);
     pair.optimizer->step();
     pair.optimizer->zero_grad();
@@ -149,6 +154,9 @@ void accumulate_two(Accelerator& accelerator) {
   }
   EXPECT(synchronised == kSteps, "the number of synchronised steps");
 }
+
+void accumulate_two(Accelerator& accelerator) { accumulate(accelerator, false); }
+void accumulate_two_in_step(Accelerator& accelerator) { accumulate(accelerator, true); }
 
 void frozen_stays(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
@@ -318,6 +326,7 @@ std::vector<Check> learning_checks() {
       {"groups_keep_their_options", groups_keep_their_options},
       {"accumulation_without_sync", accumulation_without_sync},
       {"accumulate_two", accumulate_two, true},
+      {"accumulate_two_in_step", accumulate_two_in_step, true},
       {"frozen_stays", frozen_stays},
       {"tied_stay_tied", tied_stay_tied},
       {"two_models", two_models},
