@@ -1,0 +1,50 @@
+// Accelerator::Impl: what the parts of the Accelerator share. One per process; used by the thread
+// that trains.
+#pragma once
+
+#include <coupler/accelerator.h>
+#include <coupler/detail/loader_core.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "config/config.h"
+#include "plugin/plugin.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+class Accelerator::Impl {
+ public:
+  // Joins the other processes.
+  explicit Impl(Config loaded);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // The strategy of a prepared model; null, or Error(kUsage), where there is none.
+  std::shared_ptr<Strategy> find(const void* identity) const;
+  Strategy& strategy_of(const detail::ModelRef& model) const;
+
+  // Prepares a model. Collective.
+  void add(Model model);
+
+  Config config;
+  ProcessInfo process;
+  Plugin plugin = Plugin::single();
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Communicator> comm;
+  std::shared_ptr<Communicator> gradient_comm;  // made with the first model
+  std::vector<std::shared_ptr<Strategy>> models;
+  std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
+  std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
+  std::vector<Strategy*> scope;  // the models of the accumulate() scope under way
+  int64_t micro_steps = 0;       // accumulate() calls since the last synchronised one
+  bool sync = true;
+};
+
+}  // namespace coupler

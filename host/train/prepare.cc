@@ -1,0 +1,78 @@
+// How the Accelerator prepares models, optimizers and data loaders.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "optim/optimizer_state.h"
+#include "train/accelerator_impl.h"
+
+namespace coupler {
+namespace {
+
+// Together with its address it tells an optimizer from a later one that lies where it did.
+at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params()[0];
+  }
+  return {};
+}
+
+}  // namespace
+
+void Accelerator::Impl::add(Model model) {
+  if (find(model.identity) != nullptr) {
+    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
+                {.subject = model.name, .hint = "prepare each model once"});
+  }
+  if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
+    gradient_comm = comm->split(0, process.rank, "gradients");
+  }
+  models.push_back(make_strategy(std::move(model), gradient_comm, config.training));
+}
+
+void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
+void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(describe(module)); }
+
+Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
+  const at::Tensor first = first_parameter(optimizer);
+  if (std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [&](const auto& other) {
+        return other.first == &optimizer && other.second.is_same(first);
+      })) {
+    throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
+                {.hint = "prepare each optimizer once"});
+  }
+  std::vector<Strategy*> models;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
+                                      [&](const auto& known) { return known->has(parameter); });
+      if (model != impl_->models.end()) {
+        if (std::find(models.begin(), models.end(), model->get()) == models.end()) {
+          models.push_back(model->get());
+        }
+        continue;
+      }
+      if (!parameter.requires_grad()) continue;
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
+                      "prepared model",
+                      fmt::join(parameter.sizes(), ", ")),
+          {.hint = "make the optimizer from model->parameters() of a model given to the same "
+                   "or an earlier prepare"});
+    }
+  }
+  auto state = std::make_shared<OptimizerState>(optimizer, models,
+                                                [impl = impl_.get()] { return !impl->sync; });
+  // A model that is divided has other tensors in the optimizer now.
+  impl_->optimizers.emplace_back(&optimizer, first_parameter(optimizer));
+  return Optimizer(std::move(state));
+}
+
+void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
+  impl_->loaders.push_back(std::move(loader));
+}
+
+}  // namespace coupler
