@@ -59,4 +59,9 @@ void BatchPlan::batch(size_t step, std::vector<size_t>& positions) const {
   for (size_t i = begin; i < end; ++i) positions.push_back(i < samples_ ? i : i % samples_);
 }
 
+size_t BatchPlan::own(size_t step) const {
+  const size_t begin = step * global_ + first_;
+  return begin < samples_ ? std::min(slice_, samples_ - begin) : 0;
+}
+
 }  // namespace coupler

@@ -37,6 +37,9 @@ class BatchPlan {
   // The positions of batch `step` < size(), all below samples; `positions` is reused memory.
   void batch(size_t step, std::vector<size_t>& positions) const;
 
+  // How many positions of it, the first ones, no other batch has: the rest fills it.
+  size_t own(size_t step) const;
+
  private:
   size_t samples_;
   size_t global_;  // positions a step takes over all ranks

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "coupler/error.h"
 #include "data/batch_plan.h"
 #include "data/shuffle.h"
 
 namespace coupler::detail {
 namespace {
+
+std::atomic<uint64_t> loops_begun = 0;
 
 BatchPlan make_plan(size_t samples, const DataLoaderOptions& options, int rank, int world) {
   const BatchPlan plan({.samples = samples,
@@ -53,6 +57,8 @@ struct LoaderCore::State {
   int64_t epoch = 0;
   int64_t next_epoch = 0;
   uint64_t pass = 0;
+  bool looping = false;
+  uint64_t loop_number = 0;
   size_t position = 0;
   std::vector<size_t> order;    // of the epoch, where it is shuffled
   std::vector<size_t> indices;  // of the current batch
@@ -68,6 +74,7 @@ void LoaderCore::bind(int rank, int world, at::Device device) {
   s.plan = make_plan(s.samples, s.options, rank, world);
   s.device = device;
   s.position = 0;
+  s.looping = false;
   ++s.pass;
 }
 
@@ -76,7 +83,12 @@ at::Device LoaderCore::device() const { return state_->device; }
 const DataLoaderOptions& LoaderCore::options() const { return state_->options; }
 int64_t LoaderCore::epoch() const { return state_->epoch; }
 int64_t LoaderCore::position() const { return static_cast<int64_t>(state_->position); }
+bool LoaderCore::in_loop() const { return state_->looping; }
+uint64_t LoaderCore::loop_number() const { return state_->loop_number; }
 bool LoaderCore::at_last_batch() const { return state_->position == state_->plan.size(); }
+int64_t LoaderCore::own_samples() const {
+  return state_->position == 0 ? 0 : static_cast<int64_t>(state_->plan.own(state_->position - 1));
+}
 
 void LoaderCore::set_epoch(int64_t epoch) {
   if (epoch < 0)
@@ -89,6 +101,8 @@ uint64_t LoaderCore::start_epoch() {
   State& s = *state_;
   s.epoch = s.next_epoch++;
   s.position = 0;
+  s.looping = true;
+  s.loop_number = ++loops_begun;
   if (s.options.shuffle)
     shuffled_order(s.samples, s.options.seed, static_cast<uint64_t>(s.epoch), s.order);
   return ++s.pass;
@@ -101,7 +115,10 @@ const std::vector<size_t>* LoaderCore::next(uint64_t pass) {
                 "a loop over a data loader goes on after another began (or after prepare)",
                 {.subject = "data loader",
                  .hint = "nest loops over two loaders, not over one and the same"});
-  if (s.position == s.plan.size()) return nullptr;
+  if (s.position == s.plan.size()) {
+    s.looping = false;
+    return nullptr;
+  }
   s.plan.batch(s.position++, s.indices);
   if (s.options.shuffle)
     for (size_t& index : s.indices) index = s.order[index];

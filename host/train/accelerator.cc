@@ -62,6 +62,18 @@ std::shared_ptr<Strategy> Accelerator::Impl::find(const void* identity) const {
   return nullptr;
 }
 
+std::shared_ptr<detail::LoaderView> Accelerator::Impl::current_loader() const {
+  std::shared_ptr<detail::LoaderView> result;
+  for (const auto& weak : loaders) {
+    auto loader = weak.lock();
+    if (loader == nullptr || !loader->in_loop()) continue;
+    if (result == nullptr || loader->loop_number() > result->loop_number()) {
+      result = std::move(loader);
+    }
+  }
+  return result;
+}
+
 Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
   if (const auto found = find(model.identity)) return *found;
   const std::string name = model.module != nullptr ? model.module->name() : "TorchScript module";

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
-#include <coupler/detail/loader_core.h>
+#include <coupler/detail/loader_view.h>
 
 #include <memory>
 #include <utility>
@@ -30,6 +30,9 @@ class Accelerator::Impl {
   std::shared_ptr<Strategy> find(const void* identity) const;
   Strategy& strategy_of(const detail::ModelRef& model) const;
 
+  // The innermost loop under way over a prepared loader; null where there is none.
+  std::shared_ptr<detail::LoaderView> current_loader() const;
+
   // Prepares a model. Collective.
   void add(Model model);
 
@@ -41,7 +44,7 @@ class Accelerator::Impl {
   std::shared_ptr<Communicator> gradient_comm;  // made with the first model
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
-  std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
+  std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   std::vector<Strategy*> scope;  // the models of the accumulate() scope under way
   int64_t micro_steps = 0;       // accumulate() calls since the last synchronised one
   bool sync = true;

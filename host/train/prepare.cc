@@ -71,7 +71,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   return Optimizer(std::move(state));
 }
 
-void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
+void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
   impl_->loaders.push_back(std::move(loader));
 }
 

@@ -14,11 +14,8 @@ SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& mod
   impl.scope.clear();
   for (const detail::ModelRef& model : models) impl.scope.push_back(&impl.strategy_of(model));
   ++impl.micro_steps;
-  const bool last_batch =
-      std::any_of(impl.loaders.begin(), impl.loaders.end(), [](const auto& weak) {
-        const auto loader = weak.lock();
-        return loader != nullptr && loader->at_last_batch();
-      });
+  const auto loader = impl.current_loader();
+  const bool last_batch = loader != nullptr && loader->at_last_batch();
   impl.sync =
       last_batch || impl.micro_steps % impl.config.training.gradient_accumulation_steps == 0;
   if (impl.sync) impl.micro_steps = 0;

@@ -245,7 +245,7 @@ class Accelerator {
   void prepare_module(torch::nn::Module& module);
   void prepare_module(const torch::jit::Module& module);
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
-  void prepare_loader(std::shared_ptr<detail::LoaderCore> loader);
+  void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
   SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);
   SyncScope begin_no_sync(const std::vector<detail::ModelRef>& models);
   double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <coupler/detail/loader_view.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -25,14 +26,12 @@ struct DataLoaderOptions {
 
 namespace detail {
 
-class LoaderCore {
+class LoaderCore : public LoaderView {
  public:
   // `samples` is what the dataset's size() says. Throws Error(kInvalidArgument) where that is
   // nothing or 0, for a wrong option, and where no rank would get any batch.
   LoaderCore(std::optional<size_t> samples, const DataLoaderOptions& options);
-  ~LoaderCore();
-  LoaderCore(const LoaderCore&) = delete;
-  LoaderCore& operator=(const LoaderCore&) = delete;
+  ~LoaderCore() override;
 
   // From now on this rank's share, onto this device. Ends an iteration under way. Throws as the
   // constructor does, and then leaves everything as it was.
@@ -46,9 +45,14 @@ class LoaderCore {
   int64_t epoch() const;
   void set_epoch(int64_t epoch);  // of the next start_epoch; Error(kInvalidArgument) below 0
 
-  // Batches yielded in this epoch; at_last_batch where the one now held is the epoch's last.
+  // Batches yielded in this epoch.
   int64_t position() const;
-  bool at_last_batch() const;
+
+  bool in_loop() const override;
+  uint64_t loop_number() const override;
+  bool at_last_batch() const override;
+  int64_t own_samples() const override;
+  bool stands_in() const override { return false; }
 
   // Begins the next epoch and returns a number that identifies this pass.
   uint64_t start_epoch();

@@ -1,0 +1,32 @@
+// LoaderView: what the Accelerator sees of a prepared data loader, of whatever kind: where its loop
+// stands. Used by the thread that iterates. Behind data_loader.h; not included by users.
+#pragma once
+
+#include <cstdint>
+
+namespace coupler::detail {
+
+class LoaderView {
+ public:
+  LoaderView() = default;
+  LoaderView(const LoaderView&) = delete;
+  LoaderView& operator=(const LoaderView&) = delete;
+  virtual ~LoaderView() = default;
+
+  // Whether a loop over it is under way.
+  virtual bool in_loop() const = 0;
+  // Which loop of the process the latest is, counted over all loaders; 0 before the first. Of
+  // nested loops the inner one has the higher number.
+  virtual uint64_t loop_number() const = 0;
+
+  // Of the batch now held by this rank:
+  // whether it is the epoch's last;
+  virtual bool at_last_batch() const = 0;
+  // how many of its samples, the first ones, are not repeated to fill it. Over the batches of all
+  // ranks in an epoch these are every sample once;
+  virtual int64_t own_samples() const = 0;
+  // whether it only stands in for one that this rank no longer has (join_uneven_inputs).
+  virtual bool stands_in() const = 0;
+};
+
+}  // namespace coupler::detail
