@@ -76,6 +76,10 @@ std::vector<SchemaKey> make_schema() {
           "training.sync_each_batch", T::kBoolean, "", nullptr,
           "Whether gradients are reduced in every batch that is accumulated: more communication, "
           "and with sharding less memory, since no rank keeps whole gradients."),
+      key<kTraining, &TrainingConfig::sync_with_dataloader>(
+          "training.sync_with_dataloader", T::kBoolean, "", nullptr,
+          "Whether the last batch of a prepared loader ends the accumulation of gradients, however "
+          "few batches it holds; else the next epoch goes on with it."),
       key<kTraining, &TrainingConfig::broadcast_buffers>(
           "training.broadcast_buffers", T::kBoolean, "", nullptr,
           "Whether rank 0's buffers (batch norm statistics) replace the others' after every "

@@ -6,11 +6,11 @@
 // called.
 #pragma once
 
+#include <coupler/logging.h>
+
 #include <string_view>
 
 namespace coupler {
-
-enum class LogLevel { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 
 // Cheap (a relaxed load and a short scan): guard the formatting of messages with it.
 bool log_enabled(LogLevel level, std::string_view component);

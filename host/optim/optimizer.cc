@@ -28,8 +28,8 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
-                               std::function<bool()> accumulating)
-    : optimizer_(optimizer), models_(std::move(models)), accumulating_(std::move(accumulating)) {
+                               const StepState& loop)
+    : optimizer_(optimizer), models_(std::move(models)), loop_(loop) {
   hold_own_parts();
   parameters_ = count_parameters(optimizer_);
   kernel_ = make_kernel();
@@ -89,7 +89,8 @@ std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
 }
 
 void OptimizerState::step() {
-  if (accumulating_()) return;
+  stepped_scope_ = loop_.scope;
+  if (!loop_.sync) return;
   if (count_parameters(optimizer_) != parameters_) {
     throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
                 {.hint = "add every parameter group before accelerator.prepare"});
@@ -103,7 +104,15 @@ void OptimizerState::step() {
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  if (!accumulating_()) optimizer_.zero_grad(set_to_none);
+  if (drops_gradients()) optimizer_.zero_grad(set_to_none);
+}
+
+// Loops call zero_grad before backward or behind step. What a window has accumulated stays in
+// either order: it goes before the window's first backward, or behind its last.
+bool OptimizerState::drops_gradients() const {
+  if (loop_.scope == 0) return true;
+  if (stepped_scope_ == loop_.scope) return loop_.sync;
+  return loop_.first_of_window || (loop_.sync && loop_.backward_of_only);
 }
 
 std::string OptimizerState::description() const {

@@ -3,12 +3,12 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "optim/fused_kernel.h"
+#include "optim/step_state.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
@@ -18,9 +18,9 @@ class OptimizerState {
   // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
   // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
   // parameter that a group lists several times is there once.
-  // accumulating tells whether step and zero_grad are to do nothing now.
+  // loop outlives this too.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
-                 std::function<bool()> accumulating);
+                 const StepState& loop);
 
   void step();
   void zero_grad(bool set_to_none);
@@ -28,6 +28,7 @@ class OptimizerState {
   std::string description() const;
 
  private:
+  bool drops_gradients() const;
   void hold_own_parts();
   void require_divisible() const;
   std::unique_ptr<FusedKernel> make_kernel();
@@ -37,7 +38,8 @@ class OptimizerState {
   size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;
-  std::function<bool()> accumulating_;
+  const StepState& loop_;
+  uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
 };
 
 }  // namespace coupler

@@ -122,6 +122,17 @@ void GradientReducer::launch(Bucket& bucket) {
   }
 }
 
+void GradientReducer::expect_backward(double factor) {
+  touched_ = false;
+  set_factor(factor);
+}
+
+void GradientReducer::set_factor(double factor) {
+  if (factor == factor_) return;
+  factor_ = factor;
+  scale_ = at::scalar_tensor(factor / comm_->size(), at::kDouble);
+}
+
 void GradientReducer::finish_if_untouched() {
   if (!sync_ || touched_ || active_) return;
   begin();
@@ -130,6 +141,7 @@ void GradientReducer::finish_if_untouched() {
 
 void GradientReducer::abandon_backward() {
   active_ = false;
+  set_factor(1);
   for (Bucket& bucket : buckets_) bucket.work = Work();
 }
 
@@ -153,6 +165,7 @@ void GradientReducer::finish() {
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
   for (Bucket& bucket : buckets_) bucket.work.wait();
   publish_gradients();
+  set_factor(1);
   if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
   if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
 }

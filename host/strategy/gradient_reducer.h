@@ -30,12 +30,12 @@ class GradientReducer final : public GradientListener,
 
   // Whether the next backward is reduced (the default) or only accumulates.
   void set_sync(bool sync) { sync_ = sync; }
-  bool sync() const { return sync_; }
 
   // Reduces a backward that touched no parameter of this model on this rank, so that the peers that
   // did are not left waiting. Does nothing when the last backward was reduced.
   void finish_if_untouched();
-  void expect_backward() { touched_ = false; }
+  // Before a backward: its average, and what it is added to, is multiplied by factor.
+  void expect_backward(double factor);
   // After a backward that threw: forgets what it had begun. Buckets under way are waited for.
   void abandon_backward();
 
@@ -48,6 +48,7 @@ class GradientReducer final : public GradientListener,
   };
 
   void on_gradient(size_t slot) override;
+  void set_factor(double factor);
   void begin();
   void take_gradient(size_t slot);
   void launch_ready();
@@ -60,13 +61,14 @@ class GradientReducer final : public GradientListener,
   std::shared_ptr<Communicator> comm_;
   std::vector<at::Tensor> buffers_;
   BucketTuner tuner_;
-  at::Tensor scale_;  // 1 / world, 0-dimensional: keeps the gradient's dtype
+  at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
   std::vector<uint8_t> taken_;  // by slot, in this backward
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
   bool sync_ = true;
+  double factor_ = 1;     // of the next average
   bool active_ = false;   // between the first hook of a backward and finish()
   bool touched_ = false;  // a hook ran since expect_backward()
   double began_ = 0;      // seconds, of the first hook

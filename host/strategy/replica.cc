@@ -51,15 +51,23 @@ void Replica::make_meta_tensors() {
 }
 
 void Replica::set_sync(bool sync) {
+  sync_ = sync;
   if (reducer_ != nullptr) reducer_->set_sync(sync);
 }
 
-void Replica::begin_backward() {
-  if (reducer_ != nullptr) reducer_->expect_backward();
+void Replica::begin_backward(double factor) {
+  factor_ = factor;
+  if (reducer_ != nullptr) reducer_->expect_backward(factor);
 }
 
 void Replica::end_backward() {
-  if (reducer_ != nullptr) reducer_->finish_if_untouched();
+  if (reducer_ != nullptr) {
+    reducer_->finish_if_untouched();
+  } else if (sync_ && factor_ != 1) {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& gradient : gradients()) gradient.mul_(factor_);
+  }
+  factor_ = 1;
 }
 
 void Replica::abandon_backward() {

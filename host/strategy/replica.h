@@ -22,7 +22,7 @@ class Replica : public Strategy {
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override { return {parameter}; }
   void parameters_changed() override {}
   void set_sync(bool sync) override;
-  void begin_backward() override;
+  void begin_backward(double factor) override;
   void end_backward() override;
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
@@ -37,6 +37,8 @@ class Replica : public Strategy {
 
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;  // null for one process
+  bool sync_ = true;
+  double factor_ = 1;  // of the backward under way
 };
 
 }  // namespace coupler

@@ -143,9 +143,11 @@ std::vector<const void*> ShardUnit::gradients_alone() {
   return result;
 }
 
-void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, bool overlap) {
+void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, double factor,
+                                bool overlap) {
   const at::NoGradGuard no_grad;
-  const double scale = 1.0 / comms.world->size();
+  factor_ = factor;
+  const double scale = factor / comms.world->size();
   const bool narrow = is_narrow(plan.reduce_type);
   if (staging_memory_ != nullptr) {
     clear_padding();
@@ -174,14 +176,24 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   if (comms.copies != nullptr && layout.shard_numel > 0) {
     comms.copies->run(all_reduce_op(reduced_, DB_SUM));
   }
-  const double scale = is_narrow(plan.reduce_type) ? 1.0 : 1.0 / comms.world->size();
+  const double scale = is_narrow(plan.reduce_type) ? 1.0 : factor_ / comms.world->size();
   if (room_) {
+    if (factor_ != 1.0) scale_gradient();
     add_to_gradient(reduced_, scale);
   } else {
     if (scale != 1.0) gradient.mul_(scale);
-    if (kept_.defined()) add_to_gradient(kept_, 1.0);
+    if (kept_.defined()) add_to_gradient(kept_, factor_);
   }
   abandon();
+}
+
+// What an earlier backward left.
+void ShardUnit::scale_gradient() {
+  for (const ShardMember& member : members) {
+    if (!member.own.defined() || !member.own.grad().defined()) continue;
+    at::Tensor place = member.gradient;
+    place.mul_(factor_);
+  }
 }
 
 // What an earlier backward left is added to; kept_ is added to what this one brought.

@@ -52,9 +52,9 @@ class ShardUnit {
   // Takes a parameter's gradient (or zeros, where it has none) on its way.
   void take_gradient(size_t member, BufferPool& pool);
   bool complete() const { return waiting_ == 0; }
-  // Averages what was taken over all ranks into gradient: begins, and with overlap returns while it
-  // goes on; finish_reduction() ends it. Collective.
-  void begin_reduction(const ShardComms& comms, BufferPool& pool, bool overlap);
+  // Averages what was taken over all ranks, adds it to gradient and multiplies that by factor:
+  // begins, and with overlap returns while it goes on; finish_reduction() ends it. Collective.
+  void begin_reduction(const ShardComms& comms, BufferPool& pool, double factor, bool overlap);
   void finish_reduction(const ShardComms& comms);
   void abandon();
 
@@ -73,6 +73,7 @@ class ShardUnit {
   std::vector<const void*> gradients_alone();
   bool has_gradient() const;  // from an earlier backward
   void clear_padding();
+  void scale_gradient();
   void add_to_gradient(const at::Tensor& reduced, double scale);
 
   BufferPool::Buffer staging_;
@@ -80,6 +81,7 @@ class ShardUnit {
   at::Tensor kept_;          // the gradient of earlier backwards, where staging would overwrite it
   at::Tensor reduced_;       // where the reduction under way writes
   BufferPool::Buffer room_;  // its memory, where that is not gradient
+  double factor_ = 1;        // of the reduction under way
   UnitReduction reduction_;  // last: it is waited for before its memory goes
   size_t waiting_ = 0;       // trainable members whose gradient has not been taken
 };

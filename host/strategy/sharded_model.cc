@@ -28,8 +28,9 @@ ShardedModel::~ShardedModel() = default;
 
 // ---- Backward ----
 
-void ShardedModel::begin_backward() {
+void ShardedModel::begin_backward(double factor) {
   touched_ = false;
+  factor_ = factor;
   check_parameters();
 }
 
@@ -77,7 +78,7 @@ void ShardedModel::launch(size_t position) {
   // One at a time, so that no more than two units' gradients take memory.
   finish_reduction();
   under_way_ = &unit;
-  unit.begin_reduction(comms_, pool_, plan_.overlap);
+  unit.begin_reduction(comms_, pool_, factor_, plan_.overlap);
   if (!plan_.overlap) finish_reduction();
 }
 
@@ -95,6 +96,7 @@ void ShardedModel::end_backward() {
 
 void ShardedModel::abandon_backward() {
   active_ = false;
+  factor_ = 1;
   under_way_ = nullptr;
   for (const auto& unit : units_) unit->abandon();
   if (residency_ != nullptr) residency_->end_of_pass();
@@ -116,6 +118,7 @@ void ShardedModel::finish() {
   launch_ready();
   finish_reduction();
   reduce_replicated();
+  factor_ = 1;
   comms_.world->run(all_reduce_op(used, DB_MAX));
   if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
@@ -140,7 +143,7 @@ void ShardedModel::take_rest(uint8_t* used) {
 }
 
 void ShardedModel::reduce_replicated() {
-  const at::Tensor scale = at::scalar_tensor(1.0 / comms_.world->size(), at::kDouble);
+  const at::Tensor scale = at::scalar_tensor(factor_ / comms_.world->size(), at::kDouble);
   for (FlatSlot& slot : replicated_.slots()) {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) {

@@ -31,7 +31,7 @@ class ShardedModel : public Strategy,
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override;
   void parameters_changed() override;
   void set_sync(bool sync) override { sync_ = sync; }
-  void begin_backward() override;
+  void begin_backward(double factor) override;
   void end_backward() override;
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
@@ -91,6 +91,7 @@ class ShardedModel : public Strategy,
   bool order_learnt_ = false;
   bool order_given_up_ = false;  // of units: ranks have different ones
   bool sync_ = true;
+  double factor_ = 1;     // of the next average
   bool active_ = false;   // between the first hook of a backward and finish()
   bool touched_ = false;  // a hook ran since begin_backward()
 };

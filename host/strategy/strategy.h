@@ -43,8 +43,9 @@ class Strategy {
   // Whether the next backward averages gradients over ranks (the default) or only accumulates.
   virtual void set_sync(bool sync) = 0;
   // Around a backward that this model takes part in on every rank, even where this rank's reaches
-  // none of its parameters. Collective.
-  virtual void begin_backward() = 0;
+  // none of its parameters. Where it is averaged, all that is accumulated is multiplied by factor,
+  // the same on every rank. Collective.
+  virtual void begin_backward(double factor) = 0;
   virtual void end_backward() = 0;
   // After a backward that threw: forgets what it had begun.
   virtual void abandon_backward() = 0;

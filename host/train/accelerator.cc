@@ -83,20 +83,29 @@ Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
 
 Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
   install_terminate_handler();
-  impl_ = std::make_unique<Impl>(load(take_config_arguments(argc, argv), options));
+  start(load(take_config_arguments(argc, argv), options));
 }
 
 Accelerator::Accelerator(const AcceleratorOptions& options) {
   install_terminate_handler();
-  impl_ = std::make_unique<Impl>(load({}, options));
+  start(load({}, options));
 }
 
-Accelerator::~Accelerator() = default;
+void Accelerator::start(Config config) {
+  impl_ = std::make_unique<Impl>(std::move(config));
+  const ProcessInfo& process = impl_->process;
+  set_place({process.rank, process.world, process.local_rank, process.local_world});
+  set_current_accelerator(this);
+}
 
-int Accelerator::rank() const { return impl_->process.rank; }
-int Accelerator::world() const { return impl_->process.world; }
-int Accelerator::local_rank() const { return impl_->process.local_rank; }
+Accelerator::~Accelerator() {
+  if (current_accelerator() == this) set_current_accelerator(nullptr);
+}
+
 at::Device Accelerator::device() const { return at::kCPU; }
 std::string Accelerator::backend() const { return impl_->plugin.name(); }
+std::shared_ptr<detail::LoaderView> Accelerator::current_loader() const {
+  return impl_->current_loader();
+}
 
 }  // namespace coupler

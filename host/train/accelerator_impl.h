@@ -15,6 +15,7 @@
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
 #include "strategy/strategy.h"
+#include "train/accumulation.h"
 
 namespace coupler {
 
@@ -45,9 +46,7 @@ class Accelerator::Impl {
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
-  std::vector<Strategy*> scope;  // the models of the accumulate() scope under way
-  int64_t micro_steps = 0;       // accumulate() calls since the last synchronised one
-  bool sync = true;
+  Accumulation accumulation{config.training};
 };
 
 }  // namespace coupler

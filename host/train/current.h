@@ -1,4 +1,4 @@
-// The communicator of the process's Accelerator, for modules that communicate inside forward and
+// The process's Accelerator, and its communicator for modules that communicate inside forward and
 // backward (SyncBatchNorm). Set and cleared by the Accelerator; read by the thread that trains.
 #pragma once
 
@@ -6,7 +6,13 @@
 
 namespace coupler {
 
+class Accelerator;
+
 Communicator* current_communicator();  // null: no Accelerator, or one process
 void set_current_communicator(Communicator* communicator);
+
+// The Accelerator itself, made last where a program has several; null: none.
+Accelerator* current_accelerator();
+void set_current_accelerator(Accelerator* accelerator);
 
 }  // namespace coupler

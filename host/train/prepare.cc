@@ -64,11 +64,21 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                    "or an earlier prepare"});
     }
   }
-  auto state = std::make_shared<OptimizerState>(optimizer, models,
-                                                [impl = impl_.get()] { return !impl->sync; });
+  auto state = std::make_shared<OptimizerState>(optimizer, models, impl_->accumulation.loop());
   // A model that is divided has other tensors in the optimizer now.
   impl_->optimizers.emplace_back(&optimizer, first_parameter(optimizer));
   return Optimizer(std::move(state));
+}
+
+void Accelerator::require_prepared(const detail::ModelRef& model) const {
+  impl_->strategy_of(model);
+}
+
+void Accelerator::free_memory() {
+  impl_->accumulation.clear();
+  impl_->optimizers.clear();
+  impl_->models.clear();
+  impl_->loaders.clear();
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {

@@ -1,31 +1,23 @@
 // One step of training: accumulation, backward, clipping, and what may be looked at in between.
+#include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cmath>
 
+#include "comm/tensor_ops.h"
 #include "train/accelerator_impl.h"
 
 namespace coupler {
 
 SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
   Impl& impl = *impl_;
-  impl.scope.clear();
-  for (const detail::ModelRef& model : models) impl.scope.push_back(&impl.strategy_of(model));
-  ++impl.micro_steps;
+  std::vector<Strategy*> scope;
+  for (const detail::ModelRef& model : models) scope.push_back(&impl.strategy_of(model));
   const auto loader = impl.current_loader();
-  const bool last_batch = loader != nullptr && loader->at_last_batch();
-  impl.sync =
-      last_batch || impl.micro_steps % impl.config.training.gradient_accumulation_steps == 0;
-  if (impl.sync) impl.micro_steps = 0;
-  const bool reduce = impl.sync || impl.config.training.sync_each_batch;
-  for (Strategy* model : impl.scope) model->set_sync(reduce);
-  return SyncScope([&impl] {
-    for (Strategy* model : impl.scope) model->set_sync(true);
-    impl.scope.clear();
-    impl.sync = true;
-  });
+  impl.accumulation.begin(std::move(scope), loader != nullptr && loader->at_last_batch());
+  return SyncScope([&impl] { impl.accumulation.end(); });
 }
 
 SyncScope Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
@@ -37,30 +29,68 @@ SyncScope Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models
   });
 }
 
-void Accelerator::backward(const at::Tensor& loss) {
+void Accelerator::trigger_sync_of(const detail::ModelRef& model) {
+  impl_->strategy_of(model).set_sync(true);
+}
+
+void Accelerator::backward(const at::Tensor& loss) { backward_of(loss, std::nullopt); }
+
+void Accelerator::backward(const at::Tensor& loss_sum, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("backward: the weight is {}, it must be finite and at least 0", weight),
+        {.subject = "weight", .hint = "pass how many tokens or samples the loss is the sum of"});
+  }
+  backward_of(loss_sum, weight);
+}
+
+void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weight) {
   Impl& impl = *impl_;
+  const auto loader = impl.current_loader();
+  const bool stands_in = loader != nullptr && loader->stands_in();
+  if (stands_in && weight) weight = 0;
+  BackwardScale scale = impl.accumulation.scale(weight, world(), [&](double value) {
+    const at::Tensor sum = at::scalar_tensor(value, at::kDouble);
+    impl.comm->run(all_reduce_op(sum, DB_SUM));
+    return sum.item<double>();
+  });
+  if (stands_in) scale.loss = 0;
   // Models that this backward must reach on every rank: those of the scope, or the only one.
-  std::vector<Strategy*> expected = impl.scope;
+  std::vector<Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
-  for (Strategy* model : expected) model->begin_backward();
-  const int64_t steps = impl.config.training.gradient_accumulation_steps;
+  for (Strategy* model : expected) model->begin_backward(scale.average);
   try {
-    (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
+    (scale.loss == 1 ? loss : loss * scale.loss).backward();
   } catch (...) {
     for (const auto& model : impl.models) model->abandon_backward();
     throw;
   }
   for (Strategy* model : expected) model->end_backward();
+  impl.accumulation.ran_backward();
 }
 
-bool Accelerator::sync_gradients() const { return impl_->sync; }
+int64_t Accelerator::gradient_accumulation_steps() const {
+  return impl_->config.training.gradient_accumulation_steps;
+}
+
+void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
+  if (steps < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("gradient_accumulation_steps is {}, it must be at least 1", steps),
+                {.subject = "gradient_accumulation_steps"});
+  }
+  impl_->config.training.gradient_accumulation_steps = steps;
+}
+
+bool Accelerator::sync_gradients() const { return impl_->accumulation.loop().sync; }
 
 double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm) {
   if (!(max_norm > 0)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
   }
-  return impl_->sync ? impl_->strategy_of(model).clip_grad_norm(max_norm) : 0;
+  return impl_->accumulation.loop().sync ? impl_->strategy_of(model).clip_grad_norm(max_norm) : 0;
 }
 
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
@@ -68,7 +98,7 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
   }
-  if (impl_->sync) impl_->strategy_of(model).clip_grad_value(max_value);
+  if (impl_->accumulation.loop().sync) impl_->strategy_of(model).clip_grad_value(max_value);
 }
 
 at::Tensor Accelerator::gradient(const at::Tensor& parameter) {

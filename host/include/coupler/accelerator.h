@@ -9,15 +9,16 @@
 #include <ATen/core/Tensor.h>
 #include <coupler/data_loader.h>
 #include <coupler/optimizer.h>
+#include <coupler/processes.h>
+#include <coupler/summon.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <functional>
-#include <iostream>
 #include <memory>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -30,6 +31,8 @@ struct Module;
 }
 
 namespace coupler {
+
+struct Config;
 
 // Settings from code. Each is the full key of a TOML setting and wins over the default only: a
 // file, the environment and the command line win over it.
@@ -59,6 +62,20 @@ class SyncScope {
 
  private:
   std::function<void()> at_end_;
+};
+
+// A prepared model's module and its parameters made whole; see Accelerator::unwrap_model.
+template <class Module>
+class UnwrappedModel {
+ public:
+  UnwrappedModel(Module& module, FullParameters parameters)
+      : module_(&module), parameters_(std::move(parameters)) {}
+  Module* operator->() const { return module_; }
+  Module& operator*() const { return *module_; }
+
+ private:
+  Module* module_;
+  FullParameters parameters_;
 };
 
 namespace detail {
@@ -91,35 +108,20 @@ inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer
 
 }  // namespace detail
 
-class Accelerator {
+class Accelerator : public Processes {
  public:
   // Takes --config F and -o key=value out of the arguments. Throws Error; an Error nobody catches
   // ends the program with a message and its documented exit code.
   Accelerator(int& argc, char** argv, const AcceleratorOptions& options = {});
   explicit Accelerator(const AcceleratorOptions& options = {});
-  ~Accelerator();
+  ~Accelerator() override;
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // ---- Who and where ----
-  int rank() const;
-  int world() const;
-  int local_rank() const;
-  bool is_main_process() const { return rank() == 0; }
-  bool is_local_main_process() const { return local_rank() == 0; }
+  // ---- Who and where (and see Processes) ----
   at::Device device() const;
   // The backend in use: "gloo_cpu"; "single" for one process.
   std::string backend() const;
-
-  // Writes its arguments and a newline to standard output, once per machine.
-  template <class... Args>
-  void print(const Args&... args) const {
-    if (!is_local_main_process()) return;
-    std::ostringstream line;
-    (line << ... << args);
-    line << '\n';
-    std::cout << line.str() << std::flush;
-  }
 
   // ---- Prepare ----
   // Any number of objects in any order; they come back in that order, as a tuple (one alone as
@@ -140,8 +142,9 @@ class Accelerator {
 
   // ---- The step ----
   // One forward and backward inside gradient accumulation: gradients are synchronised, and step()
-  // and zero_grad() act, on every gradient_accumulation_steps-th call and at a prepared loader's
-  // last batch.
+  // and zero_grad() act, in every gradient_accumulation_steps-th scope of a model and at the last
+  // batch of the prepared loader that is iterated (unless training.sync_with_dataloader is false).
+  // Each model has its own count: models passed together are always passed together.
   template <class... Models>
   [[nodiscard]] SyncScope accumulate(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
@@ -155,8 +158,24 @@ class Accelerator {
                   "no_sync takes prepared models");
     return begin_no_sync({reference_to(models)...});
   }
-  // Backward of loss / gradient_accumulation_steps; gradients are the mean over ranks afterwards.
+  // Has the next backward of the model synchronise although a scope says that it only accumulates.
+  template <class Model>
+  void trigger_sync_in_backward(Model& model) {
+    trigger_sync_of(reference_to(model));
+  }
+  // Backward of a mean loss. Where it synchronises, gradients are the mean over ranks afterwards,
+  // of the mean over the batches of the window: a window that ends early is divided by what it
+  // held. Without accumulate() the loss is divided by gradient_accumulation_steps.
   void backward(const at::Tensor& loss);
+  // Backward of a loss that is a sum over `weight` things (tokens, samples). Where it synchronises,
+  // gradients are those of the sum over the window and over all ranks divided by the sum of the
+  // weights, so that every thing counts the same however they fall to batches and ranks. Weights
+  // are finite and at least 0; gradients are 0 where all are 0. A window has them in every backward
+  // or in none. One small collective more per step.
+  void backward(const at::Tensor& loss_sum, double weight);
+  // training.gradient_accumulation_steps; a new value (at least 1) holds from the next scope on.
+  int64_t gradient_accumulation_steps() const;
+  void set_gradient_accumulation_steps(int64_t steps);
   // Whether the step under way synchronises (always, without accumulation).
   bool sync_gradients() const;
 
@@ -187,13 +206,30 @@ class Accelerator {
     for_each_tensor_of(reference_to(model), visit);
   }
 
+  // The user's own module with all its parameters whole and readable, as long as the result lives:
+  //   auto whole = accelerator.unwrap_model(net);
+  //   whole->fc->weight.norm();
+  // Collective; all of the model's parameters take memory at once under a backend that divides
+  // them.
+  template <class Model>
+  [[nodiscard]] auto unwrap_model(Model& model) {
+    require_prepared(reference_to(model));
+    return UnwrappedModel(module_of(model), summon_full_parameters(model, /*writeback=*/false));
+  }
+
+  // Forgets what was prepared, so that its memory goes with the program's own objects. Nothing made
+  // by prepare, and no module that a backend has divided, may be used any more.
+  void free_memory();
+
   // ---- Collectives; every rank calls them in the same order ----
   // Concatenation over ranks along dimension 0 (scalars become [world]); the same shape everywhere.
   at::Tensor gather(const at::Tensor& tensor);
   at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
   // The tensor of rank `from`; every rank passes one of that shape and dtype.
   at::Tensor broadcast(const at::Tensor& tensor, int from = 0);
-  void wait_for_everyone();
+  void wait_for_everyone() override;
+  // Gives LibTorch's generator of this device the state that rank 0's has.
+  void synchronize_random_state();
 
  private:
   class Impl;
@@ -242,12 +278,18 @@ class Accelerator {
     }
   }
 
+  friend class GradientState;
+  void start(Config config);
+  std::shared_ptr<detail::LoaderView> current_loader() const;
+  void require_prepared(const detail::ModelRef& model) const;
   void prepare_module(torch::nn::Module& module);
   void prepare_module(const torch::jit::Module& module);
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
   void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
   SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);
   SyncScope begin_no_sync(const std::vector<detail::ModelRef>& models);
+  void trigger_sync_of(const detail::ModelRef& model);
+  void backward_of(const at::Tensor& loss, std::optional<double> weight);
   double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);
   void clip_grad_value_of(const detail::ModelRef& model, double max_value);
   void for_each_tensor_of(const detail::ModelRef& model,

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/batch_size.h>
 #include <coupler/data_loader.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
+#include <coupler/logging.h>
 #include <coupler/optimizer.h>
+#include <coupler/processes.h>
 #include <coupler/progress.h>
 #include <coupler/safetensors.h>
+#include <coupler/seed.h>
+#include <coupler/state.h>
 #include <coupler/summon.h>
 #include <coupler/sync_batch_norm.h>
 #include <coupler/tensor_dataset.h>

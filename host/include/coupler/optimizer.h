@@ -21,7 +21,8 @@ class Optimizer {
   // gradients are being accumulated.
   void step();
 
-  // Drops the gradients (or zeroes them in place). Does nothing while accumulating.
+  // Drops the gradients (or zeroes them in place), but inside accumulate() not those that a window
+  // goes on accumulating: it may stand before backward or behind step.
   void zero_grad(bool set_to_none = true);
 
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();

@@ -59,5 +59,7 @@ const CheckOptions& check_options();
 std::vector<Check> all_checks();
 
 std::vector<Check> parity_checks();
+std::vector<Check> accumulation_checks();
 std::vector<Check> behaviour_checks();
+std::vector<Check> process_checks();
 std::vector<Check> sync_batch_norm_checks();
