@@ -6,6 +6,7 @@
 #include <coupler/detail/loader_view.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ class Accelerator::Impl {
 
   // The innermost loop under way over a prepared loader; null where there is none.
   std::shared_ptr<detail::LoaderView> current_loader() const;
+  // How many leading samples of its batch are this rank's own; none outside of a loop.
+  std::optional<int64_t> own_samples() const;
 
   // Prepares a model. Collective.
   void add(Model model);
@@ -48,6 +51,7 @@ class Accelerator::Impl {
   std::vector<Strategy*> scope;  // the models of the accumulate() scope under way
   int64_t micro_steps = 0;       // accumulate() calls since the last synchronised one
   bool sync = true;
+  bool trigger = false;  // set on this rank since the last check
 };
 
 }  // namespace coupler
