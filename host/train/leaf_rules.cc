@@ -1,6 +1,5 @@
 #include "train/leaf_rules.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "comm/tensor_ops.h"
@@ -23,8 +22,6 @@ std::optional<Error> problem_of(const std::string& operation, const detail::Nest
       if (check) check(leaf);
     } catch (const Error& error) {
       return problem(error.code(), error.what());
-    } catch (const c10::Error& error) {
-      return problem(ErrorCode::kInvalidArgument, error.what_without_backtrace());
     }
   }
   return std::nullopt;

@@ -11,8 +11,8 @@
 
 namespace coupler {
 
-// What is wrong with the first leaf for which `check` throws an Error or LibTorch's, or that cannot
-// travel at all (undefined ones do not); the message names operation and leaf.
+// What is wrong with the first leaf that cannot travel, or for which `check` throws an Error; the
+// message names operation and leaf. Undefined leaves, which do not travel, are not looked at.
 std::optional<Error> problem_of(const std::string& operation, const detail::NestedView& value,
                                 const std::function<void(const at::Tensor&)>& check = {});
 

@@ -119,14 +119,16 @@ std::optional<int64_t> dimension_of(const at::Tensor& leaf, int64_t dim) {
 
 // Throws where the value is not one of the leaf's type.
 at::Tensor padding_of(const at::Tensor& leaf, const at::Scalar& pad_index) {
-  const at::Tensor padding = at::scalar_tensor(pad_index, leaf.options().requires_grad(false));
-  if (!leaf.is_floating_point() && padding.item().toDouble() != pad_index.toDouble()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("it is padded with {}, which is no value of {}", pad_index.toDouble(),
-                            toString(leaf.scalar_type())),
-                {.rank = -1, .subject = {}, .hint = "give a pad_index that the type can hold"});
+  const double wanted = pad_index.toDouble();
+  try {
+    at::Tensor padding = at::scalar_tensor(pad_index, leaf.options().requires_grad(false));
+    if (leaf.is_floating_point() || padding.item().toDouble() == wanted) return padding;
+  } catch (const std::exception&) {  // LibTorch: the number overflows; the Error below says more
   }
-  return padding;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("it is to be padded with {}, which is no value of type {}", wanted,
+                          toString(leaf.scalar_type())),
+              {.rank = -1, .subject = {}, .hint = "give a pad_index that the type can hold"});
 }
 
 }  // namespace

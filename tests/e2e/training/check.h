@@ -60,4 +60,6 @@ std::vector<Check> all_checks();
 
 std::vector<Check> parity_checks();
 std::vector<Check> behaviour_checks();
+std::vector<Check> collectives_checks();
+std::vector<Check> metrics_checks();
 std::vector<Check> sync_batch_norm_checks();
