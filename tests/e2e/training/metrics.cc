@@ -4,6 +4,11 @@
 
 #include "check.h"
 
+// Of docs/collectives.md.
+double accuracy(coupler::Accelerator& accelerator, torch::nn::Sequential& net,
+                coupler::DataLoader<coupler::TensorDataset>& batches);
+void collect(coupler::Accelerator& accelerator, const std::vector<std::string>& captions);
+
 namespace {
 
 using coupler::Accelerator;
@@ -110,6 +115,20 @@ void wrong_metrics(Accelerator& accelerator) {
   }
 }
 
+void what_the_page_shows(Accelerator& accelerator) {
+  const int64_t samples = 3 * accelerator.world() + 1;
+  // Zeros and a class: the guess is always 0, the target for two samples of the whole dataset.
+  auto target = torch::ones({samples}, torch::kLong);
+  target[0] = target[samples - 1] = 0;
+  auto loader = coupler::data_loader(coupler::TensorDataset(torch::zeros({samples, 2}), target),
+                                     {.batch_size = 2});
+  torch::nn::Sequential model(torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)));
+  auto [net, batches] = accelerator.prepare(model, loader);
+  EXPECT(accuracy(accelerator, net, batches) == 2.0 / static_cast<double>(samples),
+         "the page's accuracy");
+  collect(accelerator, {"a", "b"});
+}
+
 }  // namespace
 
 std::vector<Check> metrics_checks() {
@@ -117,5 +136,6 @@ std::vector<Check> metrics_checks() {
       {"every_sample_once", every_sample_once},
       {"loops_within_loops", loops_within_loops},
       {"wrong_metrics", wrong_metrics},
+      {"what_the_page_shows", what_the_page_shows},
   };
 }
