@@ -5,8 +5,7 @@
 //
 //   std::vector<std::string> names = coupler::gather_object(accelerator, my_name);  // one a rank
 //   Settings settings = coupler::broadcast_object(accelerator, mine);               // rank 0's
-//   auto texts = accelerator.gather_for_metrics(predicted_texts);                   // once a
-//   sample
+//   auto texts = accelerator.gather_for_metrics(predicted_texts);                   // one a sample
 //
 // Error(kInvalidArgument) on every rank, naming the rank, where an object is too large, nested more
 // than kMaxObjectDepth deep or cannot be converted to JSON; then the job can go on. Bytes that are
@@ -47,7 +46,7 @@ struct ObjectTransport {
   [[noreturn]] static void refuse(const char* operation, int rank, const std::string& problem);
 };
 
-// Only counts how deep it is; LibTorch-free and first, since a parser that builds values recurses.
+// Only counts how deep it is. It goes first, since building values takes stack for every level.
 class ObjectDepth : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
