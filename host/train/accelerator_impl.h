@@ -6,6 +6,7 @@
 #include <coupler/detail/loader_view.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ class Accelerator::Impl {
 
   // The innermost loop under way over a prepared loader; null where there is none.
   std::shared_ptr<detail::LoaderView> current_loader() const;
+  // How many leading samples of its batch are this rank's own; none outside of a loop.
+  std::optional<int64_t> own_samples() const;
 
   // Prepares a model. Collective.
   void add(Model model);
@@ -47,6 +50,7 @@ class Accelerator::Impl {
   std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
+  bool trigger = false;  // set on this rank since the last check
 };
 
 }  // namespace coupler

@@ -1,60 +1,65 @@
-// The Accelerator's collectives over tensors.
-#include <ATen/Functions.h>
+// The Accelerator's collectives over values.
 #include <coupler/accelerator.h>
 
-#include "comm/tensor_ops.h"
 #include "train/accelerator_impl.h"
+#include "train/nested_collectives.h"
 
 namespace coupler {
-namespace {
 
-db_reduce to_db_reduce(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kSum:
-      return DB_SUM;
-    case Reduction::kMean:
-      return DB_AVG;
-    case Reduction::kMin:
-      return DB_MIN;
-    case Reduction::kMax:
-      return DB_MAX;
-    case Reduction::kProduct:
-      return DB_PROD;
-  }
-  return DB_SUM;
+std::optional<int64_t> Accelerator::Impl::own_samples() const {
+  const auto loader = current_loader();
+  if (loader == nullptr) return std::nullopt;
+  return loader->own_samples();
 }
-
-// A contiguous copy that a collective may overwrite.
-at::Tensor copy_to_send(const at::Tensor& tensor) {
-  require_dense_host(tensor);
-  return tensor.detach().clone(at::MemoryFormat::Contiguous);
-}
-
-}  // namespace
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
-  at::NoGradGuard no_grad;
-  require_dense_host(tensor);
-  const at::Tensor input = tensor.detach().contiguous();
-  std::vector<int64_t> shape = input.dim() == 0 ? std::vector<int64_t>(1, 1) : input.sizes().vec();
-  shape[0] *= world();
-  const at::Tensor output = at::empty(shape, input.options());
-  impl_->comm->run(all_gather_op(input, output));
-  return output;
+  return gather_nested(detail::view_of(tensor))[0];
 }
 
-at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction) {
-  at::NoGradGuard no_grad;
-  const at::Tensor result = copy_to_send(tensor);
-  impl_->comm->run(all_reduce_op(result, to_db_reduce(reduction)));
-  return result;
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction, double scale) {
+  return reduce_nested(detail::view_of(tensor), reduction, scale)[0];
 }
 
 at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int from) {
-  at::NoGradGuard no_grad;
-  const at::Tensor result = copy_to_send(tensor);
-  impl_->comm->run(broadcast_op(result, from));
-  return result;
+  return broadcast_nested(detail::view_of(tensor), from)[0];
+}
+
+std::vector<at::Tensor> Accelerator::gather_nested(const detail::NestedView& value) {
+  return gather_leaves(*impl_->comm, value);
+}
+
+std::vector<at::Tensor> Accelerator::gather_metrics(const detail::NestedView& value) {
+  return gather_own_rows(*impl_->comm, value, impl_->own_samples());
+}
+
+std::vector<at::Tensor> Accelerator::reduce_nested(const detail::NestedView& value,
+                                                   Reduction reduction, double scale) {
+  return reduce_leaves(*impl_->comm, value, reduction, scale);
+}
+
+std::vector<at::Tensor> Accelerator::broadcast_nested(const detail::NestedView& value, int from) {
+  return broadcast_leaves(*impl_->comm, value, from);
+}
+
+std::vector<at::Tensor> Accelerator::pad_nested(const detail::NestedView& value, int64_t dim,
+                                                const at::Scalar& pad_index, bool pad_first) {
+  return pad_leaves(*impl_->comm, value, dim, pad_index, pad_first);
+}
+
+void Accelerator::set_trigger() { impl_->trigger = true; }
+
+bool Accelerator::check_trigger() {
+  int32_t any = impl_->trigger ? 1 : 0;
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_I32;
+  op.reduce = DB_MAX;
+  op.send = op.recv = &any;
+  op.count = 1;
+  op.memory = DB_MEMORY_HOST;
+  impl_->comm->run(op);
+  impl_->trigger = false;
+  return any != 0;
 }
 
 void Accelerator::wait_for_everyone() {

@@ -8,8 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <coupler/data_loader.h>
+#include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
+#include <coupler/split.h>
 #include <coupler/summon.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -79,6 +81,8 @@ class UnwrappedModel {
 };
 
 namespace detail {
+
+struct ObjectTransport;  // objects.h
 
 template <class T>
 struct is_shared_module : std::false_type {};
@@ -222,17 +226,79 @@ class Accelerator : public Processes {
   void free_memory();
 
   // ---- Collectives; every rank calls them in the same order ----
+  // Of a tensor or a nested structure of tensors (nested.h): dense, in host memory, any type but
+  // complex and quantised ones, also strided, scalar or empty ones. Results are new, contiguous and
+  // without gradient. Where operations, structures, dtypes or shapes differ between ranks, every
+  // rank gets Error(kMismatch) naming two of them and the place, before anything moves; after that
+  // and any other Error about a value the job can go on. docs/collectives.md.
+
   // Concatenation over ranks along dimension 0 (scalars become [world]); the same shape everywhere.
   at::Tensor gather(const at::Tensor& tensor);
-  at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
-  // The tensor of rank `from`; every rank passes one of that shape and dtype.
+  template <class T, class = std::enable_if_t<is_nested_v<T>>>
+  T gather(const T& value) {
+    return detail::with_leaves(value, gather_nested(detail::view_of(value)));
+  }
+
+  // Of what was computed for each sample of the batch of the innermost loop under way: over an
+  // epoch every sample of the dataset once, whatever world, batch size and remainder. Each rank
+  // gives as many rows (dimension 0) as its batch has samples that are no repetition, in the order
+  // of ranks. Outside of a loop over a prepared loader it is gather. Error(kInvalidArgument) for a
+  // scalar, or a leaf with fewer rows than that, or other than those before it. A std::vector of
+  // anything but tensors goes through objects.h, to be included then.
+  template <class T>
+  T gather_for_metrics(const T& value) {
+    if constexpr (is_nested_v<T>) {
+      return detail::with_leaves(value, gather_metrics(detail::view_of(value)));
+    } else {
+      return gather_objects_for_metrics(*this, value);
+    }
+  }
+
+  // `scale` times the sum (mean, …) over ranks, element by element. Integers: the mean is truncated
+  // toward zero, a scale other than 1 is Error(kUnsupported); of Bool the sum is "or", and there is
+  // no mean.
+  at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                    double scale = 1.0);
+  template <class T, class = std::enable_if_t<is_nested_v<T>>>
+  T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0) {
+    return detail::with_leaves(value, reduce_nested(detail::view_of(value), reduction, scale));
+  }
+
+  // The value of rank `from`; every rank passes one of the same structure, shapes and dtypes.
   at::Tensor broadcast(const at::Tensor& tensor, int from = 0);
   void wait_for_everyone() override;
   // Gives LibTorch's generator of this device the state that rank 0's has.
   void synchronize_random_state();
+  template <class T, class = std::enable_if_t<is_nested_v<T>>>
+  T broadcast(const T& value, int from = 0) {
+    return detail::with_leaves(value, broadcast_nested(detail::view_of(value), from));
+  }
+
+  // Each tensor made as long in dimension dim (negative: from the back) as it is on the rank where
+  // it is longest, filled up with pad_index behind (or before) what is there. Other dimensions may
+  // differ too; tensors that have no such dimension stay as they are.
+  template <class T, class = std::enable_if_t<is_nested_v<T>>>
+  T pad_across_processes(const T& value, int64_t dim = 0, const at::Scalar& pad_index = 0,
+                         bool pad_first = false) {
+    return detail::with_leaves(value,
+                               pad_nested(detail::view_of(value), dim, pad_index, pad_first));
+  }
+
+  // This rank's part of what every rank has; see split.h. Not collective.
+  template <class T>
+  T split_between_processes(const T& value, bool apply_padding = false) const {
+    return split_between(value, rank(), world(), apply_padding);
+  }
+
+  // Any rank sets the trigger, e.g. to end early; check_trigger says on every rank whether one did
+  // since the last check, and resets it. Only check_trigger is collective.
+  void set_trigger();
+  bool check_trigger();
+
 
  private:
   class Impl;
+  friend struct detail::ObjectTransport;
 
   // The module in a holder or pointer; a TorchScript module as it is.
   template <class Model>
@@ -294,6 +360,14 @@ class Accelerator : public Processes {
   void clip_grad_value_of(const detail::ModelRef& model, double max_value);
   void for_each_tensor_of(const detail::ModelRef& model,
                           const std::function<void(const std::string&, const at::Tensor&)>& visit);
+
+  std::vector<at::Tensor> gather_nested(const detail::NestedView& value);
+  std::vector<at::Tensor> gather_metrics(const detail::NestedView& value);
+  std::vector<at::Tensor> reduce_nested(const detail::NestedView& value, Reduction reduction,
+                                        double scale);
+  std::vector<at::Tensor> broadcast_nested(const detail::NestedView& value, int from);
+  std::vector<at::Tensor> pad_nested(const detail::NestedView& value, int64_t dim,
+                                     const at::Scalar& pad_index, bool pad_first);
 
   std::unique_ptr<Impl> impl_;
 };

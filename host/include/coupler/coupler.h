@@ -1,4 +1,5 @@
-// All of Coupler for a training program, LibTorch included. Where compile time matters include
+// All of Coupler for a training program, LibTorch included; only coupler/objects.h is left to those
+// who use it. Where compile time matters include
 // coupler/accelerator.h and the LibTorch headers you use instead.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/logging.h>
+#include <coupler/nested_ops.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
 #include <coupler/progress.h>

@@ -62,4 +62,6 @@ std::vector<Check> parity_checks();
 std::vector<Check> accumulation_checks();
 std::vector<Check> behaviour_checks();
 std::vector<Check> process_checks();
+std::vector<Check> collectives_checks();
+std::vector<Check> metrics_checks();
 std::vector<Check> sync_batch_norm_checks();

@@ -60,8 +60,9 @@ std::vector<Check> sync_batch_norm_checks() {
 
 std::vector<Check> all_checks() {
   std::vector<Check> result;
-  for (const auto& list : {parity_checks(), accumulation_checks(), behaviour_checks(),
-                           process_checks(), sync_batch_norm_checks()}) {
+  for (const auto& list :
+       {parity_checks(), accumulation_checks(), behaviour_checks(), collectives_checks(),
+        metrics_checks(), process_checks(), sync_batch_norm_checks()}) {
     result.insert(result.end(), list.begin(), list.end());
   }
   return result;

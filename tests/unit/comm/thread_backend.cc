@@ -90,6 +90,7 @@ db_status fail(db_error* error, db_status code, const char* text, uint32_t flags
 uint64_t element(db_dtype dtype) {
   switch (dtype) {
     case DB_I64:
+    case DB_U64:
     case DB_F64:
       return 8;
     case DB_U8:

@@ -1,0 +1,288 @@
+// Nested structures of tensors, as models take and return them: at::Tensor, std::vector,
+// std::array, std::map<std::string, …>, std::pair, std::tuple, std::optional and
+// torch::data::Example, nested at will, and structs of the user's that name their fields:
+//
+//   struct Output { torch::Tensor loss; std::map<std::string, torch::Tensor> scores; };
+//   template <>
+//   struct coupler::NestedFields<Output> {
+//     static constexpr auto fields = std::make_tuple(coupler::nested_field("loss", &Output::loss),
+//                                                    coupler::nested_field("scores",
+//                                                    &Output::scores));
+//   };
+//
+// A leaf is a tensor, undefined ones included. Leaves come in the order of the structure: maps by
+// key, structs as their fields are listed. Pure functions, any thread; the tensors themselves are
+// never copied here, only handles to them. nested_ops.h has what is commonly done with these.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch::data {
+template <typename Data, typename Target>
+struct Example;
+}  // namespace torch::data
+
+namespace coupler {
+
+template <class Struct, class Member>
+struct NestedField {
+  const char* name;
+  Member Struct::*member;
+};
+
+template <class Struct, class Member>
+constexpr NestedField<Struct, Member> nested_field(const char* name, Member Struct::*member) {
+  return {name, member};
+}
+
+// To be specialised for a user's struct, with a tuple of nested_field()s called `fields`. The
+// struct must be copyable; members that are not listed are copied as they are.
+template <class Struct>
+struct NestedFields {};
+
+namespace detail {
+
+enum class NodeKind : uint8_t {
+  kTensor,
+  kSequence,  // vector, array or tuple: count elements follow
+  kMap,       // count times kKey and an element
+  kStruct,    // count times kField and an element
+  kKey,
+  kField,
+  kNothing,  // an empty optional; one that holds a value is that value
+};
+
+// How to go through a T. A visitor has
+//   void tensor(T&)                      a leaf (const where the structure is)
+//   void node(NodeKind, size_t count)    kSequence, kMap, kStruct, kNothing; its elements follow
+//   bool key(NodeKind, string_view name) kKey, kField; false: leave this element out
+template <class T, class = void>
+struct NestedTraits {
+  static constexpr bool nested = false;
+};
+
+template <>
+struct NestedTraits<at::Tensor> {
+  static constexpr bool nested = true;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.tensor(value);
+  }
+};
+
+template <class Element>
+struct NestedSequence {
+  static constexpr bool nested = NestedTraits<Element>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kSequence, value.size());
+    for (auto& element : value) NestedTraits<Element>::walk(element, visitor);
+  }
+};
+template <class T, class Allocator>
+struct NestedTraits<std::vector<T, Allocator>> : NestedSequence<T> {};
+template <class T, size_t n>
+struct NestedTraits<std::array<T, n>> : NestedSequence<T> {};
+
+template <class T, class Compare, class Allocator>
+struct NestedTraits<std::map<std::string, T, Compare, Allocator>> {
+  static constexpr bool nested = NestedTraits<T>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kMap, value.size());
+    for (auto& [name, element] : value) {
+      if (visitor.key(NodeKind::kKey, name)) NestedTraits<T>::walk(element, visitor);
+    }
+  }
+};
+
+template <class T>
+struct NestedTraits<std::optional<T>> {
+  static constexpr bool nested = NestedTraits<T>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    if (value.has_value()) {
+      NestedTraits<T>::walk(*value, visitor);
+    } else {
+      visitor.node(NodeKind::kNothing, 0);
+    }
+  }
+};
+
+template <class... Ts>
+struct NestedTraits<std::tuple<Ts...>> {
+  static constexpr bool nested = (NestedTraits<Ts>::nested && ...);
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kSequence, sizeof...(Ts));
+    std::apply([&](auto&... elements) { (NestedTraits<Ts>::walk(elements, visitor), ...); }, value);
+  }
+};
+
+template <class Visitor, class Element>
+void walk_field(const char* name, Element& element, Visitor& visitor) {
+  if (!visitor.key(NodeKind::kField, name)) return;
+  NestedTraits<std::remove_const_t<Element>>::walk(element, visitor);
+}
+
+template <class First, class Second>
+struct NestedTraits<std::pair<First, Second>> {
+  static constexpr bool nested = NestedTraits<First>::nested && NestedTraits<Second>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kStruct, 2);
+    walk_field("first", value.first, visitor);
+    walk_field("second", value.second, visitor);
+  }
+};
+
+template <class Data, class Target>
+struct NestedTraits<torch::data::Example<Data, Target>> {
+  static constexpr bool nested = NestedTraits<Data>::nested && NestedTraits<Target>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kStruct, 2);
+    walk_field("data", value.data, visitor);
+    walk_field("target", value.target, visitor);
+  }
+};
+
+template <class Data>
+struct NestedTraits<torch::data::Example<Data, void>> {  // TensorExample
+  static constexpr bool nested = NestedTraits<Data>::nested;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    visitor.node(NodeKind::kStruct, 1);
+    walk_field("data", value.data, visitor);
+  }
+};
+
+template <class Struct>
+struct NestedTraits<Struct, std::void_t<decltype(NestedFields<Struct>::fields)>> {
+  static constexpr bool nested = true;
+  template <class Value, class Visitor>
+  static void walk(Value& value, Visitor& visitor) {
+    constexpr auto& fields = NestedFields<Struct>::fields;
+    visitor.node(NodeKind::kStruct, std::tuple_size_v<std::decay_t<decltype(fields)>>);
+    std::apply(
+        [&](const auto&... field) {
+          (walk_field(field.name, value.*(field.member), visitor), ...);
+        },
+        fields);
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+inline constexpr bool is_nested_v = detail::NestedTraits<T>::nested;
+
+// A leaf's place and form: path `["logits"][2].first`, empty where the value is itself a tensor.
+struct LeafDescription {
+  std::string path;
+  at::ScalarType dtype = at::ScalarType::Undefined;  // so for an undefined tensor
+  std::vector<int64_t> shape;
+};
+
+namespace detail {
+
+struct Node {
+  NodeKind kind;
+  size_t count = 0;
+  std::string_view name;  // borrowed from the structure
+};
+
+// A structure taken apart, for code that is no template. Valid as long as the structure.
+struct NestedView {
+  std::vector<at::Tensor> leaves;
+  std::vector<Node> nodes;  // in the order of a walk, one for each leaf included
+
+  void tensor(const at::Tensor& leaf) {
+    nodes.push_back({NodeKind::kTensor, 0, {}});
+    leaves.push_back(leaf);
+  }
+  void node(NodeKind kind, size_t count) { nodes.push_back({kind, count, {}}); }
+  bool key(NodeKind kind, std::string_view name) {
+    nodes.push_back({kind, 0, name});
+    return true;
+  }
+};
+
+template <class T>
+NestedView view_of(const T& value) {
+  NestedView view;
+  NestedTraits<T>::walk(value, view);
+  return view;
+}
+
+template <class Function>
+struct EachLeaf {
+  Function& function;
+  template <class Tensor>
+  void tensor(Tensor& leaf) {
+    function(leaf);
+  }
+  void node(NodeKind, size_t) {}
+  bool key(NodeKind, std::string_view) { return true; }
+};
+
+// Every node of a structure but keys and fields, in order, with its path and what it is ("vector of
+// 3"; of a tensor nothing).
+struct DescribedNode {
+  std::string path;
+  std::string what;
+  int64_t leaf = -1;  // which leaf; -1: not one
+};
+std::vector<DescribedNode> describe_nodes(const NestedView& view);
+std::vector<LeafDescription> describe_leaves(const NestedView& view);
+
+}  // namespace detail
+
+// Calls function with every leaf: at::Tensor&, const where value is.
+template <class T, class Function>
+void for_each_leaf(T& value, Function&& function) {
+  static_assert(is_nested_v<std::remove_const_t<T>>, "not a nested structure of tensors: nested.h");
+  detail::EachLeaf<Function> each{function};
+  detail::NestedTraits<std::remove_const_t<T>>::walk(value, each);
+}
+
+// The same structure with function(leaf) in place of each leaf.
+template <class Function, class T>
+T recursively_apply(Function&& function, T value) {
+  for_each_leaf(value, [&](at::Tensor& leaf) { leaf = function(std::as_const(leaf)); });
+  return value;
+}
+
+template <class T>
+std::vector<LeafDescription> describe_leaves(const T& value) {
+  static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");
+  return detail::describe_leaves(detail::view_of(value));
+}
+
+// "Float [2, 3]"; "undefined".
+std::string to_string(const LeafDescription& leaf);
+
+namespace detail {
+
+// The structure with these leaves, as many as it has.
+template <class T>
+T with_leaves(T value, std::vector<at::Tensor> leaves) {
+  size_t next = 0;
+  for_each_leaf(value, [&](at::Tensor& leaf) { leaf = std::move(leaves[next++]); });
+  return value;
+}
+
+}  // namespace detail
+}  // namespace coupler

@@ -1,0 +1,38 @@
+// Collectives over the leaves of nested structures: ranks agree first (train/agreement.h), then
+// leaves travel, small ones together. Results are new contiguous tensors without gradients. Every
+// Error is thrown on all ranks and leaves the communicator usable. Used by the thread that trains;
+// collective.
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <coupler/nested.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace coupler {
+
+enum class Reduction;  // accelerator.h
+
+// Leaves of up to this many bytes share a message: copying more costs more than a message.
+constexpr int64_t kPackUpTo = int64_t{64} << 10;
+
+std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value);
+
+// own: how many rows of this rank's leaves count, the first ones; none outside of a loop.
+std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
+                                        std::optional<int64_t> own);
+
+std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
+                                      Reduction reduction, double scale);
+
+std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::NestedView& value,
+                                         int from);
+
+std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView& value, int64_t dim,
+                                   const at::Scalar& pad_index, bool pad_first);
+
+}  // namespace coupler

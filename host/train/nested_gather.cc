@@ -1,0 +1,159 @@
+// Gathering: concatenation of rows in the order of ranks, of all rows or of each rank's own ones.
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "comm/tensor_ops.h"
+#include "train/agreement.h"
+#include "train/leaf_rules.h"
+#include "train/nested_collectives.h"
+
+namespace coupler {
+namespace {
+
+// One leaf's way to its place in the result.
+struct Slot {
+  at::Tensor input;  // contiguous, at least one dimension
+  at::Tensor output;
+  int64_t row_bytes = 0;
+  int64_t bytes = 0;   // of the most rows any rank gives: what each rank sends
+  int64_t offset = 0;  // in the message
+};
+
+// Sends the slots of a message together and puts every rank's rows where they belong.
+void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
+                   const std::vector<int64_t>& rows) {
+  int64_t size = 0;
+  for (Slot* slot : slots) {
+    slot->offset = size;
+    size += slot->bytes;
+  }
+  const auto own = rows[static_cast<size_t>(comm.rank())];
+  const at::Tensor sent = at::zeros({size}, at::kByte);  // zeros: no stray memory leaves here
+  for (const Slot* slot : slots) {
+    if (own == 0) break;
+    std::memcpy(sent.mutable_data_ptr<uint8_t>() + slot->offset, slot->input.const_data_ptr(),
+                static_cast<size_t>(own * slot->row_bytes));
+  }
+  const at::Tensor received = at::empty({comm.size(), size}, at::kByte);
+  comm.run(all_gather_op(sent, received));
+  for (const Slot* slot : slots) {
+    auto* to = static_cast<uint8_t*>(slot->output.mutable_data_ptr());
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      const auto bytes = static_cast<size_t>(rows[static_cast<size_t>(rank)] * slot->row_bytes);
+      if (bytes == 0) continue;
+      std::memcpy(to, received.const_data_ptr<uint8_t>() + rank * size + slot->offset, bytes);
+      to += bytes;
+    }
+  }
+}
+
+// rows[r]: of every leaf, the first ones, on rank r; empty: all rows, which are as many everywhere.
+std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView& value,
+                                    const std::vector<int64_t>& rows) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> result(value.leaves.size());
+  std::vector<Slot> slots;
+  slots.reserve(result.size());
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!value.leaves[i].defined()) continue;
+    Slot slot;
+    slot.input = value.leaves[i].detach().contiguous();
+    if (slot.input.dim() == 0) slot.input = slot.input.view({1});
+    const int64_t all = slot.input.size(0);
+    const int64_t most = rows.empty() ? all : *std::max_element(rows.begin(), rows.end());
+    std::vector<int64_t> shape = slot.input.sizes().vec();
+    shape[0] =
+        rows.empty() ? all * comm.size() : std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    slot.output = result[i] = at::empty(shape, slot.input.options().requires_grad(false));
+    slot.row_bytes = std::accumulate(shape.begin() + 1, shape.end(), slot.input.element_size(),
+                                     std::multiplies<>());
+    slot.bytes = most * slot.row_bytes;
+    if (slot.bytes > 0) slots.push_back(std::move(slot));
+  }
+
+  const bool even =
+      std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) == rows.end();
+  const size_t small = static_cast<size_t>(std::count_if(
+      slots.begin(), slots.end(), [](const Slot& slot) { return slot.bytes <= kPackUpTo; }));
+  std::vector<Slot*> packed;
+  for (Slot& slot : slots) {
+    if (slot.bytes <= kPackUpTo && small > 1) {
+      packed.push_back(&slot);
+    } else if (even) {
+      const at::Tensor sent = rows.empty() ? slot.input : slot.input.narrow(0, 0, rows[0]);
+      comm.run(all_gather_op(sent, slot.output));
+    } else {
+      gather_packed(comm, {&slot}, rows);
+    }
+  }
+  // Where rows are as many everywhere, a leaf is moved as if it were that many bytes of one row.
+  if (packed.empty()) return result;
+  if (rows.empty()) {
+    for (Slot* slot : packed) slot->row_bytes = slot->bytes;
+    gather_packed(comm, packed, std::vector<int64_t>(static_cast<size_t>(comm.size()), 1));
+  } else {
+    gather_packed(comm, packed, rows);
+  }
+  return result;
+}
+
+// Why the leaves are not `own` samples or more, each as one row.
+std::optional<Error> rows_problem(const std::string& operation, const detail::NestedView& value,
+                                  int64_t own) {
+  std::optional<int64_t> rows;
+  return problem_of(operation, value, [&](const at::Tensor& leaf) {
+    if (leaf.dim() == 0) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "a scalar is no value for each sample, and an average of unequal batches is wrong",
+          {.rank = -1,
+           .subject = {},
+           .hint = "gather what was computed for each sample (reduction \"none\"), or use "
+                   "gather or reduce for what is one for each process"});
+    }
+    if (leaf.size(0) < own) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("dimension 0 is {}, but this rank's batch has {} samples of its own",
+                              leaf.size(0), own),
+                  {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
+    }
+    if (rows.value_or(leaf.size(0)) != leaf.size(0)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("dimension 0 is {}, that of an earlier leaf {}", leaf.size(0), *rows),
+                  {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
+    }
+    rows = leaf.size(0);
+  });
+}
+
+}  // namespace
+
+std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value) {
+  agree(comm, {.operation = "gather", .value = &value, .problem = problem_of("gather", value)});
+  return gather_rows(comm, value, {});
+}
+
+std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
+                                        std::optional<int64_t> own) {
+  const std::string name = "gather_for_metrics";
+  if (!own) {
+    agree(comm, {.operation = name + " outside of a loop",
+                 .value = &value,
+                 .problem = problem_of(name, value)});
+    return gather_rows(comm, value, {});
+  }
+  return gather_rows(comm, value,
+                     agree(comm, {.operation = name,
+                                  .value = &value,
+                                  .same = SameSizes::kButRows,
+                                  .number = *own,
+                                  .problem = rows_problem(name, value, *own)}));
+}
+
+}  // namespace coupler

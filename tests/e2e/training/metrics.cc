@@ -1,0 +1,141 @@
+// gather_for_metrics over real loaders: every sample of the dataset once in an epoch.
+#include <coupler/coupler.h>
+#include <coupler/objects.h>
+
+#include "check.h"
+
+// Of docs/collectives.md.
+double accuracy(coupler::Accelerator& accelerator, torch::nn::Sequential& net,
+                coupler::DataLoader<coupler::TensorDataset>& batches);
+void collect(coupler::Accelerator& accelerator, const std::vector<std::string>& captions);
+
+namespace {
+
+using coupler::Accelerator;
+
+coupler::TensorDataset numbered(int64_t samples) {
+  const auto numbers = torch::arange(samples);
+  return {numbers.to(torch::kFloat).unsqueeze(1).repeat({1, 2}), numbers};
+}
+
+// One epoch; what was gathered is every sample once, and in the dataset's order where not shuffled.
+void check_epoch(Accelerator& accelerator, int64_t samples,
+                 const coupler::DataLoaderOptions& options) {
+  const std::string what =
+      "samples " + std::to_string(samples) + ", batch " + std::to_string(options.batch_size) +
+      (options.shuffle ? ", shuffle" : "") + (options.even_batches ? "" : ", not even_batches") +
+      (options.split_batches ? ", split_batches" : "");
+  auto loader = coupler::data_loader(numbered(samples), options);
+  auto batches = accelerator.prepare(loader);
+  std::vector<torch::Tensor> numbers, halves;
+  std::vector<std::string> texts;
+  for (auto& batch : batches) {
+    const std::pair<torch::Tensor, std::map<std::string, torch::Tensor>> predicted = {
+        batch.target, {{"half", batch.data.select(1, 1) / 2}}};
+    auto [target, rest] = accelerator.gather_for_metrics(predicted);
+    numbers.push_back(target);
+    halves.push_back(rest.at("half"));
+    std::vector<std::string> own;
+    for (int64_t i = 0; i < batch.target.size(0); ++i) {
+      own.push_back(std::to_string(batch.target[i].item<int64_t>()));
+    }
+    for (auto& text : accelerator.gather_for_metrics(own)) texts.push_back(text);
+  }
+  const auto seen = torch::cat(numbers);
+  const auto ordered = options.shuffle ? std::get<0>(seen.sort()) : seen;
+  EXPECT(torch::equal(ordered, torch::arange(samples)), what + ": not every sample once");
+  EXPECT(torch::equal(torch::cat(halves), seen.to(torch::kFloat) / 2), what + ": leaves differ");
+  EXPECT(texts.size() == static_cast<size_t>(samples), what + ": not an object a sample");
+  for (int64_t i = 0; i < samples; ++i) {
+    EXPECT(texts[static_cast<size_t>(i)] == std::to_string(seen[i].item<int64_t>()),
+           what + ": objects in another order");
+  }
+}
+
+void every_sample_once(Accelerator& accelerator) {
+  const int64_t world = accelerator.world();
+  for (const bool shuffle : {false, true}) {
+    for (const int64_t batch_size : {1, 3}) {
+      // Every remainder, also a dataset smaller than a step.
+      for (int64_t samples = 1; samples <= 2 * world * batch_size; ++samples) {
+        check_epoch(accelerator, samples, {.batch_size = batch_size, .shuffle = shuffle});
+      }
+      // Without even_batches, as far as every rank has a part of the last step.
+      for (int64_t last = 1; last <= batch_size; ++last) {
+        const int64_t samples = world * batch_size + (world - 1) * batch_size + last;
+        check_epoch(accelerator, samples,
+                    {.batch_size = batch_size, .shuffle = shuffle, .even_batches = false});
+      }
+    }
+    for (int64_t samples = 1; samples <= 4 * world; samples += 3) {
+      check_epoch(accelerator, samples,
+                  {.batch_size = 2 * world, .shuffle = shuffle, .split_batches = true});
+    }
+  }
+}
+
+// What counts is the innermost loop; after it the outer one, and outside of both it is gather.
+void loops_within_loops(Accelerator& accelerator) {
+  const int64_t world = accelerator.world();
+  auto outer_loader = coupler::data_loader(numbered(2 * world + 1), {.batch_size = 2});
+  auto inner_loader = coupler::data_loader(numbered(3 * world + 1), {.batch_size = 3});
+  auto [outer, inner] = accelerator.prepare(outer_loader, inner_loader);
+  int64_t outer_rows = 0, inner_rows = 0;
+  for (auto& batch : outer) {
+    for (auto& evaluated : inner) {
+      inner_rows += accelerator.gather_for_metrics(evaluated.target).size(0);
+    }
+    outer_rows += accelerator.gather_for_metrics(batch).target.size(0);
+  }
+  EXPECT(outer_rows == 2 * world + 1, "the outer loop's samples");
+  EXPECT(inner_rows == (3 * world + 1) * outer.size(), "the inner loop's samples");
+  EXPECT(accelerator.gather_for_metrics(torch::ones({4})).size(0) == 4 * world, "outside of loops");
+  EXPECT(accelerator.gather_for_metrics(torch::tensor(1)).numel() == world, "a scalar outside");
+}
+
+void wrong_metrics(Accelerator& accelerator) {
+  auto loader = coupler::data_loader(numbered(4 * accelerator.world()), {.batch_size = 4});
+  auto batches = accelerator.prepare(loader);
+  const auto told = [](const std::function<void()>& action, const std::string& part) {
+    const std::string text = error_of(action);
+    EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+  };
+  for (auto& batch : batches) {
+    const std::map<std::string, torch::Tensor> averaged = {{"loss", batch.data.mean()}};
+    told([&] { accelerator.gather_for_metrics(averaged); },
+         "value[\"loss\"]: a scalar is no value for each sample");
+    // On the last rank alone: the others are told too.
+    const bool last = accelerator.rank() == accelerator.world() - 1;
+    told([&] { accelerator.gather_for_metrics(batch.target.narrow(0, 0, last ? 3 : 4)); },
+         "dimension 0 is 3, but this rank's batch has 4 samples of its own");
+    told([&] { accelerator.gather_for_metrics(std::vector<int>(last ? 3 : 4)); },
+         "there are 3 objects, but this rank's batch has 4 samples of its own");
+    EXPECT(accelerator.gather_for_metrics(batch.target).size(0) == 4 * accelerator.world(),
+           "gather_for_metrics after errors");
+  }
+}
+
+void what_the_page_shows(Accelerator& accelerator) {
+  const int64_t samples = 3 * accelerator.world() + 1;
+  // Zeros and a class: the guess is always 0, the target for two samples of the whole dataset.
+  auto target = torch::ones({samples}, torch::kLong);
+  target[0] = target[samples - 1] = 0;
+  auto loader = coupler::data_loader(coupler::TensorDataset(torch::zeros({samples, 2}), target),
+                                     {.batch_size = 2});
+  torch::nn::Sequential model(torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)));
+  auto [net, batches] = accelerator.prepare(model, loader);
+  EXPECT(accuracy(accelerator, net, batches) == 2.0 / static_cast<double>(samples),
+         "the page's accuracy");
+  collect(accelerator, {"a", "b"});
+}
+
+}  // namespace
+
+std::vector<Check> metrics_checks() {
+  return {
+      {"every_sample_once", every_sample_once},
+      {"loops_within_loops", loops_within_loops},
+      {"wrong_metrics", wrong_metrics},
+      {"what_the_page_shows", what_the_page_shows},
+  };
+}
