@@ -61,3 +61,4 @@ std::vector<Check> all_checks();
 std::vector<Check> parity_checks();
 std::vector<Check> behaviour_checks();
 std::vector<Check> sync_batch_norm_checks();
+std::vector<Check> loader_checks();
