@@ -43,24 +43,29 @@ size_t global_batch(const BatchPlanSpec& spec) {
 
 BatchPlan::BatchPlan(const BatchPlanSpec& spec)
     : samples_(spec.samples),
+      start_(spec.start),
       global_(global_batch(spec)),
       slice_(global_ / static_cast<size_t>(spec.world)),
       first_(slice_ * static_cast<size_t>(spec.rank)),
-      size_(samples_ / global_),
+      size_(0),
       wrap_(!spec.drop_last && spec.even_batches) {
-  const size_t rest = samples_ % global_;
+  if (start_ > samples_)
+    invalid(fmt::format("an epoch of {} samples cannot begin at sample {}", samples_, start_),
+            "start", "skip fewer batches, or resume over the dataset the cursor was saved with");
+  size_ = (samples_ - start_) / global_;
+  const size_t rest = (samples_ - start_) % global_;
   if (!spec.drop_last && rest > (spec.even_batches ? 0 : first_)) ++size_;
 }
 
 void BatchPlan::batch(size_t step, std::vector<size_t>& positions) const {
-  const size_t begin = step * global_ + first_;
+  const size_t begin = start_ + step * global_ + first_;
   const size_t end = wrap_ ? begin + slice_ : std::min(begin + slice_, samples_);
   positions.clear();
   for (size_t i = begin; i < end; ++i) positions.push_back(i < samples_ ? i : i % samples_);
 }
 
 size_t BatchPlan::own(size_t step) const {
-  const size_t begin = step * global_ + first_;
+  const size_t begin = start_ + step * global_ + first_;
   return begin < samples_ ? std::min(slice_, samples_ - begin) : 0;
 }
 

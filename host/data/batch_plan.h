@@ -7,6 +7,7 @@
 // therefore sees the same samples for every world. Where the last step is incomplete, drop_last
 // leaves it out, even_batches fills it from the start of the order so that every rank gets equally
 // many full batches, and without either a rank gets what lies in its slice, which may be nothing.
+// Steps begin at position `start`, where an epoch is resumed; filling begins at 0 all the same.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +24,22 @@ struct BatchPlanSpec {
   bool split_batches = false;
   bool drop_last = false;
   bool even_batches = true;
+  size_t start = 0;
 };
 
 class BatchPlan {
  public:
   // Throws Error(kInvalidArgument) for a batch size below 1, one that split_batches cannot divide
-  // by the world, and a rank outside it.
+  // by the world, a rank outside it, and a start behind the last sample.
   explicit BatchPlan(const BatchPlanSpec& spec);
 
   // The batches of this rank.
   size_t size() const { return size_; }
+
+  // Positions a step takes over all ranks; of one rank; where this rank's begin.
+  size_t step_samples() const { return global_; }
+  size_t slice() const { return slice_; }
+  size_t first() const { return first_; }
 
   // The positions of batch `step` < size(), all below samples; `positions` is reused memory.
   void batch(size_t step, std::vector<size_t>& positions) const;
@@ -42,9 +49,10 @@ class BatchPlan {
 
  private:
   size_t samples_;
-  size_t global_;  // positions a step takes over all ranks
-  size_t slice_;   // positions of one rank in it
-  size_t first_;   // where this rank's slice begins in a step
+  size_t start_;
+  size_t global_;
+  size_t slice_;
+  size_t first_;
   size_t size_;
   bool wrap_;  // the last step is filled from the start
 };

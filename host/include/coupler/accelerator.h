@@ -51,7 +51,7 @@ struct AcceleratorOptions {
 
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
 
-// Returned by accumulate() and no_sync(); while it lives gradients are, or are not, synchronised.
+// Returned by accumulate(), no_sync() and join_uneven_inputs(), whose effect lasts while it lives.
 // Must not outlive the Accelerator.
 class SyncScope {
  public:
@@ -224,6 +224,33 @@ class Accelerator : public Processes {
   // Forgets what was prepared, so that its memory goes with the program's own objects. Nothing made
   // by prepare, and no module that a backend has divided, may be used any more.
   void free_memory();
+  // ---- Uneven inputs ----
+  // Loops begun while the scope lives keep the ranks in step where they have different numbers of
+  // batches, under every backend: before every batch the ranks agree whether any still has one, and
+  // one that has none repeats its last batch (or sample 0, where it never had any) as a stand-in
+  // that counts for nothing. even_batches, where given, replaces that of the loaders meanwhile.
+  // Without arguments it is about every prepared loader, as it is for a model (Accelerate's
+  // joinable); for a loader about that one. Every rank opens the scope; a rank without a single
+  // sample is an Error on all. Throws Error(kUsage) within a loop or another such scope.
+  [[nodiscard]] SyncScope join_uneven_inputs(std::optional<bool> even_batches = std::nullopt) {
+    return begin_join(nullptr, even_batches);
+  }
+  template <class Object, class = std::enable_if_t<detail::is_data_loader<Object>::value ||
+                                                   detail::is_model_v<Object>>>
+  [[nodiscard]] SyncScope join_uneven_inputs(Object& object,
+                                             std::optional<bool> even_batches = std::nullopt) {
+    if constexpr (detail::is_data_loader<Object>::value) {
+      return begin_join(object.core(), even_batches);
+    } else {
+      return begin_join(nullptr, even_batches);
+    }
+  }
+
+  // coupler::skip_first_batches, under Accelerate's name.
+  template <class Dataset>
+  DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count) {
+    return coupler::skip_first_batches(std::move(loader), count);
+  }
 
   // ---- Collectives; every rank calls them in the same order ----
   // Of a tensor or a nested structure of tensors (nested.h): dense, in host memory, any type but
@@ -266,9 +293,6 @@ class Accelerator : public Processes {
 
   // The value of rank `from`; every rank passes one of the same structure, shapes and dtypes.
   at::Tensor broadcast(const at::Tensor& tensor, int from = 0);
-  void wait_for_everyone() override;
-  // Gives LibTorch's generator of this device the state that rank 0's has.
-  void synchronize_random_state();
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T broadcast(const T& value, int from = 0) {
     return detail::with_leaves(value, broadcast_nested(detail::view_of(value), from));
@@ -294,6 +318,10 @@ class Accelerator : public Processes {
   // since the last check, and resets it. Only check_trigger is collective.
   void set_trigger();
   bool check_trigger();
+
+  void wait_for_everyone() override;
+  // Gives LibTorch's generator of this device the state that rank 0's has.
+  void synchronize_random_state();
 
 
  private:
@@ -331,7 +359,7 @@ class Accelerator : public Processes {
                     "the optimizer must outlive what prepare makes of it: pass a variable");
       return prepare_optimizer(object);
     } else if constexpr (detail::is_data_loader<Type>::value) {
-      object.bind(rank(), world(), device());
+      object.bind(rank(), world(), device(), loader_peers());
       prepare_loader(object.core());
       return Type(object);
     } else if constexpr (detail::is_module_holder_v<Type> ||
@@ -352,6 +380,9 @@ class Accelerator : public Processes {
   void prepare_module(const torch::jit::Module& module);
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
   void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
+  // What loaders ask of the other ranks; null where there are none.
+  std::shared_ptr<detail::LoaderPeers> loader_peers() const;
+  SyncScope begin_join(std::shared_ptr<detail::LoaderView> only, std::optional<bool> even_batches);
   SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);
   SyncScope begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);

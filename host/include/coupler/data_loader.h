@@ -1,17 +1,26 @@
-// DataLoader: the batches of a map-style torch::data dataset, each rank its own share of them.
+// DataLoader: the batches of a dataset, each rank its own share of them.
 //
 //   auto loader = coupler::data_loader(dataset, {.batch_size = 32, .shuffle = true});
 //   for (auto& batch : loader) train(batch.data, batch.target);
 //
+// A dataset is one of
+//   map-style  a torch::data dataset whose get_batch takes indices and that knows its size();
+//   stream     a torch::data dataset whose get_batch(count) returns an optional batch of up to
+//              `count` samples (torch::data::datasets::StatefulDataset), none or an empty one at
+//              the end; or anything with std::optional<Sample> next(). Either has reset(), called
+//              at the begin of every epoch, and may have set_epoch(int64_t), called before it.
+//
 // Accelerator::prepare binds a loader to the rank and device; before that it acts as the only
-// process. Every loop over it is one epoch, the next one in another order where shuffled. A loader
-// is a handle: copies are the same loader. Not thread-safe: one thread iterates, one loop at a
-// time.
+// process. Every loop over it is one epoch, the next one in another order where shuffled. What a
+// dataset throws comes out of the loop as an Error that names the batch, the original nested in it.
+// A loader is a handle: copies are the same loader. Not thread-safe: one thread iterates, one loop
+// at a time.
 #pragma once
 
-#include <c10/util/ArrayRef.h>
-#include <coupler/detail/collate.h>
+#include <coupler/detail/dataset_kind.h>
 #include <coupler/detail/loader_core.h>
+#include <coupler/detail/map_source.h>
+#include <coupler/detail/stream_source.h>
 
 #include <cstddef>
 #include <iterator>
@@ -23,49 +32,85 @@ namespace coupler {
 
 template <class Dataset>
 class DataLoader {
-  static_assert(
-      std::is_same_v<typename Dataset::BatchRequestType, c10::ArrayRef<size_t>>,
-      "coupler::data_loader needs a map-style dataset: one whose get_batch takes indices");
+  static constexpr bool kMapStyle = detail::is_map_style<Dataset>::value;
+  static_assert(kMapStyle || detail::is_block_stream<Dataset>::value ||
+                    detail::is_sample_stream<Dataset>::value,
+                "coupler::data_loader needs a map-style dataset, whose get_batch takes indices, or "
+                "a stream: reset() and either get_batch(size_t) or next(), returning an optional");
+  using Source =
+      std::conditional_t<kMapStyle, detail::MapSource<Dataset>, detail::StreamSource<Dataset>>;
 
  public:
   // A vector of examples of tensors is stacked into one example; what the dataset batches itself
   // (TensorDataset, or map(Stack<>())) and other examples come as get_batch returns them.
-  using Batch = detail::BatchOf<typename Dataset::BatchType>;
+  using Batch = typename Source::Batch;
 
   class Iterator;
 
   // Throws Error(kInvalidArgument) for an empty dataset, a wrong option, and options under which no
-  // batch would be yielded.
+  // batch would be yielded; of a stream, whose size is not known, the loop does.
   DataLoader(Dataset dataset, const DataLoaderOptions& options)
       : shared_(std::make_shared<Shared>(std::move(dataset), options)) {}
 
   // Starts the next epoch; a break leaves the rest of it out.
-  Iterator begin() { return Iterator(shared_.get()); }
+  Iterator begin() { return Iterator(shared_); }
   Iterator end() { return Iterator(); }
 
-  // The number of batches an epoch yields on this rank: always what a loop gets.
-  int64_t size() const { return shared_->core.size(); }
+  // The number of batches that the loop under way, or else the next one, yields on this rank:
+  // always what a loop gets. A stream has none.
+  int64_t size() const {
+    static_assert(kMapStyle, "a stream's number of batches is known at its end only");
+    return shared_->core.size();
+  }
 
   // The epoch iterated now or last, counted from 0, and the one to begin next.
   int64_t epoch() const { return shared_->core.epoch(); }
   void set_epoch(int64_t epoch) { shared_->core.set_epoch(epoch); }
 
-  Dataset& dataset() { return shared_->dataset; }
+  // What comes next: within a loop the samples behind the current batch, outside of one (after a
+  // break too) the next epoch. To be saved with a checkpoint.
+  LoaderCursor state() const { return shared_->core.state(); }
+
+  // The next loop begins there, with any batch size and number of processes, in O(1) for map-style
+  // datasets; a stream is read up to there. Throws Error(kInvalidArgument) for a cursor of another
+  // dataset and for negative values, Error(kUsage) within a loop.
+  void load_state(const LoaderCursor& cursor) { shared_->core.load_state(cursor); }
+
+  // The next loop, and only that, leaves out its first `count` batches; likewise. Throws
+  // Error(kInvalidArgument) where there are not so many.
+  void skip_first_batches(int64_t count) { shared_->core.skip_first_batches(count); }
+
+  // Not to be changed while a loop with workers is under way.
+  Dataset& dataset() { return shared_->source.dataset(); }
 
   // Called by Accelerator::prepare. Batches of tensors come on `device` from then on; other types
-  // stay where the dataset made them.
-  void bind(int rank, int world, at::Device device) { shared_->core.bind(rank, world, device); }
+  // stay where the dataset made them. `peers` are the other ranks, for dispatch_batches and
+  // join_uneven_inputs.
+  void bind(int rank, int world, at::Device device,
+            std::shared_ptr<detail::LoaderPeers> peers = nullptr) {
+    shared_->core.bind(rank, world, device, std::move(peers));
+  }
 
   // Where the loop stands, for the Accelerator; lives as long as any copy of the pointer.
   std::shared_ptr<detail::LoaderCore> core() const { return {shared_, &shared_->core}; }
 
  private:
   struct Shared {
-    Shared(Dataset d, const DataLoaderOptions& options)
-        : dataset(std::move(d)), core(dataset.size(), options) {}
-    Dataset dataset;
-    detail::LoaderCore core;
-    Batch batch{};
+    Shared(Dataset dataset, const DataLoaderOptions& options)
+        : source(std::move(dataset)), core(source, options) {}
+    Source source;
+    detail::LoaderCore core;  // ends its workers, which use the source, before that goes
+  };
+
+  // One loop; ends with its last iterator.
+  struct Pass {
+    explicit Pass(std::shared_ptr<Shared> of)
+        : shared(std::move(of)), number(shared->core.start_epoch()) {}
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    ~Pass() { shared->core.end(number); }
+    std::shared_ptr<Shared> shared;
+    uint64_t number;
   };
 
   std::shared_ptr<Shared> shared_;
@@ -83,41 +128,39 @@ class DataLoader<Dataset>::Iterator {
 
   Iterator() = default;
 
-  Batch& operator*() const { return shared_->batch; }
-  Batch* operator->() const { return &shared_->batch; }
+  Batch& operator*() const { return pass_->shared->source.current(); }
+  Batch* operator->() const { return &**this; }
   Iterator& operator++() {
-    fetch();
+    if (!pass_->shared->core.next(pass_->number)) pass_.reset();
     return *this;
   }
-  void operator++(int) { fetch(); }
-  bool operator==(const Iterator& other) const { return shared_ == other.shared_; }
-  bool operator!=(const Iterator& other) const { return shared_ != other.shared_; }
+  void operator++(int) { ++*this; }
+  bool operator==(const Iterator& other) const { return pass_ == other.pass_; }
+  bool operator!=(const Iterator& other) const { return pass_ != other.pass_; }
 
  private:
   friend class DataLoader;
 
-  explicit Iterator(Shared* shared) : shared_(shared), pass_(shared->core.start_epoch()) {
-    fetch();
+  explicit Iterator(std::shared_ptr<Shared> shared)
+      : pass_(std::make_shared<Pass>(std::move(shared))) {
+    ++*this;
   }
 
-  void fetch() {
-    const auto* indices = shared_->core.next(pass_);
-    if (indices == nullptr) {
-      shared_->batch = Batch{};
-      shared_ = nullptr;
-      return;
-    }
-    shared_->batch = detail::collate(shared_->dataset.get_batch(*indices), shared_->core.device());
-  }
-
-  Shared* shared_ = nullptr;  // null at the end
-  uint64_t pass_ = 0;
+  std::shared_ptr<Pass> pass_;  // null at the end
 };
 
 template <class Dataset>
 DataLoader<std::decay_t<Dataset>> data_loader(Dataset&& dataset,
                                               const DataLoaderOptions& options = {}) {
   return DataLoader<std::decay_t<Dataset>>(std::forward<Dataset>(dataset), options);
+}
+
+// The loader, whose next loop leaves out its first `count` batches (see the member). Unlike
+// Accelerate's, later loops are whole again, so that there is no second loader to switch back from.
+template <class Dataset>
+DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count) {
+  loader.skip_first_batches(count);
+  return loader;
 }
 
 }  // namespace coupler

@@ -65,3 +65,4 @@ std::vector<Check> process_checks();
 std::vector<Check> collectives_checks();
 std::vector<Check> metrics_checks();
 std::vector<Check> sync_batch_norm_checks();
+std::vector<Check> loader_checks();

@@ -94,6 +94,8 @@ TEST(BatchPlan, WrongSpecs_AreRefusedNamingTheValues) {
   EXPECT_NE(split.find("4 processes"), std::string::npos);
   EXPECT_NE(refusal({.samples = 8, .rank = 2, .world = 2}).find("rank 2 of a world of 2"),
             std::string::npos);
+  EXPECT_NE(refusal({.samples = 8, .start = 9}).find("8 samples cannot begin at sample 9"),
+            std::string::npos);
   EXPECT_NE(refusal({.samples = 8, .batch_size = INT64_MAX, .world = 2}).find("2^63"),
             std::string::npos);
 }
@@ -165,6 +167,34 @@ TEST(BatchPlanProperty, TenThousandSpecs_YieldEverySampleOnceUnlessDroppedOrFill
       ASSERT_TRUE(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
     }
     ASSERT_LE(sizes.front() - sizes.back(), spec.drop_last || spec.even_batches ? 0u : 1u);
+  }
+}
+
+// From wherever an epoch is resumed.
+TEST(BatchPlanProperty, TenThousandSpecs_OwnEverySampleFromTheStartOnExactlyOnce) {
+  std::mt19937_64 random(20260103);
+  for (int i = 0; i < 10'000; ++i) {
+    BatchPlanSpec spec = random_spec(random);
+    spec.start = random() % 3 == 0 ? 0 : random() % (spec.samples + 1);
+    std::vector<int> owned(spec.samples, 0);
+    for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
+      const BatchPlan plan(spec);
+      const auto own = batches(plan);
+      for (size_t step = 0; step < own.size(); ++step) {
+        ASSERT_LE(plan.own(step), own[step].size());
+        if (spec.drop_last || !spec.even_batches) {
+          ASSERT_EQ(plan.own(step), own[step].size());
+        }
+        for (size_t k = 0; k < plan.own(step); ++k) ++owned.at(own[step][k]);
+      }
+    }
+    const size_t global = BatchPlan(BatchPlanSpec{.batch_size = spec.batch_size,
+                                                  .world = spec.world,
+                                                  .split_batches = spec.split_batches})
+                              .step_samples();
+    const size_t rest = spec.drop_last ? (spec.samples - spec.start) % global : 0;
+    for (size_t k = 0; k < owned.size(); ++k)
+      ASSERT_EQ(owned[k], k >= spec.start && k < spec.samples - rest ? 1 : 0) << i << " " << k;
   }
 }
 

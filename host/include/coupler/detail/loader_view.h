@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace coupler::detail {
 
@@ -27,6 +28,11 @@ class LoaderView {
   virtual int64_t own_samples() const = 0;
   // whether it only stands in for one that this rank no longer has (join_uneven_inputs).
   virtual bool stands_in() const = 0;
+
+  // Whether loops begun from now on keep the ranks in step where they have different numbers of
+  // batches, and what even_batches is meanwhile, where that is to be another than the loader's own.
+  // Throws Error(kUsage) where it is turned on within a loop.
+  virtual void join(bool on, std::optional<bool> even_batches) = 0;
 };
 
 }  // namespace coupler::detail

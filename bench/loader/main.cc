@@ -1,0 +1,50 @@
+// Iterates over 60000×784 floats in batches of 64, one process, and prints for each order the
+// median seconds of an epoch: "sequential S", "shuffled S". bench_loader [EPOCHS]. The counterpart
+// is bench/python/loader_epochs.py.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <coupler/data_loader.h>
+#include <coupler/error.h>
+#include <coupler/tensor_dataset.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kSamples = 60000, kValues = 784, kBatch = 64;
+
+double epoch_of(coupler::DataLoader<coupler::TensorDataset>& loader) {
+  const auto begin = std::chrono::steady_clock::now();
+  int64_t samples = 0;
+  for (auto& batch : loader) samples += batch.data.size(0);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  if (samples < kSamples)
+    throw coupler::Error(coupler::ErrorCode::kInternal, "an epoch lacks samples");
+  return time.count();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::install_terminate_handler();
+  const int epochs = argc > 1 ? std::atoi(argv[1]) : 3;
+  if (epochs < 1)
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_loader [EPOCHS]",
+                         {.subject = "EPOCHS", .hint = "give 1 or more"});
+  at::set_num_threads(1);
+  const coupler::TensorDataset dataset(at::rand({kSamples, kValues}),
+                                       at::randint(10, {kSamples}, at::kLong));
+  for (const bool shuffle : {false, true}) {
+    auto loader = coupler::data_loader(dataset, {.batch_size = kBatch, .shuffle = shuffle});
+    epoch_of(loader);  // warms memory and caches
+    std::vector<double> seconds;
+    for (int epoch = 0; epoch < epochs; ++epoch) seconds.push_back(epoch_of(loader));
+    std::nth_element(seconds.begin(), seconds.begin() + epochs / 2, seconds.end());
+    std::printf("%s %.6f\n", shuffle ? "shuffled" : "sequential",
+                seconds[static_cast<size_t>(epochs / 2)]);
+  }
+}

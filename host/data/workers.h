@@ -1,0 +1,55 @@
+// Workers: threads that do numbered pieces of work ahead of the thread that wants their results, in
+// its order. await() and release() belong to that one thread. Destruction ends the threads as soon
+// as the pieces under way are done.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace coupler {
+
+class Workers {
+ public:
+  // Does piece `ticket` (0, 1, …) on worker 1, 2, …; false where there is no such piece nor a later
+  // one. What it throws comes out of await(), and ends the work behind it.
+  using Work = std::function<bool(size_t worker, uint64_t ticket)>;
+
+  // At most `ahead` pieces are done or under way that were not released.
+  Workers(size_t count, size_t ahead, Work work);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  // Waits for a piece; false where there is none.
+  bool await(uint64_t ticket);
+
+  // Says that a piece's result is used; in order.
+  void release(uint64_t ticket);
+
+ private:
+  struct Piece {
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  void stop();
+  void run(size_t worker);
+
+  const Work work_;
+  std::mutex mutex_;
+  std::condition_variable more_to_do_, something_done_;
+  bool stopping_ = false;
+  uint64_t next_ = 0;            // the first piece nobody has begun
+  uint64_t released_ = 0;        // how many were released
+  uint64_t end_ = ~uint64_t{0};  // the first piece that does not exist
+  std::vector<Piece> pieces_;    // by ticket modulo their number
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,90 @@
+// What prepared data loaders ask of the other ranks, and join_uneven_inputs.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/tensor_ops.h"
+#include "train/accelerator_impl.h"
+
+namespace coupler {
+namespace {
+
+// Over the Accelerator's communicator, whose collectives the loop's own thread issues in the same
+// order on every rank. A loader may outlive the Accelerator, but not use it then.
+class CommunicatorPeers : public detail::LoaderPeers {
+ public:
+  explicit CommunicatorPeers(std::weak_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+
+  bool any(bool mine) override {
+    const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::kInt);
+    comm().run(all_reduce_op(flag, DB_MAX));
+    return *flag.const_data_ptr<int>() != 0;
+  }
+
+  std::vector<int64_t> all(int64_t mine) override {
+    Communicator& communicator = comm();
+    std::vector<int64_t> result(static_cast<size_t>(communicator.size()));
+    const at::Tensor own = at::full({1}, mine, at::kLong);
+    const at::Tensor gathered = at::empty({communicator.size()}, at::kLong);
+    communicator.run(all_gather_op(own, gathered));
+    std::copy_n(gathered.const_data_ptr<int64_t>(), result.size(), result.begin());
+    return result;
+  }
+
+  // As bytes, so that types which no backend knows are sent too.
+  void broadcast(const at::Tensor& tensor) override {
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    comm().run(broadcast_op(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0));
+  }
+
+ private:
+  Communicator& comm() const {
+    const auto comm = comm_.lock();
+    if (comm == nullptr)
+      throw Error(ErrorCode::kUsage, "a data loader is used after the Accelerator has gone",
+                  {.subject = "data loader", .hint = "let the Accelerator live longer"});
+    return *comm;
+  }
+
+  std::weak_ptr<Communicator> comm_;
+};
+
+using Loaders = std::vector<std::shared_ptr<detail::LoaderView>>;
+
+void leave(const Loaders& joined) {
+  for (const auto& loader : joined) loader->join(false, std::nullopt);
+}
+
+}  // namespace
+
+std::shared_ptr<detail::LoaderPeers> Accelerator::loader_peers() const {
+  if (world() == 1) return nullptr;
+  return std::make_shared<CommunicatorPeers>(impl_->comm);
+}
+
+SyncScope Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
+                                  std::optional<bool> even_batches) {
+  Loaders joined;
+  try {
+    for (const auto& weak : impl_->loaders) {
+      auto loader = weak.lock();
+      if (loader == nullptr || (only != nullptr && loader != only)) continue;
+      loader->join(true, even_batches);
+      joined.push_back(std::move(loader));
+    }
+  } catch (...) {
+    leave(joined);
+    throw;
+  }
+  if (only != nullptr && joined.empty())
+    throw Error(ErrorCode::kUsage, "join_uneven_inputs: the data loader was not prepared",
+                {.subject = "data loader", .hint = "pass it to accelerator.prepare first"});
+  return SyncScope([joined = std::move(joined)] { leave(joined); });
+}
+
+}  // namespace coupler
