@@ -9,27 +9,39 @@
 #include <vector>
 
 #include "optim/fused_kernel.h"
+#include "optim/loss_scaler.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
+
+// When and how an optimizer may act; all outlive it.
+struct StepRules {
+  std::function<bool()> accumulating;  // whether step and zero_grad are to do nothing now
+  LossScaler* scaler = nullptr;        // with fp16
+  std::function<void()> after_update;  // null: nothing
+};
 
 class OptimizerState {
  public:
   // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
   // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
-  // parameter that a group lists several times is there once.
-  // accumulating tells whether step and zero_grad are to do nothing now.
+  // parameter that a group lists several times is there once. Throws Error(kUnsupported) where
+  // gradients are to be unscaled that are fp16 themselves.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
-                 std::function<bool()> accumulating);
+                 StepRules rules);
 
   void step();
   void zero_grad(bool set_to_none);
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
+  bool accumulating() const { return rules_.accumulating(); }
+  // Whether the last step() that was not accumulating changed nothing, for an overflow.
+  bool step_was_skipped() const { return skipped_; }
   std::string description() const;
 
  private:
   void hold_own_parts();
   void require_divisible() const;
+  void require_unscalable() const;
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
@@ -37,7 +49,8 @@ class OptimizerState {
   size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;
-  std::function<bool()> accumulating_;
+  StepRules rules_;
+  bool skipped_ = false;
 };
 
 }  // namespace coupler

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "train/accelerator_impl.h"
 
@@ -45,7 +46,9 @@ void Accelerator::backward(const at::Tensor& loss) {
   for (Strategy* model : expected) model->begin_backward();
   const int64_t steps = impl.config.training.gradient_accumulation_steps;
   try {
-    (steps == 1 ? loss : loss / static_cast<double>(steps)).backward();
+    // Backward computes in the types of forward, whatever scope it is called in.
+    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    impl.scale_loss(steps == 1 ? loss : loss / static_cast<double>(steps), expected).backward();
   } catch (...) {
     for (const auto& model : impl.models) model->abandon_backward();
     throw;
@@ -60,7 +63,10 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
   }
-  return impl_->sync ? impl_->strategy_of(model).clip_grad_norm(max_norm) : 0;
+  if (!impl_->sync) return 0;
+  Strategy& strategy = impl_->strategy_of(model);
+  if (impl_->unscale(strategy)) return std::numeric_limits<double>::infinity();
+  return strategy.clip_grad_norm(max_norm);
 }
 
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
@@ -68,7 +74,9 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
   }
-  if (impl_->sync) impl_->strategy_of(model).clip_grad_value(max_value);
+  if (!impl_->sync) return;
+  Strategy& strategy = impl_->strategy_of(model);
+  if (!impl_->unscale(strategy)) strategy.clip_grad_value(max_value);
 }
 
 at::Tensor Accelerator::gradient(const at::Tensor& parameter) {

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/autocast.h>
 #include <coupler/data_loader.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <coupler/progress.h>
 #include <coupler/safetensors.h>
+#include <coupler/schedule.h>
+#include <coupler/scheduler.h>
 #include <coupler/summon.h>
 #include <coupler/sync_batch_norm.h>
 #include <coupler/tensor_dataset.h>

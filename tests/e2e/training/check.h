@@ -61,3 +61,5 @@ std::vector<Check> all_checks();
 std::vector<Check> parity_checks();
 std::vector<Check> behaviour_checks();
 std::vector<Check> sync_batch_norm_checks();
+std::vector<Check> precision_checks();
+std::vector<Check> scheduler_checks();

@@ -60,7 +60,8 @@ std::vector<Check> sync_batch_norm_checks() {
 
 std::vector<Check> all_checks() {
   std::vector<Check> result;
-  for (const auto& list : {parity_checks(), behaviour_checks(), sync_batch_norm_checks()}) {
+  for (const auto& list : {parity_checks(), behaviour_checks(), sync_batch_norm_checks(),
+                           precision_checks(), scheduler_checks()}) {
     result.insert(result.end(), list.begin(), list.end());
   }
   return result;
