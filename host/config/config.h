@@ -43,6 +43,11 @@ struct TrainingConfig {
   bool broadcast_buffers = true;  // rank 0's, after every reduction (torch's DDP: before forward)
   double bucket_cap_mb = 0;       // 0: adapted to what is measured
   int64_t seed = 0;               // of LibTorch's generator; left alone unless set
+  std::string mixed_precision = "no";    // no, bf16, fp16, fp8
+  double loss_scale_init_scale = 65536;  // of fp16's loss scaling, this and the next three
+  double loss_scale_growth_factor = 2;
+  double loss_scale_backoff_factor = 0.5;
+  int64_t loss_scale_growth_interval = 2000;  // steps
 };
 
 struct LaunchConfig {
@@ -79,7 +84,8 @@ Config load_config(const ConfigRequest& request);
 // where the key has a dot: -output=x stays. Throws Error(kUsage).
 ConfigRequest take_config_arguments(int& argc, char** argv);
 
-// Every key with value, source, default and one sentence, as `coupler config --explain` prints it.
+// Every key with value, source, default and one sentence, as `coupler config --explain` prints it,
+// and what mixed precision does.
 std::string explain_config(const Config& config);
 
 }  // namespace coupler

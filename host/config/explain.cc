@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "config/precision.h"
 #include "config/schema.h"
 #include "config/value.h"
 
@@ -58,6 +59,8 @@ std::string explain_config(const Config& config) {
     for (size_t i = 0; i + 1 < kColumns; ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
     text += row.back() + "\n";
   }
+  text += "Mixed precision " + config.training.mixed_precision + ": " +
+          describe_precision(config.training) + "\n";
   return text;
 }
 

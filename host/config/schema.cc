@@ -36,6 +36,26 @@ bool finite_and_not_negative(const SettingValue& value) {
   return std::isfinite(number) && number >= 0;
 }
 
+bool is_finite_and_above_0(const SettingValue& value) {
+  const double number = std::get<double>(value);
+  return std::isfinite(number) && number > 0;
+}
+
+bool is_finite_and_above_1(const SettingValue& value) {
+  const double number = std::get<double>(value);
+  return std::isfinite(number) && number > 1;
+}
+
+bool is_between_0_and_1(const SettingValue& value) {
+  const double number = std::get<double>(value);
+  return number > 0 && number < 1;
+}
+
+bool is_precision(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text == "no" || text == "bf16" || text == "fp16" || text == "fp8";
+}
+
 bool is_positive_duration(const SettingValue& value) {
   return std::get<std::chrono::nanoseconds>(value).count() > 0;
 }
@@ -90,6 +110,25 @@ std::vector<SchemaKey> make_schema() {
       key<kTraining, &TrainingConfig::seed>(
           "training.seed", T::kInteger, "", nullptr,
           "Seeds LibTorch's random numbers on every rank when the Accelerator is made, if set."),
+      key<kTraining, &TrainingConfig::mixed_precision>(
+          "training.mixed_precision", T::kString, "no, bf16, fp16 or fp8", is_precision,
+          "What operations inside accelerator.autocast() compute in where that is safe; no: in the "
+          "model's own types."),
+      key<kTraining, &TrainingConfig::loss_scale_init_scale>(
+          "training.loss_scale_init_scale", T::kNumber, "finite and > 0", is_finite_and_above_0,
+          "With fp16: what the loss is multiplied by in the first step."),
+      key<kTraining, &TrainingConfig::loss_scale_growth_factor>(
+          "training.loss_scale_growth_factor", T::kNumber, "finite and > 1", is_finite_and_above_1,
+          "With fp16: what the scale is multiplied by after growth_interval steps without "
+          "overflow."),
+      key<kTraining, &TrainingConfig::loss_scale_backoff_factor>(
+          "training.loss_scale_backoff_factor", T::kNumber, "> 0 and < 1", is_between_0_and_1,
+          "With fp16: what the scale is multiplied by when a gradient was infinite or NaN; that "
+          "step "
+          "is skipped."),
+      key<kTraining, &TrainingConfig::loss_scale_growth_interval>(
+          "training.loss_scale_growth_interval", T::kInteger, ">= 1", at_least<1>,
+          "With fp16: how many steps in a row without overflow make the scale grow."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

@@ -28,9 +28,10 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
-                               const StepState& loop)
-    : optimizer_(optimizer), models_(std::move(models)), loop_(loop) {
+                               StepRules rules)
+    : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
   hold_own_parts();
+  if (rules_.scaler != nullptr) require_unscalable();
   parameters_ = count_parameters(optimizer_);
   kernel_ = make_kernel();
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
@@ -82,6 +83,21 @@ void OptimizerState::require_divisible() const {
   }
 }
 
+// Dividing by the scale in fp16 would lose what scaling kept.
+void OptimizerState::require_unscalable() const {
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.requires_grad() || parameter.scalar_type() != at::kHalf) continue;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("training.mixed_precision is fp16, but the optimizer holds an fp16 "
+                              "parameter of shape [{}], whose gradient cannot be unscaled",
+                              fmt::join(parameter.sizes(), ", ")),
+                  {.subject = "training.mixed_precision",
+                   .hint = "keep the model in fp32: autocast computes in fp16 from it"});
+    }
+  }
+}
+
 std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
   std::vector<FlatParameters*> flats;
   for (Strategy* model : models_) flats.push_back(&model->flat());
@@ -89,11 +105,16 @@ std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
 }
 
 void OptimizerState::step() {
-  stepped_scope_ = loop_.scope;
-  if (!loop_.sync) return;
+  stepped_scope_ = rules_.loop->scope;
+  if (accumulating()) return;
   if (count_parameters(optimizer_) != parameters_) {
     throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
                 {.hint = "add every parameter group before accelerator.prepare"});
+  }
+  if (rules_.scaler != nullptr) {
+    skipped_ = rules_.scaler->unscale(models_);
+    rules_.scaler->update(models_);
+    if (skipped_) return;
   }
   if (kernel_ != nullptr) {
     kernel_->step();
@@ -101,18 +122,22 @@ void OptimizerState::step() {
     optimizer_.step();
   }
   for (Strategy* model : models_) model->parameters_changed();
+  if (rules_.after_update) rules_.after_update();
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  if (drops_gradients()) optimizer_.zero_grad(set_to_none);
+  if (!drops_gradients()) return;
+  optimizer_.zero_grad(set_to_none);
+  if (rules_.scaler != nullptr) rules_.scaler->gradients_dropped(models_);
 }
 
 // Loops call zero_grad before backward or behind step. What a window has accumulated stays in
 // either order: it goes before the window's first backward, or behind its last.
 bool OptimizerState::drops_gradients() const {
-  if (loop_.scope == 0) return true;
-  if (stepped_scope_ == loop_.scope) return loop_.sync;
-  return loop_.first_of_window || (loop_.sync && loop_.backward_of_only);
+  const StepState& loop = *rules_.loop;
+  if (loop.scope == 0) return true;
+  if (stepped_scope_ == loop.scope) return loop.sync;
+  return loop.first_of_window || (loop.sync && loop.backward_of_only);
 }
 
 std::string OptimizerState::description() const {
@@ -126,6 +151,7 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return state_->torch_optimizer().param_groups();
 }
 torch::optim::Optimizer& Optimizer::unwrap() { return state_->torch_optimizer(); }
+bool Optimizer::step_was_skipped() const { return state_->step_was_skipped(); }
 std::string Optimizer::description() const { return state_->description(); }
 
 }  // namespace coupler

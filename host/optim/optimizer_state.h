@@ -8,29 +8,41 @@
 #include <vector>
 
 #include "optim/fused_kernel.h"
+#include "optim/loss_scaler.h"
 #include "optim/step_state.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
 
+// When and how an optimizer may act; all outlive it.
+struct StepRules {
+  const StepState* loop = nullptr;     // where in accumulation the loop is; never null
+  LossScaler* scaler = nullptr;        // with fp16
+  std::function<void()> after_update;  // null: nothing
+};
+
 class OptimizerState {
  public:
   // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
   // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
-  // parameter that a group lists several times is there once.
-  // loop outlives this too.
+  // parameter that a group lists several times is there once. Throws Error(kUnsupported) where
+  // gradients are to be unscaled that are fp16 themselves.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
-                 const StepState& loop);
+                 StepRules rules);
 
   void step();
   void zero_grad(bool set_to_none);
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
+  bool accumulating() const { return !rules_.loop->sync; }
+  // Whether the last step() that was not accumulating changed nothing, for an overflow.
+  bool step_was_skipped() const { return skipped_; }
   std::string description() const;
 
  private:
   bool drops_gradients() const;
   void hold_own_parts();
   void require_divisible() const;
+  void require_unscalable() const;
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
@@ -38,8 +50,9 @@ class OptimizerState {
   size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;
-  const StepState& loop_;
+  StepRules rules_;
   uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
+  bool skipped_ = false;
 };
 
 }  // namespace coupler

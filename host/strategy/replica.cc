@@ -76,7 +76,7 @@ void Replica::abandon_backward() {
 
 // Whole buffers where every parameter has its gradient there (padding is zero), else one by one:
 // what was only accumulated (no_sync) is not in flat memory yet.
-std::vector<at::Tensor> Replica::gradients() {
+std::vector<at::Tensor> Replica::own_gradients() {
   std::vector<at::Tensor> result;
   bool whole = reducer_ != nullptr;
   for (const FlatSlot& slot : flat_->slots()) {
@@ -95,7 +95,7 @@ std::vector<at::Tensor> Replica::gradients() {
 
 double Replica::clip_grad_norm(double max_norm) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> all = gradients();
+  const std::vector<at::Tensor> all = own_gradients();
   const double norm = std::sqrt(sum_of_squares(all));
   if (!std::isfinite(norm)) {
     // Gradients are equal on every rank, so all of them come to the same end.
@@ -113,7 +113,18 @@ double Replica::clip_grad_norm(double max_norm) {
 
 void Replica::clip_grad_value(double max_value) {
   const at::NoGradGuard no_grad;
-  for (at::Tensor& gradient : gradients()) gradient.clamp_(-max_value, max_value);
+  for (at::Tensor& gradient : own_gradients()) gradient.clamp_(-max_value, max_value);
+}
+
+ModelTypes Replica::types() const {
+  ModelTypes result;
+  for (const ModelParameter& parameter : model().parameters) {
+    const at::ScalarType type = parameter.tensor.scalar_type();
+    result.stored.insert(type);
+    result.computed.insert(type);
+    if (parameter.tensor.requires_grad()) result.reduced.insert(type);
+  }
+  return result;
 }
 
 void Replica::for_each_parameter(

@@ -27,13 +27,15 @@ class Replica : public Strategy {
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
+  std::vector<at::Tensor> own_gradients() override;
+  bool parameters_stay() const override { return true; }
+  ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override { return parameter.grad(); }
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 
  private:
   void make_meta_tensors();
-  std::vector<at::Tensor> gradients();
 
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;  // null for one process

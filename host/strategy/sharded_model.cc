@@ -276,6 +276,36 @@ void ShardedModel::clip_grad_value(double max_value) {
   }
 }
 
+// One by one: what lies between the parts of a unit is not always zero. With what was only
+// accumulated, which is with the parameters yet.
+std::vector<at::Tensor> ShardedModel::own_gradients() {
+  std::vector<at::Tensor> result;
+  for (const FlatSlot& slot : flat_.slots()) {
+    if (slot.parameter.grad().defined()) result.push_back(slot.parameter.grad());
+  }
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& accumulated = model().parameters[i].tensor.grad();
+    if (places_[i].unit >= 0 && accumulated.defined()) result.push_back(accumulated);
+  }
+  return result;
+}
+
+ModelTypes ShardedModel::types() const {
+  ModelTypes result;
+  for (const auto& unit : units_) {
+    result.stored.insert(unit->plan.type);
+    result.computed.insert(unit->plan.compute_type);
+    result.reduced.insert(unit->plan.reduce_type);
+  }
+  for (const size_t index : plan_.replicated) {
+    const at::ScalarType type = model().parameters[index].tensor.scalar_type();
+    result.stored.insert(type);
+    result.computed.insert(type);
+    result.reduced.insert(type);
+  }
+  return result;
+}
+
 // What the ranks of a group hold of one parameter (or of its gradient), joined: as if the parameter
 // were a unit of its own. shard: master or gradient of its unit.
 at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard) {

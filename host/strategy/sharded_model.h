@@ -36,6 +36,9 @@ class ShardedModel : public Strategy,
   void abandon_backward() override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
+  std::vector<at::Tensor> own_gradients() override;
+  bool parameters_stay() const override { return resident_units_.empty(); }
+  ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;

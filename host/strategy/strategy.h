@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@
 #include "strategy/model.h"
 
 namespace coupler {
+
+// Of the parameters of one model.
+struct ModelTypes {
+  std::set<at::ScalarType> stored;    // and updated by the optimizer
+  std::set<at::ScalarType> computed;  // what operations find, outside of autocast
+  std::set<at::ScalarType> reduced;   // gradients on their way between ranks
+};
 
 class Strategy {
  public:
@@ -54,6 +62,13 @@ class Strategy {
   // Throws Error naming a parameter where the norm is not finite. Collective.
   virtual double clip_grad_norm(double max_norm) = 0;
   virtual void clip_grad_value(double max_value) = 0;
+
+  // This rank's gradients, which together with those of the other ranks are all of this model: in
+  // as few tensors as may be, padding of flat memory (zeros) included.
+  virtual std::vector<at::Tensor> own_gradients() = 0;
+  // Whether the values of parameters stay in memory from one use to the next.
+  virtual bool parameters_stay() const = 0;
+  virtual ModelTypes types() const = 0;
 
   // The gradient of a parameter of this model, whole; undefined where no rank has one. Collective.
   virtual at::Tensor whole_gradient(const at::Tensor& parameter) = 0;

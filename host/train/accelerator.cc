@@ -7,6 +7,7 @@
 #include "log/log.h"
 #include "train/accelerator_impl.h"
 #include "train/current.h"
+#include "train/precision.h"
 #include "train/process_setup.h"
 
 namespace coupler {
@@ -40,6 +41,8 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
   if (config.sources.count("training.seed") != 0) {
     at::manual_seed(static_cast<uint64_t>(config.training.seed));
   }
+  require_precision(config.training.mixed_precision, at::kCPU);
+  autocast_type = coupler::autocast_type(config.training.mixed_precision);
   if (process.world > 1) store = join_store(process, config.backend.timeout);
   plugin = choose_plugin(config.backend, process);
   comm = Communicator::create({.plugin = plugin,
@@ -48,6 +51,7 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
                                .backend = &config.backend,
                                .name = "world"});
   if (process.world > 1) set_current_communicator(comm.get());
+  if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
 }
 
 Accelerator::Impl::~Impl() {

@@ -5,6 +5,7 @@
 #include <coupler/accelerator.h>
 #include <coupler/detail/loader_view.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,6 +13,10 @@
 
 #include "comm/communicator.h"
 #include "config/config.h"
+#include "optim/loss_scaler.h"
+#include "optim/optimizer_state.h"
+#include "optim/rate_driver.h"
+#include "optim/scheduler_core.h"
 #include "plugin/plugin.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
@@ -40,14 +45,27 @@ class Accelerator::Impl {
   // Prepares a model. Collective.
   void add(Model model);
 
+  // Makes a scheduler whose optimizer is found when all of prepare's objects are.
+  Scheduler add(std::unique_ptr<RateDriver> driver);
+
+  // The loss that backward is to run on. expected: the models that it must reach.
+  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected);
+  // Unscales a model's gradients where that is to be done; whether its step will be skipped.
+  bool unscale(Strategy& model) { return scaler != nullptr && scaler->unscale({&model}); }
+
   Config config;
   ProcessInfo process;
   Plugin plugin = Plugin::single();
   std::shared_ptr<Store> store;
   std::shared_ptr<Communicator> comm;
   std::shared_ptr<Communicator> gradient_comm;  // made with the first model
+  std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; none: no
+  std::atomic<bool> autocast_used = false;
+  std::unique_ptr<LossScaler> scaler;  // with fp16
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
+  std::vector<std::weak_ptr<OptimizerState>> optimizer_states;   // by number in optimizers
+  std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the prepare under way
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
   bool trigger = false;  // set on this rank since the last check

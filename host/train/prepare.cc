@@ -4,9 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "log/log.h"
 #include "optim/optimizer_state.h"
+#include "optim/scheduler_core.h"
 #include "train/accelerator_impl.h"
+#include "train/precision.h"
 
 namespace coupler {
 namespace {
@@ -30,6 +34,10 @@ void Accelerator::Impl::add(Model model) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
   models.push_back(make_strategy(std::move(model), gradient_comm, config.training));
+  if (scaler != nullptr) scaler->add(models.back());
+  if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
+    log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
+  }
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
@@ -64,7 +72,10 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                    "or an earlier prepare"});
     }
   }
-  auto state = std::make_shared<OptimizerState>(optimizer, models, impl_->accumulation.loop());
+  StepRules rules{&impl_->accumulation.loop(), impl_->scaler.get(), nullptr};
+  if (impl_->autocast_type) rules.after_update = drop_cast_copies;
+  auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  impl_->optimizer_states.push_back(state);
   // A model that is divided has other tensors in the optimizer now.
   impl_->optimizers.emplace_back(&optimizer, first_parameter(optimizer));
   return Optimizer(std::move(state));
@@ -77,8 +88,35 @@ void Accelerator::require_prepared(const detail::ModelRef& model) const {
 void Accelerator::free_memory() {
   impl_->accumulation.clear();
   impl_->optimizers.clear();
+  impl_->optimizer_states.clear();
+  impl_->unbound_schedulers.clear();
   impl_->models.clear();
   impl_->loaders.clear();
+}
+
+Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {
+  return impl_->add(RateDriver::of(schedule));
+}
+Scheduler Accelerator::prepare_scheduler(const TorchSchedule& schedule) {
+  return impl_->add(RateDriver::of(schedule));
+}
+
+Scheduler Accelerator::Impl::add(std::unique_ptr<RateDriver> driver) {
+  auto core = std::make_shared<SchedulerCore>(std::move(driver), comm);
+  unbound_schedulers.push_back(core);
+  return Scheduler(std::move(core));
+}
+
+void Accelerator::bind_schedulers() {
+  const auto unbound = std::exchange(impl_->unbound_schedulers, {});
+  std::vector<std::shared_ptr<OptimizerState>> optimizers;
+  for (const auto& weak : impl_->optimizer_states) {
+    if (auto state = weak.lock()) optimizers.push_back(std::move(state));
+  }
+  for (const auto& weak : unbound) {
+    // Gone where the prepare that it was given to threw.
+    if (const auto core = weak.lock()) core->bind(optimizers);
+  }
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "comm/tensor_ops.h"
 #include "train/accelerator_impl.h"
@@ -61,7 +62,10 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
   for (Strategy* model : expected) model->begin_backward(scale.average);
   try {
-    (scale.loss == 1 ? loss : loss * scale.loss).backward();
+    const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
+    // Backward computes in the types of forward, whatever scope it is called in.
+    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    impl.scale_loss(scaled, expected).backward();
   } catch (...) {
     for (const auto& model : impl.models) model->abandon_backward();
     throw;
@@ -90,7 +94,10 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
   }
-  return impl_->accumulation.loop().sync ? impl_->strategy_of(model).clip_grad_norm(max_norm) : 0;
+  if (!sync_gradients()) return 0;
+  Strategy& strategy = impl_->strategy_of(model);
+  if (impl_->unscale(strategy)) return std::numeric_limits<double>::infinity();
+  return strategy.clip_grad_norm(max_norm);
 }
 
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
@@ -98,7 +105,9 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
   }
-  if (impl_->accumulation.loop().sync) impl_->strategy_of(model).clip_grad_value(max_value);
+  if (!sync_gradients()) return;
+  Strategy& strategy = impl_->strategy_of(model);
+  if (!impl_->unscale(strategy)) strategy.clip_grad_value(max_value);
 }
 
 at::Tensor Accelerator::gradient(const at::Tensor& parameter) {

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <coupler/autocast.h>
 #include <coupler/data_loader.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
+#include <coupler/scheduler.h>
 #include <coupler/split.h>
 #include <coupler/summon.h>
 #include <torch/nn/module.h>
@@ -109,6 +111,13 @@ struct ModelRef {
 };
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
+template <class T>
+inline constexpr bool is_torch_scheduler_v =
+    std::is_base_of_v<torch::optim::LRScheduler, T> ||
+    std::is_base_of_v<torch::optim::ReduceLROnPlateauScheduler, T>;
+template <class T>
+inline constexpr bool is_schedule_v =
+    std::is_same_v<T, Schedule> || std::is_same_v<T, TorchSchedule>;
 
 }  // namespace detail
 
@@ -131,16 +140,19 @@ class Accelerator : public Processes {
   // Any number of objects in any order; they come back in that order, as a tuple (one alone as
   // itself). A model (module holder, shared_ptr to a module, module, or TorchScript module) comes
   // back with its own type, the parameters made equal to rank 0's; a torch::optim optimizer as
-  // coupler::Optimizer; a coupler::DataLoader bound to this rank; anything else as it is.
+  // coupler::Optimizer; a schedule, or a scheduler of torch's, as coupler::Scheduler bound to its
+  // prepared optimizer; a coupler::DataLoader bound to this rank; anything else as it is.
   // Collective.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
     (prepare_if_model(objects), ...);
+    std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...> prepared{
+        prepare_one(std::forward<Objects>(objects))...};
+    bind_schedulers();
     if constexpr (sizeof...(Objects) == 1) {
-      return prepare_one(std::forward<Objects>(objects)...);
+      return std::get<0>(std::move(prepared));
     } else {
-      return std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>{
-          prepare_one(std::forward<Objects>(objects))...};
+      return prepared;
     }
   }
 
@@ -184,8 +196,9 @@ class Accelerator : public Processes {
   bool sync_gradients() const;
 
   // Scales the gradients so that their 2-norm over all parameters is at most max_norm; returns the
-  // norm from before. Throws Error naming a parameter where the norm is infinite or NaN. Does
-  // nothing (and returns 0) while accumulating. Collective.
+  // norm from before. Throws Error naming a parameter where the norm is infinite or NaN; with fp16
+  // it returns infinity instead where the step will be skipped. Does nothing (and returns 0) while
+  // accumulating. Collective.
   template <class Model>
   double clip_grad_norm(Model& model, double max_norm) {
     return clip_grad_norm_of(reference_to(model), max_norm);
@@ -195,6 +208,23 @@ class Accelerator : public Processes {
   void clip_grad_value(Model& model, double max_value) {
     clip_grad_value_of(reference_to(model), max_value);
   }
+
+  // ---- Mixed precision (docs/precision.md) ----
+  // While the scope lives, operations on this thread compute in the type of
+  // training.mixed_precision where that is safe; with "no" it does nothing. enabled = false
+  // computes in full precision inside of another scope. backward may be inside or outside.
+  // [any-thread], but not beside prepare.
+  [[nodiscard]] AutocastScope autocast(bool enabled = true);
+  // fp16 scales the loss, so gradients are scaled until they are looked at: by clip_grad_norm,
+  // clip_grad_value, an optimizer's step, or this, each of which unscales once. Step or zero_grad
+  // afterwards, before the next backward. Does nothing without fp16 and while accumulating.
+  // Collective.
+  void unscale_gradients();
+  // Whether the last step of an optimizer changed nothing because a gradient was infinite or NaN on
+  // some rank. Only with fp16; the same on every rank.
+  bool optimizer_step_was_skipped() const;
+  // What fp16 multiplies the loss by now; 1 without fp16.
+  double loss_scale() const;
 
   // The gradient of a prepared parameter, whole, whatever the backend: the mean over ranks after a
   // synchronised backward, this rank's own where it was only accumulated; undefined where there is
@@ -323,7 +353,6 @@ class Accelerator : public Processes {
   // Gives LibTorch's generator of this device the state that rank 0's has.
   void synchronize_random_state();
 
-
  private:
   class Impl;
   friend struct detail::ObjectTransport;
@@ -358,6 +387,12 @@ class Accelerator : public Processes {
       static_assert(std::is_lvalue_reference_v<Object>,
                     "the optimizer must outlive what prepare makes of it: pass a variable");
       return prepare_optimizer(object);
+    } else if constexpr (detail::is_torch_scheduler_v<Type>) {
+      static_assert(std::is_lvalue_reference_v<Object>,
+                    "the scheduler must outlive what prepare makes of it: pass a variable");
+      return prepare_scheduler(TorchSchedule(object));
+    } else if constexpr (detail::is_schedule_v<Type>) {
+      return prepare_scheduler(object);
     } else if constexpr (detail::is_data_loader<Type>::value) {
       object.bind(rank(), world(), device(), loader_peers());
       prepare_loader(object.core());
@@ -379,6 +414,9 @@ class Accelerator : public Processes {
   void prepare_module(torch::nn::Module& module);
   void prepare_module(const torch::jit::Module& module);
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer);
+  Scheduler prepare_scheduler(const Schedule& schedule);
+  Scheduler prepare_scheduler(const TorchSchedule& schedule);
+  void bind_schedulers();
   void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
   // What loaders ask of the other ranks; null where there are none.
   std::shared_ptr<detail::LoaderPeers> loader_peers() const;

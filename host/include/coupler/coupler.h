@@ -4,6 +4,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/autocast.h>
 #include <coupler/batch_size.h>
 #include <coupler/data_loader.h>
 #include <coupler/empty_weights.h>
@@ -14,6 +15,8 @@
 #include <coupler/processes.h>
 #include <coupler/progress.h>
 #include <coupler/safetensors.h>
+#include <coupler/schedule.h>
+#include <coupler/scheduler.h>
 #include <coupler/seed.h>
 #include <coupler/state.h>
 #include <coupler/summon.h>

@@ -21,6 +21,10 @@ class Optimizer {
   // gradients are being accumulated.
   void step();
 
+  // Whether the last step() changed nothing, because a gradient was infinite or NaN on some rank:
+  // possible with fp16 only (docs/precision.md). The same on every rank.
+  bool step_was_skipped() const;
+
   // Drops the gradients (or zeroes them in place), but inside accumulate() not those that a window
   // goes on accumulating: it may stand before backward or behind step.
   void zero_grad(bool set_to_none = true);

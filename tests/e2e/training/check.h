@@ -66,3 +66,5 @@ std::vector<Check> collectives_checks();
 std::vector<Check> metrics_checks();
 std::vector<Check> sync_batch_norm_checks();
 std::vector<Check> loader_checks();
+std::vector<Check> precision_checks();
+std::vector<Check> scheduler_checks();

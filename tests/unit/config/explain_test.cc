@@ -47,6 +47,30 @@ TEST(ExplainConfig, Columns_AreAligned) {
   EXPECT_EQ(line_of(text, "backend.use").find("default"), source_column);
 }
 
+TEST(ExplainConfig, MixedPrecision_SaysWhatRunsInWhichType) {
+  const auto sentence = [](const std::string& precision) {
+    const std::string text =
+        explain_config(load({.overrides = {"training.mixed_precision=" + precision,
+                                           "training.loss_scale_init_scale=1024",
+                                           "training.loss_scale_growth_interval=7"}}));
+    return text.substr(text.rfind("\nMixed precision ") + 1);
+  };
+  const std::string rest =
+      "parameters are stored, gradients reduced and the optimizer run in the model's own types, "
+      "unless the backend's options say otherwise";
+  EXPECT_EQ(sentence("no"),
+            "Mixed precision no: everything computes in the model's own types; " + rest + "\n");
+  EXPECT_EQ(sentence("bf16"),
+            "Mixed precision bf16: operations inside accelerator.autocast() compute in bf16 where "
+            "that is safe (matrix products, convolutions), in fp32 where it is not (losses); " +
+                rest + "\n");
+  EXPECT_NE(sentence("fp16").find(rest + "; the loss is scaled by 1024 at first, by 0.5 after an "
+                                         "overflow, by 2 after 7 steps without\n"),
+            std::string::npos)
+      << sentence("fp16");
+  EXPECT_NE(sentence("fp8").find("refused at start"), std::string::npos);
+}
+
 TEST(ExplainConfig, ControlCharacters_AreNotPrinted) {
   const std::string text = explain_config(load({.overrides = {"backend.x.y=a\x1b[31m\"b\\"}}));
   EXPECT_NE(text.find("\"a\\u001B[31m\\\"b\\\\\""), std::string::npos) << text;

@@ -104,6 +104,22 @@ TEST(ConfigMessages, OutOfRange_NamesTheRange) {
             "-o training.bucket_cap_mb: training.bucket_cap_mb: must be finite and >= 0, got inf");
   EXPECT_EQ(in_override("training.bucket_cap_mb=nan"),
             "-o training.bucket_cap_mb: training.bucket_cap_mb: must be finite and >= 0, got nan");
+  EXPECT_EQ(in_override("training.mixed_precision=half"),
+            "-o training.mixed_precision: training.mixed_precision: must be no, bf16, fp16 or fp8, "
+            "got \"half\"");
+  EXPECT_EQ(in_override("training.loss_scale_init_scale=0.0"),
+            "-o training.loss_scale_init_scale: training.loss_scale_init_scale: must be finite and "
+            "> 0, got 0");
+  EXPECT_EQ(in_override("training.loss_scale_growth_factor=1"),
+            "-o training.loss_scale_growth_factor: training.loss_scale_growth_factor: must be "
+            "finite and > 1, got 1");
+  EXPECT_EQ(
+      in_override("training.loss_scale_backoff_factor=nan"),
+      "-o training.loss_scale_backoff_factor: training.loss_scale_backoff_factor: must be > 0 "
+      "and < 1, got nan");
+  EXPECT_EQ(in_override("training.loss_scale_growth_interval=0"),
+            "-o training.loss_scale_growth_interval: training.loss_scale_growth_interval: must be "
+            ">= 1, got 0");
   EXPECT_EQ(in_environment("COUPLER_BACKEND_TIMEOUT=0s"),
             "COUPLER_BACKEND_TIMEOUT: backend.timeout: must be > 0, got \"0s\"");
   EXPECT_EQ(in_override("backend.timeout=-5ms"),

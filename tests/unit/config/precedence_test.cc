@@ -30,6 +30,11 @@ std::vector<Sample> samples() {
       {"training.broadcast_buffers", {"false", "true", "false", "true"}},
       {"training.bucket_cap_mb", {"0.5", "1.5", "2", "3.25"}},
       {"training.seed", {"-1", "2", "3", "4"}},
+      {"training.mixed_precision", {text("bf16"), text("fp16"), text("fp8"), text("no")}},
+      {"training.loss_scale_init_scale", {"1024.0", "2", "0.5", "65535.0"}},
+      {"training.loss_scale_growth_factor", {"1.5", "3", "4", "1.25"}},
+      {"training.loss_scale_backoff_factor", {"0.25", "0.125", "0.75", "0.9"}},
+      {"training.loss_scale_growth_interval", {"1", "3", "4", "5"}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
   };

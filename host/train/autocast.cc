@@ -1,0 +1,26 @@
+#include <ATen/autocast_mode.h>
+#include <coupler/autocast.h>
+
+namespace coupler {
+
+AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
+  if (!settings) return;
+  const c10::DeviceType device = settings->device;
+  before_ = AutocastSettings{device, at::autocast::get_autocast_dtype(device),
+                             at::autocast::is_autocast_enabled(device),
+                             at::autocast::is_autocast_cache_enabled()};
+  at::autocast::set_autocast_enabled(device, settings->enabled);
+  at::autocast::set_autocast_dtype(device, settings->type);
+  at::autocast::increment_nesting();
+  at::autocast::set_autocast_cache_enabled(settings->cache_casts);
+}
+
+AutocastScope::~AutocastScope() {
+  if (!before_) return;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(before_->device, before_->enabled);
+  at::autocast::set_autocast_dtype(before_->device, before_->type);
+  at::autocast::set_autocast_cache_enabled(before_->cache_casts);
+}
+
+}  // namespace coupler

@@ -1,0 +1,326 @@
+// Mixed precision over whatever backend the job has. "bf16" and "fp16" are programs of their own,
+// which need training.mixed_precision of that name; fp16 also wants
+// training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3.
+#include <ATen/autocast_mode.h>
+#include <coupler/coupler.h>
+
+#include <limits>
+#include <thread>
+
+#include "check.h"
+
+namespace {
+
+using coupler::Accelerator;
+
+constexpr int64_t kRows = 24;  // divides by worlds 1 to 4
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct ClassifierImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return second->forward(torch::gelu(norm->forward(first->forward(x))));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 32));
+  torch::nn::LayerNorm norm =
+      register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({32})));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(32, 4));
+};
+TORCH_MODULE(Classifier);
+
+Classifier classifier() {
+  torch::manual_seed(5);
+  return Classifier();
+}
+
+// Inputs and targets that have to do with each other, the same on every rank.
+std::pair<torch::Tensor, torch::Tensor> joined(int step) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step % 4));
+  const auto x = torch::randn({kRows, 8}, generator);
+  return {x, x.narrow(1, 0, 4).argmax(1)};
+}
+
+torch::Tensor own_rows(Accelerator& accelerator, const torch::Tensor& all) {
+  const int64_t rows = kRows / accelerator.world();
+  return all.narrow(0, accelerator.rank() * rows, rows);
+}
+
+torch::Tensor loss_of(Accelerator& accelerator, Classifier& net, int step) {
+  const auto [x, target] = joined(step);
+  const auto scope = accelerator.autocast();
+  return torch::cross_entropy_loss(net->forward(own_rows(accelerator, x)),
+                                   own_rows(accelerator, target));
+}
+
+std::vector<torch::Tensor> weights_of(Accelerator& accelerator, Classifier& net) {
+  std::vector<torch::Tensor> result;
+  accelerator.for_each_tensor(net, [&](const std::string&, const torch::Tensor& value) {
+    result.push_back(value.clone());
+  });
+  return result;
+}
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!torch::equal(a[i], b[i])) return false;
+  }
+  return a.size() == b.size();
+}
+
+torch::ScalarType type_of_a_product() {
+  return torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type();
+}
+
+constexpr int kSteps = 40;
+
+// The loss over all ranks in the last four steps, of fp32 on one process and of this job.
+double plain_loss() {
+  Classifier net = classifier();
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  double sum = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto [x, target] = joined(step);
+    optimizer.zero_grad();
+    const auto loss = torch::cross_entropy_loss(net->forward(x), target);
+    loss.backward();
+    optimizer.step();
+    if (step >= kSteps - 4) sum += loss.item<double>() / 4;
+  }
+  return sum;
+}
+
+void loss_falls(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  double first = 0, last = 0;
+  int skipped = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    opt.zero_grad();
+    auto loss = loss_of(accelerator, net, step);
+    // Outside of accumulate() every backward is a step; backward divides all the same.
+    accelerator.backward(loss);
+    accelerator.clip_grad_norm(net, 1e6);
+    opt.step();
+    const double mean =
+        accelerator.reduce(loss.to(torch::kDouble), coupler::Reduction::kMean).item<double>();
+    skipped += accelerator.optimizer_step_was_skipped() ? 1 : 0;
+    if (step < 4) first += mean / 4;
+    if (step >= kSteps - 4) last += mean / 4;
+  }
+  const double plain = plain_loss();
+  const std::string seen =
+      std::to_string(first) + " -> " + std::to_string(last) + ", fp32 " + std::to_string(plain);
+  // fp16 feels for the limit of its scale every third step here.
+  EXPECT(skipped <= (accelerator.loss_scale() == 1 ? 0 : kSteps / 4),
+         std::to_string(skipped) + " steps were skipped");
+  EXPECT(last < 0.6 * first, "the loss does not fall: " + seen);
+  // With skipped steps it is behind.
+  EXPECT(std::abs(last - plain) < (skipped == 0 ? 0.05 : 0.1) * first,
+         "the loss is not close to fp32's: " + seen);
+  for (const auto& weight : weights_of(accelerator, net)) {
+    EXPECT(weight.scalar_type() == torch::kFloat, "a parameter is not stored in fp32");
+    expect_same_everywhere(accelerator, weight, "a weight");
+  }
+}
+
+void scopes(Accelerator& accelerator, torch::ScalarType type) {
+  EXPECT(type_of_a_product() == torch::kFloat, "autocast without a scope");
+  {
+    const auto outer = accelerator.autocast();
+    EXPECT(type_of_a_product() == type, "no autocast in a scope");
+    {
+      const auto full = accelerator.autocast(false);
+      EXPECT(type_of_a_product() == torch::kFloat, "autocast in a scope that disables it");
+      const auto inner = accelerator.autocast();
+      EXPECT(type_of_a_product() == type, "no autocast in the third scope");
+    }
+    EXPECT(type_of_a_product() == type, "no autocast after an inner scope");
+    auto elsewhere = torch::kByte, in_its_own = torch::kByte;
+    std::thread([&] {
+      elsewhere = type_of_a_product();
+      const auto scope = accelerator.autocast();
+      in_its_own = type_of_a_product();
+    }).join();
+    EXPECT(elsewhere == torch::kFloat, "autocast on another thread");
+    EXPECT(in_its_own == type, "no autocast in another thread's own scope");
+    try {
+      const auto inner = accelerator.autocast(false);
+      throw std::runtime_error("the user's own");
+    } catch (const std::runtime_error&) {
+      EXPECT(type_of_a_product() == type, "an exception did not end the scope");
+    }
+  }
+  EXPECT(type_of_a_product() == torch::kFloat, "autocast after the scope");
+}
+
+// Steps inside of one scope: forward always uses the values of now, and a parameter that is
+// released after its use leaves no copy behind.
+void one_scope_for_all(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.5));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const bool comes_and_goes = net->first->weight.storage().data() == nullptr;
+  const auto x = joined(0).first;
+  torch::Tensor before, inside;
+  {
+    const auto scope = accelerator.autocast();
+    EXPECT(at::autocast::is_autocast_cache_enabled() == !comes_and_goes,
+           "copies of parameters that are released are kept");
+    before = net->forward(x);
+    accelerator.backward(before.to(torch::kFloat).square().mean());
+    EXPECT(accelerator.gradient(net->first->weight).scalar_type() == torch::kFloat,
+           "a gradient is not fp32");
+    opt.step();
+    opt.zero_grad();
+    inside = net->forward(x);
+    accelerator.backward(inside.to(torch::kFloat).square().mean());
+    opt.zero_grad();
+  }
+  EXPECT(at::autocast::is_autocast_cache_enabled(), "the cache was not given back");
+  const auto scope = accelerator.autocast();
+  EXPECT(torch::equal(inside, net->forward(x)), "forward after a step used old values");
+  EXPECT(!torch::equal(inside, before), "the step changed nothing");
+}
+
+void bf16(Accelerator& accelerator) {
+  scopes(accelerator, torch::kBFloat16);
+  one_scope_for_all(accelerator);
+  loss_falls(accelerator);
+  EXPECT(accelerator.loss_scale() == 1, "bf16 scales the loss");
+}
+
+// Infinite in one element of one gradient: under sharding a single rank finds it.
+torch::Tensor with_overflow(Classifier& net, const torch::Tensor& loss, bool overflow) {
+  return overflow ? loss + net->second->bias[0] * kInfinity : loss;
+}
+
+void overflow_skips(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  auto [net, opt, scheduler] =
+      accelerator.prepare(model, optimizer, coupler::linear_schedule(optimizer, {0, 10}));
+  for (int step = 0; step < 6; ++step) {
+    // Once on the last rank only, once on all, clipped or not.
+    const bool overflow = step == 2 || step == 4;
+    const bool here = step == 2 ? accelerator.rank() == accelerator.world() - 1 : overflow;
+    const auto before = weights_of(accelerator, net);
+    const double scale = accelerator.loss_scale();
+    const auto rates = scheduler.rates();
+    accelerator.backward(with_overflow(net, loss_of(accelerator, net, step), here));
+    if (step % 2 == 0) {
+      const double norm = accelerator.clip_grad_norm(net, 1.0);
+      EXPECT(std::isfinite(norm) == !overflow, "the norm is " + std::to_string(norm));
+    } else if (step == 3) {
+      accelerator.clip_grad_value(net, 0.5);
+    }
+    opt.step();
+    scheduler.step();
+    opt.zero_grad();
+    const std::string where = "step " + std::to_string(step);
+    EXPECT(accelerator.optimizer_step_was_skipped() == overflow, where + ": skipped, or not");
+    EXPECT(opt.step_was_skipped() == overflow, where + ": skipped, or not, by its own word");
+    EXPECT(equal(before, weights_of(accelerator, net)) == overflow, where + ": the weights");
+    EXPECT((rates == scheduler.rates()) == overflow, where + ": the scheduler's step");
+    if (overflow)
+      EXPECT(accelerator.loss_scale() == scale / 2, where + ": the scale did not halve");
+    expect_same_everywhere(accelerator, torch::tensor(accelerator.loss_scale(), torch::kDouble),
+                           where + ": the scale");
+  }
+  EXPECT(scheduler.steps() == 4, "the scheduler counted a step that was skipped");
+}
+
+void grows(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1e-3));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto step = [&](bool overflow) {
+    accelerator.backward(with_overflow(net, loss_of(accelerator, net, 0), overflow));
+    opt.step();
+    opt.zero_grad();
+  };
+  step(true);
+  const double scale = accelerator.loss_scale();
+  step(false);
+  step(false);
+  EXPECT(accelerator.loss_scale() == scale, "the scale grew before its time");
+  step(false);
+  EXPECT(accelerator.loss_scale() == 2 * scale, "the scale did not grow");
+}
+
+void unscaled_once(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1.0));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto before = weights_of(accelerator, net);
+  accelerator.backward(loss_of(accelerator, net, 0));
+  const auto scaled = accelerator.gradient(net->first->weight).clone();
+  accelerator.unscale_gradients();
+  const auto gradient = accelerator.gradient(net->first->weight).clone();
+  EXPECT(torch::equal(scaled / accelerator.loss_scale(), gradient), "gradients are not unscaled");
+  EXPECT(gradient.abs().max().item<double>() > 0, "there is no gradient");
+  accelerator.unscale_gradients();
+  accelerator.clip_grad_norm(net, 1e6);
+  opt.step();
+  EXPECT(torch::allclose(weights_of(accelerator, net)[0], before[0] - gradient, 1e-5, 1e-7),
+         "the step did not use the unscaled gradient");
+}
+
+// Two batches a window: only its second one is clipped, steps and moves the rate.
+void accumulating(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto [net, opt, scheduler] =
+      accelerator.prepare(model, optimizer, coupler::linear_schedule(optimizer, {0, 10}));
+  for (int batch = 0; batch < 4; ++batch) {
+    const auto before = weights_of(accelerator, net);
+    const auto window = accelerator.accumulate(net);
+    const bool last = batch % 2 == 1;
+    accelerator.backward(loss_of(accelerator, net, batch));
+    accelerator.unscale_gradients();
+    const double norm = accelerator.clip_grad_norm(net, 1.0);
+    EXPECT((norm != 0) == last && norm < 100, "the norm is " + std::to_string(norm));
+    opt.step();
+    scheduler.step();
+    opt.zero_grad();
+    EXPECT(scheduler.steps() == (batch + 1) / 2, "the scheduler stepped while accumulating");
+    EXPECT(equal(before, weights_of(accelerator, net)) == !last, "a step while accumulating");
+  }
+}
+
+void half_parameters(Accelerator& accelerator) {
+  Classifier model = classifier();
+  model->to(torch::kHalf);
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  const std::string message = error_of([&] { accelerator.prepare(model, optimizer); });
+  EXPECT(message.find("holds an fp16 parameter") != std::string::npos, message);
+}
+
+void fp16(Accelerator& accelerator) {
+  EXPECT(accelerator.loss_scale() == 65536, "the first scale");
+  unscaled_once(accelerator);
+  scopes(accelerator, torch::kHalf);
+  one_scope_for_all(accelerator);
+  overflow_skips(accelerator);
+  grows(accelerator);
+  accumulating(accelerator);
+  loss_falls(accelerator);
+  half_parameters(accelerator);
+}
+
+void no_mixed_precision(Accelerator& accelerator) {
+  const auto scope = accelerator.autocast();
+  EXPECT(type_of_a_product() == torch::kFloat, "a scope does something");
+  accelerator.unscale_gradients();
+  EXPECT(accelerator.loss_scale() == 1 && !accelerator.optimizer_step_was_skipped(),
+         "there is a loss scale");
+}
+
+}  // namespace
+
+std::vector<Check> precision_checks() {
+  return {
+      {"no_mixed_precision", no_mixed_precision},
+      {"bf16", bf16, /*alone=*/true},
+      {"fp16", fp16, /*alone=*/true},
+  };
+}

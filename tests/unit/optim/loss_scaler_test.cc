@@ -1,0 +1,219 @@
+// The rule of the scale, and whose gradients carry which scale, on models of one process.
+#include "optim/loss_scaler.h"
+
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "plugin/plugin.h"
+#include "strategy/replica.h"
+
+namespace coupler {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct LossScaling : testing::Test {
+  static std::shared_ptr<Communicator> alone() {
+    static const BackendConfig kDefaults;
+    return Communicator::create({.plugin = Plugin::single(), .backend = &kDefaults});
+  }
+  static std::shared_ptr<Replica> model_with(const std::vector<at::Tensor>& parameters) {
+    Model model;
+    model.name = "Test";
+    for (const at::Tensor& parameter : parameters) {
+      model.parameters.push_back({std::to_string(model.parameters.size()), parameter, 0});
+    }
+    return std::make_shared<Replica>(std::move(model), nullptr, TrainingConfig{});
+  }
+  static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
+
+  // A backward whose gradient of every element is slope, and a step's worth of scaling.
+  bool step(LossScaler& scaler, const std::shared_ptr<Replica>& model, float slope) {
+    for (const auto& known : model->model().parameters) known.tensor.mutable_grad().reset();
+    backward(scaler, model, slope);
+    const bool overflow = scaler.unscale({model.get()});
+    scaler.update({model.get()});
+    return overflow;
+  }
+  static void backward(LossScaler& scaler, const std::shared_ptr<Replica>& model, float slope) {
+    at::Tensor loss = at::zeros({});
+    for (const auto& known : model->model().parameters) loss = loss + (known.tensor * slope).sum();
+    scaler.scale_loss(loss, {model.get()}).backward();
+  }
+  static float gradient(const std::shared_ptr<Replica>& model, size_t index = 0) {
+    return model->model().parameters[index].tensor.grad()[0].item<float>();
+  }
+
+  TrainingConfig config;
+};
+
+TEST_F(LossScaling, Defaults_AreTorchs) {
+  const LossScaler scaler(config, alone());
+  EXPECT_EQ(scaler.scale(), 65536);
+  EXPECT_EQ(config.loss_scale_growth_factor, 2);
+  EXPECT_EQ(config.loss_scale_backoff_factor, 0.5);
+  EXPECT_EQ(config.loss_scale_growth_interval, 2000);
+}
+
+TEST_F(LossScaling, Gradients_ComeOutUnscaledOnce) {
+  LossScaler scaler(config, alone());
+  const auto model = model_with({parameter(), parameter()});
+  scaler.add(model);
+  backward(scaler, model, 3);
+  EXPECT_EQ(gradient(model), 3 * 65536);
+  EXPECT_FALSE(scaler.unscale({model.get()}));
+  EXPECT_FALSE(scaler.unscale({model.get()}));
+  EXPECT_EQ(gradient(model), 3);
+  EXPECT_EQ(gradient(model, 1), 3);
+}
+
+TEST_F(LossScaling, NarrowLoss_IsScaledInFloat) {
+  LossScaler scaler(config, alone());
+  EXPECT_EQ(scaler.scale_loss(at::full({}, 2, at::kHalf), {}).item<float>(), 131072);
+}
+
+TEST_F(LossScaling, Overflow_HalvesAndRegularStepsGrow) {
+  config.loss_scale_growth_interval = 3;
+  LossScaler scaler(config, alone());
+  const auto model = model_with({parameter()});
+  scaler.add(model);
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_TRUE(step(scaler, model, kInfinity));  // and the count begins anew
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_EQ(scaler.scale(), 65536);
+  EXPECT_TRUE(step(scaler, model, std::numeric_limits<float>::quiet_NaN()));
+  EXPECT_EQ(scaler.scale(), 32768);
+}
+
+TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
+  config.loss_scale_init_scale = 3e38;
+  config.loss_scale_growth_interval = 1;
+  LossScaler scaler(config, alone());
+  const auto model = model_with({parameter()});
+  scaler.add(model);
+  EXPECT_FALSE(step(scaler, model, 0));
+  EXPECT_EQ(scaler.scale(), 3e38);
+  for (int i = 0; i < 500; ++i) step(scaler, model, kInfinity);
+  EXPECT_GT(scaler.scale(), 0);
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_FLOAT_EQ(gradient(model), 1);
+}
+
+// Both losses first, then both steps: the second model's gradients were made with the old scale.
+TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
+  LossScaler scaler(config, alone());
+  const auto first = model_with({parameter()}), second = model_with({parameter()});
+  scaler.add(first);
+  scaler.add(second);
+  backward(scaler, first, kInfinity);
+  backward(scaler, second, 5);
+  EXPECT_TRUE(scaler.unscale({first.get()}));
+  scaler.update({first.get()});
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_FALSE(scaler.unscale({second.get()}));
+  EXPECT_EQ(gradient(second), 5);
+}
+
+// Clipped before the other's backward: not unscaled again by its step.
+TEST_F(LossScaling, BackwardOfAnotherModel_LeavesUnscaledGradients) {
+  LossScaler scaler(config, alone());
+  const auto first = model_with({parameter()}), second = model_with({parameter()});
+  scaler.add(first);
+  scaler.add(second);
+  backward(scaler, first, 5);
+  EXPECT_FALSE(scaler.unscale({first.get()}));
+  backward(scaler, second, 7);
+  EXPECT_FALSE(scaler.unscale({first.get(), second.get()}));
+  EXPECT_EQ(gradient(first), 5);
+  EXPECT_EQ(gradient(second), 7);
+}
+
+TEST_F(LossScaling, TwoOptimizersOfOneModel_CountOnceAndUnscaleOnce) {
+  LossScaler scaler(config, alone());
+  const auto model = model_with({parameter(), parameter()});
+  scaler.add(model);
+  backward(scaler, model, kInfinity);
+  EXPECT_TRUE(scaler.unscale({model.get()}));
+  scaler.update({model.get()});
+  scaler.gradients_dropped({model.get()});
+  EXPECT_TRUE(scaler.unscale({model.get()}));  // the other optimizer's step
+  scaler.update({model.get()});
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_FALSE(step(scaler, model, 1));
+  EXPECT_EQ(gradient(model), 1);
+}
+
+TEST_F(LossScaling, DroppedAfterUnscaling_TheNextBackwardBeginsAnew) {
+  LossScaler scaler(config, alone());
+  const auto first = model_with({parameter()}), second = model_with({parameter()});
+  scaler.add(first);
+  scaler.add(second);
+  backward(scaler, first, 5);
+  scaler.unscale({first.get()});
+  scaler.gradients_dropped({first.get()});
+  first->model().parameters[0].tensor.mutable_grad().reset();
+  // Which models this one reaches is not known.
+  scaler.scale_loss((first->model().parameters[0].tensor * 7).sum(), {}).backward();
+  EXPECT_FALSE(scaler.unscale({first.get()}));
+  EXPECT_EQ(gradient(first), 7);
+}
+
+TEST_F(LossScaling, State_ComesBack) {
+  config.loss_scale_growth_interval = 3;
+  LossScaler scaler(config, alone()), other(config, alone());
+  const auto model = model_with({parameter()});
+  scaler.add(model);
+  other.add(model);
+  step(scaler, model, kInfinity);
+  step(scaler, model, 1);
+  step(scaler, model, 1);
+  other.load_state(scaler.state());
+  EXPECT_EQ(other.scale(), 32768);
+  step(other, model, 1);
+  EXPECT_EQ(other.scale(), 65536);
+}
+
+TEST_F(LossScaling, WrongState_NamesValueAndRule) {
+  LossScaler scaler(config, alone());
+  const auto message = [&](const LossScaler::State& state) -> std::string {
+    try {
+      scaler.load_state(state);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message({0, 0}), "loss scale: 0 cannot be loaded, it must be finite and above 0");
+  EXPECT_EQ(message({kInfinity, 0}),
+            "loss scale: inf cannot be loaded, it must be finite and above 0");
+  EXPECT_EQ(message({1, -1}),
+            "loss scale: -1 steps without overflow cannot be loaded, it must be 0 or more");
+}
+
+TEST_F(LossScaling, SparseGradient_IsRefused) {
+  LossScaler scaler(config, alone());
+  const auto model = model_with({at::zeros({4, 2}).requires_grad_(true)});
+  scaler.add(model);
+  const at::Tensor& table = model->model().parameters[0].tensor;
+  const at::Tensor rows = at::tensor({0, 2});
+  scaler.scale_loss(at::embedding(table, rows, -1, false, /*sparse=*/true).sum(), {}).backward();
+  try {
+    scaler.unscale({model.get()});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("a sparse gradient cannot be unscaled"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,105 @@
+// What a device is refused for, and what the log says at start.
+#include "train/precision.h"
+
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <string>
+
+namespace coupler {
+namespace {
+
+// Read at the first line of the log.
+[[maybe_unused]] const int kLogLevel = setenv("COUPLER_LOG", "train=info,optim=info", 1);
+
+std::string refusal(const std::string& precision, c10::DeviceType device) {
+  try {
+    require_precision(precision, device);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return error.what();
+  }
+  return "";
+}
+
+AcceleratorOptions with(const std::string& precision) {
+  AcceleratorOptions options;
+  options.set("training.mixed_precision", precision);
+  return options;
+}
+
+// Prepares a layer with an optimizer and a schedule, takes a step, and returns the log.
+std::string log_of_a_step(const std::string& precision, bool in_scope) {
+  testing::internal::CaptureStderr();
+  Accelerator accelerator(with(precision));
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  auto [net, opt, scheduler] =
+      accelerator.prepare(model, optimizer, cosine_schedule(optimizer, {2, 8}));
+  at::Tensor loss;
+  {
+    const AutocastScope scope = accelerator.autocast(in_scope);
+    loss = net->forward(at::ones({3, 2})).sum();
+  }
+  accelerator.backward(loss);
+  opt.step();
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Precision, Cpu_HasBf16AndFp16) {
+  for (const char* name : {"no", "bf16", "fp16"}) {
+    EXPECT_EQ(refusal(name, c10::DeviceType::CPU), "") << name;
+  }
+}
+
+TEST(Precision, Fp8OnTheCpu_SaysWhatItLacksAndWhatToUse) {
+  EXPECT_EQ(
+      refusal("fp8", c10::DeviceType::CPU),
+      "training.mixed_precision is fp8, which the device cpu cannot compute: CPUs have no fp8 "
+      "matrix units, and LibTorch's scaled matmul there converts to wider types first, slower "
+      "than fp32\n  hint: use training.mixed_precision = \"bf16\"");
+  EXPECT_THROW(Accelerator accelerator(with("fp8")), Error);
+}
+
+// A device that no LibTorch of ours computes on stands for one without the type.
+TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
+  const std::string fp16 = refusal("fp16", c10::DeviceType::HPU);
+  EXPECT_EQ(fp16.find("training.mixed_precision is fp16, which the device hpu cannot compute: "),
+            0U)
+      << fp16;
+  EXPECT_NE(fp16.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp16;
+  const std::string bf16 = refusal("bf16", c10::DeviceType::HPU);
+  EXPECT_NE(bf16.find("hint: use training.mixed_precision = \"no\""), std::string::npos) << bf16;
+}
+
+TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
+  const std::string bf16 = log_of_a_step("bf16", true);
+  EXPECT_NE(bf16.find("mixed precision bf16: 'torch::nn::LinearImpl' is stored in Float, computed "
+                      "in Float (inside autocast BFloat16), its gradients reduced in Float, the "
+                      "optimizer runs in Float"),
+            std::string::npos)
+      << bf16;
+  EXPECT_NE(log_of_a_step("no", true).find("is stored in Float, computed in Float, its"),
+            std::string::npos);
+}
+
+TEST(PrecisionLog, Scheduler_PrintsItsUnitAndEnd) {
+  const std::string text = log_of_a_step("no", true);
+  EXPECT_NE(text.find("scheduler cosine: counts optimizer steps, warm-up until 2, end at 8\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(PrecisionLog, MixedPrecisionWithoutAScope_IsWarnedAbout) {
+  constexpr const char* kWarning = "there was no accelerator.autocast() before this backward";
+  EXPECT_NE(log_of_a_step("bf16", false).find(kWarning), std::string::npos);
+  EXPECT_EQ(log_of_a_step("bf16", true).find(kWarning), std::string::npos);
+  EXPECT_EQ(log_of_a_step("no", false).find(kWarning), std::string::npos);
+}
+
+}  // namespace
+}  // namespace coupler
