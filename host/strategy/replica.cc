@@ -65,7 +65,7 @@ void Replica::end_backward() {
     reducer_->finish_if_untouched();
   } else if (sync_ && factor_ != 1) {
     const at::NoGradGuard no_grad;
-    for (at::Tensor& gradient : gradients()) gradient.mul_(factor_);
+    for (at::Tensor& gradient : own_gradients()) gradient.mul_(factor_);
   }
   factor_ = 1;
 }
