@@ -107,6 +107,7 @@ TEST(NestedCollectives, OneRanksProblem_EveryRankHearsOfIt) {
     const auto value = at::ones({1});
     gathered(comm, comm.rank() == 1 ? value.to_sparse() : value);
   });
+  ASSERT_TRUE(errors[0]);
   EXPECT_NE(std::string(errors[0]->what()).find("gather: rank 1 cannot take part"),
             std::string::npos);
   EXPECT_EQ(errors[0]->detail().rank, 1);
