@@ -114,14 +114,20 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
     return at::batch_norm(input, weight, bias, running_mean, running_var, batch_statistics,
                           momentum, options.eps(), /*cudnn_enabled=*/false);
   }
-  const variable_list result = Normalize::apply(input, options.eps());
+  // In 16 bits, as autocast hands them on, statistics would be rounded away.
+  const at::ScalarType type = input.scalar_type();
+  const bool narrow = c10::elementSize(type) < 4;
+  const variable_list result =
+      Normalize::apply(narrow ? input.to(at::kFloat) : input, options.eps());
   if (track) {
     at::NoGradGuard no_grad;
     running_mean.lerp_(result[1].to(running_mean.scalar_type()), momentum);
     running_var.lerp_(result[2].to(running_var.scalar_type()), momentum);
   }
-  if (!weight.defined()) return result[0];
-  return result[0] * per_channel(weight, input.dim()) + per_channel(bias, input.dim());
+  if (!weight.defined()) return result[0].to(type);
+  const at::Tensor output =
+      result[0] * per_channel(weight, input.dim()) + per_channel(bias, input.dim());
+  return narrow ? output.to(type) : output;
 }
 
 }  // namespace coupler

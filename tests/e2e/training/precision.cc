@@ -182,7 +182,23 @@ void one_scope_for_all(Accelerator& accelerator) {
   EXPECT(!torch::equal(inside, before), "the step changed nothing");
 }
 
+// Around 100 bf16 goes in steps of a half: statistics must be taken in more.
+void narrow_batch_norm(Accelerator& accelerator) {
+  auto generator = at::detail::createCPUGenerator(3);
+  const auto x = (torch::randn({kRows, 4}, generator) * 4 + 100).to(torch::kBFloat16);
+  torch::nn::BatchNorm1d reference(4);
+  coupler::SyncBatchNorm ours(4);
+  const auto got = ours(own_rows(accelerator, x));
+  const auto expected = own_rows(accelerator, reference(x.to(torch::kFloat)));
+  EXPECT(got.scalar_type() == torch::kBFloat16, "SyncBatchNorm changed the type of its input");
+  EXPECT(torch::allclose(got.to(torch::kFloat), expected, 0.01, 0.01),
+         "SyncBatchNorm of bf16 differs from BatchNorm");
+  got.to(torch::kFloat).square().sum().backward();
+  EXPECT(ours->weight.grad().isfinite().all().item<bool>(), "its gradient is not finite");
+}
+
 void bf16(Accelerator& accelerator) {
+  narrow_batch_norm(accelerator);
   scopes(accelerator, torch::kBFloat16);
   one_scope_for_all(accelerator);
   loss_falls(accelerator);
