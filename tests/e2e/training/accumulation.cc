@@ -98,8 +98,6 @@ void two_losses_a_batch(Accelerator& accelerator) {
     if (!accelerator.sync_gradients()) continue;
     expect_near(gradient_of(accelerator, net), mean_over_ranks(accelerator, seen) / held,
                 "the gradient of two losses");
-    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
-    torch::optim::SGD(net->parameters(), 1.0).zero_grad();
     break;
   }
   accelerator.set_gradient_accumulation_steps(1);
@@ -239,6 +237,33 @@ void models_in_turn(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(1);
 }
 
+// A batch that stands in for one that a rank no longer has counts for nothing, with a weight or
+// without.
+void stand_ins_count_for_nothing(Accelerator& accelerator) {
+  const int64_t world = accelerator.world();
+  const auto values = torch::arange(1, 2 * world, torch::kDouble).unsqueeze(1);
+  for (const bool weighted : {false, true}) {
+    Counter model;
+    auto loader = coupler::data_loader(coupler::TensorDataset(values, values),
+                                       {.batch_size = 1, .even_batches = false});
+    torch::optim::SGD optimizer(model->parameters(), 1.0);
+    auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+    auto scope = accelerator.join_uneven_inputs(batches);
+    double first = 1;
+    for (auto& batch : batches) {
+      auto window = accelerator.accumulate(net);
+      const auto loss = net->forward(batch.data);
+      weighted ? accelerator.backward(loss, 1) : accelerator.backward(loss);
+      // The last step's samples are those from world + 1 to 2 world - 1.
+      const double count = first == 1 ? world : world - 1, mean = first + (count - 1) / 2;
+      const double expected = count == 0 ? 0 : mean * (weighted ? 1 : count / world);
+      expect_near(gradient_of(accelerator, net), expected, "the gradient with stand-ins");
+      opt.zero_grad();
+      first += static_cast<double>(world);
+    }
+  }
+}
+
 void triggered_sync(Accelerator& accelerator) {
   Counter model;
   auto net = accelerator.prepare(model);
@@ -260,6 +285,7 @@ std::vector<Check> accumulation_checks() {
       {"weighted_backward", weighted_backward},
       {"weights_refused", weights_refused},
       {"models_in_turn", models_in_turn},
+      {"stand_ins_count_for_nothing", stand_ins_count_for_nothing},
       {"triggered_sync", triggered_sync},
   };
 }

@@ -2,6 +2,8 @@
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
+#include <optional>
+
 #include "check.h"
 
 // Of docs/collectives.md.
@@ -18,15 +20,30 @@ coupler::TensorDataset numbered(int64_t samples) {
   return {numbers.to(torch::kFloat).unsqueeze(1).repeat({1, 2}), numbers};
 }
 
+// The same samples without a number of them.
+struct NumberedStream {
+  std::optional<torch::data::Example<>> next() {
+    if (place == samples) return std::nullopt;
+    const auto number = torch::tensor(place++);
+    return torch::data::Example<>(number.to(torch::kFloat).repeat({2}), number);
+  }
+  void reset() { place = 0; }
+  int64_t samples;
+  int64_t place = 0;
+};
+
 // One epoch; what was gathered is every sample once, and in the dataset's order where not shuffled.
-void check_epoch(Accelerator& accelerator, int64_t samples,
-                 const coupler::DataLoaderOptions& options) {
+template <class Dataset>
+void check_epoch(Accelerator& accelerator, const Dataset& dataset, int64_t samples,
+                 const coupler::DataLoaderOptions& options, bool join = false) {
   const std::string what =
       "samples " + std::to_string(samples) + ", batch " + std::to_string(options.batch_size) +
       (options.shuffle ? ", shuffle" : "") + (options.even_batches ? "" : ", not even_batches") +
-      (options.split_batches ? ", split_batches" : "");
-  auto loader = coupler::data_loader(numbered(samples), options);
+      (options.split_batches ? ", split_batches" : "") + (join ? ", joined" : "");
+  auto loader = coupler::data_loader(dataset, options);
   auto batches = accelerator.prepare(loader);
+  std::optional<coupler::SyncScope> scope;
+  if (join) scope.emplace(accelerator.join_uneven_inputs(batches));
   std::vector<torch::Tensor> numbers, halves;
   std::vector<std::string> texts;
   for (auto& batch : batches) {
@@ -37,7 +54,7 @@ void check_epoch(Accelerator& accelerator, int64_t samples,
     halves.push_back(rest.at("half"));
     std::vector<std::string> own;
     for (int64_t i = 0; i < batch.target.size(0); ++i) {
-      own.push_back(std::to_string(batch.target[i].item<int64_t>()));
+      own.push_back(std::to_string(batch.target[i].template item<int64_t>()));
     }
     for (auto& text : accelerator.gather_for_metrics(own)) texts.push_back(text);
   }
@@ -56,19 +73,26 @@ void every_sample_once(Accelerator& accelerator) {
   const int64_t world = accelerator.world();
   for (const bool shuffle : {false, true}) {
     for (const int64_t batch_size : {1, 3}) {
-      // Every remainder, also a dataset smaller than a step.
-      for (int64_t samples = 1; samples <= 2 * world * batch_size; ++samples) {
-        check_epoch(accelerator, samples, {.batch_size = batch_size, .shuffle = shuffle});
+      // Every remainder, also a dataset smaller than a step; ranks without a part of the last step
+      // where loops are joined.
+      for (int64_t samples = world; samples <= 2 * world * batch_size; ++samples) {
+        check_epoch(accelerator, numbered(samples), samples,
+                    {.batch_size = batch_size, .shuffle = shuffle});
+        check_epoch(accelerator, numbered(samples), samples,
+                    {.batch_size = batch_size, .shuffle = shuffle, .even_batches = false}, true);
+        if (!shuffle) {
+          check_epoch(accelerator, NumberedStream{samples}, samples, {.batch_size = batch_size});
+        }
       }
       // Without even_batches, as far as every rank has a part of the last step.
       for (int64_t last = 1; last <= batch_size; ++last) {
         const int64_t samples = world * batch_size + (world - 1) * batch_size + last;
-        check_epoch(accelerator, samples,
+        check_epoch(accelerator, numbered(samples), samples,
                     {.batch_size = batch_size, .shuffle = shuffle, .even_batches = false});
       }
     }
-    for (int64_t samples = 1; samples <= 4 * world; samples += 3) {
-      check_epoch(accelerator, samples,
+    for (int64_t samples = world; samples <= 5 * world; samples += 3) {
+      check_epoch(accelerator, numbered(samples), samples,
                   {.batch_size = 2 * world, .shuffle = shuffle, .split_batches = true});
     }
   }
