@@ -5,6 +5,7 @@
 #include <coupler/error.h>
 #include <fmt/ranges.h>
 
+#include <functional>
 #include <map>
 
 namespace coupler {
@@ -102,7 +103,9 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
-void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root) {
+// Runs on each message; where keep says so the tensors then take what it holds.
+static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
+                      const std::function<void(const at::Tensor& message)>& run) {
   at::NoGradGuard no_grad;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) {
@@ -110,21 +113,38 @@ void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tens
   }
   for (auto& [type, list] : by_type) {
     if (list.size() == 1 && list[0].is_contiguous()) {
-      comm.run(broadcast_op(list[0], root));
+      run(list[0]);
       continue;
     }
     std::vector<at::Tensor> flats;
     flats.reserve(list.size());
     for (const at::Tensor& tensor : list) flats.push_back(tensor.reshape({-1}));
     const at::Tensor packed = at::cat(flats);
-    comm.run(broadcast_op(packed, root));
-    if (comm.rank() == root) continue;
+    run(packed);
+    if (!keep) continue;
     int64_t offset = 0;
     for (const at::Tensor& tensor : list) {
       tensor.copy_(packed.narrow(0, offset, tensor.numel()).view_as(tensor));
       offset += tensor.numel();
     }
   }
+}
+
+void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root) {
+  coalesced(tensors, comm.rank() != root,
+            [&](const at::Tensor& message) { comm.run(broadcast_op(message, root)); });
+}
+
+void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
+                          db_reduce reduce) {
+  coalesced(tensors, true,
+            [&](const at::Tensor& message) { comm.run(all_reduce_op(message, reduce)); });
+}
+
+double all_reduce_number(Communicator& comm, double value, db_reduce reduce) {
+  const at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  comm.run(all_reduce_op(number, reduce));
+  return *number.const_data_ptr<double>();
 }
 
 }  // namespace coupler

@@ -25,7 +25,12 @@ db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 // input [n…] of every rank into output [world, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 
-// Broadcasts many tensors as few messages: packed by dtype, sent, unpacked.
+// Many tensors as few messages, in place: packed by dtype, sent, unpacked.
 void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root);
+void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
+                          db_reduce reduce);
+
+// One number of every rank, reduced. Collective.
+double all_reduce_number(Communicator& comm, double value, db_reduce reduce);
 
 }  // namespace coupler

@@ -1,4 +1,3 @@
-#include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <coupler/scheduler.h>
 #include <fmt/format.h>
@@ -73,12 +72,7 @@ void SchedulerCore::step(double metric) {
                 {.subject = driver_->name(), .hint = "call step()"});
   }
   if (!is_to_step()) return;
-  const at::Tensor mean = at::scalar_tensor(metric, at::kDouble);
-  if (comm_->size() > 1) {
-    comm_->run(all_reduce_op(mean, DB_SUM));
-    mean.div_(comm_->size());
-  }
-  advance(mean.item<double>());
+  advance(all_reduce_number(*comm_, metric, DB_SUM) / comm_->size());
 }
 
 std::vector<double> SchedulerCore::rates() const { return rates_of(optimizer_->torch_optimizer()); }

@@ -247,9 +247,8 @@ double ShardedModel::clip_grad_norm(double max_norm) {
     const at::Tensor gradient = gradient_of(i);
     if (gradient.defined()) (places_[i].unit < 0 ? replicated : divided).push_back(gradient);
   }
-  const at::Tensor sum = at::scalar_tensor(sum_of_squares(divided), at::kDouble);
-  comms_.group->run(all_reduce_op(sum, DB_SUM));
-  const double norm = std::sqrt(sum.item<double>() + sum_of_squares(replicated));
+  const double sum = all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
+  const double norm = std::sqrt(sum + sum_of_squares(replicated));
   if (!std::isfinite(norm)) {
     // Every rank comes here: all of them name the first parameter at fault on any.
     auto first = static_cast<int64_t>(places_.size());

@@ -1,6 +1,7 @@
 // The Accelerator's collectives over values.
 #include <coupler/accelerator.h>
 
+#include "comm/tensor_ops.h"
 #include "train/accelerator_impl.h"
 #include "train/nested_collectives.h"
 
@@ -49,15 +50,7 @@ std::vector<at::Tensor> Accelerator::pad_nested(const detail::NestedView& value,
 void Accelerator::set_trigger() { impl_->trigger = true; }
 
 bool Accelerator::check_trigger() {
-  int32_t any = impl_->trigger ? 1 : 0;
-  db_op op{};
-  op.kind = DB_ALL_REDUCE;
-  op.dtype = DB_I32;
-  op.reduce = DB_MAX;
-  op.send = op.recv = &any;
-  op.count = 1;
-  op.memory = DB_MEMORY_HOST;
-  impl_->comm->run(op);
+  const double any = all_reduce_number(*impl_->comm, impl_->trigger ? 1 : 0, DB_MAX);
   impl_->trigger = false;
   return any != 0;
 }

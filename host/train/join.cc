@@ -20,11 +20,7 @@ class CommunicatorPeers : public detail::LoaderPeers {
  public:
   explicit CommunicatorPeers(std::weak_ptr<Communicator> comm) : comm_(std::move(comm)) {}
 
-  bool any(bool mine) override {
-    const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::kInt);
-    comm().run(all_reduce_op(flag, DB_MAX));
-    return *flag.const_data_ptr<int>() != 0;
-  }
+  bool any(bool mine) override { return all_reduce_number(comm(), mine ? 1 : 0, DB_MAX) != 0; }
 
   std::vector<int64_t> all(int64_t mine) override {
     Communicator& communicator = comm();

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "comm/fingerprint.h"
 #include "comm/tensor_ops.h"
@@ -59,27 +58,6 @@ void by_size(const std::vector<at::Tensor>& tensors, Small small, Large large) {
     }
   }
   if (!packed.empty()) small(packed);
-}
-
-void reduce_packed(Communicator& comm, const std::vector<at::Tensor>& tensors, db_reduce reduce) {
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
-  for (const at::Tensor& tensor : tensors) by_type[tensor.scalar_type()].push_back(tensor);
-  for (auto& [type, list] : by_type) {
-    if (list.size() == 1) {
-      comm.run(all_reduce_op(list[0], reduce));
-      continue;
-    }
-    std::vector<at::Tensor> flats;
-    flats.reserve(list.size());
-    for (const at::Tensor& tensor : list) flats.push_back(tensor.view({-1}));
-    const at::Tensor message = at::cat(flats);
-    comm.run(all_reduce_op(message, reduce));
-    int64_t offset = 0;
-    for (const at::Tensor& flat : flats) {
-      flat.copy_(message.narrow(0, offset, flat.numel()));
-      offset += flat.numel();
-    }
-  }
 }
 
 std::string_view name_of(Reduction reduction) {
@@ -146,7 +124,7 @@ std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedVi
   std::vector<at::Tensor> result = copies_of(value);
   const db_reduce reduce = to_db_reduce(reduction);
   by_size(
-      result, [&](const auto& small) { reduce_packed(comm, small, reduce); },
+      result, [&](const auto& small) { all_reduce_coalesced(comm, small, reduce); },
       [&](const at::Tensor& large) { comm.run(all_reduce_op(large, reduce)); });
   if (scale != 1.0) {
     for (at::Tensor& leaf : result) {

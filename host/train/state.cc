@@ -67,8 +67,7 @@ bool GradientState::end_of_dataloader() const {
 }
 
 int64_t GradientState::own_samples() const {
-  const auto loader = accelerator_ == nullptr ? nullptr : accelerator_->current_loader();
-  return loader == nullptr ? -1 : loader->own_samples();
+  return accelerator_ == nullptr ? -1 : accelerator_->impl_->own_samples().value_or(-1);
 }
 
 }  // namespace coupler

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "loaders.h"
+
 namespace coupler {
 namespace {
 
@@ -55,16 +57,7 @@ std::vector<std::vector<int64_t>> targets(Loader& loader) {
   return all;
 }
 
-template <class Function>
-std::string refusal(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
+using testing::refusal;
 using Targets = std::vector<std::vector<int64_t>>;
 
 TEST(DataLoader, TensorDataset_YieldsRowsWithTheirTargets) {
