@@ -50,7 +50,7 @@ class LocalJob {
         handle(signal, now);
       }
       if (const auto failure = outcome_.first_failure()) {
-        schedule_.failed(*failure);
+        schedule_.failed(*failure, outcome_.first_cause());
       }
       if (const auto signal = schedule_.due(now)) {
         loop_.group().signal_members(*signal);

@@ -80,7 +80,7 @@ class MpiJob {
         handle(signal, now);
       }
       if (const auto failure = outcome_.first_failure()) {
-        schedule_.failed(*failure);
+        schedule_.failed(*failure, outcome_.first_cause());
       }
       if (!events.ended.empty()) {
         mpirun_status = events.ended.front().status;

@@ -87,6 +87,13 @@ std::optional<Deadline> JobOutcome::first_failure() const {
   return found == ends_.end() ? std::nullopt : std::optional(found->when);
 }
 
+std::optional<Deadline> JobOutcome::first_cause() const {
+  const auto found = std::find_if(ends_.begin(), ends_.end(), [](const RankEnd& end) {
+    return is_failure(end) && !is_consequence(end);
+  });
+  return found == ends_.end() ? std::nullopt : std::optional(found->when);
+}
+
 bool JobOutcome::knows(int rank) const {
   return std::any_of(ends_.begin(), ends_.end(),
                      [&](const RankEnd& end) { return end.rank == rank; });

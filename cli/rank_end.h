@@ -40,8 +40,10 @@ ShimOrder decode_order(const std::string& text);
 class JobOutcome {
  public:
   void record(RankEnd end);
-  // When the first rank failed, if any did.
+  // When the first rank failed, if any did; and the first that failed by itself, not for the loss
+  // of a peer.
   std::optional<Deadline> first_failure() const;
+  std::optional<Deadline> first_cause() const;
   bool knows(int rank) const;
 
   // The failure that caused the others: the first of those who were not told to stop, where one who

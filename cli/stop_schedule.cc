@@ -1,13 +1,17 @@
 #include "stop_schedule.h"
 
+#include <algorithm>
 #include <csignal>
 
 namespace coupler::cli {
 
-void StopSchedule::failed(Deadline when) {
+void StopSchedule::failed(Deadline first, std::optional<Deadline> cause) {
   if (stage_ == Stage::kRunning) {
     stage_ = Stage::kSettling;
-    next_ = when + times_.settle;
+  }
+  if (stage_ == Stage::kSettling) {
+    const Deadline latest = first + times_.settle_without_cause;
+    next_ = cause ? std::min(*cause + times_.settle, latest) : latest;
   }
 }
 

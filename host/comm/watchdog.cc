@@ -15,8 +15,10 @@ constexpr auto kPeriod = std::chrono::milliseconds(30);
 constexpr auto kSleepAfter = std::chrono::seconds(1);
 // Longer than any healthy exchange that a stalled pair of ranks could still complete.
 constexpr auto kStall = std::chrono::milliseconds(300);
-// How long a thread may take to leave the backend and report an error itself.
-constexpr auto kLeave = std::chrono::milliseconds(150);
+// How long a thread may take to leave the backend and report an error itself, where the machine is
+// busy too.
+constexpr auto kLeave = std::chrono::milliseconds(500);
+constexpr auto kLeavePoll = std::chrono::milliseconds(10);
 constexpr int kExitPeer = 4;
 
 }  // namespace
@@ -178,9 +180,16 @@ bool Watchdog::anything_pending() const {
 void Watchdog::free_stuck_threads() {
   if (state_.can_abort || !busy()) return;
   const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
-  std::this_thread::sleep_for(kLeave);
-  const bool inside = (ticket & 1) != 0 && ticket == state_.ticket.load(std::memory_order_acquire);
-  if (!inside && !anything_pending()) return;
+  const auto is_stuck = [&] {
+    const bool inside =
+        (ticket & 1) != 0 && ticket == state_.ticket.load(std::memory_order_acquire);
+    return inside || anything_pending();
+  };
+  for (const auto until = Clock::now() + kLeave; Clock::now() < until;) {
+    if (!is_stuck()) return;
+    std::this_thread::sleep_for(kLeavePoll);
+  }
+  if (!is_stuck()) return;
   const std::optional<Error> error = state_.first_error();
   const std::string text = fmt::format(
       "coupler: error: {}\n  the backend '{}' cannot end the operation: the process ends\n",

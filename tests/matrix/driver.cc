@@ -139,18 +139,28 @@ std::string expect_reports(const Trial& trial, const std::string& start,
   return "";
 }
 
-// The victim differs from all the others: the error names it and one of them.
+// The victim differs from all the others: every error names it and one of them, each the one that
+// its rank met.
 std::string judge_mismatch(const Trial& trial) {
   std::string wrong = expect_code(trial, 4);
   if (!wrong.empty()) return wrong;
-  std::string closest;
-  for (int other = 0; other < trial.victim(); ++other) {
-    closest =
-        expect_reports(trial, "mismatch rank ",
-                       {fmt::format("rank {} ", other), fmt::format("rank {} ", trial.victim())});
-    if (closest.empty()) break;
+  const std::string victim = fmt::format("rank {} ", trial.victim());
+  wrong = expect_reports(trial, "mismatch rank ", {victim});
+  if (!wrong.empty()) return wrong;
+  const auto names_another = [&](const std::string& text) {
+    for (int other = 0; other < trial.victim(); ++other) {
+      if (contains(text, fmt::format("rank {} ", other))) return true;
+    }
+    return false;
+  };
+  bool any_report = false;
+  for (const auto& report : trial.reports) {
+    if (!report) continue;
+    any_report = true;
+    if (!names_another(*report)) return fmt::format("'{}' names only {}", *report, victim);
   }
-  return closest;
+  if (!any_report && !names_another(trial.result.output)) return "the output names only " + victim;
+  return "";
 }
 
 std::string judge_killed(const Trial& trial) {

@@ -1,6 +1,7 @@
 // A program of checks: what the Accelerator promises, checked by every rank of a job, over whatever
 // backend the job was started with. Started by ctest through `coupler launch`, once a backend and
-// world. Prints a line a check; exits with 1 when one fails on this rank, or when none ran.
+// world. Prints a line a check; exits with 1, or the error's own code, when one fails on this rank,
+// and with 1 when none ran.
 #include <coupler/error.h>
 
 #include <algorithm>
@@ -103,10 +104,11 @@ int main(int argc, char** argv) {
     try {
       check.run(accelerator);
       accelerator.print("ok ", check.name);
-    } catch (const std::exception& error) {
+    } catch (const std::exception& error) {  // the ranks are not in step any more
       std::fprintf(stderr, "rank %d: %s FAILED: %s\n", accelerator.rank(), check.name,
                    error.what());
-      return 1;  // the ranks are not in step any more
+      const auto* known = dynamic_cast<const coupler::Error*>(&error);
+      return known != nullptr ? known->exit_code() : 1;
     }
   }
   return 0;

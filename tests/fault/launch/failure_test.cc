@@ -52,7 +52,7 @@ TEST(Launch, PeerLostBeforeItsCauseIsSeen_DoesNotHideTheCause) {
   // Rank 0 loses its peer and is seen first; rank 1, which failed otherwise, is to blame.
   const auto result = run_coupler(launch_script(
       3,
-      "[ $COUPLER_RANK = 0 ] && exit 4; [ $COUPLER_RANK = 1 ] && { sleep 0.05; exit 9; }; "
+      "[ $COUPLER_RANK = 0 ] && exit 4; [ $COUPLER_RANK = 1 ] && { sleep 0.3; exit 9; }; "
       "sleep 60"));
   EXPECT_EQ(result.code, 9);
   EXPECT_SAYS(result.error, "coupler: rank 1 exited with code 9");

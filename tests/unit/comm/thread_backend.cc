@@ -27,6 +27,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// As a library that cannot end what it waits for does not end it at a deadline either.
+#if defined(DOUBLE_CANNOT_ABORT)
+constexpr bool kKeepsDeadlines = false;
+#else
+constexpr bool kKeepsDeadlines = true;
+#endif
+
 struct Part {
   bool here = false;
   db_op op = {};
@@ -223,8 +230,11 @@ db_status submit(db_communicator* communicator, const db_op* op, db_request** re
   }
   auto request = std::make_unique<Request>();
   request->owner = mine;
-  request->deadline = Clock::now() + std::chrono::nanoseconds(
-                                         op->timeout_ns > 0 ? op->timeout_ns : mine->timeout_ns);
+  request->deadline =
+      kKeepsDeadlines
+          ? Clock::now() +
+                std::chrono::nanoseconds(op->timeout_ns > 0 ? op->timeout_ns : mine->timeout_ns)
+          : Clock::time_point::max();
   {
     const std::lock_guard lock(mine->group->mutex);
     if (mine->aborted) return fail(error, DB_ERR_ABORTED, "aborted", DB_ERROR_COMM_DEAD);
