@@ -14,7 +14,7 @@ namespace coupler {
 namespace {
 
 Config load(ConfigRequest request, const AcceleratorOptions& options) {
-  for (const auto& [key, value] : options.values) request.code.emplace_back(key, value);
+  request.code = options.by_key();
   return load_config(request);
 }
 
@@ -108,8 +108,6 @@ Accelerator::~Accelerator() {
 
 at::Device Accelerator::device() const { return at::kCPU; }
 std::string Accelerator::backend() const { return impl_->plugin.name(); }
-std::shared_ptr<detail::LoaderView> Accelerator::current_loader() const {
-  return impl_->current_loader();
-}
+std::string Accelerator::mixed_precision() const { return impl_->config.training.mixed_precision; }
 
 }  // namespace coupler

@@ -43,6 +43,7 @@ AcceleratorState::AcceleratorState() : accelerator_(current_accelerator()) {
 bool AcceleratorState::exists() { return current_accelerator() != nullptr; }
 at::Device AcceleratorState::device() const { return accelerator_->device(); }
 std::string AcceleratorState::backend() const { return accelerator_->backend(); }
+std::string AcceleratorState::mixed_precision() const { return accelerator_->mixed_precision(); }
 int64_t AcceleratorState::gradient_accumulation_steps() const {
   return accelerator_->gradient_accumulation_steps();
 }
@@ -58,11 +59,11 @@ bool GradientState::sync_gradients() const {
 }
 
 bool GradientState::in_dataloader() const {
-  return accelerator_ != nullptr && accelerator_->current_loader() != nullptr;
+  return accelerator_ != nullptr && accelerator_->impl_->current_loader() != nullptr;
 }
 
 bool GradientState::end_of_dataloader() const {
-  const auto loader = accelerator_ == nullptr ? nullptr : accelerator_->current_loader();
+  const auto loader = accelerator_ == nullptr ? nullptr : accelerator_->impl_->current_loader();
   return loader != nullptr && loader->at_last_batch();
 }
 

@@ -7,14 +7,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <coupler/accelerator_options.h>
 #include <coupler/autocast.h>
 #include <coupler/data_loader.h>
+#include <coupler/detail/object_kinds.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
 #include <coupler/scheduler.h>
 #include <coupler/split.h>
 #include <coupler/summon.h>
+#include <coupler/sync_scope.h>
+#include <coupler/unwrapped_model.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
@@ -27,97 +31,17 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
-
-namespace torch::jit {
-struct Module;
-}
 
 namespace coupler {
 
 struct Config;
 
-// Settings from code. Each is the full key of a TOML setting and wins over the default only: a
-// file, the environment and the command line win over it.
-//   AcceleratorOptions options;
-//   options.set("training.gradient_accumulation_steps", int64_t{4});
-struct AcceleratorOptions {
-  using Value = std::variant<std::string, int64_t, double, bool>;
-  std::vector<std::pair<std::string, Value>> values;
-  AcceleratorOptions& set(std::string key, Value value) {
-    values.emplace_back(std::move(key), std::move(value));
-    return *this;
-  }
-};
-
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
-
-// Returned by accumulate(), no_sync() and join_uneven_inputs(), whose effect lasts while it lives.
-// Must not outlive the Accelerator.
-class SyncScope {
- public:
-  explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
-  SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
-  SyncScope& operator=(SyncScope&&) = delete;
-  ~SyncScope() {
-    if (at_end_) at_end_();
-  }
-
- private:
-  std::function<void()> at_end_;
-};
-
-// A prepared model's module and its parameters made whole; see Accelerator::unwrap_model.
-template <class Module>
-class UnwrappedModel {
- public:
-  UnwrappedModel(Module& module, FullParameters parameters)
-      : module_(&module), parameters_(std::move(parameters)) {}
-  Module* operator->() const { return module_; }
-  Module& operator*() const { return *module_; }
-
- private:
-  Module* module_;
-  FullParameters parameters_;
-};
 
 namespace detail {
 
 struct ObjectTransport;  // objects.h
-
-template <class T>
-struct is_shared_module : std::false_type {};
-template <class M>
-struct is_shared_module<std::shared_ptr<M>> : std::is_base_of<torch::nn::Module, M> {};
-template <class T>
-struct is_data_loader : std::false_type {};
-template <class D>
-struct is_data_loader<DataLoader<D>> : std::true_type {};
-
-template <class T>
-inline constexpr bool is_module_holder_v =
-    std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
-template <class T>
-inline constexpr bool is_script_v = std::is_same_v<T, torch::jit::Module>;
-template <class T>
-inline constexpr bool is_model_v = is_module_holder_v<T> || is_shared_module<T>::value ||
-                                   std::is_base_of_v<torch::nn::Module, T> || is_script_v<T>;
-
-// A model in a call: what tells it from others, and the module itself unless it is TorchScript.
-struct ModelRef {
-  const void* identity = nullptr;
-  const torch::nn::Module* module = nullptr;
-};
-template <class T>
-inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
-template <class T>
-inline constexpr bool is_torch_scheduler_v =
-    std::is_base_of_v<torch::optim::LRScheduler, T> ||
-    std::is_base_of_v<torch::optim::ReduceLROnPlateauScheduler, T>;
-template <class T>
-inline constexpr bool is_schedule_v =
-    std::is_same_v<T, Schedule> || std::is_same_v<T, TorchSchedule>;
 
 }  // namespace detail
 
@@ -135,6 +59,8 @@ class Accelerator : public Processes {
   at::Device device() const;
   // The backend in use: "gloo_cpu"; "single" for one process.
   std::string backend() const;
+  // training.mixed_precision: "no", "bf16", "fp16".
+  std::string mixed_precision() const;
 
   // ---- Prepare ----
   // Any number of objects in any order; they come back in that order, as a tuple (one alone as
@@ -409,7 +335,6 @@ class Accelerator : public Processes {
 
   friend class GradientState;
   void start(Config config);
-  std::shared_ptr<detail::LoaderView> current_loader() const;
   void require_prepared(const detail::ModelRef& model) const;
   void prepare_module(torch::nn::Module& module);
   void prepare_module(const torch::jit::Module& module);

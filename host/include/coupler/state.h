@@ -33,7 +33,8 @@ class AcceleratorState {
   static bool exists();  // whether there is an Accelerator
 
   at::Device device() const;
-  std::string backend() const;  // "gloo_cpu"; "single" for one process
+  std::string backend() const;          // "gloo_cpu"; "single" for one process
+  std::string mixed_precision() const;  // "no", "bf16", "fp16"
   int64_t gradient_accumulation_steps() const;
 
  private:

@@ -68,3 +68,4 @@ std::vector<Check> sync_batch_norm_checks();
 std::vector<Check> loader_checks();
 std::vector<Check> precision_checks();
 std::vector<Check> scheduler_checks();
+std::vector<Check> sample_checks();

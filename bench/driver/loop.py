@@ -1,0 +1,39 @@
+"""The full loop of a training program, one process, in turns with Accelerate."""
+import contextlib
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+STEPS = 200  # of one turn: two epochs
+WARM_UP = 400
+
+
+def loop(context):
+    """Loader, accumulate(2), clip, AdamW, schedule over an MLP, one process, against accelerate."""
+    context.need_python("accelerate")
+    program, script = context.program("bench/bench_loop"), context.script("loop_in_turns.py")
+    with contextlib.ExitStack() as stack:
+        def start(name, *command):
+            return stack.enter_context(contextlib.closing(
+                Group(name, context.folder, 1, lambda path: [[*command, "--control", path]])))
+
+        ours = start("loop-ours", program)
+        python = start("loop-python", context.python, script)
+        if ours.parameters != python.parameters:
+            raise children.Failed("loop: the models differ in their parameters")
+        sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused")}
+        losses = {name: group.turn(mode, WARM_UP)[2] for name, (group, mode) in sides.items()}
+        # The orders of the samples differ, and the losses with them.
+        if max(losses.values()) > 1.2 * min(losses.values()):
+            raise children.Failed(f"loop: the sides do not learn alike: {losses}")
+        speed = {name: [] for name in sides}
+        for round_number in range(context.rounds_or(9)):
+            order = list(sides) if round_number % 2 == 0 else list(sides)[::-1]
+            for name in order:
+                group, mode = sides[name]
+                speed[name].append(STEPS / group.turn(mode, STEPS)[0])
+    return [Row("batches through the loop / accelerate, AdamW", "1/s", speed["ours"],
+                speed["default"], Bar(">=", 2)),
+            Row("batches through the loop / accelerate, fused AdamW", "1/s", speed["ours"],
+                speed["fused"])]

@@ -1,0 +1,53 @@
+// The full loop of a training program: loader, accumulation, clipping, schedule; an MLP, in turns,
+// as bench/run says: bench_loop --control SOCKET. A turn is whole epochs. The counterpart is
+// bench/python/loop_in_turns.py.
+#include <ATen/Functions.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <coupler/tensor_dataset.h>
+#include <torch/optim/adamw.h>
+
+#include <string>
+
+#include "control.h"
+#include "models.h"
+
+int main(int argc, char** argv) {
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
+  if (argc != 3 || std::string(argv[1]) != "--control") {
+    throw Error(ErrorCode::kUsage, "usage: bench_loop --control SOCKET",
+                {.subject = "bench_loop", .hint = "start it with bench/run"});
+  }
+  constexpr int64_t kSamples = 6400, kBatch = 64, kSteps = 100000;
+  auto model = bench::make_mlp();
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+  auto loader =
+      data_loader(TensorDataset(at::rand({kSamples, 784}), at::randint(10, {kSamples}, at::kLong)),
+                  {.batch_size = kBatch, .shuffle = true});
+  auto [net, opt, batches, scheduler] =
+      accelerator.prepare(model, optimizer, loader, linear_schedule(optimizer, {100, kSteps}));
+
+  at::Tensor last;
+  const auto train = [&, &net = net, &opt = opt, &batches = batches,
+                      &scheduler = scheduler](int64_t steps) {
+    for (int64_t done = 0; done < steps;) {
+      for (auto& batch : batches) {
+        auto step = accelerator.accumulate(net);
+        auto loss = bench::loss_of(net->forward(batch.data), batch.target);
+        accelerator.backward(loss);
+        accelerator.clip_grad_norm(net, 1.0);
+        opt.step();
+        scheduler.step();
+        opt.zero_grad();
+        last = loss.detach();
+        ++done;
+      }
+    }
+  };
+  bench::Control control(argv[2]);
+  control.serve(accelerator.rank(), parameters,
+                {.ready = [] {}, .train = train, .loss = [&] { return last.item<double>(); }});
+}

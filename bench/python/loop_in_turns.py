@@ -1,0 +1,77 @@
+"""The counterpart of bench/loop/main.cc: the loop of Accelerate's documentation, trained in turns.
+
+loop_in_turns.py --control SOCKET
+Modes: default (AdamW as torch makes it) and fused. The lines of the control socket are in
+bench/steps/control.h.
+"""
+import argparse
+import socket
+import time
+
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+import models
+
+SAMPLES, BATCH, STEPS = 6400, 64, 100000
+
+
+class Trainer:
+    def __init__(self, accelerator, fused):
+        self.accelerator = accelerator
+        net = models.make("mlp")
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, **({"fused": True} if fused else {}))
+        warm_up = lambda step: min(1.0, step / 100) * max(0.0, 1 - step / STEPS)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up)
+        loader = DataLoader(TensorDataset(torch.rand(SAMPLES, 784), torch.randint(10, (SAMPLES,))),
+                            batch_size=BATCH, shuffle=True)
+        self.net, self.optimizer, self.loader, self.scheduler = accelerator.prepare(
+            net, optimizer, loader, scheduler)
+        self.last = None
+
+    def train(self, steps):
+        done = 0
+        while done < steps:
+            for data, target in self.loader:
+                with self.accelerator.accumulate(self.net):
+                    loss = models.loss_of(self.net(data), target)
+                    self.accelerator.backward(loss)
+                    if self.accelerator.sync_gradients:
+                        self.accelerator.clip_grad_norm_(self.net.parameters(), 1.0)
+                    self.optimizer.step()
+                    self.scheduler.step()
+                    self.optimizer.zero_grad()
+                self.last = loss.detach()
+                done += 1
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control", required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    trainers = {"default": Trainer(accelerator, False), "fused": Trainer(accelerator, True)}
+    parameters = sum(p.numel() for p in models.make("mlp").parameters())
+
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.connect(arguments.control)
+    control.settimeout(15 * 60)
+    lines = control.makefile("rw")
+    print("ready", 0, parameters, file=lines, flush=True)
+    for line in lines:
+        if line.strip() == "quit":
+            break
+        _, mode, steps = line.split()
+        cpu_before = time.process_time()
+        start = time.perf_counter()
+        trainers[mode].train(int(steps))
+        seconds = time.perf_counter() - start
+        loss = trainers[mode].last.item()
+        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {loss:.9g}",
+              file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    main()

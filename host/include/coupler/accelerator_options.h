@@ -1,0 +1,47 @@
+// AcceleratorOptions: settings from code. A field that is set wins over the setting's default only:
+// a file, the environment and the command line win over it, so that the program's users keep the
+// last word. A value; `coupler config --explain` says what each setting means.
+//
+//   coupler::Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 4,
+//                                                 .mixed_precision = "bf16"});
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace coupler {
+
+struct AcceleratorOptions {
+  using Value = std::variant<std::string, int64_t, double, bool>;
+
+  std::optional<std::string> backend = {};                  // backend.use
+  std::optional<std::chrono::nanoseconds> timeout = {};     // backend.timeout
+  std::optional<int64_t> gradient_accumulation_steps = {};  // training.…, as all that follow
+  std::optional<bool> sync_each_batch = {};
+  std::optional<bool> sync_with_dataloader = {};
+  std::optional<bool> broadcast_buffers = {};
+  std::optional<double> bucket_cap_mb = {};
+  std::optional<int64_t> seed = {};
+  std::optional<std::string> mixed_precision = {};
+  std::optional<double> loss_scale_init_scale = {};
+  std::optional<double> loss_scale_growth_factor = {};
+  std::optional<double> loss_scale_backoff_factor = {};
+  std::optional<int64_t> loss_scale_growth_interval = {};
+  // Any setting by its full key, a backend's own included: {"backend.fsdp.strategy", "no_shard"}.
+  // They come after the fields, and later ones win.
+  std::vector<std::pair<std::string, Value>> values = {};
+
+  AcceleratorOptions& set(std::string key, Value value) {
+    values.emplace_back(std::move(key), std::move(value));
+    return *this;
+  }
+  // All that is set, by full key, in the order in which later wins. Durations are texts.
+  std::vector<std::pair<std::string, Value>> by_key() const;
+};
+
+}  // namespace coupler

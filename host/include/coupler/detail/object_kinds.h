@@ -1,0 +1,54 @@
+// What Accelerator::prepare tells objects apart by. Types only.
+#pragma once
+
+#include <coupler/data_loader.h>
+#include <coupler/scheduler.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+
+#include <memory>
+#include <type_traits>
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace coupler::detail {
+
+template <class T>
+struct is_shared_module : std::false_type {};
+template <class M>
+struct is_shared_module<std::shared_ptr<M>> : std::is_base_of<torch::nn::Module, M> {};
+template <class T>
+struct is_data_loader : std::false_type {};
+template <class D>
+struct is_data_loader<DataLoader<D>> : std::true_type {};
+
+template <class T>
+inline constexpr bool is_module_holder_v =
+    std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
+template <class T>
+inline constexpr bool is_script_v = std::is_same_v<T, torch::jit::Module>;
+template <class T>
+inline constexpr bool is_model_v = is_module_holder_v<T> || is_shared_module<T>::value ||
+                                   std::is_base_of_v<torch::nn::Module, T> || is_script_v<T>;
+
+// A model in a call: what tells it from others, and the module itself unless it is TorchScript.
+struct ModelRef {
+  const void* identity = nullptr;
+  const torch::nn::Module* module = nullptr;
+};
+template <class T>
+inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
+template <class T>
+inline constexpr bool is_torch_scheduler_v =
+    std::is_base_of_v<torch::optim::LRScheduler, T> ||
+    std::is_base_of_v<torch::optim::ReduceLROnPlateauScheduler, T>;
+template <class T>
+inline constexpr bool is_schedule_v =
+    std::is_same_v<T, Schedule> || std::is_same_v<T, TorchSchedule>;
+
+}  // namespace coupler::detail

@@ -1,0 +1,23 @@
+// SyncScope: returned by Accelerator::accumulate, no_sync and join_uneven_inputs, whose effect
+// lasts while it lives. Must not outlive the Accelerator; used by the thread that trains.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+namespace coupler {
+
+class SyncScope {
+ public:
+  explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
+  SyncScope& operator=(SyncScope&&) = delete;
+  ~SyncScope() {
+    if (at_end_) at_end_();
+  }
+
+ private:
+  std::function<void()> at_end_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,29 @@
+#include <coupler/accelerator_options.h>
+
+#include "config/duration.h"
+
+namespace coupler {
+
+std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOptions::by_key() const {
+  std::vector<std::pair<std::string, Value>> result;
+  const auto add = [&](const char* key, const auto& field) {
+    if (field) result.emplace_back(key, *field);
+  };
+  add("backend.use", backend);
+  if (timeout) result.emplace_back("backend.timeout", format_duration(*timeout));
+  add("training.gradient_accumulation_steps", gradient_accumulation_steps);
+  add("training.sync_each_batch", sync_each_batch);
+  add("training.sync_with_dataloader", sync_with_dataloader);
+  add("training.broadcast_buffers", broadcast_buffers);
+  add("training.bucket_cap_mb", bucket_cap_mb);
+  add("training.seed", seed);
+  add("training.mixed_precision", mixed_precision);
+  add("training.loss_scale_init_scale", loss_scale_init_scale);
+  add("training.loss_scale_growth_factor", loss_scale_growth_factor);
+  add("training.loss_scale_backoff_factor", loss_scale_backoff_factor);
+  add("training.loss_scale_growth_interval", loss_scale_growth_interval);
+  result.insert(result.end(), values.begin(), values.end());
+  return result;
+}
+
+}  // namespace coupler

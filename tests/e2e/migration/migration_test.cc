@@ -1,0 +1,116 @@
+// examples/migration: the port changes at most six lines, docs/migrating.md shows all of them, and
+// both programs learn, the ported one under every backend.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Lines lines_of(const std::string& path) {
+  std::istringstream text(text_of(path));
+  Lines lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+struct Difference {
+  Lines removed, added;
+};
+
+// By the longest common subsequence, as diff does it.
+Difference difference(const Lines& before, const Lines& after) {
+  const size_t rows = before.size(), columns = after.size();
+  std::vector<std::vector<int>> common(rows + 1, std::vector<int>(columns + 1, 0));
+  for (size_t i = rows; i-- > 0;) {
+    for (size_t j = columns; j-- > 0;) {
+      common[i][j] = before[i] == after[j] ? common[i + 1][j + 1] + 1
+                                           : std::max(common[i + 1][j], common[i][j + 1]);
+    }
+  }
+  Difference result;
+  for (size_t i = 0, j = 0; i < rows || j < columns;) {
+    if (i < rows && j < columns && before[i] == after[j]) {
+      ++i, ++j;
+    } else if (j == columns || (i < rows && common[i + 1][j] >= common[i][j + 1])) {
+      result.removed.push_back(before[i++]);
+    } else {
+      result.added.push_back(after[j++]);
+    }
+  }
+  return result;
+}
+
+Difference of_the_port() {
+  const std::string folder = COUPLER_SOURCE_DIR "/examples/migration/";
+  return difference(lines_of(folder + "before.cc"), lines_of(folder + "after.cc"));
+}
+
+// A line that is replaced by one counts once.
+TEST(Migration, ChangesAtMostSixLines) {
+  const Difference port = of_the_port();
+  EXPECT_LE(std::max(port.removed.size(), port.added.size()), 6u);
+  EXPECT_GE(port.added.size(), 3u) << "the two programs are the same";
+}
+
+TEST(Migration, PageShowsWhatChanges) {
+  const Lines page = lines_of(COUPLER_SOURCE_DIR "/docs/migrating.md");
+  std::multiset<std::string> shown;
+  bool in_block = false;
+  for (const std::string& line : page) {
+    if (line.rfind("```", 0) == 0) {
+      in_block = line == "```diff";
+    } else if (in_block && !line.empty() && (line[0] == '-' || line[0] == '+')) {
+      shown.insert(line);
+    }
+  }
+  const Difference port = of_the_port();
+  std::multiset<std::string> expected;
+  for (const std::string& line : port.removed) expected.insert("-" + line);
+  for (const std::string& line : port.added) expected.insert("+" + line);
+  EXPECT_EQ(shown, expected);
+}
+
+void expect_learns(const std::string& program, const Lines& options) {
+  const Workplace here;
+  Lines arguments{"launch"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.push_back(program);
+  const Outcome outcome = here.coupler(arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string name = "test accuracy: ";
+  const size_t at = outcome.out.find(name);
+  ASSERT_NE(at, std::string::npos) << outcome.out << outcome.err;
+  EXPECT_GT(std::strtod(outcome.out.c_str() + at + name.size(), nullptr), 0.85);
+}
+
+TEST(Migration, Before_Learns) { expect_learns(BEFORE_PROGRAM, {"-n", "1"}); }
+
+TEST(Migration, After_OneProcess_Learns) { expect_learns(AFTER_PROGRAM, {"-n", "1"}); }
+
+class MigrationOver : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MigrationOver, TwoProcesses_Learn) {
+  expect_learns(AFTER_PROGRAM, {"-n", "2", "-o", std::string("backend.use=") + GetParam()});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MigrationOver,
+                         ::testing::Values("gloo_cpu", "mpi", "fsdp", "deepspeed_like"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+}  // namespace
+}  // namespace coupler

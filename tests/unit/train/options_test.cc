@@ -1,0 +1,75 @@
+// AcceleratorOptions: a field for every setting of a training loop, each with the setting's own
+// key.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <coupler/state.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "config/schema.h"
+
+namespace coupler {
+namespace {
+
+AcceleratorOptions all_fields() {
+  return {.backend = "auto",
+          .timeout = std::chrono::milliseconds(1500),
+          .gradient_accumulation_steps = 3,
+          .sync_each_batch = true,
+          .sync_with_dataloader = false,
+          .broadcast_buffers = false,
+          .bucket_cap_mb = 7.0,
+          .seed = 11,
+          .mixed_precision = "bf16",
+          .loss_scale_init_scale = 8.0,
+          .loss_scale_growth_factor = 3.0,
+          .loss_scale_backoff_factor = 0.25,
+          .loss_scale_growth_interval = 5};
+}
+
+TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
+  std::set<std::string> given;
+  for (const auto& [key, value] : all_fields().by_key()) given.insert(key);
+  for (const SchemaKey& key : schema()) {
+    const std::string name(key.name);
+    if (name.rfind("training.", 0) == 0) {
+      EXPECT_EQ(given.count(name), 1u) << name;
+    }
+  }
+}
+
+TEST(AcceleratorOptions, FieldsAreUsed_AndLaterOnesByKeyWin) {
+  AcceleratorOptions options = all_fields();
+  options.set("training.gradient_accumulation_steps", int64_t{4});
+  const Accelerator accelerator(options);
+  EXPECT_EQ(accelerator.gradient_accumulation_steps(), 4);
+  EXPECT_EQ(accelerator.mixed_precision(), "bf16");
+  EXPECT_EQ(AcceleratorState().mixed_precision(), "bf16");
+}
+
+TEST(AcceleratorOptions, CommandLineWins) {
+  std::string words[] = {"program", "-o", "training.gradient_accumulation_steps=6", "rest"};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  int count = 4;
+  const Accelerator accelerator(count, arguments.data(), {.gradient_accumulation_steps = 2});
+  EXPECT_EQ(accelerator.gradient_accumulation_steps(), 6);
+  EXPECT_EQ(count, 2);
+}
+
+TEST(AcceleratorOptions, WrongValue_NamesTheKeyAndItsRule) {
+  try {
+    const Accelerator accelerator({.gradient_accumulation_steps = 0});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("AcceleratorOptions"), std::string::npos) << text;
+    EXPECT_NE(text.find("training.gradient_accumulation_steps"), std::string::npos) << text;
+    EXPECT_NE(text.find(">= 1"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace coupler
