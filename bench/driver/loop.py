@@ -1,5 +1,6 @@
 """The full loop of a training program, one process, in turns with Accelerate."""
 import contextlib
+import os
 
 from . import children
 from .report import Bar, Row
@@ -9,21 +10,24 @@ STEPS = 200  # of one turn: two epochs
 WARM_UP = 400
 
 
-def loop(context):
-    """Loader, accumulate(2), clip, AdamW, schedule over an MLP, one process, against accelerate."""
-    context.need_python("accelerate")
+def race(context, threads):
+    """Batches a second by side, a figure a round."""
     program, script = context.program("bench/bench_loop"), context.script("loop_in_turns.py")
     with contextlib.ExitStack() as stack:
         def start(name, *command):
+            command = ["env", f"OMP_NUM_THREADS={threads}", *command, "--control"]
             return stack.enter_context(contextlib.closing(
-                Group(name, context.folder, 1, lambda path: [[*command, "--control", path]])))
+                Group(f"{name}-{threads}", context.folder, 1, lambda path: [[*command, path]])))
 
         ours = start("loop-ours", program)
+        bare = start("loop-bare", program, "--bare")
         python = start("loop-python", context.python, script)
         if ours.parameters != python.parameters:
             raise children.Failed("loop: the models differ in their parameters")
-        sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused")}
+        sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused"),
+                 "bare": (bare, "bare")}
         losses = {name: group.turn(mode, WARM_UP)[2] for name, (group, mode) in sides.items()}
+        del losses["bare"]  # it learns nothing
         # The orders of the samples differ, and the losses with them.
         if max(losses.values()) > 1.2 * min(losses.values()):
             raise children.Failed(f"loop: the sides do not learn alike: {losses}")
@@ -33,7 +37,18 @@ def loop(context):
             for name in order:
                 group, mode = sides[name]
                 speed[name].append(STEPS / group.turn(mode, STEPS)[0])
-    return [Row("batches through the loop / accelerate, AdamW", "1/s", speed["ours"],
-                speed["default"], Bar(">=", 2)),
-            Row("batches through the loop / accelerate, fused AdamW", "1/s", speed["ours"],
-                speed["fused"])]
+    return speed
+
+
+def loop(context):
+    """Loader, accumulate(2), clip, AdamW, schedule over an MLP, one process, against accelerate."""
+    context.need_python("accelerate")
+    rows = []
+    for threads in sorted({1, os.cpu_count()}):
+        speed = race(context, threads)
+        title = f"batches, {threads} thread{'s' if threads > 1 else ''} / accelerate"
+        rows.append(Row(title + ", AdamW", "1/s", speed["ours"], speed["default"], Bar(">=", 2)))
+        rows.append(Row(title + ", fused AdamW", "1/s", speed["ours"], speed["fused"]))
+        rows.append(Row(title + ", AdamW: forward and backward alone, the limit", "1/s",
+                        speed["bare"], speed["default"]))
+    return rows

@@ -1,12 +1,14 @@
 // The full loop of a training program: loader, accumulation, clipping, schedule; an MLP, in turns,
-// as bench/run says: bench_loop --control SOCKET. A turn is whole epochs. The counterpart is
-// bench/python/loop_in_turns.py.
+// as bench/run says: bench_loop [--bare] --control SOCKET. A turn is whole epochs. --bare leaves
+// only forward and backward, which every side has to compute: what no loop can be faster than. The
+// counterpart is bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <coupler/tensor_dataset.h>
 #include <torch/optim/adamw.h>
 
+#include <functional>
 #include <string>
 
 #include "control.h"
@@ -15,8 +17,9 @@
 int main(int argc, char** argv) {
   using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
   Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
-  if (argc != 3 || std::string(argv[1]) != "--control") {
-    throw Error(ErrorCode::kUsage, "usage: bench_loop --control SOCKET",
+  const bool bare = argc > 1 && std::string(argv[1]) == "--bare";
+  if (argc != 3 + bare || std::string(argv[1 + bare]) != "--control") {
+    throw Error(ErrorCode::kUsage, "usage: bench_loop [--bare] --control SOCKET",
                 {.subject = "bench_loop", .hint = "start it with bench/run"});
   }
   constexpr int64_t kSamples = 6400, kBatch = 64, kSteps = 100000;
@@ -47,7 +50,18 @@ int main(int argc, char** argv) {
       }
     }
   };
-  bench::Control control(argv[2]);
+  const at::Tensor data = at::rand({kBatch, 784}), target = at::randint(10, {kBatch}, at::kLong);
+  const auto compute = [&](int64_t steps) {
+    auto bare_model = bench::make_mlp();
+    for (int64_t done = 0; done < steps; ++done) {
+      last = bench::loss_of(bare_model->forward(data), target);
+      last.backward();
+      bare_model->zero_grad();
+    }
+  };
+  bench::Control control(argv[2 + bare]);
   control.serve(accelerator.rank(), parameters,
-                {.ready = [] {}, .train = train, .loss = [&] { return last.item<double>(); }});
+                {.ready = [] {},
+                 .train = bare ? std::function<void(int64_t)>(compute) : train,
+                 .loss = [&] { return last.item<double>(); }});
 }

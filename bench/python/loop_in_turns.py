@@ -50,7 +50,6 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--control", required=True)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     trainers = {"default": Trainer(accelerator, False), "fused": Trainer(accelerator, True)}
     parameters = sum(p.numel() for p in models.make("mlp").parameters())
