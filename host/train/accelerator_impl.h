@@ -25,6 +25,13 @@
 
 namespace coupler {
 
+// An optimizer given to prepare, as long as somebody holds what came back.
+struct PreparedOptimizer {
+  const torch::optim::Optimizer* optimizer;  // to be compared only, with its first parameter: a
+  at::Tensor first_parameter;                // later one may lie at the same address
+  std::weak_ptr<OptimizerState> state;
+};
+
 class Accelerator::Impl {
  public:
   // Joins the other processes.
@@ -63,8 +70,7 @@ class Accelerator::Impl {
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<LossScaler> scaler;  // with fp16
   std::vector<std::shared_ptr<Strategy>> models;
-  std::vector<std::pair<torch::optim::Optimizer*, at::Tensor>> optimizers;  // and first parameter
-  std::vector<std::weak_ptr<OptimizerState>> optimizer_states;   // by number in optimizers
+  std::vector<PreparedOptimizer> optimizers;
   std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the prepare under way
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};

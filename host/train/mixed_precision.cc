@@ -35,11 +35,10 @@ AutocastScope Accelerator::autocast(bool enabled) {
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(impl_->optimizer_states.begin(), impl_->optimizer_states.end(),
-                     [](const auto& weak) {
-                       const auto state = weak.lock();
-                       return state != nullptr && state->step_was_skipped();
-                     });
+  return std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [](const auto& prepared) {
+    const auto state = prepared.state.lock();
+    return state != nullptr && state->step_was_skipped();
+  });
 }
 
 void Accelerator::unscale_gradients() {

@@ -46,7 +46,8 @@ void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   const at::Tensor first = first_parameter(optimizer);
   if (std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [&](const auto& other) {
-        return other.first == &optimizer && other.second.is_same(first);
+        return !other.state.expired() && other.optimizer == &optimizer &&
+               other.first_parameter.is_same(first);
       })) {
     throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
                 {.hint = "prepare each optimizer once"});
@@ -75,9 +76,9 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   StepRules rules{&impl_->accumulation.loop(), impl_->scaler.get(), nullptr};
   if (impl_->autocast_type) rules.after_update = drop_cast_copies;
   auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
-  impl_->optimizer_states.push_back(state);
+  std::erase_if(impl_->optimizers, [](const auto& other) { return other.state.expired(); });
   // A model that is divided has other tensors in the optimizer now.
-  impl_->optimizers.emplace_back(&optimizer, first_parameter(optimizer));
+  impl_->optimizers.push_back({&optimizer, first_parameter(optimizer), state});
   return Optimizer(std::move(state));
 }
 
@@ -88,7 +89,6 @@ void Accelerator::require_prepared(const detail::ModelRef& model) const {
 void Accelerator::free_memory() {
   impl_->accumulation.clear();
   impl_->optimizers.clear();
-  impl_->optimizer_states.clear();
   impl_->unbound_schedulers.clear();
   impl_->models.clear();
   impl_->loaders.clear();
@@ -110,8 +110,8 @@ Scheduler Accelerator::Impl::add(std::unique_ptr<RateDriver> driver) {
 void Accelerator::bind_schedulers() {
   const auto unbound = std::exchange(impl_->unbound_schedulers, {});
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
-  for (const auto& weak : impl_->optimizer_states) {
-    if (auto state = weak.lock()) optimizers.push_back(std::move(state));
+  for (const auto& prepared : impl_->optimizers) {
+    if (auto state = prepared.state.lock()) optimizers.push_back(std::move(state));
   }
   for (const auto& weak : unbound) {
     // Gone where the prepare that it was given to threw.
@@ -120,6 +120,8 @@ void Accelerator::bind_schedulers() {
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
+  // A loader made anew for every epoch leaves nothing behind.
+  std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
   impl_->loaders.push_back(std::move(loader));
 }
 

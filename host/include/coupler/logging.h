@@ -15,7 +15,8 @@ enum class LogLevel { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 
 
 struct LogOptions {
   bool main_process_only = true;
-  // Every process's line in the order of ranks. Collective: all call it, whatever is filtered.
+  // Every process's line, written in the order of ranks. Collective: all call it, whatever is
+  // filtered. What forwards the output of several machines, as mpirun does, may mix lines again.
   bool in_order = false;
 };
 

@@ -2,6 +2,8 @@
 // buffers, collectives on tensors, and the messages wrong calls get.
 #include <coupler/coupler.h>
 
+#include <limits>
+
 #include "check.h"
 
 namespace {
@@ -163,12 +165,33 @@ void wrong_calls(Accelerator& accelerator) {
   accelerator.prepare(model);
   contains(error_of([&] { accelerator.prepare(model); }), "prepared twice");
   contains(error_of([&] { accelerator.prepare(foreign); }), "belongs to no prepared model");
-  accelerator.prepare(own);
+  const auto held = accelerator.prepare(own);
   contains(error_of([&] { accelerator.prepare(own); }), "an optimizer was prepared twice");
   contains(error_of([&] { accelerator.clip_grad_norm(model, 0); }), "must be above 0");
   contains(error_of([&] { accelerator.gather(torch::ones({2}, torch::kComplexFloat)); }),
            "cannot be sent between ranks");
   contains(error_of([&] { accelerator.reduce(torch::ones({2, 2}).to_sparse()); }), "not dense");
+}
+
+// An optimizer for each phase of training, all at one address, over one model.
+void optimizer_for_each_phase(Accelerator& accelerator) {
+  torch::manual_seed(4);
+  torch::nn::Linear model(3, 2);
+  auto net = accelerator.prepare(model);
+  double last = std::numeric_limits<double>::infinity();
+  for (const double rate : {0.1, 0.05, 0.02}) {
+    torch::optim::SGD optimizer(net->parameters(), rate);
+    auto opt = accelerator.prepare(optimizer);
+    for (int step = 0; step < 3; ++step) {
+      auto loss = net->forward(torch::ones({4, 3})).square().mean();
+      EXPECT(loss.item<double>() < last,
+             "the loss does not fall in the phase of rate " + std::to_string(rate));
+      last = loss.item<double>();
+      accelerator.backward(loss);
+      opt.step();
+      opt.zero_grad();
+    }
+  }
 }
 
 void objects_come_back_in_order(Accelerator& accelerator) {
@@ -192,6 +215,7 @@ std::vector<Check> behaviour_checks() {
       {"tensor_collectives", tensor_collectives},
       {"loader_shares_the_epoch", loader_shares_the_epoch},
       {"wrong_calls", wrong_calls},
+      {"optimizer_for_each_phase", optimizer_for_each_phase},
       {"objects_come_back_in_order", objects_come_back_in_order},
   };
 }

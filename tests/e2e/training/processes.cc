@@ -188,6 +188,13 @@ void freed_memory(Accelerator& accelerator) {
   EXPECT(accelerator.gradient(net->weight).defined(), "training after free_memory");
 }
 
+// The last rank is there first. What is printed is read by log_order_test.
+void logs_in_order(Accelerator& accelerator) {
+  const auto logger = coupler::get_logger("order");
+  usleep(static_cast<useconds_t>(100'000 * (accelerator.world() - accelerator.rank())));
+  logger.error("line of rank " + std::to_string(accelerator.rank()), {.in_order = true});
+}
+
 }  // namespace
 
 std::vector<Check> process_checks() {
@@ -199,5 +206,6 @@ std::vector<Check> process_checks() {
       {"executable_batch_size", executable_batch_size},
       {"unwrapped_model", unwrapped_model},
       {"freed_memory", freed_memory},
+      {"logs_in_order", logs_in_order, true},
   };
 }
