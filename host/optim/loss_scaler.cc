@@ -1,6 +1,7 @@
 #include "optim/loss_scaler.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>

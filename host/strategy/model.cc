@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
 
 #include <unordered_set>
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +12,9 @@
 
 namespace torch::jit {
 struct Module;
+}
+namespace torch::nn {
+class Module;
 }
 
 namespace coupler {

@@ -1,6 +1,7 @@
 #include "strategy/peer_source.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 

@@ -1,5 +1,7 @@
 #include "strategy/plan.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

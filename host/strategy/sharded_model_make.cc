@@ -1,5 +1,6 @@
 // How a ShardedModel comes about: communicators, plan, memory, values, variables, hooks.
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <malloc.h>

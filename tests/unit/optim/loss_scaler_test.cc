@@ -1,6 +1,8 @@
 // The rule of the scale, and whose gradients carry which scale, on models of one process.
 #include "optim/loss_scaler.h"
 
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
