@@ -11,5 +11,6 @@ int run_config(int argc, char** argv);
 int run_plugins(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_test(int argc, char** argv);
 
 }  // namespace coupler::cli

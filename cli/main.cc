@@ -27,6 +27,7 @@ struct Command {
 const Command kCommands[] = {
 #ifdef COUPLER_HAS_LAUNCH
     {"launch", run_launch, "start a program as several processes that train together"},
+    {"test", run_test, "try a configuration, from the first meeting to a training run"},
 #endif
     {"config", run_config, "check the configuration, or explain where each value comes from"},
     {"plugins", run_plugins, "list the backends and whether they can be used here"},

@@ -48,6 +48,8 @@ struct TrainingConfig {
   double loss_scale_growth_factor = 2;
   double loss_scale_backoff_factor = 0.5;
   int64_t loss_scale_growth_interval = 2000;  // steps
+  std::string fp8_format = "hybrid";          // hybrid (gradients in e5m2), e4m3
+  bool fp8_emulate = false;                   // also on devices without fp8 matrix units, slowly
 };
 
 struct LaunchConfig {

@@ -14,21 +14,24 @@ constexpr const char* kRest =
 std::string describe_precision(const TrainingConfig& config) {
   const std::string& name = config.mixed_precision;
   if (name == "no") return fmt::format("everything computes in the model's own types; {}", kRest);
-  if (name == "fp8") {
-    return "linear layers through scaled matmul on devices with fp8 matrix units; no device of "
-           "this "
-           "version has any, so it is refused at start";
-  }
+  const bool fp8 = name == "fp8";
   std::string text = fmt::format(
       "operations inside accelerator.autocast() compute in {} where that is safe (matrix products, "
       "convolutions), in fp32 where it is not (losses); {}",
-      name, kRest);
+      fp8 ? "bf16" : name, kRest);
   if (name == "fp16") {
     text += fmt::format(
         "; the loss is scaled by {} at first, by {} after an overflow, by {} after {} steps "
         "without",
         config.loss_scale_init_scale, config.loss_scale_backoff_factor,
         config.loss_scale_growth_factor, config.loss_scale_growth_interval);
+  }
+  if (fp8) {
+    text += fmt::format(
+        "; linear layers whose sizes are multiples of 16 multiply there in fp8: inputs and weights "
+        "as e4m3, gradients as {}{}",
+        config.fp8_format == "e4m3" ? "e4m3" : "e5m2",
+        config.fp8_emulate ? "" : "; a device without fp8 matrix units is refused at start");
   }
   return text;
 }

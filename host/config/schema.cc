@@ -56,6 +56,11 @@ bool is_precision(const SettingValue& value) {
   return text == "no" || text == "bf16" || text == "fp16" || text == "fp8";
 }
 
+bool is_fp8_format(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text == "hybrid" || text == "e4m3";
+}
+
 bool is_positive_duration(const SettingValue& value) {
   return std::get<std::chrono::nanoseconds>(value).count() > 0;
 }
@@ -129,6 +134,15 @@ std::vector<SchemaKey> make_schema() {
       key<kTraining, &TrainingConfig::loss_scale_growth_interval>(
           "training.loss_scale_growth_interval", T::kInteger, ">= 1", at_least<1>,
           "With fp16: how many steps in a row without overflow make the scale grow."),
+      key<kTraining, &TrainingConfig::fp8_format>(
+          "training.fp8_format", T::kString, "hybrid or e4m3", is_fp8_format,
+          "With fp8: the type of gradients in products; hybrid: e5m2, which has more range and "
+          "less "
+          "precision than e4m3, the type of inputs and weights."),
+      key<kTraining, &TrainingConfig::fp8_emulate>(
+          "training.fp8_emulate", T::kBoolean, "", nullptr,
+          "With fp8: whether a device without fp8 matrix units computes what one with them would, "
+          "slower than fp32; to try a program."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

@@ -128,6 +128,7 @@ bool LoaderCore::in_loop() const { return state_->looping; }
 uint64_t LoaderCore::loop_number() const { return state_->loop_number; }
 bool LoaderCore::at_last_batch() const { return state_->position > 0 && !state_->more; }
 int64_t LoaderCore::own_samples() const { return static_cast<int64_t>(state_->own); }
+int64_t LoaderCore::batch_samples() const { return static_cast<int64_t>(state_->rows); }
 bool LoaderCore::stands_in() const { return state_->stands_in; }
 
 void LoaderCore::set_epoch(int64_t epoch) {

@@ -182,7 +182,7 @@ void LoaderCore::State::agree_on_first() {
 void LoaderCore::State::advance() {
   const bool mine = upcoming.rows > 0;
   if (mine) {
-    if (samples && dispatcher == nullptr) local(position);
+    rows = (samples && dispatcher == nullptr ? local(position) : upcoming).rows;
     source.take(slot_of(position), device, options.non_blocking);
     if (workers != nullptr) workers->release(position);
   } else {
@@ -205,6 +205,7 @@ void LoaderCore::State::finish() noexcept {
   position = 0;
   upcoming = {};
   more = false;
+  rows = 0;
   own = 0;
   stands_in = false;
   plan_next(0);

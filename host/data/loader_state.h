@@ -65,7 +65,8 @@ struct LoaderCore::State {
   size_t position = 0;  // batches yielded
   StepRead upcoming;    // what comes behind them, on this rank
   bool more = false;    // whether anything comes, on any rank where joined
-  size_t own = 0;
+  size_t rows = 0;      // of the batch yielded last
+  size_t own = 0;       // of them
   bool stands_in = false;
   std::vector<size_t> order;       // where it is shuffled
   std::optional<BatchPlan> whole;  // of what rank 0 reads for all

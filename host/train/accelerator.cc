@@ -41,7 +41,7 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
   if (config.sources.count("training.seed") != 0) {
     at::manual_seed(static_cast<uint64_t>(config.training.seed));
   }
-  require_precision(config.training.mixed_precision, at::kCPU);
+  require_precision(config.training, at::kCPU);
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
   if (process.world > 1) store = join_store(process, config.backend.timeout);
   plugin = choose_plugin(config.backend, process);

@@ -46,8 +46,8 @@ class Accelerator::Impl {
 
   // The innermost loop under way over a prepared loader; null where there is none.
   std::shared_ptr<detail::LoaderView> current_loader() const;
-  // How many leading samples of its batch are this rank's own; none outside of a loop.
-  std::optional<int64_t> own_samples() const;
+  // Of the batch now held by this rank; none outside of a loop.
+  std::optional<detail::BatchSamples> batch_samples() const;
 
   // Prepares a model. Collective.
   void add(Model model);

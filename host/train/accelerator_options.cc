@@ -22,6 +22,8 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
   add("training.loss_scale_growth_factor", loss_scale_growth_factor);
   add("training.loss_scale_backoff_factor", loss_scale_backoff_factor);
   add("training.loss_scale_growth_interval", loss_scale_growth_interval);
+  add("training.fp8_format", fp8_format);
+  add("training.fp8_emulate", fp8_emulate);
   result.insert(result.end(), values.begin(), values.end());
   return result;
 }

@@ -1,6 +1,8 @@
 #include <ATen/autocast_mode.h>
 #include <coupler/autocast.h>
 
+#include "train/fp8_linear.h"
+
 namespace coupler {
 
 AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
@@ -9,6 +11,8 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
   before_ = AutocastSettings{device, at::autocast::get_autocast_dtype(device),
                              at::autocast::is_autocast_enabled(device),
                              at::autocast::is_autocast_cache_enabled()};
+  const bool fp8 = settings->enabled && settings->fp8_gradients;
+  before_->fp8_gradients = set_fp8_linear(fp8 ? settings->fp8_gradients : std::nullopt);
   at::autocast::set_autocast_enabled(device, settings->enabled);
   at::autocast::set_autocast_dtype(device, settings->type);
   at::autocast::increment_nesting();
@@ -17,6 +21,7 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
 
 AutocastScope::~AutocastScope() {
   if (!before_) return;
+  set_fp8_linear(before_->fp8_gradients);
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(before_->device, before_->enabled);
   at::autocast::set_autocast_dtype(before_->device, before_->type);

@@ -7,10 +7,10 @@
 
 namespace coupler {
 
-std::optional<int64_t> Accelerator::Impl::own_samples() const {
+std::optional<detail::BatchSamples> Accelerator::Impl::batch_samples() const {
   const auto loader = current_loader();
   if (loader == nullptr) return std::nullopt;
-  return loader->own_samples();
+  return detail::BatchSamples{loader->batch_samples(), loader->own_samples()};
 }
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
@@ -30,7 +30,7 @@ std::vector<at::Tensor> Accelerator::gather_nested(const detail::NestedView& val
 }
 
 std::vector<at::Tensor> Accelerator::gather_metrics(const detail::NestedView& value) {
-  return gather_own_rows(*impl_->comm, value, impl_->own_samples());
+  return gather_own_rows(*impl_->comm, value, impl_->batch_samples());
 }
 
 std::vector<at::Tensor> Accelerator::reduce_nested(const detail::NestedView& value,

@@ -7,6 +7,7 @@
 
 #include "log/log.h"
 #include "train/accelerator_impl.h"
+#include "train/precision.h"
 
 namespace coupler {
 
@@ -31,6 +32,7 @@ AutocastScope Accelerator::autocast(bool enabled) {
   // lie in memory.
   settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(),
                                      [](const auto& model) { return model->parameters_stay(); });
+  settings.fp8_gradients = fp8_gradient_type(impl.config.training);
   return AutocastScope(settings);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <c10/core/Scalar.h>
+#include <coupler/detail/loader_view.h>
 #include <coupler/nested.h>
 
 #include <cstdint>
@@ -22,9 +23,9 @@ constexpr int64_t kPackUpTo = int64_t{64} << 10;
 
 std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value);
 
-// own: how many rows of this rank's leaves count, the first ones; none outside of a loop.
+// samples: which rows of this rank's leaves count; none outside of a loop.
 std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
-                                        std::optional<int64_t> own);
+                                        const std::optional<detail::BatchSamples>& samples);
 
 std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
                                       Reduction reduction, double scale);

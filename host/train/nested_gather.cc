@@ -103,9 +103,9 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
   return result;
 }
 
-// Why the leaves are not `own` samples or more, each as one row.
+// Why the leaves are not the batch's samples, each as one row.
 std::optional<Error> rows_problem(const std::string& operation, const detail::NestedView& value,
-                                  int64_t own) {
+                                  const detail::BatchSamples& samples) {
   std::optional<int64_t> rows;
   return problem_of(operation, value, [&](const at::Tensor& leaf) {
     if (leaf.dim() == 0) {
@@ -117,11 +117,12 @@ std::optional<Error> rows_problem(const std::string& operation, const detail::Ne
            .hint = "gather what was computed for each sample (reduction \"none\"), or use "
                    "gather or reduce for what is one for each process"});
     }
-    if (leaf.size(0) < own) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("dimension 0 is {}, but this rank's batch has {} samples of its own",
-                              leaf.size(0), own),
-                  {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
+    if (!samples.fits(leaf.size(0))) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("dimension 0 is {}, but this rank's batch has {} samples, {} of them its own",
+                      leaf.size(0), samples.all, samples.own),
+          {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
     }
     if (rows.value_or(leaf.size(0)) != leaf.size(0)) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -140,9 +141,9 @@ std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedVi
 }
 
 std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
-                                        std::optional<int64_t> own) {
+                                        const std::optional<detail::BatchSamples>& samples) {
   const std::string name = "gather_for_metrics";
-  if (!own) {
+  if (!samples) {
     agree(comm, {.operation = name + " outside of a loop",
                  .value = &value,
                  .problem = problem_of(name, value)});
@@ -152,8 +153,8 @@ std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::Nested
                      agree(comm, {.operation = name,
                                   .value = &value,
                                   .same = SameSizes::kButRows,
-                                  .number = *own,
-                                  .problem = rows_problem(name, value, *own)}));
+                                  .number = samples->own,
+                                  .problem = rows_problem(name, value, *samples)}));
 }
 
 }  // namespace coupler

@@ -41,8 +41,8 @@ void ObjectTransport::refuse(const char* operation, int rank, const std::string&
       {.rank = rank, .subject = operation, .hint = "every rank has to run the same program"});
 }
 
-std::optional<int64_t> ObjectTransport::own_samples(const Accelerator& accelerator) {
-  return accelerator.impl_->own_samples();
+std::optional<BatchSamples> ObjectTransport::batch_samples(const Accelerator& accelerator) {
+  return accelerator.impl_->batch_samples();
 }
 
 std::vector<ObjectBytes> ObjectTransport::gather(Accelerator& accelerator, const char* operation,

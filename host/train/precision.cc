@@ -10,16 +10,23 @@
 #include <string_view>
 #include <vector>
 
+#include "train/fp8_linear.h"
+
 namespace coupler {
 namespace {
 
 [[noreturn]] void refuse(const std::string& precision, c10::DeviceType device,
                          const std::string& reason, const std::string& instead) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("training.mixed_precision is {}, which the device {} cannot compute: {}",
-                          precision, c10::DeviceTypeName(device, /*lower_case=*/true), reason),
-              {.subject = "training.mixed_precision",
-               .hint = fmt::format("use training.mixed_precision = \"{}\"", instead)});
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("training.mixed_precision is {}, which the device {} cannot compute: {}",
+                  precision, c10::DeviceTypeName(device, /*lower_case=*/true), reason),
+      {.subject = "training.mixed_precision", .hint = "use training.mixed_precision = " + instead});
+}
+
+std::string first_line(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  return std::string(text.substr(0, text.find('\n')));
 }
 
 // Empty where the device multiplies and differentiates in the type.
@@ -37,8 +44,32 @@ std::string why_not(c10::DeviceType device, c10::ScalarType type) {
     const float gradient = weight.grad()[0][0].item<float>();
     return gradient == 4 ? "" : fmt::format("a gradient of 4 came out as {}", gradient);
   } catch (const c10::Error& error) {
-    const std::string_view text = error.what_without_backtrace();
-    return std::string(text.substr(0, text.find('\n')));
+    return first_line(error);
+  }
+}
+
+// The same in fp8, which only the rounding tells from bf16: 17/16 needs four bits of mantissa, and
+// e4m3 has three.
+std::string why_no_fp8(c10::DeviceType device, c10::ScalarType gradients) {
+  try {
+    const at::AutoGradMode grad(true);
+    const at::Tensor weight = at::ones({16, 16}, device).requires_grad_(true);
+    const at::Tensor input = at::full({16, 16}, 17.0 / 16, device).requires_grad_(true);
+    at::Tensor product;
+    {
+      AutocastSettings settings{device, at::kBFloat16};
+      settings.fp8_gradients = gradients;
+      const AutocastScope scope(settings);
+      product = at::linear(input, weight);
+    }
+    const float value = product[0][0].item<float>();
+    if (value == 17) return "linear layers are not sent through the key that fp8 uses";
+    product.to(at::kFloat).sum().backward();
+    const float gradient = weight.grad()[0][0].item<float>();
+    if (value == 16 && gradient == 16 && input.grad()[0][0].item<float>() == 16) return "";
+    return fmt::format("a product and a gradient of 16 came out as {} and {}", value, gradient);
+  } catch (const c10::Error& error) {
+    return first_line(error);
   }
 }
 
@@ -51,33 +82,41 @@ std::string names(const std::set<c10::ScalarType>& types) {
 }  // namespace
 
 std::optional<c10::ScalarType> autocast_type(const std::string& mixed_precision) {
-  if (mixed_precision == "bf16") return at::kBFloat16;
+  if (mixed_precision == "bf16" || mixed_precision == "fp8") return at::kBFloat16;
   if (mixed_precision == "fp16") return at::kHalf;
   return std::nullopt;
 }
 
-void require_precision(const std::string& mixed_precision, c10::DeviceType device) {
-  if (mixed_precision == "fp8") {
-    refuse(mixed_precision, device,
-           device == c10::DeviceType::CPU
-               ? "CPUs have no fp8 matrix units, and LibTorch's scaled matmul there converts to "
-                 "wider types first, slower than fp32"
-               : "this version has no fp8 layers for it",
-           "bf16");
-  }
-  const auto type = autocast_type(mixed_precision);
+std::optional<c10::ScalarType> fp8_gradient_type(const TrainingConfig& config) {
+  if (config.mixed_precision != "fp8") return std::nullopt;
+  return config.fp8_format == "e4m3" ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+}
+
+void require_precision(const TrainingConfig& config, c10::DeviceType device) {
+  const std::string& name = config.mixed_precision;
+  const auto type = autocast_type(name);
   if (!type) return;
-  const std::string reason = why_not(device, *type);
-  if (!reason.empty()) {
-    refuse(mixed_precision, device, reason, *type == at::kHalf ? "bf16" : "no");
+  if (const auto gradients = fp8_gradient_type(config)) {
+    if (const std::string missing = why_no_fp8_units(device);
+        !missing.empty() && !config.fp8_emulate) {
+      refuse(name, device, missing, "\"bf16\", or, to try a program, training.fp8_emulate = true");
+    }
+    const std::string reason = why_no_fp8(device, *gradients);
+    if (!reason.empty()) refuse(name, device, reason, "\"bf16\"");
+    return;
   }
+  const std::string reason = why_not(device, *type);
+  if (!reason.empty()) refuse(name, device, reason, *type == at::kHalf ? "\"bf16\"" : "\"no\"");
 }
 
 std::string describe_types(const Strategy& model, const TrainingConfig& config) {
   const ModelTypes types = model.types();
   const auto type = autocast_type(config.mixed_precision);
   std::string computed = names(types.computed);
-  if (type) computed = fmt::format("{} (inside autocast {})", computed, c10::toString(*type));
+  if (type) {
+    computed = fmt::format("{} (inside autocast {}{})", computed, c10::toString(*type),
+                           fp8_gradient_type(config) ? ", linear layers fp8" : "");
+  }
   return fmt::format(
       "mixed precision {}: '{}' is stored in {}, computed in {}, its gradients reduced in {}, the "
       "optimizer runs in {}",

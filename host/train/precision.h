@@ -13,12 +13,15 @@
 
 namespace coupler {
 
-// What autocast regions compute in; none: they do nothing.
+// What autocast regions compute in (with fp8: all but linear layers); none: they do nothing.
 std::optional<c10::ScalarType> autocast_type(const std::string& mixed_precision);
+
+// What the gradients of linear layers are multiplied in, with fp8; else none.
+std::optional<c10::ScalarType> fp8_gradient_type(const TrainingConfig& config);
 
 // Tries a small forward and backward pass. Throws Error(kUnsupported) naming the device and what to
 // use instead where the device has no such type.
-void require_precision(const std::string& mixed_precision, c10::DeviceType device);
+void require_precision(const TrainingConfig& config, c10::DeviceType device);
 
 // One line: the types that a prepared model is stored, computed, reduced and optimised in.
 std::string describe_types(const Strategy& model, const TrainingConfig& config);

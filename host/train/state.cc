@@ -68,7 +68,9 @@ bool GradientState::end_of_dataloader() const {
 }
 
 int64_t GradientState::own_samples() const {
-  return accelerator_ == nullptr ? -1 : accelerator_->impl_->own_samples().value_or(-1);
+  if (accelerator_ == nullptr) return -1;
+  const auto samples = accelerator_->impl_->batch_samples();
+  return samples ? samples->own : -1;
 }
 
 }  // namespace coupler

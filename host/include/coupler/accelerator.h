@@ -59,7 +59,7 @@ class Accelerator : public Processes {
   at::Device device() const;
   // The backend in use: "gloo_cpu"; "single" for one process.
   std::string backend() const;
-  // training.mixed_precision: "no", "bf16", "fp16".
+  // training.mixed_precision: "no", "bf16", "fp16", "fp8".
   std::string mixed_precision() const;
 
   // ---- Prepare ----
@@ -223,10 +223,10 @@ class Accelerator : public Processes {
   }
 
   // Of what was computed for each sample of the batch of the innermost loop under way: over an
-  // epoch every sample of the dataset once, whatever world, batch size and remainder. Each rank
-  // gives as many rows (dimension 0) as its batch has samples that are no repetition, in the order
-  // of ranks. Outside of a loop over a prepared loader it is gather. Error(kInvalidArgument) for a
-  // scalar, or a leaf with fewer rows than that, or other than those before it. A std::vector of
+  // epoch every sample of the dataset once, whatever world, batch size and remainder. A value
+  // has a row (dimension 0) for each sample of the batch; those that are no repetition are taken,
+  // in the order of ranks. Outside of a loop over a prepared loader it is gather.
+  // Error(kInvalidArgument) for a scalar, or a leaf with another number of rows. A std::vector of
   // anything but tensors goes through objects.h, to be included then.
   template <class T>
   T gather_for_metrics(const T& value) {

@@ -32,6 +32,8 @@ struct AcceleratorOptions {
   std::optional<double> loss_scale_growth_factor = {};
   std::optional<double> loss_scale_backoff_factor = {};
   std::optional<int64_t> loss_scale_growth_interval = {};
+  std::optional<std::string> fp8_format = {};
+  std::optional<bool> fp8_emulate = {};
   // Any setting by its full key, a backend's own included: {"backend.fsdp.strategy", "no_shard"}.
   // They come after the fields, and later ones win.
   std::vector<std::pair<std::string, Value>> values = {};

@@ -16,6 +16,9 @@ struct AutocastSettings {
   c10::ScalarType type = c10::ScalarType::BFloat16;
   bool enabled = true;      // false: full precision inside of another scope
   bool cache_casts = true;  // keep a parameter's cast copy until the outermost scope ends
+  // With a value: linear layers multiply in fp8, gradients in this type, inputs and weights in
+  // e4m3.
+  std::optional<c10::ScalarType> fp8_gradients = {};
 };
 
 class AutocastScope {

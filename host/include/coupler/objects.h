@@ -13,6 +13,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/detail/loader_view.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -41,8 +42,8 @@ struct ObjectTransport {
   static std::vector<ObjectBytes> gather(Accelerator& accelerator, const char* operation,
                                          const EncodedObject& object);
   static ObjectBytes broadcast(Accelerator& accelerator, const EncodedObject& object, int from);
-  // How many leading samples of its batch are this rank's own; none outside of a loop.
-  static std::optional<int64_t> own_samples(const Accelerator& accelerator);
+  // Of the batch now held by this rank; none outside of a loop.
+  static std::optional<BatchSamples> batch_samples(const Accelerator& accelerator);
   [[noreturn]] static void refuse(const char* operation, int rank, const std::string& problem);
 };
 
@@ -147,18 +148,18 @@ T broadcast_object(Accelerator& accelerator, const T& value, int from = 0) {
 // Accelerator::gather_for_metrics, which is the way to call this.
 template <class T>
 std::vector<T> gather_objects_for_metrics(Accelerator& accelerator, const std::vector<T>& values) {
-  const auto own = detail::ObjectTransport::own_samples(accelerator);
+  const auto samples = detail::ObjectTransport::batch_samples(accelerator);
   const char* operation =
-      own ? "gather_for_metrics of objects" : "gather_for_metrics of objects outside of a loop";
+      samples ? "gather_for_metrics of objects" : "gather_for_metrics of objects outside of a loop";
   const auto count = static_cast<int64_t>(values.size());
   detail::EncodedObject encoded;
-  if (own.value_or(0) > count) {
+  if (samples && !samples->fits(count)) {
     encoded.problem = "there are " + std::to_string(count) +
-                      " objects, but this rank's batch has " + std::to_string(*own) +
-                      " samples of its own";
+                      " objects, but this rank's batch has " + std::to_string(samples->all) +
+                      " samples, " + std::to_string(samples->own) + " of them its own";
   } else {
-    encoded =
-        detail::encode_object(std::vector<T>(values.begin(), values.begin() + own.value_or(count)));
+    encoded = detail::encode_object(
+        std::vector<T>(values.begin(), values.begin() + (samples ? samples->own : count)));
   }
   std::vector<T> result;
   for (auto& part : detail::gather_encoded<std::vector<T>>(accelerator, operation, encoded)) {

@@ -34,7 +34,7 @@ class AcceleratorState {
 
   at::Device device() const;
   std::string backend() const;          // "gloo_cpu"; "single" for one process
-  std::string mixed_precision() const;  // "no", "bf16", "fp16"
+  std::string mixed_precision() const;  // "no", "bf16", "fp16", "fp8"
   int64_t gradient_accumulation_steps() const;
 
  private:

@@ -131,9 +131,12 @@ void wrong_metrics(Accelerator& accelerator) {
     // On the last rank alone: the others are told too.
     const bool last = accelerator.rank() == accelerator.world() - 1;
     told([&] { accelerator.gather_for_metrics(batch.target.narrow(0, 0, last ? 3 : 4)); },
-         "dimension 0 is 3, but this rank's batch has 4 samples of its own");
+         "dimension 0 is 3, but this rank's batch has 4 samples, 4 of them its own");
+    // One row for each pair of samples, say: it is not to be cut as if rows were samples.
+    told([&] { accelerator.gather_for_metrics(torch::ones({8})); },
+         "dimension 0 is 8, but this rank's batch has 4 samples, 4 of them its own");
     told([&] { accelerator.gather_for_metrics(std::vector<int>(last ? 3 : 4)); },
-         "there are 3 objects, but this rank's batch has 4 samples of its own");
+         "there are 3 objects, but this rank's batch has 4 samples, 4 of them its own");
     EXPECT(accelerator.gather_for_metrics(batch.target).size(0) == 4 * accelerator.world(),
            "gather_for_metrics after errors");
   }

@@ -1,6 +1,7 @@
-// Mixed precision over whatever backend the job has. "bf16" and "fp16" are programs of their own,
-// which need training.mixed_precision of that name; fp16 also wants
-// training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3.
+// Mixed precision over whatever backend the job has. "bf16", "fp16" and "fp8" are programs of their
+// own, which need training.mixed_precision of that name; fp16 also wants
+// training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3, fp8 wants
+// training.fp8_emulate=true.
 #include <ATen/autocast_mode.h>
 #include <coupler/coupler.h>
 
@@ -13,14 +14,15 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 24;  // divides by worlds 1 to 4
+constexpr int64_t kRows = 48;   // divides by worlds 1 to 4
+constexpr int64_t kWidth = 16;  // fp8 wants multiples of 16
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct ClassifierImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return second->forward(torch::gelu(norm->forward(first->forward(x))));
   }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 32));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kWidth, 32));
   torch::nn::LayerNorm norm =
       register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({32})));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(32, 4));
@@ -35,7 +37,7 @@ Classifier classifier() {
 // Inputs and targets that have to do with each other, the same on every rank.
 std::pair<torch::Tensor, torch::Tensor> joined(int step) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step % 4));
-  const auto x = torch::randn({kRows, 8}, generator);
+  const auto x = torch::randn({kRows, kWidth}, generator);
   return {x, x.narrow(1, 0, 4).argmax(1)};
 }
 
@@ -205,6 +207,42 @@ void bf16(Accelerator& accelerator) {
   EXPECT(accelerator.loss_scale() == 1, "bf16 scales the loss");
 }
 
+// The first layer multiplies in fp8, whose rounding shows; the second, of four outputs, in bf16.
+void fp8_layers(Accelerator& accelerator) {
+  Classifier model = classifier();
+  const auto weight = model->first->weight.detach().clone();
+  const auto bias = model->first->bias.detach().clone();
+  auto net = accelerator.prepare(model);
+  const auto x = joined(0).first;
+  const auto error = [&](const torch::Tensor& got) {
+    const auto exact = torch::linear(x, weight, bias);
+    return ((got.to(torch::kFloat) - exact).norm() / exact.norm()).item<double>();
+  };
+  torch::Tensor in_scope, full, narrow;
+  {
+    const auto scope = accelerator.autocast();
+    in_scope = net->first->forward(x);
+    narrow = net->second->forward(torch::ones({4, 32}));
+    const auto inner = accelerator.autocast(false);
+    full = net->first->forward(x);
+  }
+  EXPECT(in_scope.scalar_type() == torch::kBFloat16 && narrow.scalar_type() == torch::kBFloat16,
+         "results are not bf16");
+  EXPECT(error(in_scope) > 0.01 && error(in_scope) < 0.06,
+         "fp8 is off by " + std::to_string(error(in_scope)));
+  EXPECT(error(full) < 1e-5 && error(net->first->forward(x)) < 1e-5, "fp8 outside of its scope");
+  (in_scope.to(torch::kFloat).square().sum() + narrow.to(torch::kFloat).sum() + full.sum() * 0)
+      .backward();
+}
+
+void fp8(Accelerator& accelerator) {
+  fp8_layers(accelerator);
+  scopes(accelerator, torch::kBFloat16);
+  one_scope_for_all(accelerator);
+  loss_falls(accelerator);
+  EXPECT(accelerator.loss_scale() == 1, "fp8 scales the loss");
+}
+
 // Infinite in one element of one gradient: under sharding a single rank finds it.
 torch::Tensor with_overflow(Classifier& net, const torch::Tensor& loss, bool overflow) {
   return overflow ? loss + net->second->bias[0] * kInfinity : loss;
@@ -338,5 +376,6 @@ std::vector<Check> precision_checks() {
       {"no_mixed_precision", no_mixed_precision},
       {"bf16", bf16, /*alone=*/true},
       {"fp16", fp16, /*alone=*/true},
+      {"fp8", fp8, /*alone=*/true},
   };
 }

@@ -68,7 +68,13 @@ TEST(ExplainConfig, MixedPrecision_SaysWhatRunsInWhichType) {
                                          "overflow, by 2 after 7 steps without\n"),
             std::string::npos)
       << sentence("fp16");
-  EXPECT_NE(sentence("fp8").find("refused at start"), std::string::npos);
+  EXPECT_NE(sentence("fp8").find("compute in bf16 where that is safe"), std::string::npos);
+  EXPECT_NE(sentence("fp8").find(rest + "; linear layers whose sizes are multiples of 16 multiply "
+                                        "there in fp8: inputs and weights as e4m3, gradients as "
+                                        "e5m2; a device without fp8 matrix units is refused at "
+                                        "start\n"),
+            std::string::npos)
+      << sentence("fp8");
 }
 
 TEST(ExplainConfig, ControlCharacters_AreNotPrinted) {

@@ -35,6 +35,8 @@ std::vector<Sample> samples() {
       {"training.loss_scale_growth_factor", {"1.5", "3", "4", "1.25"}},
       {"training.loss_scale_backoff_factor", {"0.25", "0.125", "0.75", "0.9"}},
       {"training.loss_scale_growth_interval", {"1", "3", "4", "5"}},
+      {"training.fp8_format", {text("e4m3"), text("hybrid"), text("e4m3"), text("hybrid")}},
+      {"training.fp8_emulate", {"true", "false", "true", "false"}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
   };

@@ -119,7 +119,7 @@ TEST(NestedCollectives, GatherOwnRows_UnevenCounts_FirstRowsInOrderOfRanks) {
       const int64_t own = comm.rank() == 1 ? 0 : 2 + comm.rank();  // 2, 0 and 4
       const std::vector<at::Tensor> value = {at::full({5, columns}, comm.rank(), at::kInt),
                                              at::full({5}, comm.rank(), at::kByte)};
-      const auto result = gather_own_rows(comm, detail::view_of(value), own);
+      const auto result = gather_own_rows(comm, detail::view_of(value), {{5, own}});
       const at::Tensor expected = at::tensor({0, 0, 2, 2, 2, 2}, at::kByte);
       EXPECT_TRUE(at::equal(result[1], expected));
       EXPECT_TRUE(at::equal(result[0], expected.to(at::kInt).unsqueeze(1).expand({6, columns})));
@@ -129,7 +129,7 @@ TEST(NestedCollectives, GatherOwnRows_UnevenCounts_FirstRowsInOrderOfRanks) {
 
 TEST(NestedCollectives, GatherOwnRows_NobodyHasAny_EmptyResult) {
   expect_no_error(run_ranks(2, [](Communicator& comm) {
-    const auto result = gather_own_rows(comm, detail::view_of(at::ones({4, 3})), 0);
+    const auto result = gather_own_rows(comm, detail::view_of(at::ones({4, 3})), {{4, 0}});
     EXPECT_EQ(result[0].sizes(), at::IntArrayRef({0, 3}));
   }));
 }
@@ -138,24 +138,26 @@ TEST(NestedCollectives, GatherOwnRows_WrongRows_ErrorNamesLeaf) {
   const auto told = [](const Map& wrong, const std::string& part) {
     expect_all_told(2, ErrorCode::kInvalidArgument, {part}, [&](Communicator& comm) {
       const Map right = {{"loss", at::ones({4})}, {"x", at::ones({4, 1})}};
-      gather_own_rows(comm, detail::view_of(comm.rank() == 0 ? right : wrong), 4);
+      gather_own_rows(comm, detail::view_of(comm.rank() == 0 ? right : wrong), {{6, 4}});
     });
   };
   told({{"loss", at::ones({})}, {"x", at::ones({4, 1})}},
        "gather_for_metrics: value[\"loss\"]: a scalar is no value for each sample");
   told({{"loss", at::ones({3})}, {"x", at::ones({4, 1})}},
-       "value[\"loss\"]: dimension 0 is 3, but this rank's batch has 4 samples");
-  told({{"loss", at::ones({4})}, {"x", at::ones({5, 1})}},
-       "value[\"x\"]: dimension 0 is 5, that of an earlier leaf 4");
+       "value[\"loss\"]: dimension 0 is 3, but this rank's batch has 6 samples, 4 of them its own");
+  told({{"loss", at::ones({5})}, {"x", at::ones({5, 1})}},
+       "value[\"loss\"]: dimension 0 is 5, but this rank's batch has 6 samples, 4 of them its own");
+  told({{"loss", at::ones({4})}, {"x", at::ones({6, 1})}},
+       "value[\"x\"]: dimension 0 is 6, that of an earlier leaf 4");
 }
 
 TEST(NestedCollectives, GatherOwnRows_OneRankOutsideOfALoop_BothRanksNamed) {
   expect_all_told(2, ErrorCode::kMismatch,
                   {"rank 0 calls gather_for_metrics where rank 1 calls gather_for_metrics outside"},
                   [](Communicator& comm) {
-                    std::optional<int64_t> own;
-                    if (comm.rank() == 0) own = 1;
-                    gather_own_rows(comm, detail::view_of(at::ones({1})), own);
+                    std::optional<detail::BatchSamples> samples;
+                    if (comm.rank() == 0) samples = {1, 1};
+                    gather_own_rows(comm, detail::view_of(at::ones({1})), samples);
                   });
 }
 

@@ -25,7 +25,9 @@ AcceleratorOptions all_fields() {
           .loss_scale_init_scale = 8.0,
           .loss_scale_growth_factor = 3.0,
           .loss_scale_backoff_factor = 0.25,
-          .loss_scale_growth_interval = 5};
+          .loss_scale_growth_interval = 5,
+          .fp8_format = "e4m3",
+          .fp8_emulate = true};
 }
 
 TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {

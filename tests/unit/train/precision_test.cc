@@ -10,15 +10,20 @@
 
 #include <string>
 
+#include "train/fp8_linear.h"
+
 namespace coupler {
 namespace {
 
 // Read at the first line of the log.
 [[maybe_unused]] const int kLogLevel = setenv("COUPLER_LOG", "train=info,optim=info", 1);
 
-std::string refusal(const std::string& precision, c10::DeviceType device) {
+std::string refusal(const std::string& precision, c10::DeviceType device, bool emulate = false) {
+  TrainingConfig config;
+  config.mixed_precision = precision;
+  config.fp8_emulate = emulate;
   try {
-    require_precision(precision, device);
+    require_precision(config, device);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     return error.what();
@@ -28,7 +33,8 @@ std::string refusal(const std::string& precision, c10::DeviceType device) {
 
 AcceleratorOptions with(const std::string& precision) {
   AcceleratorOptions options;
-  options.set("training.mixed_precision", precision);
+  options.mixed_precision = precision;
+  options.fp8_emulate = true;
   return options;
 }
 
@@ -56,13 +62,16 @@ TEST(Precision, Cpu_HasBf16AndFp16) {
   }
 }
 
-TEST(Precision, Fp8OnTheCpu_SaysWhatItLacksAndWhatToUse) {
+TEST(Precision, Fp8OnACpuWithoutIt_SaysWhatItLacksAndWhatToUse) {
+  EXPECT_EQ(refusal("fp8", c10::DeviceType::CPU, /*emulate=*/true), "");
+  if (why_no_fp8_units(c10::DeviceType::CPU).empty()) GTEST_SKIP() << "this CPU has fp8";
   EXPECT_EQ(
       refusal("fp8", c10::DeviceType::CPU),
-      "training.mixed_precision is fp8, which the device cpu cannot compute: CPUs have no fp8 "
-      "matrix units, and LibTorch's scaled matmul there converts to wider types first, slower "
-      "than fp32\n  hint: use training.mixed_precision = \"bf16\"");
-  EXPECT_THROW(Accelerator accelerator(with("fp8")), Error);
+      "training.mixed_precision is fp8, which the device cpu cannot compute: this CPU has no "
+      "AMX-FP16, without which LibTorch's scaled matmul converts to wider types first, slower than "
+      "fp32\n  hint: use training.mixed_precision = \"bf16\", or, to try a program, "
+      "training.fp8_emulate = true");
+  EXPECT_THROW(Accelerator accelerator(AcceleratorOptions{.mixed_precision = "fp8"}), Error);
 }
 
 // A device that no LibTorch of ours computes on stands for one without the type.
@@ -74,6 +83,8 @@ TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
   EXPECT_NE(fp16.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp16;
   const std::string bf16 = refusal("bf16", c10::DeviceType::HPU);
   EXPECT_NE(bf16.find("hint: use training.mixed_precision = \"no\""), std::string::npos) << bf16;
+  const std::string fp8 = refusal("fp8", c10::DeviceType::HPU, /*emulate=*/true);
+  EXPECT_NE(fp8.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp8;
 }
 
 TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
@@ -83,6 +94,8 @@ TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
                       "optimizer runs in Float"),
             std::string::npos)
       << bf16;
+  EXPECT_NE(log_of_a_step("fp8", true).find("(inside autocast BFloat16, linear layers fp8)"),
+            std::string::npos);
   EXPECT_NE(log_of_a_step("no", true).find("is stored in Float, computed in Float, its"),
             std::string::npos);
 }

@@ -50,6 +50,7 @@ class LoaderCore : public LoaderView {
   uint64_t loop_number() const override;
   bool at_last_batch() const override;
   int64_t own_samples() const override;
+  int64_t batch_samples() const override;
   bool stands_in() const override;
   void join(bool on, std::optional<bool> even_batches) override;
 

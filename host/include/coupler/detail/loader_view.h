@@ -7,6 +7,15 @@
 
 namespace coupler::detail {
 
+// Of a batch: its samples, and how many of them, the first ones, are this rank's own.
+struct BatchSamples {
+  int64_t all = 0;
+  int64_t own = 0;
+
+  // Whether a value of so many rows has one for each sample. Where none is its own all will do.
+  bool fits(int64_t rows) const { return own == 0 || rows == own || rows == all; }
+};
+
 class LoaderView {
  public:
   LoaderView() = default;
@@ -26,6 +35,8 @@ class LoaderView {
   // how many of its samples, the first ones, are not repeated to fill it. Over the batches of all
   // ranks in an epoch these are every sample once;
   virtual int64_t own_samples() const = 0;
+  // how many it has with them;
+  virtual int64_t batch_samples() const = 0;
   // whether it only stands in for one that this rank no longer has (join_uneven_inputs).
   virtual bool stands_in() const = 0;
 

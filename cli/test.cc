@@ -1,0 +1,64 @@
+// coupler test: starts coupler-self-test as `coupler launch` would start the user's program.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "launch_plan.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr const char* kHelp = R"help(usage: coupler test [OPTION of `coupler launch`]...
+
+Tries a configuration before a training run depends on it: starts the processes as `coupler launch`
+does and checks initialization, process execution, random numbers, collectives, splitting, the
+trigger, data loaders, and that training gives what one process gives on the joined batches. Ends in
+a verdict. Exit code: 0 where all is well, 1 where something is wrong, else as `coupler launch`.
+
+  coupler test -n 2 --config train.toml
+)help";
+
+// Beside this program.
+std::string self_test_program() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto program = self.parent_path() / "coupler-self-test";
+  if (!error && std::filesystem::exists(program, error)) return program;
+  throw Error(ErrorCode::kIo, fmt::format("{} is not there", program.string()),
+              {.subject = program.string(),
+               .hint = "it is built and installed with libcoupler, beside the coupler program"});
+}
+
+}  // namespace
+
+int run_test(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    if (word != "--help" && word != "-h") continue;
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const std::string program = self_test_program();
+  words.insert(words.begin(), "launch");
+  words.push_back(program);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  const auto count = static_cast<int>(arguments.size());
+  arguments.push_back(nullptr);
+  if (const LaunchPlan plan = make_launch_plan(count, arguments.data()); plan.program != program) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("coupler test brings a program of its own, so '{}' is one too many",
+                            plan.program),
+                {.subject = plan.program, .hint = "'coupler test --help' explains the command"});
+  }
+  return run_launch(count, arguments.data());
+}
+
+}  // namespace coupler::cli

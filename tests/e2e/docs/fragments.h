@@ -1,0 +1,34 @@
+// What the fragments of programs in docs/ take for granted; fragments.py binds the members' names.
+// Compiled only.
+#pragma once
+
+#include <coupler/coupler.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(64, 10));
+  torch::Tensor forward(const torch::Tensor& x) { return head(x); }
+};
+TORCH_MODULE(Net);
+
+using Loader = coupler::DataLoader<coupler::TensorDataset>;
+
+struct Names {
+  coupler::Accelerator& accelerator;
+  Net model;
+  torch::optim::AdamW optimizer;
+  Loader loader;
+  Net net;
+  coupler::Optimizer opt;
+  Loader batches;
+  coupler::Scheduler scheduler;
+  torch::data::Example<> batch;
+  torch::Tensor loss_sum;
+  double tokens;
+  double validation_loss;
+};
+
+torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);
+void train(coupler::Accelerator& accelerator, int64_t batch_size);
