@@ -187,7 +187,7 @@ int run_rank_shim(int argc, char** argv) {
   loop.start(std::move(command), prefix ? ChildLoop::Output::kRelay : ChildLoop::Output::kInherit,
              prefix ? fmt::format("[rank {}] ", process.rank) : "", true);
   loop.check_started(argv[3]);
-  StoreClient store(job.host, job.port, job.secret, kStoreTime);
+  StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   Shim shim(loop, store, process.rank);
   const RankEnd end = shim.await_program();
   store.set(end_key(process.rank), encode(end));
