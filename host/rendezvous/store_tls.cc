@@ -17,6 +17,13 @@ const unsigned char* bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
+// Where a context keeps its StoreTls; Asio deletes what it finds as "application data".
+int place() {
+  static const int kPlace =
+      ::CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, nullptr, nullptr, nullptr, nullptr);
+  return kPlace;
+}
+
 }  // namespace
 
 StoreTls::StoreTls(const Bytes32& secret, Side side)
@@ -31,7 +38,7 @@ StoreTls::StoreTls(const Bytes32& secret, Side side)
                 {.subject = "launch.tls", .hint = "set launch.tls = false, or repair OpenSSL"});
   }
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_app_data(context, this);
+  ::SSL_CTX_set_ex_data(context, place(), this);
   if (side == Side::kClient) {
     ::SSL_CTX_set_psk_use_session_callback(context, &StoreTls::offer);
     // There are no certificates: a server that offers one instead of the key is refused.
@@ -56,7 +63,8 @@ SSL_SESSION* StoreTls::make_session(SSL* ssl) const {
 
 int StoreTls::offer(SSL* ssl, const EVP_MD* digest, const unsigned char** id, size_t* id_size,
                     SSL_SESSION** session) {
-  const auto* self = static_cast<const StoreTls*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  const auto* self =
+      static_cast<const StoreTls*>(::SSL_CTX_get_ex_data(::SSL_get_SSL_CTX(ssl), place()));
   *session = self->make_session(ssl);
   if (*session == nullptr) {
     return 0;
@@ -78,7 +86,8 @@ int StoreTls::accept(SSL* ssl, const unsigned char* id, size_t id_size, SSL_SESS
   if (id_size != kIdentity.size() || CRYPTO_memcmp(id, kIdentity.data(), id_size) != 0) {
     return 1;  // goes on without a key, and then fails: there is no certificate
   }
-  const auto* self = static_cast<const StoreTls*>(SSL_CTX_get_app_data(::SSL_get_SSL_CTX(ssl)));
+  const auto* self =
+      static_cast<const StoreTls*>(::SSL_CTX_get_ex_data(::SSL_get_SSL_CTX(ssl), place()));
   *session = self->make_session(ssl);
   return *session == nullptr ? 0 : 1;
 }

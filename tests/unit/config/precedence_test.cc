@@ -37,6 +37,8 @@ std::vector<Sample> samples() {
       {"training.loss_scale_growth_interval", {"1", "3", "4", "5"}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
+      {"launch.tls", {"true", "false", "true", "false"}},
+      {"launch.all_interfaces", {"true", "false", "true", "false"}},
   };
 }
 
