@@ -72,6 +72,7 @@ std::vector<NetworkAddress> network_addresses() {
            std::pair(b.second.interface_name, b.first);
   });
   std::vector<NetworkAddress> result;
+  result.reserve(found.size());
   for (auto& [order, address] : found) {
     result.push_back(std::move(address));
   }
@@ -83,7 +84,7 @@ std::string bind_address(const std::string& interface_or_address) {
     return "127.0.0.1";
   }
   const auto addresses = network_addresses();
-  const auto address = normal_form(interface_or_address);
+  auto address = normal_form(interface_or_address);
   if (is_wildcard(address) || is_loopback_v4(address)) {
     return address;
   }

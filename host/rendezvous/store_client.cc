@@ -27,7 +27,7 @@ constexpr auto kFrameTimeout = std::chrono::seconds(30);
 // A get() that only asks still has to let the server answer.
 constexpr auto kLeastWait = std::chrono::seconds(5);
 // The longest pause between two attempts to get in.
-constexpr auto kPatience = std::chrono::milliseconds(250);
+constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
 void check_size(const char* what, const std::string& key, size_t size, size_t most) {
   if (size > most) {
@@ -74,17 +74,11 @@ void StoreClient::connect(const Bytes32& secret, Deadline deadline) {
     if (handshake(secret, deadline)) {
       return;
     }
-    // Under TLS a server that knows another secret just closes: not worth much patience.
-    if (std::chrono::steady_clock::now() + pause >= deadline ||
-        (tls_ != nullptr && pause > kPatience)) {
-      throw_lost(tls_ != nullptr
-                     ? "TLS failed (is the secret that of another job, or the store one without "
-                       "TLS?)"
-                     : "it closed the connection during authentication (is it overrun by "
-                       "connections?)");
+    if (std::chrono::steady_clock::now() + pause >= deadline) {
+      throw_lost("it closed the connection during authentication (is it overrun by connections?)");
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kPatience * 2);
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 
@@ -98,7 +92,11 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
     }
     return result == IoResult::kOk;
   };
-  if (tls_ != nullptr && !check(link_->start_tls(*tls_, deadline))) {
+  bool refused = false;
+  if (tls_ != nullptr && !check(link_->start_tls(*tls_, deadline, refused))) {
+    if (refused) {
+      throw_lost("TLS failed (the secret is that of another job, or the store speaks no TLS)");
+    }
     return false;
   }
   std::array<uint8_t, store_wire::kHelloSize> hello{};

@@ -21,7 +21,7 @@ int as_int(size_t size) { return static_cast<int>(std::min<size_t>(size, INT_MAX
 
 }  // namespace
 
-IoResult StoreLink::start_tls(const StoreTls& tls, Deadline deadline) {
+IoResult StoreLink::start_tls(const StoreTls& tls, Deadline deadline, bool& refused) {
   ssl_.reset(::SSL_new(tls.context()));
   BIO* in = ::BIO_new(::BIO_s_mem());
   BIO* out = ::BIO_new(::BIO_s_mem());
@@ -44,6 +44,7 @@ IoResult StoreLink::start_tls(const StoreTls& tls, Deadline deadline) {
       return IoResult::kOk;
     }
     if (reason != SSL_ERROR_WANT_READ) {
+      refused = true;
       return IoResult::kClosed;
     }
     if (const auto result = feed(deadline); result != IoResult::kOk) {

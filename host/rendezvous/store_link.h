@@ -17,9 +17,9 @@ class StoreLink {
  public:
   explicit StoreLink(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  // TLS's handshake; before anything else. kClosed: the other side went away, knows another secret,
-  // or speaks no TLS.
-  IoResult start_tls(const StoreTls& tls, Deadline deadline);
+  // TLS's handshake; before anything else. kClosed: the other side went away. refused: it knows
+  // another secret, or speaks no TLS.
+  IoResult start_tls(const StoreTls& tls, Deadline deadline, bool& refused);
 
   IoResult send(const void* data, size_t size, Deadline deadline);
   IoResult receive(void* data, size_t size, Deadline deadline);

@@ -142,7 +142,12 @@ TEST_F(StoreTlsTest, AnotherSecret_IsRefused_WithTheReason) {
 TEST_F(StoreTlsTest, OneSideWithoutTls_IsAnError_OnEitherSide) {
   EXPECT_THROW(StoreClient("127.0.0.1", server_.port(), secret_, 1s, false), Error);
   const StoreServer plain(secret_, {.tls = false, .handshake_timeout = 200ms});
-  EXPECT_THROW(StoreClient("127.0.0.1", plain.port(), secret_, 2s, true), Error);
+  try {
+    StoreClient("127.0.0.1", plain.port(), secret_, 20s, true);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("TLS"), std::string::npos) << error.what();
+  }
   EXPECT_EQ(server_.clients() + plain.clients(), 0U);
 }
 
