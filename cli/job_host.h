@@ -9,19 +9,37 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "rank_end.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 
+struct JobHostOptions {
+  int processes = 1;
+  bool several_machines = false;  // else loopback, whatever the configuration names
+  bool tls = false;
+  std::string interface_name = {};  // of several machines: a name or an address
+  bool all_interfaces = false;      // where no interface is named
+};
+
+// What the configuration says about a job of that many processes.
+JobHostOptions job_host_options(const Config& config, int processes, bool several_machines);
+
 class JobHost {
  public:
-  JobHost();  // throws Error(kIo)
+  // Throws Error(kIo), and Error(kConfig) where several machines have no interface to meet on, or
+  // the one named is not there.
+  explicit JobHost(const JobHostOptions& options = {});
 
   // For COUPLER_JOB_FILE; it exists as long as this process.
   const std::string& job_file() const { return job_file_; }
+
+  // For ranks that cannot read that file, on other machines.
+  const JobAddress& address() const { return address_; }
 
   int wake_fd() const { return wake_.get(); }  // readable when reports wait
   std::vector<RankEnd> take_reports();
@@ -36,7 +54,7 @@ class JobHost {
   std::mutex mutex_;
   std::vector<RankEnd> reports_;  // guarded by mutex_
   std::optional<StoreServer> server_;
-  Bytes32 secret_;
+  JobAddress address_;
   UniqueFd memory_file_;
   std::string job_file_;
   std::unique_ptr<StoreClient> client_;  // of our own server, made when there is something to tell

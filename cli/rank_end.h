@@ -11,6 +11,9 @@
 
 namespace coupler::cli {
 
+// The variable in which the launcher tells shims the user's LD_LIBRARY_PATH, where it is set.
+inline constexpr const char* kShimLibraryPath = "COUPLER_SHIM_LIBRARY_PATH";
+
 struct RankEnd {
   int rank = 0;
   int status = 0;        // as of waitpid

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "launch_plan.h"
+#include "rank_end.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
@@ -26,8 +27,9 @@ std::map<std::string, std::string> inherited() {
       variables.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
   }
-  for (const char* name : {"COUPLER_RANK", "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK",
-                           "COUPLER_LOCAL_WORLD_SIZE", "COUPLER_JOB_FILE", "COUPLER_TERMINAL"}) {
+  for (const char* name :
+       {"COUPLER_RANK", "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
+        "COUPLER_JOB_FILE", "COUPLER_TERMINAL", kShimLibraryPath}) {
     variables.erase(name);
   }
   return variables;
@@ -60,6 +62,9 @@ std::vector<std::string> rank_environment(const LaunchPlan& plan, std::optional<
   if (rank) {
     variables["COUPLER_RANK"] = variables["COUPLER_LOCAL_RANK"] = std::to_string(*rank);
     variables["COUPLER_WORLD_SIZE"] = variables["COUPLER_LOCAL_WORLD_SIZE"] = world;
+  }
+  if (const auto path = variables.find("LD_LIBRARY_PATH"); !rank && path != variables.end()) {
+    variables[kShimLibraryPath] = path->second;  // before mpirun adds to it
   }
   if (!job_file.empty()) {
     variables["COUPLER_JOB_FILE"] = job_file;

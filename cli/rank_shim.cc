@@ -15,6 +15,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,9 +44,15 @@ constexpr auto kDecisionTime = 5s;
 std::vector<std::string> program_environment(const ProcessInfo& process) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (std::strncmp(*entry, "COUPLER_SHIM_PREFIX=", 20) != 0) {
-      environment.emplace_back(*entry);
+    const std::string_view text = *entry;
+    // mpirun puts its own folders into LD_LIBRARY_PATH. The program gets the user's: where libmpi
+    // is found the launcher has learnt with that, too.
+    if (!text.starts_with("COUPLER_SHIM_") && !text.starts_with("LD_LIBRARY_PATH=")) {
+      environment.emplace_back(text);
     }
+  }
+  if (const char* path = std::getenv(kShimLibraryPath)) {
+    environment.push_back(fmt::format("LD_LIBRARY_PATH={}", path));
   }
   environment.push_back(fmt::format("COUPLER_RANK={}", process.rank));
   environment.push_back(fmt::format("COUPLER_WORLD_SIZE={}", process.world));
@@ -187,7 +194,7 @@ int run_rank_shim(int argc, char** argv) {
   loop.start(std::move(command), prefix ? ChildLoop::Output::kRelay : ChildLoop::Output::kInherit,
              prefix ? fmt::format("[rank {}] ", process.rank) : "", true);
   loop.check_started(argv[3]);
-  StoreClient store(job.host, job.port, job.secret, kStoreTime);
+  StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   Shim shim(loop, store, process.rank);
   const RankEnd end = shim.await_program();
   store.set(end_key(process.rank), encode(end));

@@ -13,7 +13,7 @@ class Bar:
     """What is to be reached: the median over the rounds, at least or at most `limit`."""
     sign: str  # ">=" or "<="
     limit: float
-    of: str = "ratio"  # or "difference", ours - peer, in the row's unit
+    of: str = "ratio"  # or "difference", ours - peer, or "ours" alone, in the row's unit
     text: str = ""
 
     def __str__(self):
@@ -46,6 +46,8 @@ class Row:
     def values(self):
         if self.bar and self.bar.of == "difference":
             return [o - p for o, p in zip(self.ours, self.peer)]
+        if self.bar and self.bar.of == "ours":
+            return self.ours
         return self.ratios()
 
     def verdict(self):

@@ -133,9 +133,11 @@ void Notice::show() const {
 }
 
 std::vector<Notice::Remembered> Notice::shown_by(int rank) const {
+  return shown(store_->get(fmt::format("notice/rank/{}", rank), std::chrono::nanoseconds(0)));
+}
+
+std::vector<Notice::Remembered> Notice::shown(const std::optional<std::string>& text) {
   std::vector<Remembered> entries;
-  const std::optional<std::string> text =
-      store_->get(fmt::format("notice/rank/{}", rank), std::chrono::nanoseconds(0));
   if (!text) return entries;
   std::istringstream lines(*text);
   Remembered entry;
@@ -154,9 +156,10 @@ std::optional<Mark> Notice::compare() const {
                  [](const Remembered& entry) { return entry.sequence != 0; });
   }
   std::sort(mine.begin(), mine.end(), [](auto& a, auto& b) { return a.sequence < b.sequence; });
+  const auto texts = store_->get_ranks("notice/rank", world_, std::chrono::nanoseconds(0));
   for (int rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
-    const std::vector<Remembered> theirs = shown_by(rank);
+    const std::vector<Remembered> theirs = shown(texts[static_cast<size_t>(rank)]);
     for (const Remembered& entry : mine) {
       const auto same = std::find_if(theirs.begin(), theirs.end(), [&](const Remembered& other) {
         return other.sequence == entry.sequence;

@@ -45,6 +45,7 @@ class Notice {
     uint64_t chain = 0;
   };
   std::vector<Remembered> shown_by(int rank) const;
+  static std::vector<Remembered> shown(const std::optional<std::string>& text);
   Progress progress(int rank) const;
   void await_others(uint64_t sequence) const;  // half a second at most
 

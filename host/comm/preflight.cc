@@ -99,23 +99,21 @@ std::vector<std::string> split_fields(const std::string& text) {
                .hint = "give every rank the same configuration and the same plugins"});
 }
 
-// Rank 0 collects; a set value of each other rank under prefix/RANK, in rank order.
+// Rank 0 collects what each other rank sets under prefix/RANK.
 struct Collected {
   std::vector<std::string> values;  // by rank, [0] empty
   std::string absent;               // "1, 3"
 };
 Collected collect(const Meeting& meeting, const std::string& prefix) {
   Collected result;
-  result.values.resize(static_cast<size_t>(meeting.world));
-  const auto deadline = Clock::now() + meeting.timeout;
-  for (int rank = 1; rank < meeting.world; ++rank) {
-    const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());
-    const auto value = meeting.store->get(fmt::format("{}/{}", prefix, rank), left);
-    if (value) {
-      result.values[static_cast<size_t>(rank)] = *value;
-    } else {
+  // So that all of them are there, and the store answers once.
+  meeting.store->set(prefix + "/0", "");
+  auto values = meeting.store->get_ranks(prefix, meeting.world, meeting.timeout);
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    if (!values[rank]) {
       result.absent += fmt::format("{}{}", result.absent.empty() ? "" : ", ", rank);
     }
+    result.values.push_back(std::move(values[rank]).value_or(""));
   }
   return result;
 }

@@ -55,6 +55,8 @@ struct TrainingConfig {
 struct LaunchConfig {
   int64_t processes = 1;
   int64_t threads_per_process = 0;  // OMP_NUM_THREADS; 0: cores / processes
+  bool tls = false;                 // of the store in which the processes meet
+  bool all_interfaces = false;      // the store may listen on every interface
 };
 
 struct Config {

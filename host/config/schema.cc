@@ -148,6 +148,13 @@ std::vector<SchemaKey> make_schema() {
       key<kLaunch, &LaunchConfig::threads_per_process>(
           "launch.threads_per_process", T::kInteger, ">= 0", at_least<0>,
           "OMP_NUM_THREADS of a process; 0 is cores divided by processes."),
+      key<kLaunch, &LaunchConfig::tls>(
+          "launch.tls", T::kBoolean, "", nullptr,
+          "Whether the store in which the processes meet speaks TLS 1.3; tensors are not covered."),
+      key<kLaunch, &LaunchConfig::all_interfaces>(
+          "launch.all_interfaces", T::kBoolean, "", nullptr,
+          "Whether the store of a job on several machines may listen on all network interfaces, "
+          "where backend.interface names none."),
   };
 }
 

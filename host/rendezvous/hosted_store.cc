@@ -33,7 +33,7 @@ std::string last_failure() { return std::generic_category().message(errno); }
 bool read_host(const std::string& path, ProcessIdentity& host) {
   std::ifstream file(path);
   std::string line;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     if (!std::getline(file, line)) {
       return false;
     }
@@ -119,6 +119,10 @@ class HostedStore : public Store {
   std::optional<std::string> get(const std::string& key,
                                  std::chrono::nanoseconds timeout) override {
     return client_->get(key, timeout);
+  }
+  std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
+                                                    std::chrono::nanoseconds timeout) override {
+    return client_->get_ranks(prefix, count, timeout);
   }
   int64_t add(const std::string& key, int64_t delta) override { return client_->add(key, delta); }
 

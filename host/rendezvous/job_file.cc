@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-constexpr std::string_view kTitle = "coupler job 1";
+constexpr std::string_view kTitle = "coupler job 2";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, std::string hint) {
   throw Error(ErrorCode::kConfig, fmt::format("the job file {} {}", path, what),
@@ -35,20 +35,22 @@ std::vector<std::string_view> split_lines(std::string_view text) {
 
 bool parse(std::string_view text, JobAddress& job) {
   const auto lines = split_lines(text);
-  if (lines.size() < 4 || lines[0] != kTitle || lines[1].empty()) {
+  if (lines.size() < 5 || lines[0] != kTitle || lines[1].empty()) {
     return false;
   }
   job.host = lines[1];
+  job.tls = lines[4] == "tls";
   const auto* end = lines[2].data() + lines[2].size();
   const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
   return status == std::errc() && stop == end && job.port > 0 && job.port < 65536 &&
-         from_hex(lines[3], job.secret);
+         from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
 }
 
 }  // namespace
 
 std::string format_job_file(const JobAddress& job) {
-  return fmt::format("{}\n{}\n{}\n{}\n", kTitle, job.host, job.port, to_hex(job.secret));
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n", kTitle, job.host, job.port, to_hex(job.secret),
+                     job.tls ? "tls" : "plain");
 }
 
 UniqueFd make_job_memory_file(const JobAddress& job) {
@@ -64,7 +66,8 @@ UniqueFd make_job_memory_file(const JobAddress& job) {
 }
 
 JobAddress read_job_file(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  // Without O_NONBLOCK a FIFO would be waited for.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) {
     fail(path, fmt::format("cannot be opened: {}", last_failure()),
          "it exists while the job's launcher runs: start the program with `coupler launch`");

@@ -15,6 +15,7 @@ struct JobAddress {
   std::string host;
   int port = 0;
   Bytes32 secret{};
+  bool tls = false;  // the store speaks TLS, and nothing else
 };
 
 std::string format_job_file(const JobAddress& job);

@@ -68,7 +68,7 @@ std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanos
   switch (process.launcher) {
     case LauncherKind::kCoupler: {
       const JobAddress job = read_job_file(process.job_file);
-      return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
+      return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout, job.tls);
     }
     case LauncherKind::kTorchrun:
       return join_torchrun(process, timeout);

@@ -17,6 +17,10 @@ class PrefixStore : public Store {
                                  std::chrono::nanoseconds timeout) override {
     return parent_->get(prefix_ + key, timeout);
   }
+  std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
+                                                    std::chrono::nanoseconds timeout) override {
+    return parent_->get_ranks(prefix_ + prefix, count, timeout);
+  }
   int64_t add(const std::string& key, int64_t delta) override {
     return parent_->add(prefix_ + key, delta);
   }

@@ -4,9 +4,33 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
 #include <sys/random.h>
 
+#include <string>
+
 namespace coupler {
+namespace {
+
+EVP_MD_CTX* native(void* context) { return static_cast<EVP_MD_CTX*>(context); }
+
+void require(bool good, const char* what) {
+  if (!good) {
+    throw Error(ErrorCode::kInternal, std::string(what) + " failed in OpenSSL");
+  }
+}
+
+// Looked up once: OpenSSL searches its providers for every use of EVP_sha256().
+const EVP_MD* sha256() {
+  static const EVP_MD* const kDigest = [] {
+    const EVP_MD* fetched = ::EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    return fetched != nullptr ? fetched : ::EVP_sha256();
+  }();
+  return kDigest;
+}
+
+}  // namespace
 
 Bytes32 random_bytes32() {
   Bytes32 bytes{};
@@ -19,11 +43,58 @@ Bytes32 random_bytes32() {
 
 Bytes32 hmac_sha256(const Bytes32& key, std::span<const uint8_t> data) {
   Bytes32 mac{};
-  if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), data.data(), data.size(),
-             mac.data(), nullptr) == nullptr) {
-    throw Error(ErrorCode::kInternal, "HMAC-SHA256 failed in OpenSSL");
-  }
+  require(::HMAC(sha256(), key.data(), static_cast<int>(key.size()), data.data(), data.size(),
+                 mac.data(), nullptr) != nullptr,
+          "HMAC-SHA256");
   return mac;
+}
+
+Bytes32 derive_key(const Bytes32& secret, std::string_view purpose) {
+  const std::unique_ptr<EVP_KDF, decltype(&::EVP_KDF_free)> kdf(
+      ::EVP_KDF_fetch(nullptr, "HKDF", nullptr), &::EVP_KDF_free);
+  require(kdf != nullptr, "HKDF");
+  const std::unique_ptr<EVP_KDF_CTX, decltype(&::EVP_KDF_CTX_free)> context(
+      ::EVP_KDF_CTX_new(kdf.get()), &::EVP_KDF_CTX_free);
+  std::string digest = "SHA256";
+  Bytes32 in = secret;  // OpenSSL's parameters are not const
+  std::string info(purpose);
+  const std::array<OSSL_PARAM, 4> params = {
+      ::OSSL_PARAM_construct_utf8_string("digest", digest.data(), 0),
+      ::OSSL_PARAM_construct_octet_string("key", in.data(), in.size()),
+      ::OSSL_PARAM_construct_octet_string("info", info.data(), info.size()),
+      ::OSSL_PARAM_construct_end()};
+  Bytes32 key{};
+  require(context != nullptr &&
+              ::EVP_KDF_derive(context.get(), key.data(), key.size(), params.data()) == 1,
+          "HKDF");
+  return key;
+}
+
+void Digest::Free::operator()(void* context) const { ::EVP_MD_CTX_free(native(context)); }
+
+Digest::Digest() : context_(::EVP_MD_CTX_new()) {
+  require(
+      context_ != nullptr && ::EVP_DigestInit_ex(native(context_.get()), sha256(), nullptr) == 1,
+      "SHA-256");
+}
+
+Digest::Digest(const Digest& other) : context_(::EVP_MD_CTX_new()) {
+  require(context_ != nullptr &&
+              ::EVP_MD_CTX_copy_ex(native(context_.get()), native(other.context_.get())) == 1,
+          "SHA-256");
+}
+
+Digest::~Digest() = default;
+
+Digest& Digest::update(std::string_view text) {
+  require(::EVP_DigestUpdate(native(context_.get()), text.data(), text.size()) == 1, "SHA-256");
+  return *this;
+}
+
+Bytes32 Digest::finish() {
+  Bytes32 digest{};
+  require(::EVP_DigestFinal_ex(native(context_.get()), digest.data(), nullptr) == 1, "SHA-256");
+  return digest;
 }
 
 bool equal_constant_time(const Bytes32& a, const uint8_t* b) {

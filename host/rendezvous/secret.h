@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +18,30 @@ Bytes32 random_bytes32();  // from the kernel
 
 Bytes32 hmac_sha256(const Bytes32& key, std::span<const uint8_t> data);
 
+// A key for one purpose, which tells nothing about the secret or other keys: HKDF-SHA256.
+Bytes32 derive_key(const Bytes32& secret, std::string_view purpose);
+
 // Takes the same time wherever the first difference is.
 bool equal_constant_time(const Bytes32& a, const uint8_t* b);
+
+// A SHA-256 under way. A copy goes on from where the original stands, so that texts that begin
+// alike are hashed once as far as they do.
+class Digest {
+ public:
+  Digest();
+  Digest(const Digest& other);
+  Digest& operator=(const Digest&) = delete;
+  ~Digest();
+
+  Digest& update(std::string_view text);
+  Bytes32 finish();  // ends it
+
+ private:
+  struct Free {
+    void operator()(void* context) const;
+  };
+  std::unique_ptr<void, Free> context_;  // OpenSSL's EVP_MD_CTX
+};
 
 // Lower-case hexadecimal, for the job file; from_hex is false where text is not 64 such digits.
 std::string to_hex(const Bytes32& bytes);

@@ -15,6 +15,8 @@
 #include <system_error>
 #include <thread>
 
+#include "rendezvous/network_interface.h"
+
 namespace coupler {
 namespace {
 
@@ -83,8 +85,8 @@ UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool 
   if (const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
       status != 0) {
     throw Error(ErrorCode::kPeerLost,
-                fmt::format("the address {}:{} of the job's store is not known: {}", host, port,
-                            ::gai_strerror(status)),
+                fmt::format("the address {} of the job's store is not known: {}",
+                            address_text(host, port), ::gai_strerror(status)),
                 {.subject = host, .hint = "check the host name"});
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
@@ -101,9 +103,9 @@ UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool 
     const bool late = Clock::now() + pause >= deadline;
     if (!retry || late || failure != ECONNREFUSED) {
       throw Error(late || failure == ETIMEDOUT ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
-                  fmt::format("cannot connect to the job's store at {}:{}: {}", host, port,
-                              std::generic_category().message(failure)),
-                  {.subject = fmt::format("{}:{}", host, port),
+                  fmt::format("cannot connect to the job's store at {}: {}",
+                              address_text(host, port), std::generic_category().message(failure)),
+                  {.subject = address_text(host, port),
                    .hint = "the process that hosts the store (the launcher, or rank 0) may have "
                            "ended: its messages say why"});
     }
@@ -130,20 +132,32 @@ IoResult send_all(int fd, const void* data, size_t size, Deadline deadline) {
   return IoResult::kOk;
 }
 
-IoResult receive_all(int fd, void* data, size_t size, Deadline deadline) {
-  auto* bytes = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t got = ::recv(fd, bytes, size, MSG_DONTWAIT);
-    if (got > 0) {
-      bytes += got;
-      size -= static_cast<size_t>(got);
-    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+IoResult receive_some(int fd, void* data, size_t size, Deadline deadline, size_t& got) {
+  while (true) {
+    const ssize_t result = ::recv(fd, data, size, MSG_DONTWAIT);
+    if (result > 0) {
+      got = static_cast<size_t>(result);
+      return IoResult::kOk;
+    }
+    if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (!wait_ready(fd, POLLIN, deadline)) {
         return IoResult::kTimeout;
       }
-    } else if (got == 0 || errno != EINTR) {
+    } else if (result == 0 || errno != EINTR) {
       return IoResult::kClosed;
     }
+  }
+}
+
+IoResult receive_all(int fd, void* data, size_t size, Deadline deadline) {
+  auto* bytes = static_cast<char*>(data);
+  while (size > 0) {
+    size_t got = 0;
+    if (const auto result = receive_some(fd, bytes, size, deadline, got); result != IoResult::kOk) {
+      return result;
+    }
+    bytes += got;
+    size -= got;
   }
   return IoResult::kOk;
 }

@@ -29,4 +29,7 @@ UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool 
 IoResult send_all(int fd, const void* data, size_t size, Deadline deadline);
 IoResult receive_all(int fd, void* data, size_t size, Deadline deadline);
 
+// What has come so far, at most size bytes and one at least; `got` says how many.
+IoResult receive_some(int fd, void* data, size_t size, Deadline deadline, size_t& got);
+
 }  // namespace coupler

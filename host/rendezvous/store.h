@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace coupler {
 
@@ -20,6 +21,10 @@ class Store {
   // Waits until the key is set; nullopt when timeout passed. Zero asks once.
   virtual std::optional<std::string> get(const std::string& key,
                                          std::chrono::nanoseconds timeout) = 0;
+  // The values of prefix/0 to prefix/(count - 1), which is how ranks tell each other something:
+  // waits until all are set, or until timeout passed; then nullopt stands where one is missing.
+  virtual std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
+                                                            std::chrono::nanoseconds timeout);
   // Adds to the number under key (absent: 0), returns the sum. Numbers are apart from values.
   virtual int64_t add(const std::string& key, int64_t delta) = 0;
 

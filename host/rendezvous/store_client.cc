@@ -2,18 +2,21 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
+#include <iterator>
+
+#include "rendezvous/network_interface.h"
 
 namespace coupler {
 namespace {
 
 using store_wire::Operation;
+using store_wire::Refusal;
 using store_wire::Reply;
 using store_wire::Request;
 using store_wire::Side;
@@ -23,6 +26,8 @@ using store_wire::Status;
 constexpr auto kFrameTimeout = std::chrono::seconds(30);
 // A get() that only asks still has to let the server answer.
 constexpr auto kLeastWait = std::chrono::seconds(5);
+// The longest pause between two attempts to get in.
+constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
 void check_size(const char* what, const std::string& key, size_t size, size_t most) {
   if (size > most) {
@@ -41,8 +46,12 @@ struct StoreClient::Pending {
 };
 
 StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secret,
-                         std::chrono::nanoseconds timeout)
-    : host_(host), port_(port), timeout_(timeout) {
+                         std::chrono::nanoseconds timeout, bool tls)
+    : address_(address_text(host, port)),
+      host_(host),
+      port_(port),
+      timeout_(timeout),
+      tls_(tls ? std::make_unique<StoreTls>(secret, StoreTls::Side::kClient) : nullptr) {
   connect(secret, deadline_after(timeout));
   reader_ = std::thread([this] {
     sigset_t all;
@@ -53,7 +62,7 @@ StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secre
 }
 
 StoreClient::~StoreClient() {
-  ::shutdown(fd_.get(), SHUT_RDWR);  // ends the reading thread
+  link_->shutdown();  // ends the reading thread
   reader_.join();
 }
 
@@ -61,31 +70,37 @@ void StoreClient::connect(const Bytes32& secret, Deadline deadline) {
   // A crowd of strangers may push this connection out before it has proved itself: try again.
   auto pause = std::chrono::milliseconds(2);
   while (true) {
-    fd_ = connect_tcp(host_, port_, deadline, false);
+    link_ = std::make_unique<StoreLink>(connect_tcp(host_, port_, deadline, false));
     if (handshake(secret, deadline)) {
       return;
     }
-    if (std::chrono::steady_clock::now() + pause >= deadline || pause.count() > 500) {
-      throw_lost(
-          "it closed the connection during authentication (is the secret that of another job?)");
+    if (std::chrono::steady_clock::now() + pause >= deadline) {
+      throw_lost("it closed the connection during authentication (is it overrun by connections?)");
     }
     std::this_thread::sleep_for(pause);
-    pause *= 2;
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 
 bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
   const auto check = [&](IoResult result) {
     if (result == IoResult::kTimeout) {
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("the job's store at {}:{} did not answer in time", host_, port_),
-                  {.subject = fmt::format("{}:{}", host_, port_),
-                   .hint = "check that this address is the store of a Coupler job"});
+      throw Error(
+          ErrorCode::kTimeout,
+          fmt::format("the job's store at {} did not answer in time", address_),
+          {.subject = address_, .hint = "check that this address is the store of a Coupler job"});
     }
     return result == IoResult::kOk;
   };
+  bool refused = false;
+  if (tls_ != nullptr && !check(link_->start_tls(*tls_, deadline, refused))) {
+    if (refused) {
+      throw_lost("TLS failed (the secret is that of another job, or the store speaks no TLS)");
+    }
+    return false;
+  }
   std::array<uint8_t, store_wire::kHelloSize> hello{};
-  if (!check(receive_all(fd_.get(), hello.data(), hello.size(), deadline))) {
+  if (!check(link_->receive(hello.data(), hello.size(), deadline))) {
     return false;
   }
   if (std::memcmp(hello.data(), store_wire::kMagic.data(), store_wire::kMagic.size()) != 0) {
@@ -99,13 +114,17 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
   std::memcpy(message.data(), client_nonce.data(), client_nonce.size());
   std::memcpy(message.data() + client_nonce.size(), mine.data(), mine.size());
   Bytes32 theirs{};
-  if (!check(send_all(fd_.get(), message.data(), message.size(), deadline)) ||
-      !check(receive_all(fd_.get(), theirs.data(), theirs.size(), deadline))) {
+  if (!check(link_->send(message.data(), message.size(), deadline)) ||
+      !check(link_->receive(theirs.data(), theirs.size(), deadline))) {
     return false;
   }
   const auto expected = store_wire::proof(secret, Side::kServer, server_nonce, client_nonce);
   if (!equal_constant_time(expected, theirs.data())) {
-    throw_lost("what listens there does not know the job's secret");
+    throw_lost(theirs == store_wire::refusal(Refusal::kSecret)
+                   ? "it refused us: the secret is that of another job"
+               : theirs == store_wire::refusal(Refusal::kFull)
+                   ? "it refused us: it has too many connections"
+                   : "what listens there does not know the job's secret");
   }
   sealer_.emplace(store_wire::frame_key(secret, Side::kClient, server_nonce, client_nonce));
   opener_.emplace(store_wire::frame_key(secret, Side::kServer, server_nonce, client_nonce));
@@ -115,14 +134,10 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
 void StoreClient::read_replies() {
   std::string frame;
   while (true) {
-    pollfd entry{fd_.get(), POLLIN, 0};
-    if (::poll(&entry, 1, -1) < 0 && errno != EINTR) {
-      lose(fmt::format("poll failed: {}", std::strerror(errno)));
-      return;
-    }
+    link_->wait_readable();
     uint32_t length = 0;
     const auto deadline = deadline_after(kFrameTimeout);
-    if (receive_all(fd_.get(), &length, sizeof length, deadline) != IoResult::kOk) {
+    if (link_->receive(&length, sizeof length, deadline) != IoResult::kOk) {
       lose("the connection was closed");
       return;
     }
@@ -131,7 +146,7 @@ void StoreClient::read_replies() {
       return;
     }
     frame.resize(length + store_wire::kMacSize);
-    if (receive_all(fd_.get(), frame.data(), frame.size(), deadline) != IoResult::kOk) {
+    if (link_->receive(frame.data(), frame.size(), deadline) != IoResult::kOk) {
       lose("the connection was closed");
       return;
     }
@@ -154,7 +169,7 @@ void StoreClient::lose(const std::string& reason) {
   if (lost_.empty()) {
     lost_ = reason;
   }
-  ::shutdown(fd_.get(), SHUT_RDWR);
+  link_->shutdown();
   for (const auto& [id, pending] : pending_) {
     pending->done.notify_one();
   }
@@ -162,8 +177,8 @@ void StoreClient::lose(const std::string& reason) {
 
 void StoreClient::throw_lost(const std::string& reason) const {
   throw Error(ErrorCode::kPeerLost,
-              fmt::format("the job's store at {}:{} is lost: {}", host_, port_, reason),
-              {.subject = fmt::format("{}:{}", host_, port_),
+              fmt::format("the job's store at {} is lost: {}", address_, reason),
+              {.subject = address_,
                .hint = "the process that hosts it (the launcher, or rank 0) ended or stopped "
                        "answering: look at its messages"});
 }
@@ -172,7 +187,7 @@ void StoreClient::send_frame(const Request& request, Deadline deadline) {
   const auto body = store_wire::encode(request);
   const std::lock_guard lock(send_mutex_);
   const auto frame = sealer_->seal(body);
-  const auto result = send_all(fd_.get(), frame.data(), frame.size(), deadline);
+  const auto result = link_->send(frame.data(), frame.size(), deadline);
   if (result != IoResult::kOk) {
     // Half a frame may be out: the connection cannot go on.
     lose(result == IoResult::kTimeout ? "it took no more requests before the deadline"
@@ -209,15 +224,23 @@ std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) 
   return std::nullopt;
 }
 
+void StoreClient::throw_no_answer(const std::string& call, const std::string& key) const {
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("the job's store at {} did not answer in time ({} '{}')", address_, call, key),
+      {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+}
+
+void StoreClient::cancel(uint64_t id) {
+  send_frame({.operation = Operation::kCancel, .id = id}, deadline_after(kLeastWait));
+}
+
 void StoreClient::set(const std::string& key, const std::string& value) {
   check_size("key", key, key.size(), store_wire::kMaxKey);
   check_size("value", key, value.size(), store_wire::kMaxValue);
   Request request{.operation = Operation::kSet, .key = key, .value = value};
   if (!exchange(request, deadline_after(timeout_))) {
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("the job's store at {}:{} did not answer in time (set '{}')", host_,
-                            port_, key),
-                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+    throw_no_answer("set", key);
   }
 }
 
@@ -227,14 +250,10 @@ std::optional<std::string> StoreClient::get(const std::string& key,
   Request request{.operation = Operation::kGet, .key = key, .wait = timeout.count() > 0};
   auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
   if (!reply && !request.wait) {
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("the job's store at {}:{} did not answer in time (get '{}')", host_,
-                            port_, key),
-                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+    throw_no_answer("get", key);
   }
   if (!reply) {
-    const Request cancel{.operation = Operation::kCancel, .id = request.id};
-    send_frame(cancel, deadline_after(kLeastWait));
+    cancel(request.id);
     return std::nullopt;
   }
   if (reply->status == Status::kAbsent) {
@@ -243,15 +262,48 @@ std::optional<std::string> StoreClient::get(const std::string& key,
   return std::move(reply->value);
 }
 
+std::vector<std::optional<std::string>> StoreClient::get_ranks(const std::string& prefix, int count,
+                                                               std::chrono::nanoseconds timeout) {
+  check_size("key", prefix, prefix.size() + 12, store_wire::kMaxKey);
+  std::vector<std::optional<std::string>> values;
+  Request request{.operation = Operation::kGetRanks,
+                  .key = prefix,
+                  .wait = timeout.count() > 0,
+                  .count = static_cast<uint32_t>(std::max(count, 0))};
+  // As a rule once: what does not fit into one frame comes in the next.
+  while (values.size() < request.count) {
+    request.first = static_cast<uint32_t>(values.size());
+    const auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
+    if (!reply && !request.wait) {
+      throw_no_answer("get", prefix + "/…");
+    }
+    if (!reply) {
+      cancel(request.id);  // then take those that are there
+    }
+    request.wait = false;
+    if (!reply) {
+      continue;
+    }
+    auto some = store_wire::decode_rank_values(reply->value);
+    if (!some || some->empty() || some->size() > request.count - values.size()) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("the job's store at {} answered a request for the ranks' '{}' with "
+                              "something else",
+                              address_, prefix),
+                  {.subject = prefix, .hint = "run the same version of Coupler everywhere"});
+    }
+    values.insert(values.end(), std::make_move_iterator(some->begin()),
+                  std::make_move_iterator(some->end()));
+  }
+  return values;
+}
+
 int64_t StoreClient::add(const std::string& key, int64_t delta) {
   check_size("key", key, key.size(), store_wire::kMaxKey);
   Request request{.operation = Operation::kAdd, .key = key, .delta = delta};
   const auto reply = exchange(request, deadline_after(timeout_));
   if (!reply) {
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("the job's store at {}:{} did not answer in time (add '{}')", host_,
-                            port_, key),
-                {.subject = key, .hint = "raise backend.timeout, or look at the launcher"});
+    throw_no_answer("add", key);
   }
   return reply->number;
 }

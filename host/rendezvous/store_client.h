@@ -13,8 +13,8 @@
 #include <unordered_map>
 
 #include "rendezvous/secret.h"
-#include "rendezvous/socket_io.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store_link.h"
 #include "rendezvous/store_wire.h"
 
 namespace coupler {
@@ -23,13 +23,15 @@ class StoreClient : public Store {
  public:
   // Connects and authenticates both sides. Throws Error(kTimeout, kPeerLost) where nobody answers
   // in time and Error(kPeerLost) where the other side does not know the secret. timeout bounds the
-  // connecting and, later, each set() and add().
+  // connecting and, later, each set() and add(). With tls a server without is no server.
   StoreClient(const std::string& host, int port, const Bytes32& secret,
-              std::chrono::nanoseconds timeout);
+              std::chrono::nanoseconds timeout, bool tls = false);
   ~StoreClient() override;
 
   void set(const std::string& key, const std::string& value) override;
   std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
+  std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
+                                                    std::chrono::nanoseconds timeout) override;
   int64_t add(const std::string& key, int64_t delta) override;
 
  private:
@@ -37,6 +39,8 @@ class StoreClient : public Store {
 
   void connect(const Bytes32& secret, Deadline deadline);
   bool handshake(const Bytes32& secret, Deadline deadline);
+  [[noreturn]] void throw_no_answer(const std::string& call, const std::string& key) const;
+  void cancel(uint64_t id);
   void read_replies();
   // Sends the request, waits for its reply; nothing when the deadline passed.
   std::optional<store_wire::Reply> exchange(store_wire::Request& request, Deadline deadline);
@@ -44,10 +48,12 @@ class StoreClient : public Store {
   void lose(const std::string& reason);
   [[noreturn]] void throw_lost(const std::string& reason) const;
 
+  const std::string address_;  // host:port, for messages
   const std::string host_;
   const int port_;
   const std::chrono::nanoseconds timeout_;
-  UniqueFd fd_;
+  const std::unique_ptr<StoreTls> tls_;  // null: plain
+  std::unique_ptr<StoreLink> link_;
   std::optional<store_wire::FrameOpener> opener_;  // the reading thread's
 
   std::mutex send_mutex_;  // guards the order of frames on the socket

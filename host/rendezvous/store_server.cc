@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <system_error>
@@ -15,6 +16,8 @@
 #include <utility>
 
 #include "log/log.h"
+#include "rendezvous/descriptor_budget.h"
+#include "rendezvous/network_interface.h"
 #include "rendezvous/store_session.h"
 #include "rendezvous/unique_fd.h"
 
@@ -33,7 +36,7 @@ struct Listener {
 
 [[noreturn]] void fail_listen(const StoreServerOptions& options, const std::string& what,
                               std::string hint) {
-  const auto address = fmt::format("{}:{}", options.host, options.port);
+  const auto address = address_text(options.host, options.port);
   throw Error(ErrorCode::kIo, fmt::format("the job's store cannot listen on {}: {}", address, what),
               {.subject = address, .hint = std::move(hint)});
 }
@@ -41,13 +44,28 @@ struct Listener {
 // Own system calls instead of Asio's, so that the sockets are close-on-exec from the start: the
 // launcher forks while this server runs.
 Listener listen_on(const StoreServerOptions& options) {
+  if (is_wildcard(options.host)) {
+    if (!options.all_interfaces) {
+      throw Error(ErrorCode::kConfig,
+                  fmt::format("the job's store does not listen on all interfaces ({}) by accident",
+                              options.host),
+                  {.subject = options.host,
+                   .hint = "name the interface that the job's machines share "
+                           "(backend.interface), or set launch.all_interfaces = true"});
+    }
+    log(LogLevel::kWarning, "store",
+        fmt::format("the job's store listens on all interfaces ({}): every network that reaches "
+                    "this machine reaches it",
+                    options.host));
+  }
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const auto service = std::to_string(options.port);
   if (::getaddrinfo(options.host.c_str(), service.c_str(), &hints, &found) != 0) {
-    fail_listen(options, "the host is no numeric address", "give an address such as 127.0.0.1");
+    fail_listen(options, "the host is no numeric address",
+                "give an address such as 127.0.0.1 or ::1");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
   Listener listener;
@@ -56,6 +74,11 @@ Listener listen_on(const StoreServerOptions& options) {
   const int fd = listener.fd.get();
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (listener.family == AF_INET6 && fd >= 0) {
+    // "::" is IPv4 as well, whatever the system's default is.
+    const int only = is_wildcard(options.host) ? 0 : 1;
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+  }
   if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 ||
       ::listen(fd, SOMAXCONN) != 0) {
     const int failure = errno;
@@ -78,6 +101,7 @@ Listener listen_on(const StoreServerOptions& options) {
 struct StoreServer::Impl {
   Impl(const Bytes32& secret, const StoreServerOptions& options)
       : hub(secret, options), acceptor(io), pause(io) {
+    hub.descriptors = descriptors_for_strangers(options.members, options.limits.strangers);
     Listener listener = listen_on(options);
     port = listener.port;
     protocol_is_v6 = listener.family == AF_INET6;
@@ -110,21 +134,25 @@ struct StoreServer::Impl {
     });
   }
 
-  // Takes what waits, a bounded number at a time so that clients are served in between.
+  // Takes what waits, few at a time so that those who are in are served in between.
   void accept_some() {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 16; ++i) {
       const int fd =
           ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd >= 0) {
-        hub.limit_strangers(hub.options.limits.strangers - 1);
+        hub.limit_strangers(hub.most_strangers() - 1);
         const int on = 1;
         ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         tcp::socket socket(io);
         socket.assign(protocol(), fd);
         std::make_shared<StoreSession>(hub, std::move(socket))->start();
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        log(LogLevel::kWarning, "store", "no descriptors are left: connections have to wait");
-        hub.limit_strangers(0);
+        // The listening socket stays readable meanwhile: without a pause this would spin.
+        if (std::has_single_bit(++starved)) {
+          log(LogLevel::kWarning, "store",
+              "no descriptors are left: connections have to wait (raise `ulimit -n`)");
+        }
+        hub.limit_strangers(hub.strangers.size() / 2);
         pause.expires_after(std::chrono::milliseconds(20));
         pause.async_wait([this](error_code failure) {
           if (!failure) {
@@ -143,6 +171,7 @@ struct StoreServer::Impl {
   StoreHub hub;
   tcp::acceptor acceptor;
   asio::steady_timer pause;
+  uint64_t starved = 0;  // how often there were no descriptors
   int port = 0;
   bool protocol_is_v6 = false;
   std::thread thread;

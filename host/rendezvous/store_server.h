@@ -2,7 +2,9 @@
 // [any-thread]; observers run on that thread and must return at once.
 //
 // Nobody is served who does not prove knowledge of the job's secret (store_wire.h). A stranger is
-// dropped after handshake_timeout, or earlier when too many are there: the oldest goes first.
+// dropped after handshake_timeout, or earlier when too many are there: the oldest goes first. What
+// strangers hold is bounded, in number, memory and descriptors, so that members are served and let
+// in whoever else is at the door.
 #pragma once
 
 #include <chrono>
@@ -18,8 +20,11 @@
 namespace coupler {
 
 struct StoreServerOptions {
-  std::string host = "127.0.0.1";  // numeric
+  std::string host = "127.0.0.1";  // numeric, IPv4 or IPv6; see bind_address()
+  bool all_interfaces = false;     // allows a host of 0.0.0.0 or ::
   int port = 0;                    // 0: any free one
+  bool tls = false;                // TLS 1.3 (store_tls.h); clients have to know
+  size_t members = 0;              // how many are to come, where that is known
   StoreLimits limits;
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(2);
   // Called after each set().
@@ -29,7 +34,8 @@ struct StoreServerOptions {
 class StoreServer {
  public:
   // Bound and listening when it returns. Throws Error(kIo) naming the address: port in use, or
-  // host that is none of this machine.
+  // host that is none of this machine; Error(kConfig) for all interfaces where that was not asked
+  // for.
   explicit StoreServer(const Bytes32& secret, const StoreServerOptions& options = {});
   ~StoreServer();  // closes every connection: clients see Error(kPeerLost)
   StoreServer(const StoreServer&) = delete;

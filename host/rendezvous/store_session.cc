@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
+#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
@@ -21,37 +21,69 @@ using store_wire::Status;
 
 // A client that does not take its replies is not listened to beyond this much.
 constexpr size_t kMaxOutgoing = 2 * store_wire::kMaxFrame;
+// What goes to the kernel at once: a reply to kGetRanks is three pieces.
+constexpr size_t kPiecesAtOnce = 8;
 
 }  // namespace
+
+StoreHub::StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options)
+    : secret(job_secret), options(server_options), table(server_options.limits) {
+  if (options.tls) {
+    tls.emplace(secret, StoreTls::Side::kServer);
+  }
+}
+
+size_t StoreHub::most_strangers() const {
+  const size_t here = clients.load(std::memory_order_relaxed);
+  const size_t to_come = options.members > here ? options.members - here : 0;
+  return std::max<size_t>(1, std::min(options.limits.strangers + to_come, descriptors));
+}
 
 void StoreHub::limit_strangers(size_t most) {
   while (strangers.size() > most) {
     const auto oldest = sessions.at(*strangers.begin());
+    if (std::has_single_bit(++dropped)) {
+      log(LogLevel::kInfo, "store",
+          fmt::format("dropped {} connection{} that had not authenticated, to make room", dropped,
+                      dropped == 1 ? "" : "s"));
+    }
     oldest->close();
   }
 }
 
-StoreSession::StoreSession(StoreHub& hub, asio::ip::tcp::socket socket)
-    : hub_(hub), id_(hub.next_id++), socket_(std::move(socket)), timer_(socket_.get_executor()) {}
+StoreSession::StoreSession(StoreHub& hub, StoreStream::Socket socket)
+    : hub_(hub),
+      id_(hub.next_id++),
+      stream_(std::move(socket), hub.tls ? &*hub.tls : nullptr),
+      timer_(stream_.get_executor()) {}
 
 void StoreSession::start() {
   hub_.sessions.emplace(id_, shared_from_this());
   hub_.strangers.insert(id_);
+  timer_.expires_after(hub_.options.handshake_timeout);
+  timer_.async_wait([self = shared_from_this()](error_code failure) {
+    if (!failure && !self->authenticated_) {
+      if (std::has_single_bit(++self->hub_.dropped)) {
+        log(LogLevel::kInfo, "store", "dropped a connection that did not authenticate in time");
+      }
+      self->close();
+    }
+  });
+  stream_.handshake(
+      [self = shared_from_this()](error_code failure) { failure ? self->close() : self->greet(); });
+}
+
+void StoreSession::greet() {
+  if (closed_) {
+    return;
+  }
   nonce_ = random_bytes32();
   std::string hello(store_wire::kMagic);
   hello.append(reinterpret_cast<const char*>(nonce_.data()), nonce_.size());
   send(std::move(hello));
-  timer_.expires_after(hub_.options.handshake_timeout);
-  timer_.async_wait([self = shared_from_this()](error_code failure) {
-    if (!failure && !self->authenticated_) {
-      log(LogLevel::kInfo, "store", "dropped a connection that did not authenticate in time");
-      self->close();
-    }
+  stream_.read(asio::buffer(proof_), [self = shared_from_this()](error_code failure, size_t) {
+    failure ? self->close() : self->on_proof();
   });
-  asio::async_read(socket_, asio::buffer(proof_),
-                   [self = shared_from_this()](error_code failure, size_t) {
-                     failure ? self->close() : self->on_proof();
-                   });
 }
 
 void StoreSession::close() {
@@ -62,13 +94,11 @@ void StoreSession::close() {
   if (authenticated_) {
     hub_.clients.fetch_sub(1, std::memory_order_relaxed);
   }
-  for (const auto& [request, key] : waits_) {
-    hub_.table.forget(key, {id_, request});
+  while (!waits_.empty()) {
+    forget(waits_.begin()->first);
   }
-  waits_.clear();
   timer_.cancel();
-  error_code ignored;  // closing has no other outcome
-  socket_.close(ignored);
+  stream_.close();
   hub_.strangers.erase(id_);
   hub_.sessions.erase(id_);
 }
@@ -89,12 +119,12 @@ void StoreSession::on_proof() {
           fmt::format("refused {} connection{} without knowledge of the job's secret", hub_.refused,
                       hub_.refused == 1 ? "" : "s"));
     }
-    close();
+    refuse(store_wire::Refusal::kSecret);
     return;
   }
   if (hub_.clients.load(std::memory_order_relaxed) >= hub_.options.limits.connections) {
     log(LogLevel::kWarning, "store", "refused a connection: there are too many");
-    close();
+    refuse(store_wire::Refusal::kFull);
     return;
   }
   authenticated_ = true;
@@ -108,6 +138,12 @@ void StoreSession::on_proof() {
   read_length();
 }
 
+void StoreSession::refuse(store_wire::Refusal reason) {
+  const auto answer = store_wire::refusal(reason);
+  refused_ = true;
+  send(std::string(reinterpret_cast<const char*>(answer.data()), answer.size()));
+}
+
 void StoreSession::read_length() {
   if (closed_) {
     return;
@@ -116,16 +152,15 @@ void StoreSession::read_length() {
     reading_paused_ = true;  // write_next() goes on
     return;
   }
-  asio::async_read(socket_, asio::buffer(length_),
-                   [self = shared_from_this()](error_code failure, size_t) {
-                     if (failure) {
-                       self->close();
-                       return;
-                     }
-                     uint32_t length = 0;
-                     std::memcpy(&length, self->length_.data(), sizeof length);
-                     self->read_frame(length);
-                   });
+  stream_.read(asio::buffer(length_), [self = shared_from_this()](error_code failure, size_t) {
+    if (failure) {
+      self->close();
+      return;
+    }
+    uint32_t length = 0;
+    std::memcpy(&length, self->length_.data(), sizeof length);
+    self->read_frame(length);
+  });
 }
 
 void StoreSession::read_frame(uint32_t length) {
@@ -135,10 +170,9 @@ void StoreSession::read_frame(uint32_t length) {
     return;
   }
   incoming_.resize(length + store_wire::kMacSize);
-  asio::async_read(socket_, asio::buffer(incoming_),
-                   [self = shared_from_this()](error_code failure, size_t) {
-                     failure ? self->close() : self->on_frame();
-                   });
+  stream_.read(asio::buffer(incoming_), [self = shared_from_this()](error_code failure, size_t) {
+    failure ? self->close() : self->on_frame();
+  });
 }
 
 void StoreSession::on_frame() {
@@ -177,15 +211,16 @@ void StoreSession::handle(store_wire::Request request) {
       break;
     }
     case Operation::kCancel:
-      if (auto wait = waits_.extract(request.id)) {
-        hub_.table.forget(wait.mapped(), {id_, request.id});
-      }
+      forget(request.id);
+      break;
+    case Operation::kGetRanks:
+      handle_get_ranks(request);
       break;
   }
 }
 
 void StoreSession::handle_set(store_wire::Request& request) {
-  std::vector<StoreTable::Waiter> woken;
+  StoreTable::Woken woken;
   if (auto reason = hub_.table.set(request.key, std::move(request.value), woken)) {
     answer({.status = Status::kRefused, .id = request.id, .value = *std::move(reason)});
     return;
@@ -195,10 +230,16 @@ void StoreSession::handle_set(store_wire::Request& request) {
   if (hub_.options.on_set) {
     hub_.options.on_set(request.key, value);
   }
-  for (const auto& waiter : woken) {
-    if (const auto found = hub_.sessions.find(waiter.session); found != hub_.sessions.end()) {
-      found->second->answer_wait(waiter.request, value);
+  const auto wake = [this](const std::vector<StoreTable::Waiter>& waiters, const auto& answer) {
+    for (const auto& waiter : waiters) {
+      if (const auto found = hub_.sessions.find(waiter.session); found != hub_.sessions.end()) {
+        found->second->answer_wait(waiter.request, answer);
+      }
     }
+  };
+  wake(woken.by_key, value);
+  for (const auto& [ranks, waiters] : woken.by_ranks) {
+    wake(waiters, hub_.table.rank_values(ranks, 0));
   }
   answer({.id = request.id});
 }
@@ -217,9 +258,39 @@ void StoreSession::handle_get(const store_wire::Request& request) {
   }
 }
 
+void StoreSession::handle_get_ranks(const store_wire::Request& request) {
+  const StoreTable::Ranks ranks{request.key, request.count};
+  if (request.count == 0 || request.count > store_wire::kMaxRanks ||
+      request.first >= request.count) {
+    answer({.status = Status::kRefused,
+            .id = request.id,
+            .value = fmt::format("it cannot give ranks {} to {}", request.first, request.count)});
+  } else if (request.wait && waits_.size() >= hub_.options.limits.waits_per_connection) {
+    answer({.status = Status::kRefused,
+            .id = request.id,
+            .value = "too many keys are waited for on one connection"});
+  } else if (!request.wait || !hub_.table.wait(ranks, {id_, request.id})) {
+    answer_ranks(request.id, hub_.table.rank_values(ranks, request.first));
+  } else {
+    waits_.insert_or_assign(request.id, ranks);
+  }
+}
+
+void StoreSession::forget(uint64_t request) {
+  if (const auto wait = waits_.extract(request)) {
+    std::visit([&](const auto& what) { hub_.table.forget(what, {id_, request}); }, wait.mapped());
+  }
+}
+
 void StoreSession::answer_wait(uint64_t request, const std::string& value) {
   waits_.erase(request);
   answer({.id = request, .value = value});
+}
+
+void StoreSession::answer_wait(uint64_t request,
+                               const std::shared_ptr<const StoreTable::RankValues>& values) {
+  waits_.erase(request);
+  answer_ranks(request, values);
 }
 
 void StoreSession::answer(const Reply& reply) {
@@ -228,34 +299,63 @@ void StoreSession::answer(const Reply& reply) {
   }
 }
 
-void StoreSession::send(std::string bytes) {
-  outgoing_bytes_ += bytes.size();
-  outgoing_.push_back(std::move(bytes));
-  if (outgoing_.size() == 1) {
-    write_next();
+// As answer(), but what all get alike is neither copied nor hashed again.
+void StoreSession::answer_ranks(uint64_t request,
+                                const std::shared_ptr<const StoreTable::RankValues>& values) {
+  if (closed_) {
+    return;
+  }
+  auto rest = store_wire::encode_rest({.id = request, .number = values->values});
+  const auto length = static_cast<uint32_t>(values->encoded.size() + rest.size());
+  const auto digest = Digest(values->digest).update(rest).finish();
+  const auto mac = sealer_->mac(length, digest);
+  rest.append(reinterpret_cast<const char*>(mac.data()), mac.size());
+  send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
+  send(Piece{{}, values});
+  send(std::move(rest));
+}
+
+void StoreSession::send(Piece piece) {
+  if (closed_) {
+    return;
+  }
+  outgoing_bytes_ += piece.text().size();
+  outgoing_.push_back(std::move(piece));
+  if (writing_ == 0) {
+    // Not at once: what one request causes goes out together.
+    writing_ = outgoing_.size();
+    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->write_next(); });
   }
 }
 
 void StoreSession::write_next() {
-  asio::async_write(socket_, asio::buffer(outgoing_.front()),
-                    [self = shared_from_this()](error_code failure, size_t) {
-                      if (failure) {
-                        self->close();
-                        return;
-                      }
-                      self->outgoing_bytes_ -= self->outgoing_.front().size();
-                      self->outgoing_.pop_front();
-                      if (self->closed_) {
-                        return;
-                      }
-                      if (!self->outgoing_.empty()) {
-                        self->write_next();
-                      }
-                      if (self->reading_paused_ && self->outgoing_bytes_ <= kMaxOutgoing) {
-                        self->reading_paused_ = false;
-                        self->read_length();
-                      }
-                    });
+  if (closed_) {
+    return;
+  }
+  writing_ = std::min(outgoing_.size(), kPiecesAtOnce);
+  std::array<asio::const_buffer, kPiecesAtOnce> buffers;
+  for (size_t i = 0; i < writing_; ++i) {
+    buffers[i] = asio::buffer(outgoing_[i].text());
+  }
+  stream_.write(buffers, [self = shared_from_this()](error_code failure, size_t sent) {
+    if (failure) {
+      self->close();
+      return;
+    }
+    self->outgoing_bytes_ -= sent;
+    self->outgoing_.erase(self->outgoing_.begin(),
+                          self->outgoing_.begin() + static_cast<ptrdiff_t>(self->writing_));
+    self->writing_ = 0;
+    if (!self->outgoing_.empty()) {
+      self->write_next();
+    } else if (self->refused_) {
+      self->close();
+    }
+    if (self->reading_paused_ && self->outgoing_bytes_ <= kMaxOutgoing) {
+      self->reading_paused_ = false;
+      self->read_length();
+    }
+  });
 }
 
 }  // namespace coupler

@@ -4,8 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <map>
@@ -14,8 +12,10 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <variant>
 
 #include "rendezvous/store_server.h"
+#include "rendezvous/store_stream.h"
 #include "rendezvous/store_wire.h"
 
 namespace coupler {
@@ -23,58 +23,79 @@ namespace coupler {
 class StoreSession;
 
 struct StoreHub {
-  StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options)
-      : secret(job_secret), options(server_options), table(server_options.limits) {}
+  StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options);
 
   // Makes room for one more stranger by dropping the oldest ones.
   void limit_strangers(size_t most);
+  // How many may be here. Members that are still to come are strangers at first.
+  size_t most_strangers() const;
 
   const Bytes32 secret;
   const StoreServerOptions options;
+  std::optional<StoreTls> tls;
   StoreTable table;
   std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id, which grows with time
   std::set<uint64_t> strangers;                                // ids of those not authenticated
+  size_t descriptors = 0;                                      // that strangers may take together
   uint64_t next_id = 0;
   uint64_t refused = 0;  // strangers with a wrong proof
+  uint64_t dropped = 0;  // strangers that did not prove themselves in time, or made room
   std::atomic<size_t> clients{0};
 };
 
 class StoreSession : public std::enable_shared_from_this<StoreSession> {
  public:
-  StoreSession(StoreHub& hub, boost::asio::ip::tcp::socket socket);
+  StoreSession(StoreHub& hub, StoreStream::Socket socket);
 
   void start();
   void close();  // idempotent; the session leaves the hub
   void answer(const store_wire::Reply& reply);
   void answer_wait(uint64_t request, const std::string& value);
+  void answer_wait(uint64_t request, const std::shared_ptr<const StoreTable::RankValues>& values);
 
  private:
+  // A part of what is to be sent: of this session alone, or shared with others.
+  struct Piece {
+    std::string own;
+    std::shared_ptr<const StoreTable::RankValues> shared;
+
+    const std::string& text() const { return shared ? shared->encoded : own; }
+  };
+
+  void greet();
   void on_proof();
+  void refuse(store_wire::Refusal reason);
   void read_length();
   void read_frame(uint32_t length);
   void on_frame();
   void handle(store_wire::Request request);
   void handle_set(store_wire::Request& request);
   void handle_get(const store_wire::Request& request);
-  void send(std::string bytes);
+  void handle_get_ranks(const store_wire::Request& request);
+  void forget(uint64_t request);
+  void answer_ranks(uint64_t request, const std::shared_ptr<const StoreTable::RankValues>& values);
+  void send(Piece piece);
+  void send(std::string bytes) { send(Piece{std::move(bytes), nullptr}); }
   void write_next();
 
   StoreHub& hub_;
   const uint64_t id_;
-  boost::asio::ip::tcp::socket socket_;
+  StoreStream stream_;
   boost::asio::steady_timer timer_;
   bool closed_ = false;
   bool authenticated_ = false;
+  bool refused_ = false;  // closed as soon as that is said
   Bytes32 nonce_{};
   std::array<uint8_t, store_wire::kProofSize> proof_{};
   std::optional<store_wire::FrameOpener> opener_;
   std::optional<store_wire::FrameSealer> sealer_;
   std::array<uint8_t, 4> length_{};
   std::string incoming_;
-  std::deque<std::string> outgoing_;
+  std::deque<Piece> outgoing_;
+  size_t writing_ = 0;  // of outgoing_, which are under way
   size_t outgoing_bytes_ = 0;
   bool reading_paused_ = false;
-  std::unordered_map<uint64_t, std::string> waits_;  // request -> key
+  std::unordered_map<uint64_t, std::variant<std::string, StoreTable::Ranks>> waits_;  // by request
 };
 
 }  // namespace coupler

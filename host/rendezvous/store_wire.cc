@@ -1,5 +1,7 @@
 #include "rendezvous/store_wire.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -62,9 +64,17 @@ Bytes32 derive(const Bytes32& secret, std::string_view label, const Bytes32& ser
   return hmac_sha256(secret, text);
 }
 
-std::span<const uint8_t> as_bytes(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+Bytes32 frame_mac(const Bytes32& key, uint64_t sequence, size_t length, const Bytes32& digest) {
+  std::array<uint8_t, 8 + 4 + 32> text{};
+  const auto size = static_cast<uint32_t>(length);
+  std::memcpy(text.data(), &sequence, sizeof sequence);
+  std::memcpy(text.data() + 8, &size, sizeof size);
+  std::memcpy(text.data() + 12, digest.data(), digest.size());
+  return hmac_sha256(key, text);
 }
+
+// Where a rank has set nothing; no value is as long.
+constexpr uint32_t kAbsentValue = 0xffffffff;
 
 }  // namespace
 
@@ -80,14 +90,24 @@ Bytes32 frame_key(const Bytes32& secret, Side side, const Bytes32& server_nonce,
                 server_nonce, client_nonce);
 }
 
+Bytes32 refusal(Refusal reason) {
+  const std::string_view text =
+      reason == Refusal::kSecret ? "coupler: another secret" : "coupler: no room";
+  Bytes32 bytes{};
+  std::copy(text.begin(), text.end(), bytes.begin());
+  return bytes;
+}
+
+Bytes32 FrameSealer::mac(size_t length, const Bytes32& digest) {
+  return frame_mac(key_, sequence_++, length, digest);
+}
+
 std::string FrameSealer::seal(std::string_view body) {
+  const Bytes32 tag = mac(body.size(), Digest().update(body).finish());
   std::string frame;
-  frame.reserve(8 + 4 + body.size() + kMacSize);
-  put(frame, sequence_++);
+  frame.reserve(4 + body.size() + kMacSize);
   put_text(frame, body);
-  const Bytes32 mac = hmac_sha256(key_, as_bytes(frame));
-  frame.append(reinterpret_cast<const char*>(mac.data()), mac.size());
-  frame.erase(0, 8);  // the sequence number is counted on both sides, never sent
+  frame.append(reinterpret_cast<const char*>(tag.data()), tag.size());
   return frame;
 }
 
@@ -96,14 +116,8 @@ std::optional<std::string_view> FrameOpener::open(std::string_view body_and_mac)
     return std::nullopt;
   }
   const auto body = body_and_mac.substr(0, body_and_mac.size() - kMacSize);
-  scratch_.clear();
-  put(scratch_, sequence_++);
-  put_text(scratch_, body);
-  const Bytes32 mac = hmac_sha256(key_, as_bytes(scratch_));
-  if (scratch_.capacity() > 65536) {
-    scratch_ = std::string();  // large values are rare: do not keep their room
-  }
-  if (!equal_constant_time(mac, as_bytes(body_and_mac).data() + body.size())) {
+  const Bytes32 mac = frame_mac(key_, sequence_++, body.size(), Digest().update(body).finish());
+  if (!equal_constant_time(mac, reinterpret_cast<const uint8_t*>(body.data()) + body.size())) {
     return std::nullopt;
   }
   return body;
@@ -115,6 +129,8 @@ std::string encode(const Request& request) {
   put(body, request.id);
   put(body, static_cast<uint8_t>(request.wait ? 1 : 0));
   put(body, request.delta);
+  put(body, request.first);
+  put(body, request.count);
   put_text(body, request.key);
   put_text(body, request.value);
   return body;
@@ -127,9 +143,11 @@ std::optional<Request> decode_request(std::string_view body) {
   request.id = reader.take<uint64_t>();
   const auto wait = reader.take<uint8_t>();
   request.delta = reader.take<int64_t>();
+  request.first = reader.take<uint32_t>();
+  request.count = reader.take<uint32_t>();
   request.key = reader.take_text(kMaxKey);
   request.value = reader.take_text(kMaxValue);
-  if (!reader.finished() || operation < 1 || operation > 4 || wait > 1) {
+  if (!reader.finished() || operation < 1 || operation > 5 || wait > 1) {
     return std::nullopt;
   }
   request.operation = static_cast<Operation>(operation);
@@ -137,27 +155,65 @@ std::optional<Request> decode_request(std::string_view body) {
   return request;
 }
 
-std::string encode(const Reply& reply) {
-  std::string body;
-  put(body, static_cast<uint8_t>(reply.status));
-  put(body, reply.id);
-  put(body, reply.number);
-  put_text(body, reply.value);
-  return body;
+std::string encode_value(std::string_view value) {
+  std::string text;
+  text.reserve(4 + value.size());
+  put_text(text, value);
+  return text;
 }
+
+std::string encode_rest(const Reply& reply) {
+  std::string text;
+  put(text, static_cast<uint8_t>(reply.status));
+  put(text, reply.id);
+  put(text, reply.number);
+  return text;
+}
+
+std::string encode(const Reply& reply) { return encode_value(reply.value) + encode_rest(reply); }
 
 std::optional<Reply> decode_reply(std::string_view body) {
   Reader reader(body);
   Reply reply;
+  reply.value = reader.take_text(kMaxFrame);
   const auto status = reader.take<uint8_t>();
   reply.id = reader.take<uint64_t>();
   reply.number = reader.take<int64_t>();
-  reply.value = reader.take_text(kMaxValue);
   if (!reader.finished() || status > 2) {
     return std::nullopt;
   }
   reply.status = static_cast<Status>(status);
   return reply;
+}
+
+void append_rank_value(std::string& values, const std::optional<std::string_view>& value) {
+  if (value) {
+    put_text(values, *value);
+  } else {
+    put(values, kAbsentValue);
+  }
+}
+
+std::optional<std::vector<std::optional<std::string>>> decode_rank_values(std::string_view values) {
+  std::vector<std::optional<std::string>> result;
+  while (!values.empty()) {
+    uint32_t size = 0;
+    if (values.size() < sizeof size || result.size() == kMaxRanks) {
+      return std::nullopt;
+    }
+    std::memcpy(&size, values.data(), sizeof size);
+    values.remove_prefix(sizeof size);
+    if (size == kAbsentValue) {
+      result.emplace_back();
+      continue;
+    }
+    if (size > kMaxValue || size > values.size()) {
+      return std::nullopt;
+    }
+    result.emplace_back(values.substr(0, size));
+    values.remove_prefix(size);
+  }
+  return result;
 }
 
 }  // namespace coupler::store_wire

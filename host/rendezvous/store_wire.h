@@ -1,13 +1,15 @@
 // What goes over the wire between the store's server and its clients. Plain functions and values;
 // a FrameSealer or FrameOpener belongs to one direction of one connection and one thread at a time.
 //
-//   server -> client   magic "CPLRSTR1", server nonce (32)
+//   server -> client   magic "CPLRSTR2", server nonce (32)
 //   client -> server   client nonce (32), HMAC(secret, "client" + both nonces)
-//   server -> client   HMAC(secret, "server" + both nonces)
+//   server -> client   HMAC(secret, "server" + both nonces), or a refusal (32)
 //
 // Then frames in both directions: length (4), body (length), MAC (32). The MAC covers a sequence
-// number that is not sent, the length and the body, under a key of this connection and direction;
-// so a frame cannot be forged, altered, replayed, reordered or left out. Numbers are little-endian.
+// number that is not sent, the length and the SHA-256 of the body, under a key of this connection
+// and direction; so a frame cannot be forged, altered, replayed, reordered, reflected or left out.
+// The body comes in by its digest so that a reply to thousands is hashed once. Numbers are
+// little-endian.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +17,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/secret.h"
 
 namespace coupler::store_wire {
 
-constexpr std::string_view kMagic = "CPLRSTR1";
+constexpr std::string_view kMagic = "CPLRSTR2";
 constexpr size_t kHelloSize = 8 + 32;  // magic, nonce
 constexpr size_t kProofSize = 32 + 32;
 constexpr size_t kMacSize = 32;
@@ -28,6 +31,7 @@ constexpr size_t kMacSize = 32;
 constexpr size_t kMaxKey = 1024;
 constexpr size_t kMaxValue = 8u << 20;
 constexpr size_t kMaxFrame = 9u << 20;
+constexpr uint32_t kMaxRanks = 65536;  // of one kGetRanks
 
 enum class Side { kClient, kServer };
 // The proof that a side knows the secret.
@@ -37,11 +41,18 @@ Bytes32 proof(const Bytes32& secret, Side side, const Bytes32& server_nonce,
 Bytes32 frame_key(const Bytes32& secret, Side side, const Bytes32& server_nonce,
                   const Bytes32& client_nonce);
 
+// What a server answers instead of its proof, so that a client of the wrong job need not try
+// again. Anybody may send it: it ends what closing the connection would end as well.
+enum class Refusal { kSecret, kFull };
+Bytes32 refusal(Refusal reason);
+
 // Makes the frames of one direction.
 class FrameSealer {
  public:
   explicit FrameSealer(const Bytes32& key) : key_(key) {}
   std::string seal(std::string_view body);
+  // The MAC alone, of a body that is not in one piece: what is sent behind length and body.
+  Bytes32 mac(size_t length, const Bytes32& digest);
 
  private:
   Bytes32 key_;
@@ -58,20 +69,21 @@ class FrameOpener {
  private:
   Bytes32 key_;
   uint64_t sequence_ = 0;
-  std::string scratch_;
 };
 
-enum class Operation : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kCancel = 4 };
+enum class Operation : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kCancel = 4, kGetRanks = 5 };
 
-// One request. The id is chosen by the client and returned in the reply; kCancel names the kGet to
-// forget and has no reply.
+// One request. The id is chosen by the client and returned in the reply; kCancel names the kGet or
+// kGetRanks to forget and has no reply.
 struct Request {
   Operation operation = Operation::kSet;
   uint64_t id = 0;
   std::string key = {};
   std::string value = {};  // kSet
   int64_t delta = 0;       // kAdd
-  bool wait = false;       // kGet: answer when the key is set
+  bool wait = false;       // kGet: answer when the key is set; kGetRanks: when all are
+  uint32_t first = 0;      // kGetRanks: the values of key/first to key/(count - 1), as many of
+  uint32_t count = 0;      // them as a frame holds; waits for all from key/0 on
 };
 std::string encode(const Request& request);
 std::optional<Request> decode_request(std::string_view body);  // nothing where it is malformed
@@ -82,9 +94,18 @@ struct Reply {
   Status status = Status::kOk;
   uint64_t id = 0;
   int64_t number = 0;
-  std::string value = {};  // kGet's value, or the reason of kRefused
+  std::string value = {};  // kGet's value, kGetRanks' values, or the reason of kRefused
 };
 std::string encode(const Reply& reply);
 std::optional<Reply> decode_reply(std::string_view body);
+
+// A reply begins with its value, in this form; the rest of it follows, the same size always. So
+// who answers many with one value encodes and hashes that once.
+std::string encode_value(std::string_view value);
+std::string encode_rest(const Reply& reply);
+
+// The values of kGetRanks, one after another.
+void append_rank_value(std::string& values, const std::optional<std::string_view>& value);
+std::optional<std::vector<std::optional<std::string>>> decode_rank_values(std::string_view values);
 
 }  // namespace coupler::store_wire

@@ -94,7 +94,10 @@ TEST(Launch, TheJobsSecret_IsInNoArgumentAndNoVariable) {
   CouplerRun run(launch(
       2, {"/bin/sh", "-c", "[ $COUPLER_RANK = 1 ] || { " + std::string(script) + "; sleep 20; }"}));
   const auto job = run.wait_for_file("job");
-  const auto secret = job.substr(job.size() - 65, 64);
+  // Title, host, port, secret.
+  const auto start = job.find('\n', job.find('\n', job.find('\n') + 1) + 1) + 1;
+  const auto secret = job.substr(start, 64);
+  ASSERT_EQ(secret.size(), 64U) << job;
   EXPECT_EQ(run.wait_for_file("mode"), "600\n");
   EXPECT_EQ(secret.find_first_not_of("0123456789abcdef"), std::string::npos) << secret;
   EXPECT_EQ(run.wait_for_file("seen").find(secret), std::string::npos);

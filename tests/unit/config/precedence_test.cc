@@ -39,6 +39,8 @@ std::vector<Sample> samples() {
       {"training.fp8_emulate", {"true", "false", "true", "false"}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
+      {"launch.tls", {"true", "false", "true", "false"}},
+      {"launch.all_interfaces", {"true", "false", "true", "false"}},
   };
 }
 

@@ -68,13 +68,30 @@ TEST_F(JobFileTest, OtherContent_IsRefused_NamingIt) {
   const auto whole = format_job_file(job_);
   for (const std::string& text :
        {std::string(), std::string("hello\n"), whole.substr(0, 40), "x" + whole,
-        std::string("coupler job 1\nhost\n99999\n") + std::string(64, '0') + "\n",
-        std::string("coupler job 1\nhost\n1\n") + std::string(63, '0') + "g\n"}) {
+        std::string("coupler job 2\nhost\n99999\n") + std::string(64, '0') + "\nplain\n",
+        std::string("coupler job 2\nhost\n1\n") + std::string(63, '0') + "g\nplain\n"}) {
     write(text, 0600);
     EXPECT_NE(refusal().find(path_), std::string::npos) << text;
   }
   write(whole, 0600);
   EXPECT_EQ(read_job_file(path_).port, 4242);
+}
+
+TEST_F(JobFileTest, Fifo_IsRefused_WithoutWaiting) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_NE(refusal().find("not a regular file"), std::string::npos);
+}
+
+TEST_F(JobFileTest, Tls_IsSaidInTheFile_AndNothingElseIsTaken) {
+  JobAddress job = job_;
+  job.tls = true;
+  const auto text = format_job_file(job);
+  write(text, 0600);
+  EXPECT_TRUE(read_job_file(path_).tls);
+  write(format_job_file(job_), 0600);
+  EXPECT_FALSE(read_job_file(path_).tls);
+  write(text.substr(0, text.size() - 4) + "ssl\n", 0600);
+  EXPECT_NE(refusal().find(path_), std::string::npos);
 }
 
 TEST_F(JobFileTest, Folder_IsRefused) {

@@ -54,13 +54,56 @@ TEST(StoreWire, Keys_Differ_BySideAndNonce) {
   EXPECT_NE(proof(secret, Side::kClient, a, b), frame_key(secret, Side::kClient, a, b));
 }
 
+TEST(StoreWire, FramesOfTheOtherSideOrAnotherConnection_AreRefused) {
+  const Bytes32 secret = random_bytes32();
+  const Bytes32 server = random_bytes32();
+  const Bytes32 client = random_bytes32();
+  const auto frame =
+      without_length(FrameSealer(frame_key(secret, Side::kClient, server, client)).seal("text"));
+  EXPECT_TRUE(FrameOpener(frame_key(secret, Side::kClient, server, client)).open(frame));
+  EXPECT_FALSE(FrameOpener(frame_key(secret, Side::kServer, server, client)).open(frame));
+  EXPECT_FALSE(FrameOpener(frame_key(secret, Side::kClient, random_bytes32(), client)).open(frame));
+  EXPECT_FALSE(FrameOpener(frame_key(random_bytes32(), Side::kClient, server, client)).open(frame));
+}
+
+TEST(StoreWire, TruncatedOrExtendedFrames_AreRefused) {
+  const Bytes32 key = random_bytes32();
+  const auto frame = without_length(FrameSealer(key).seal("a text of some length"));
+  for (size_t size = 0; size < frame.size(); ++size) {
+    EXPECT_FALSE(FrameOpener(key).open(frame.substr(0, size))) << size;
+    EXPECT_FALSE(FrameOpener(key).open(frame.substr(size + 1))) << size;
+  }
+  EXPECT_FALSE(FrameOpener(key).open(frame + "x"));
+  EXPECT_TRUE(FrameOpener(key).open(frame));
+}
+
+TEST(StoreWire, ReplyInPieces_IsTheReplyInOne) {
+  const Bytes32 key = random_bytes32();
+  const Reply reply{.id = 9, .number = 4, .value = "what all get"};
+  const auto value = encode_value(reply.value);
+  const auto rest = encode_rest(reply);
+  ASSERT_EQ(value + rest, encode(reply));
+  Digest begun;
+  begun.update(value);
+  const auto mac =
+      FrameSealer(key).mac(value.size() + rest.size(), Digest(begun).update(rest).finish());
+  EXPECT_EQ(FrameSealer(key).seal(encode(reply)).substr(4),
+            value + rest + std::string(mac.begin(), mac.end()));
+}
+
+TEST(StoreWire, Refusals_AreNoProofs_AndDiffer) {
+  EXPECT_NE(refusal(Refusal::kSecret), refusal(Refusal::kFull));
+}
+
 TEST(StoreWire, Messages_SurviveTheRoundTrip_Whole) {
   const Request request{.operation = Operation::kAdd,
                         .id = 77,
                         .key = "key",
                         .value = std::string("\0v", 2),
                         .delta = -5,
-                        .wait = true};
+                        .wait = true,
+                        .first = 3,
+                        .count = 9};
   const auto read = decode_request(encode(request));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->operation, Operation::kAdd);
@@ -69,6 +112,8 @@ TEST(StoreWire, Messages_SurviveTheRoundTrip_Whole) {
   EXPECT_EQ(read->value, request.value);
   EXPECT_EQ(read->delta, -5);
   EXPECT_TRUE(read->wait);
+  EXPECT_EQ(read->first, 3U);
+  EXPECT_EQ(read->count, 9U);
   const auto reply =
       decode_reply(encode(Reply{.status = Status::kRefused, .id = 3, .value = "no"}));
   ASSERT_TRUE(reply);

@@ -1,0 +1,24 @@
+#include "rendezvous/store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/socket_io.h"
+
+namespace coupler {
+
+// For stores that have no operation for many keys.
+std::vector<std::optional<std::string>> Store::get_ranks(const std::string& prefix, int count,
+                                                         std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  std::vector<std::optional<std::string>> values;
+  for (int rank = 0; rank < count; ++rank) {
+    const std::chrono::nanoseconds left = deadline - std::chrono::steady_clock::now();
+    values.push_back(
+        get(fmt::format("{}/{}", prefix, rank), std::max(left, std::chrono::nanoseconds(0))));
+  }
+  return values;
+}
+
+}  // namespace coupler

@@ -1,0 +1,41 @@
+// StoreLink: a client's connection to a store, plain or under TLS. One thread may send while
+// another receives; calls have deadlines.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "rendezvous/socket_io.h"
+#include "rendezvous/store_tls.h"
+
+namespace coupler {
+
+class StoreLink {
+ public:
+  explicit StoreLink(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  // TLS's handshake; before anything else. kClosed: the other side went away. refused: it knows
+  // another secret, or speaks no TLS.
+  IoResult start_tls(const StoreTls& tls, Deadline deadline, bool& refused);
+
+  IoResult send(const void* data, size_t size, Deadline deadline);
+  IoResult receive(void* data, size_t size, Deadline deadline);
+  // Until there is something to receive, or the connection has ended. No deadline: shutdown() and
+  // the other side's end wake it.
+  void wait_readable();
+  void shutdown();
+
+ private:
+  IoResult flush(Deadline deadline);  // what TLS has to say
+  IoResult feed(Deadline deadline);   // what the other side's TLS has said
+
+  UniqueFd fd_;
+  std::mutex send_mutex_;  // one record after another
+  std::mutex tls_mutex_;   // guards ssl_ and what it points to
+  std::unique_ptr<SSL, decltype(&::SSL_free)> ssl_{nullptr, &::SSL_free};
+};
+
+}  // namespace coupler
