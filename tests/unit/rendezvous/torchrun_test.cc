@@ -54,6 +54,15 @@ TEST(JoinStore, UnderTheUsersMpirun_IsHostedByRankZero_AllRanksMeet) {
   expect_all_met(output_of("timeout 60 mpirun.openmpi --oversubscribe -n 3 " + kMeet), 3);
 }
 
+TEST(JoinStore, UnderTheUsersMpich_IsHostedByRankZero_AllRanksMeet) {
+  if (!is_installed("mpirun.mpich")) {
+    GTEST_SKIP() << "mpirun.mpich (Debian: mpich) is not on PATH";
+  }
+  expect_all_met(output_of("timeout 60 mpirun.mpich -n 3 " + kMeet), 3);
+  // A shell between mpirun and the rank, as a wrapper script would be.
+  expect_all_met(output_of("timeout 60 mpirun.mpich -n 2 sh -c '" + kMeet + "; exit $?'"), 2);
+}
+
 TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {
   const auto port = std::to_string(1024 + ::getpid() % 60000);  // a name only: nobody listens there
   std::string command = "( ";
