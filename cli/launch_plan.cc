@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "child_process.h"
+#include "mpirun.h"
 #include "network.h"
 #include "rendezvous/process_info.h"
 
@@ -146,7 +147,8 @@ void check_slots(const LaunchPlan& plan) {
 // What is asked of this machine can be checked on it.
 void check_network(const LaunchPlan& plan) {
   const auto& interface = plan.config.backend.interface_name;
-  if (plan.via != Via::kLocal && plan.via != Via::kTorchrun) {
+  if (plan.via == Via::kSlurm || plan.via == Via::kKubernetes ||
+      (plan.via == Via::kMpirun && !stays_on_this_machine(plan))) {
     return;
   }
   if (!interface.empty()) {

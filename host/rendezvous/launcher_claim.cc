@@ -112,8 +112,12 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
   if (!applies(lookup, row)) {
     return std::nullopt;
   }
-  LauncherClaim claim{&row, read_number(lookup, row.rank, 0), read_number(lookup, row.world, 1),
-                      std::nullopt, std::nullopt};
+  LauncherClaim claim{&row,
+                      read_number(lookup, row.rank, 0),
+                      read_number(lookup, row.world, 1),
+                      std::nullopt,
+                      std::nullopt,
+                      row.places_launchers};
   if (!claim.rank && !claim.world) {
     return std::nullopt;
   }
@@ -122,6 +126,11 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
                                                        : read_number(lookup, row.local_world, 1);
   if (!claim.local_world) {
     claim.local_world = read_number(lookup, row.other_local_world, 1);
+  }
+  // MPICH's language without hydra's local ranks is srun's: --mpi=pmi2, the default of many
+  // clusters.
+  if (row.kind == LauncherKind::kMpich && !claim.local_rank && is_set(lookup, "SLURM_JOB_ID")) {
+    claim.places_launchers = true;
   }
   return claim;
 }

@@ -19,9 +19,7 @@ struct LauncherRow {
   const char* local_rank;         // null: it has none
   const char* local_world;        // null: as above
   const char* other_local_world;  // another name some give it, or null
-  // It places processes on machines, and what it starts may be a launcher again (torchrun below
-  // srun, Open MPI's daemons below srun): then its variables are of that launcher, not of us.
-  bool places_launchers;
+  bool places_launchers;          // as of LauncherClaim
 };
 
 // The most explicit first: the first that claims this process counts.
@@ -44,6 +42,9 @@ std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const 
 struct LauncherClaim {
   const LauncherRow* row = nullptr;
   std::optional<FoundVariable> rank, world, local_rank, local_world;
+  // It places processes on machines, and what it starts may be a launcher again (torchrun below
+  // srun, Open MPI's daemons below srun): then its variables are of that launcher, not of us.
+  bool places_launchers = false;
   bool is_whole() const { return rank && world; }
 };
 

@@ -54,7 +54,7 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
 // the processes of a machine, so a local rank tells that one stands between; the two numbers then
 // mean different things.
 bool started_by_one_between(const LauncherClaim& inner, const LauncherClaim& outer) {
-  return outer.row->places_launchers && !inner.row->places_launchers && inner.local_rank;
+  return outer.places_launchers && !inner.places_launchers && inner.local_rank;
 }
 
 // All claims agree; half of one is an error unless a whole one stands beside it.
@@ -65,7 +65,7 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
     if (&claim == &first) {
       continue;
     }
-    if (!claim.is_whole() && !first.row->places_launchers) {
+    if (!claim.is_whole() && !first.places_launchers) {
       fail_half(claim);
     }
     if (started_by_one_between(first, claim)) {
@@ -146,10 +146,10 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
     }
   }
   for (const LauncherClaim& claim : claims) {
-    // srun --mpi=pmi2 speaks MPICH's language, without hydra's local ranks: that is Slurm.
-    const bool is_slurms = first != nullptr && first->row->kind == LauncherKind::kMpich &&
-                           !first->local_rank && claim.row->kind == LauncherKind::kSlurm;
-    first = (first == nullptr || is_slurms) && claim.is_whole() ? &claim : first;
+    // MPICH's variables that are Slurm's say less than Slurm's own.
+    const bool says_more = first != nullptr && first->row->kind == LauncherKind::kMpich &&
+                           first->places_launchers && claim.row->kind == LauncherKind::kSlurm;
+    first = (first == nullptr || says_more) && claim.is_whole() ? &claim : first;
   }
   ProcessInfo info;
   if (claims.empty()) {

@@ -203,6 +203,10 @@ TEST(ViaMpirun, WrongHostfiles_AreRefused_NamingFileAndLine) {
   const auto more = run_coupler(via("mpirun", {"--hostfile", hosts, "-n", "3", "/bin/true"}));
   EXPECT_EQ(more.code, 2);
   EXPECT_SAYS(more.error, "3 processes are more than the 2 slots of " + hosts);
+  const auto interface = run_coupler(
+      via("mpirun", {"--hostfile", hosts, "--interface", "nothere0", "-n", "2", "/bin/true"}));
+  EXPECT_EQ(interface.code, 2);
+  EXPECT_SAYS(interface.error, "no network interface 'nothere0'");
   const auto missing = run_coupler(via("mpirun", {"--hostfile", "no", "-n", "3", "/bin/true"}));
   EXPECT_EQ(missing.code, 2);
   EXPECT_SAYS(missing.error, "the hostfile no cannot be read: No such file");

@@ -52,6 +52,8 @@ const Expected kExpected[] = {
     {"coupler_launch_below_srun", K::kCoupler, 1, 2, 1, 2, "/proc/4711/fd/9"},
     {"torchrun", K::kTorchrun, 3, 4, 1, 2, "node-a:29500"},
     {"torchrun_below_srun", K::kTorchrun, 5, 8, 1, 4, "node01:29500"},
+    {"torchrun_below_srun_pmi2", K::kTorchrun, 5, 8, 1, 4, "node01:29500"},
+    {"coupler_launch_in_interactive_shell", K::kCoupler, 1, 2, 1, 2, "/proc/4711/fd/9"},
     {"deepspeed", K::kTorchrun, 2, 4, 0, 2, "10.0.0.1:29500"},
     {"by_hand", K::kTorchrun, 1, 2, 1, 2, "127.0.0.1:29501"},
     {"open_mpi_4", K::kOpenMpi, 2, 4, 0, 2, ""},
