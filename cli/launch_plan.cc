@@ -36,12 +36,17 @@ void check_words_fit(const LaunchOptions& options) {
   only_with(options.manifest != "jobset", via == Via::kKubernetes, "--manifest", "--via k8s");
   only_with(options.machine_rank.has_value(), starts_here, "--machine-rank",
             "local processes and --via torchrun");
-  only_with(!options.main_address.empty() || options.main_port, starts_here,
-            "--main-address and --main-port", "local processes and --via torchrun");
-  only_with(options.bind && *options.bind != Bind::kNone, via != Via::kTorchrun, "--bind",
-            "a launcher that binds processes, not torchrun");
-  only_with(options.machines.value_or(1) > 1, via != Via::kMpirun, "--machines",
-            "every mode but mpirun, whose machines are named by --hostfile");
+  only_with(!options.main_address.empty(), starts_here, "--main-address",
+            "local processes and --via torchrun");
+  only_with(options.main_port.has_value(), starts_here, "--main-port",
+            "local processes and --via torchrun");
+  if (options.bind && *options.bind != Bind::kNone && via == Via::kTorchrun) {
+    fail_usage("--bind: torchrun binds no processes", "--bind", "leave out --bind, or --via");
+  }
+  if (options.machines.value_or(1) > 1 && via == Via::kMpirun) {
+    fail_usage("--machines: mpirun's machines are named by a hostfile", "--machines",
+               "write them into a file, 'node1 slots=4' a line, and say --hostfile FILE");
+  }
 }
 
 // launch.processes counts only where somebody set it: Slurm's allocation knows better than a

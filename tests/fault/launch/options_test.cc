@@ -168,6 +168,10 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
       {{"--hostfile", "x"}, "--hostfile goes only with --via mpirun"},
       {{"--image", "x"}, "--image goes only with --via k8s"},
       {{"--print"}, "--print goes only with"},
+      {{"--via", "mpirun", "--machines", "2"}, "mpirun's machines are named by a hostfile"},
+      {{"--via", "torchrun", "--bind", "core"}, "torchrun binds no processes"},
+      {{"--via", "slurm", "--main-port", "1"},
+       "--main-port goes only with local processes and --via torchrun"},
   };
   for (const auto& row : rows) {
     auto words = row.words;
