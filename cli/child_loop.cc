@@ -46,11 +46,12 @@ ChildLoop::~ChildLoop() {
   ::pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr);
 }
 
-size_t ChildLoop::start(ChildCommand command, Output output, const std::string& prefix,
-                        bool gets_input) {
+size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_input) {
   Pipe out;
   Pipe error = make_output_pipe();
-  if (output == Output::kRelay) {
+  UniqueFd error_log = open_log(output.log);
+  UniqueFd out_log = open_log(output.log);
+  if (output.is_relayed()) {
     out = make_output_pipe();
     command.standard_output = out.writing.get();
   }
@@ -60,9 +61,9 @@ size_t ChildLoop::start(ChildCommand command, Output output, const std::string& 
   command.signal_mask = previous_mask_;
   entries_.push_back({ChildProcess(command), false, std::nullopt, std::nullopt});
   Entry& entry = entries_.back();
-  entry.error.emplace(std::move(error.reading), 2, prefix);
+  entry.error.emplace(std::move(error.reading), 2, output.prefix, std::move(error_log));
   if (out.reading) {
-    entry.output.emplace(std::move(out.reading), 1, prefix);
+    entry.output.emplace(std::move(out.reading), 1, output.prefix, std::move(out_log));
   }
   if (gets_input) {
     input_.release_child_end();

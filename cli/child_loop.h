@@ -27,12 +27,17 @@ class ChildLoop {
   ChildLoop(const ChildLoop&) = delete;
   ChildLoop& operator=(const ChildLoop&) = delete;
 
-  enum class Output { kInherit, kRelay };
+  // What becomes of a child's output: its standard error always passes through us, its output only
+  // where something is to be done with it.
+  struct Output {
+    std::string prefix;  // before every line
+    std::string log;     // a file that gets both, too
+    bool is_relayed() const { return !prefix.empty() || !log.empty(); }
+  };
 
-  // Starts command in the group, its standard error (and with kRelay its output too) through us.
-  // Children are numbered from 0. terminal_input: it is the one that gets our standard input;
-  // others get /dev/null.
-  size_t start(ChildCommand command, Output output, const std::string& prefix, bool gets_input);
+  // Starts command in the group. Children are numbered from 0. gets_input: it is the one that gets
+  // our standard input; others get /dev/null. Throws Error(kIo) where its log cannot be written.
+  size_t start(ChildCommand command, const Output& output, bool gets_input);
   // After all are started: throws Error(kUsage) naming the program where exec failed.
   void check_started(const std::string& program);
 

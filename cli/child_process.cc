@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,12 +28,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 // After fork: only calls that are safe there.
 [[noreturn]] void become(const ChildCommand& command, char* const* arguments,
-                         char* const* environment, pid_t parent, int result) {
+                         char* const* environment, const cpu_set_t& cpus, pid_t parent,
+                         int result) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(1);  // the parent died before the line above took effect
   }
   ::setpgid(0, command.group);
+  if (!command.cpus.empty()) {
+    ::sched_setaffinity(0, sizeof cpus, &cpus);  // those we may use: it does not fail
+  }
   ::dup2(command.standard_input, 0);
   ::dup2(command.standard_output, 1);
   ::dup2(command.standard_error, 2);
@@ -61,6 +66,11 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
   const auto arguments = pointers(command.arguments);
   const auto environment = pointers(command.environment);
   const pid_t parent = ::getpid();
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : command.cpus) {
+    CPU_SET(cpu, &cpus);
+  }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(ErrorCode::kIo,
@@ -70,7 +80,7 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
   UniqueFd writing(ends[1]);
   pid_ = ::fork();
   if (pid_ == 0) {
-    become(command, arguments.data(), environment.data(), parent, ends[1]);
+    become(command, arguments.data(), environment.data(), cpus, parent, ends[1]);
   }
   if (pid_ > 0) {
     pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

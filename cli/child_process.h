@@ -21,6 +21,7 @@ struct ChildCommand {
   int standard_error = 2;
   pid_t group = 0;         // process group to join
   sigset_t signal_mask{};  // of the child
+  std::vector<int> cpus;   // it may run on; empty: those of its parent
 };
 
 class ChildProcess {

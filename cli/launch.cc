@@ -1,10 +1,120 @@
+// coupler launch: the command line becomes a plan, the plan a way to start it.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
 #include "commands.h"
+#include "foreign_command.h"
+#include "launch_description.h"
 #include "launch_modes.h"
 #include "launch_plan.h"
+#include "log_files.h"
+#include "mpirun.h"
 #include "output_relay.h"
 #include "plugin/transport.h"
+#include "via_kubernetes.h"
+#include "via_slurm.h"
+#include "via_torchrun.h"
 
 namespace coupler::cli {
+namespace {
+
+// Decided once and here, so that all ranks agree, and since mpirun must be chosen first. Whether
+// the processes must be started by Open MPI's mpirun.
+bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
+  if (plan.processes == 1 && !plan.multi_gpu) {
+    return false;  // one process needs no backend
+  }
+  TransportPlan transport;
+  try {
+    transport = plan_transport(plan.config.backend, mpi);
+  } catch (const Error& error) {
+    if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
+      throw;
+    }
+    throw Error(ErrorCode::kPlugin,
+                "--multi_gpu asks for CUDA devices, but the backend nccl cannot be used here",
+                {.subject = "--multi_gpu",
+                 .hint = "leave it out, or say --cpu, and the processes train on CPUs; `coupler "
+                         "plugins -o backend.use=nccl` says what is missing"});
+  }
+  plan.config.backend.use = transport.use;
+  plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
+                        transport.overrides.end());
+  return transport.needs_mpi_launch && plan.processes > 1;
+}
+
+void refuse_mpi(const LaunchPlan& plan, const std::string& how) {
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("the transport of backend.use = \"{}\" is mpi, whose processes only Open "
+                  "MPI's mpirun can start, not {}",
+                  plan.config.backend.use, how),
+      {.subject = "backend.use",
+       .hint = "use --via mpirun, with --hostfile for several machines, or another backend: "
+               "-o backend.use=gloo_cpu"});
+}
+
+// Says what would be done where that is all that was asked for.
+bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
+  if (plan.dry_run) {
+    write_all(1, describe_launch(plan, launch));
+  }
+  if (plan.print_env) {
+    write_all(1, describe_environment(plan, launch));
+  }
+  return plan.dry_run || plan.print_env;
+}
+
+int start_foreign(const LaunchPlan& plan, const ForeignCommand& command) {
+  if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return run_foreign(command);
+}
+
+int start_with_shims(const LaunchPlan& plan, const Mpirun& mpirun) {
+  if (only_described(plan, {"mpirun", shim_command(plan, mpirun), local_variables(plan), true})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return launch_mpi(plan, mpirun);
+}
+
+int start_via_mpirun(LaunchPlan& plan) {
+  const Mpirun mpirun = find_mpirun(plan);
+  const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
+  if (plan_backend(plan, open_mpi ? MpiLaunch::kPossible : MpiLaunch::kTooLate) && !open_mpi) {
+    refuse_mpi(plan, mpirun.path);
+  }
+  return open_mpi && stays_on_this_machine(plan) && plan.processes > 1
+             ? start_with_shims(plan, mpirun)
+             : start_foreign(plan, mpirun_command(plan, mpirun));
+}
+
+int start_local(LaunchPlan& plan) {
+  const bool needs_mpirun =
+      plan_backend(plan, plan.machines == 1 ? MpiLaunch::kPossible : MpiLaunch::kTooLate);
+  if (needs_mpirun && plan.machines > 1) {
+    refuse_mpi(plan, "a `coupler launch` on each machine");
+  }
+  if (needs_mpirun) {
+    return start_with_shims(plan, find_open_mpi());
+  }
+  if (only_described(plan, {"", plan.arguments, {}, true})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return launch_local(plan);
+}
+
+}  // namespace
 
 int run_launch(int argc, char** argv) {
   LaunchPlan plan = make_launch_plan(argc, argv);
@@ -12,15 +122,30 @@ int run_launch(int argc, char** argv) {
     write_all(1, kLaunchUsage);
     return 0;
   }
-  if (plan.processes == 1) {
-    return launch_local(plan);  // one process needs no backend
+  switch (plan.via) {
+    case Via::kKubernetes:
+      write_all(1, kubernetes_manifest(plan));
+      return 0;
+    case Via::kSlurm:
+      if (plan.print) {
+        write_all(1, sbatch_script(plan));
+        return 0;
+      }
+      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+        refuse_mpi(plan, "srun");
+      }
+      return start_foreign(plan, srun_command(plan));
+    case Via::kTorchrun:
+      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+        refuse_mpi(plan, "torchrun");
+      }
+      return start_foreign(plan, torchrun_command(plan));
+    case Via::kMpirun:
+      return start_via_mpirun(plan);
+    case Via::kLocal:
+      break;
   }
-  // Decided once and here, so that all ranks agree, and since mpirun must be chosen first.
-  const TransportPlan transport = plan_transport(plan.config.backend, MpiLaunch::kPossible);
-  plan.config.backend.use = transport.use;
-  plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
-                        transport.overrides.end());
-  return transport.needs_mpi_launch ? launch_mpi(plan) : launch_local(plan);
+  return start_local(plan);
 }
 
 }  // namespace coupler::cli

@@ -8,7 +8,9 @@
 #include "child_loop.h"
 #include "job_host.h"
 #include "launch_modes.h"
+#include "log_files.h"
 #include "rank_end.h"
+#include "rank_environment.h"
 #include "stop_schedule.h"
 
 namespace coupler::cli {
@@ -17,20 +19,25 @@ namespace {
 class LocalJob {
  public:
   explicit LocalJob(const LaunchPlan& plan) : plan_(plan) {
-    if (plan.processes > 1) {
-      host_.emplace();
+    if (plan.processes > 1 && plan.machines == 1) {
+      host_.emplace(job_host_options(plan.config, plan.processes, /*several_machines=*/false));
     }
   }
 
   void start() {
-    for (int rank = 0; rank < plan_.processes; ++rank) {
+    const auto cpus = rank_cpus(plan_);
+    for (int local = 0; local < plan_.per_machine(); ++local) {
+      const int rank = plan_.first_rank() + local;
       ChildCommand command;
       command.path = plan_.path;
       command.arguments = plan_.arguments;
-      command.environment = rank_environment(plan_, rank, host_ ? host_->job_file() : "");
+      command.environment = environment_with(
+          rank_variables(plan_, local, host_ ? host_->job_file() : ""), plan_.owns_ranks);
+      command.cpus = cpus[static_cast<size_t>(local)];
       loop_.start(std::move(command),
-                  plan_.prefix ? ChildLoop::Output::kRelay : ChildLoop::Output::kInherit,
-                  plan_.prefix ? fmt::format("[rank {}] ", rank) : "", rank == 0);
+                  {.prefix = plan_.prefix ? fmt::format("[rank {}] ", rank) : "",
+                   .log = log_path(plan_.log_dir, rank)},
+                  rank == 0);
     }
     loop_.check_started(plan_.program);
   }
@@ -40,7 +47,7 @@ class LocalJob {
       const auto events = loop_.wait(schedule_.next());
       const auto now = std::chrono::steady_clock::now();
       for (const auto& ended : events.ended) {
-        outcome_.record({.rank = static_cast<int>(ended.child),
+        outcome_.record({.rank = plan_.first_rank() + static_cast<int>(ended.child),
                          .status = ended.status,
                          .stopped = schedule_.told_to_stop(),
                          .last_lines = loop_.last_lines(ended.child),

@@ -2,17 +2,15 @@
 // process has ended. Single-threaded.
 #pragma once
 
-#include <string>
-
 #include "launch_plan.h"
+#include "mpirun.h"
 
 namespace coupler::cli {
 
 // As processes of ours.
 int launch_local(const LaunchPlan& plan);
 
-// Through Open MPI's mpirun, which starts `coupler rank-shim` for every rank. Throws Error(kPlugin)
-// where there is no mpirun.
-int launch_mpi(const LaunchPlan& plan);
+// Through Open MPI's mpirun, which starts `coupler rank-shim` for every rank.
+int launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun);
 
 }  // namespace coupler::cli

@@ -1,4 +1,3 @@
-#include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,7 +5,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 
 #include "child_loop.h"
@@ -14,24 +12,11 @@
 #include "launch_modes.h"
 #include "mpi_folder.h"
 #include "rank_end.h"
+#include "rank_environment.h"
 #include "stop_schedule.h"
 
 namespace coupler::cli {
 namespace {
-
-// Debian keeps several MPIs side by side: Open MPI's own name first.
-std::string find_mpirun() {
-  const char* path = std::getenv("PATH");
-  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
-    if (auto found = search_path(name, path == nullptr ? "" : path); !found.empty()) {
-      return found;
-    }
-  }
-  throw Error(ErrorCode::kPlugin, "the backend mpi needs mpirun, which is not installed",
-              {.subject = "mpirun",
-               .hint = "apt-get install openmpi-bin (or add its folder to PATH), or choose another "
-                       "backend: -o backend.use=gloo_cpu"});
-}
 
 // The shims end their ranks when they are told to, well within `terminate`; what is killed after it
 // is mpirun, and with it everything else.
@@ -45,28 +30,18 @@ class MpiJob {
  public:
   explicit MpiJob(const LaunchPlan& plan) : plan_(plan) {}
 
-  void start(const std::string& mpirun) {
+  void start(const Mpirun& mpirun) {
     ChildCommand command;
-    command.path = mpirun;
-    // More ranks than cores are fine, and ranks may have several threads: no binding.
-    command.arguments = {mpirun,      "-n",  std::to_string(plan_.processes), "--oversubscribe",
-                         "--bind-to", "none"};
-    command.arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
-    command.arguments.insert(command.arguments.end(), {"rank-shim", "--", plan_.path});
-    command.arguments.insert(command.arguments.end(), plan_.arguments.begin(),
-                             plan_.arguments.end());
-    command.environment = rank_environment(plan_, std::nullopt, host_.job_file());
+    command.path = mpirun.path;
+    command.arguments = shim_command(plan_, mpirun);
+    Variables added = local_variables(plan_);
+    added["COUPLER_JOB_FILE"] = host_.job_file();
+    tell_shims_by(added);
+    command.environment = environment_with(added, plan_.owns_ranks);
     for (auto& variable : folder_.environment()) {
       command.environment.push_back(std::move(variable));
     }
-    if (plan_.prefix) {
-      command.environment.emplace_back("COUPLER_SHIM_PREFIX=1");
-    }
-    if (::geteuid() == 0) {
-      command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT=1");
-      command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
-    }
-    loop_.start(std::move(command), ChildLoop::Output::kInherit, "", true);
+    loop_.start(std::move(command), {}, true);
     loop_.check_started("mpirun");
   }
 
@@ -97,6 +72,28 @@ class MpiJob {
   }
 
  private:
+  // What rank-shims are to do besides starting their ranks.
+  void tell_shims_by(Variables& added) const {
+    if (plan_.prefix) {
+      added["COUPLER_SHIM_PREFIX"] = "1";
+    }
+    if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
+      added[kShimLibraryPath] = path;  // before mpirun adds to it
+    }
+    if (!plan_.log_dir.empty()) {
+      added["COUPLER_SHIM_LOG_DIR"] = plan_.log_dir;
+    }
+    for (const auto& cpus : rank_cpus(plan_)) {
+      if (!cpus.empty()) {
+        auto& lists = added["COUPLER_SHIM_CPUS"];
+        lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
+      }
+    }
+    if (::geteuid() == 0) {
+      added["OMPI_ALLOW_RUN_AS_ROOT"] = added["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+    }
+  }
+
   void take_reports() {
     for (auto& end : host_.take_reports()) {
       outcome_.record(std::move(end));
@@ -167,7 +164,7 @@ class MpiJob {
   const LaunchPlan& plan_;
   MpiFolder folder_;  // removed last
   ChildLoop loop_;    // before the store's thread: it forks the guard
-  JobHost host_;
+  JobHost host_{job_host_options(plan_.config, plan_.processes, /*several_machines=*/false)};
   StopSchedule schedule_{kTimes};
   JobOutcome outcome_;
   int reported_ = 0;
@@ -177,8 +174,7 @@ class MpiJob {
 
 }  // namespace
 
-int launch_mpi(const LaunchPlan& plan) {
-  const auto mpirun = find_mpirun();
+int launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun) {
   MpiJob job(plan);
   job.start(mpirun);
   return job.run();

@@ -6,18 +6,38 @@
 #include <vector>
 
 #include "config/config.h"
+#include "cpu_binding.h"
+#include "host_file.h"
+#include "launch_options.h"
 
 namespace coupler::cli {
 
 struct LaunchPlan {
-  int processes = 1;
-  bool prefix = false;                 // "[rank 0] " before every line of output
+  Via via = Via::kLocal;
+  int processes = 1;         // of all machines
+  int machines = 1;          // each gets processes / machines of them
+  int machine_rank = 0;      // which of them this is
+  std::string main_address;  // of machine 0, where there are several
+  int main_port = 0;
+  HostFile host_file;  // of mpirun; empty: this machine
+  Bind bind = Bind::kNone;
+  std::string log_dir;  // absolute; "": none
+  bool prefix = false;  // "[rank 0] " before every line of output
+  bool print = false;   // the script, not the run
+  bool print_env = false, dry_run = false;
+  bool multi_gpu = false;              // CUDA devices were asked for by Accelerate's word
+  bool owns_ranks = false;             // --machines: rank variables of others are of no account
+  bool config_given = false;           // --config, not found as ./train.toml
+  std::string image, name, manifest;   // of a manifest
   std::string program;                 // as the user wrote it
   std::string path;                    // what is executed
   std::vector<std::string> arguments;  // the program's, argv[0] included
   std::vector<std::string> overrides;  // -o key=value, passed on to the ranks
   Config config;
   bool help = false;  // print kLaunchUsage and do nothing
+
+  int per_machine() const { return processes / machines; }
+  int first_rank() const { return machine_rank * per_machine(); }  // of this machine
 };
 
 extern const char kLaunchUsage[];
@@ -25,12 +45,5 @@ extern const char kLaunchUsage[];
 // Reads the command line (the program's own arguments stay untouched) and the configuration, finds
 // the program. Throws Error(kUsage or kConfig) naming what is wrong.
 LaunchPlan make_launch_plan(int argc, char** argv);
-
-// The environment of rank `rank`, or of mpirun for all ranks where rank is nothing: the launcher's
-// own, with the variables of rendezvous/process_info.h, COUPLER_CONFIG_FILE and COUPLER_OVERRIDES
-// (the launcher's --config and -o, one a line), OMP_NUM_THREADS and COUPLER_TERMINAL. job_file ""
-// where the ranks need none.
-std::vector<std::string> rank_environment(const LaunchPlan& plan, std::optional<int> rank,
-                                          const std::string& job_file);
 
 }  // namespace coupler::cli

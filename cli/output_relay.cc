@@ -48,8 +48,8 @@ std::deque<std::string> LineTail::lines() const {
   return lines;
 }
 
-OutputRelay::OutputRelay(UniqueFd from, int to, std::string prefix)
-    : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {}
+OutputRelay::OutputRelay(UniqueFd from, int to, std::string prefix, UniqueFd copy)
+    : from_(std::move(from)), to_(to), copy_(std::move(copy)), prefix_(std::move(prefix)) {}
 
 void OutputRelay::pump() {
   char buffer[65536];
@@ -58,6 +58,9 @@ void OutputRelay::pump() {
     if (size > 0) {
       const std::string_view text(buffer, static_cast<size_t>(size));
       tail_.add(text);
+      if (copy_) {
+        write_all(copy_.get(), text);
+      }
       forward(text);
     } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
       from_.reset();
@@ -106,6 +109,20 @@ void write_all(int fd, std::string_view text) {
       return;
     }
   }
+}
+
+UniqueFd open_log(const std::string& path) {
+  if (path.empty()) {
+    return {};
+  }
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!fd) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("the log {} cannot be written: {}", path,
+                            std::generic_category().message(errno)),
+                {.subject = path, .hint = "give another folder behind --log-dir"});
+  }
+  return fd;
 }
 
 Pipe make_output_pipe() {

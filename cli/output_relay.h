@@ -27,8 +27,8 @@ class LineTail {
 class OutputRelay {
  public:
   // Reads from `from`, writes to `to`; with a prefix line by line, each with the prefix before it,
-  // else at once and unchanged.
-  OutputRelay(UniqueFd from, int to, std::string prefix);
+  // else at once and unchanged. copy: gets all of it unchanged, too, where it is a descriptor.
+  OutputRelay(UniqueFd from, int to, std::string prefix, UniqueFd copy = {});
 
   int fd() const { return from_.get(); }  // to poll; -1 after the end
   void pump();                            // takes what is there
@@ -40,6 +40,7 @@ class OutputRelay {
 
   UniqueFd from_;
   int to_;
+  UniqueFd copy_;
   std::string prefix_;
   std::string partial_;  // an unfinished line, with a prefix only
   LineTail tail_;
@@ -47,6 +48,9 @@ class OutputRelay {
 
 // Writes all of it; gives up silently where the reader is gone (as a program in a pipe does).
 void write_all(int fd, std::string_view text);
+
+// Opens a file to append to, made where it is missing; nothing for "". Throws Error(kIo) naming it.
+UniqueFd open_log(const std::string& path);
 
 // A pipe whose reading end is ours and never blocks; both ends are close-on-exec.
 struct Pipe {

@@ -1,49 +1,21 @@
+#include "rank_environment.h"
+
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <string_view>
 
-#include "launch_plan.h"
+#include "cpu_binding.h"
 #include "rank_end.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
 namespace {
-
-// The variables by name; those of an outer launch, which say nothing about our ranks, left out.
-std::map<std::string, std::string> inherited() {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string_view::npos) {
-      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
-    }
-  }
-  for (const char* name :
-       {"COUPLER_RANK", "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
-        "COUPLER_JOB_FILE", "COUPLER_TERMINAL", kShimLibraryPath}) {
-    variables.erase(name);
-  }
-  return variables;
-}
-
-// Cores this process may use, which taskset and containers limit.
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    return std::max(1, CPU_COUNT(&set));
-  }
-  return std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
-}
 
 int terminal_columns() {
   winsize size{};
@@ -53,39 +25,89 @@ int terminal_columns() {
   return size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// Physical cores of the smallest share with --bind core, else logical ones divided evenly.
+int cores_per_rank(const LaunchPlan& plan) {
+  const auto usable = static_cast<int>(usable_cpus().size());
+  if (plan.bind != Bind::kCore) {
+    return std::max(1, usable / plan.per_machine());
+  }
+  int cores = 0;
+  int last = -1;
+  for (const Cpu& cpu : read_topology(usable_cpus())) {
+    cores += cpu.core != last ? 1 : 0;
+    last = cpu.core;
+  }
+  return std::max(1, cores / plan.per_machine());
+}
+
 }  // namespace
 
-std::vector<std::string> rank_environment(const LaunchPlan& plan, std::optional<int> rank,
-                                          const std::string& job_file) {
-  auto variables = inherited();
-  const auto world = std::to_string(plan.processes);
-  if (rank) {
-    variables["COUPLER_RANK"] = variables["COUPLER_LOCAL_RANK"] = std::to_string(*rank);
-    variables["COUPLER_WORLD_SIZE"] = variables["COUPLER_LOCAL_WORLD_SIZE"] = world;
-  }
-  if (const auto path = variables.find("LD_LIBRARY_PATH"); !rank && path != variables.end()) {
-    variables[kShimLibraryPath] = path->second;  // before mpirun adds to it
-  }
-  if (!job_file.empty()) {
-    variables["COUPLER_JOB_FILE"] = job_file;
-  }
+Variables common_variables(const LaunchPlan& plan) {
+  Variables variables;
   if (!plan.config.file.empty()) {
     // Absolute: a rank may change its folder before it reads it.
     variables["COUPLER_CONFIG_FILE"] = std::filesystem::absolute(plan.config.file).string();
   }
   if (!plan.overrides.empty()) {
-    auto& text = variables["COUPLER_OVERRIDES"];  // an outer launcher's come first
+    const char* outer = std::getenv("COUPLER_OVERRIDES");  // an outer launcher's come first
+    auto& text = variables["COUPLER_OVERRIDES"] = outer == nullptr ? "" : outer;
     for (const auto& override_text : plan.overrides) {
       text += (text.empty() ? "" : "\n") + override_text;
     }
   }
   if (plan.config.launch.threads_per_process > 0) {
     variables["OMP_NUM_THREADS"] = std::to_string(plan.config.launch.threads_per_process);
-  } else if (variables.find("OMP_NUM_THREADS") == variables.end()) {
-    variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cores() / plan.processes));
   }
   if (const int columns = terminal_columns(); columns > 0) {
     variables["COUPLER_TERMINAL"] = std::to_string(columns);
+  }
+  return variables;
+}
+
+Variables local_variables(const LaunchPlan& plan) {
+  Variables variables = common_variables(plan);
+  if (variables.count("OMP_NUM_THREADS") == 0 && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    variables["OMP_NUM_THREADS"] = std::to_string(cores_per_rank(plan));
+  }
+  return variables;
+}
+
+Variables rank_variables(const LaunchPlan& plan, int local_rank, const std::string& job_file) {
+  Variables variables = local_variables(plan);
+  const std::string prefix = plan.machines == 1 ? "COUPLER_" : "";
+  variables[prefix + "RANK"] = std::to_string(plan.first_rank() + local_rank);
+  variables[prefix + "WORLD_SIZE"] = std::to_string(plan.processes);
+  variables[prefix + "LOCAL_RANK"] = std::to_string(local_rank);
+  variables[prefix + "LOCAL_WORLD_SIZE"] = std::to_string(plan.per_machine());
+  if (plan.machines > 1) {
+    variables["MASTER_ADDR"] = plan.main_address;
+    variables["MASTER_PORT"] = std::to_string(plan.main_port);
+  } else if (!job_file.empty()) {
+    variables["COUPLER_JOB_FILE"] = job_file;
+  }
+  return variables;
+}
+
+std::vector<std::string> environment_with(const Variables& added, bool owns_ranks) {
+  Variables variables = added;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos) {
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  // Those of an outer launch say nothing about our ranks.
+  std::vector<const char*> foreign = {
+      "COUPLER_RANK",     "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
+      "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath};
+  if (owns_ranks) {
+    foreign.insert(foreign.end(), {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  }
+  for (const char* name : foreign) {
+    if (added.count(name) == 0) {
+      variables.erase(name);
+    }
   }
   std::vector<std::string> result;
   result.reserve(variables.size());
@@ -93,6 +115,13 @@ std::vector<std::string> rank_environment(const LaunchPlan& plan, std::optional<
     result.push_back(fmt::format("{}={}", name, value));
   }
   return result;
+}
+
+std::vector<std::vector<int>> rank_cpus(const LaunchPlan& plan) {
+  if (plan.bind == Bind::kNone) {
+    return std::vector<std::vector<int>>(static_cast<size_t>(plan.per_machine()));
+  }
+  return bind_ranks(plan.bind, read_topology(usable_cpus()), plan.per_machine());
 }
 
 }  // namespace coupler::cli

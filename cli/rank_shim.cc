@@ -15,6 +15,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -22,6 +23,8 @@
 
 #include "child_loop.h"
 #include "commands.h"
+#include "cpu_binding.h"
+#include "log_files.h"
 #include "rank_end.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
@@ -59,6 +62,18 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
   environment.push_back(fmt::format("COUPLER_LOCAL_RANK={}", process.local_rank));
   environment.push_back(fmt::format("COUPLER_LOCAL_WORLD_SIZE={}", process.local_world));
   return environment;
+}
+
+// Of "0-3:4-7" the second list for local rank 1; empty where there is none.
+std::vector<int> cpus_of_rank(const std::string& lists, int local_rank) {
+  std::istringstream parts(lists);
+  std::string list;
+  for (int i = 0; i <= local_rank; ++i) {
+    if (!std::getline(parts, list, ':')) {
+      return {};
+    }
+  }
+  return parse_cpu_list(list);
 }
 
 // The launcher's orders as they come, and its end. The thread behind it ends with the process.
@@ -190,9 +205,14 @@ int run_rank_shim(int argc, char** argv) {
   command.path = argv[2];
   command.arguments.assign(argv + 3, argv + argc);
   command.environment = program_environment(process);
+  const char* cpus = std::getenv("COUPLER_SHIM_CPUS");  // of each local rank, by ":"
+  command.cpus = cpus_of_rank(cpus == nullptr ? "" : cpus, process.local_rank);
+  const char* logs = std::getenv("COUPLER_SHIM_LOG_DIR");
   const bool prefix = std::getenv("COUPLER_SHIM_PREFIX") != nullptr;
-  loop.start(std::move(command), prefix ? ChildLoop::Output::kRelay : ChildLoop::Output::kInherit,
-             prefix ? fmt::format("[rank {}] ", process.rank) : "", true);
+  loop.start(std::move(command),
+             {.prefix = prefix ? fmt::format("[rank {}] ", process.rank) : "",
+              .log = log_path(logs == nullptr ? "" : logs, process.rank)},
+             true);
   loop.check_started(argv[3]);
   StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   Shim shim(loop, store, process.rank);

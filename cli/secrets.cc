@@ -31,11 +31,13 @@ bool may_be_secret(std::string_view name) {
 }
 
 bool is_reported_variable(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kPrefixes = {"COUPLER_", "MASTER_", "OMPI_", "SLURM_",
-                                                         "OMP_",     "NCCL_",   "GLOO_"};
-  constexpr std::array<std::string_view, 7> kNames = {
-      "RANK",       "WORLD_SIZE",           "LOCAL_RANK",     "LOCAL_WORLD_SIZE",
-      "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"};
+  constexpr std::array<std::string_view, 10> kPrefixes = {"COUPLER_",  "MASTER_", "OMPI_", "SLURM_",
+                                                          "OMP_",      "NCCL_",   "GLOO_", "PMI_",
+                                                          "MPI_LOCAL", "PET_"};
+  constexpr std::array<std::string_view, 9> kNames = {
+      "RANK",           "WORLD_SIZE",           "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+      "LOCAL_SIZE",     "JOB_COMPLETION_INDEX", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
+      "LD_LIBRARY_PATH"};
   return std::any_of(
              kPrefixes.begin(), kPrefixes.end(),
              [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; }) ||

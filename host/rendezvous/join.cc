@@ -1,7 +1,11 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 
 #include "rendezvous/hosted_store.h"
@@ -59,6 +63,32 @@ std::shared_ptr<Store> join_open_mpi(const ProcessInfo& process, std::chrono::na
   return host_or_join_store("openmpi " + job + " " + daemon, process.rank, timeout);
 }
 
+// Without PMIx MPICH tells its processes no name of their job: it is named by the proxy that
+// started all those of this machine, which is an ancestor of each, whatever shells are between.
+std::string mpich_job() {
+  long pid = ::getppid();
+  while (pid > 1) {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const auto begin = text.find('(');
+    const auto end = text.rfind(')');
+    if (begin == std::string::npos || end == std::string::npos) {
+      break;
+    }
+    if (text.compare(begin + 1, 6, "hydra_") == 0) {
+      return fmt::format("mpich {}", pid);
+    }
+    std::string state;
+    if (!(std::istringstream(text.substr(end + 1)) >> state >> pid)) {
+      break;
+    }
+  }
+  throw Error(ErrorCode::kConfig,
+              "PMI_RANK is set, but no process above this one is MPICH's (hydra_pmi_proxy)",
+              {.subject = "PMI_RANK",
+               .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
+}
+
 }  // namespace
 
 std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
@@ -74,6 +104,18 @@ std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanos
       return join_torchrun(process, timeout);
     case LauncherKind::kOpenMpi:
       return join_open_mpi(process, timeout);
+    case LauncherKind::kMpich:
+      require_one_machine(process, "mpirun");
+      return host_or_join_store(mpich_job(), process.rank, timeout);
+    case LauncherKind::kSlurm:
+      require_one_machine(process, "srun");
+      return host_or_join_store(
+          fmt::format("slurm {}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID")),
+          process.rank, timeout);
+    case LauncherKind::kKubernetes:
+      require_one_machine(process, "Kubernetes");
+      return host_or_join_store(fmt::format("master {}:{}", process.store_host, process.store_port),
+                                process.rank, timeout);
     case LauncherKind::kNone:
       break;
   }

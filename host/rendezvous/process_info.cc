@@ -3,121 +3,89 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
 #include <cstdlib>
+#include <utility>
 #include <vector>
+
+#include "rendezvous/launcher_claim.h"
 
 namespace coupler {
 namespace {
-
-// One row a launcher, the most explicit first. Rank and size identify it; the local pair is
-// optional (absent: all ranks are on this machine).
-struct LauncherRow {
-  LauncherKind kind;
-  const char* name;
-  const char* rank;
-  const char* world;
-  const char* local_rank;
-  const char* local_world;
-};
-
-constexpr std::array<LauncherRow, 3> kLaunchers = {{
-    {LauncherKind::kCoupler, "coupler launch", "COUPLER_RANK", "COUPLER_WORLD_SIZE",
-     "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE"},
-    {LauncherKind::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {LauncherKind::kOpenMpi, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-}};
-
-// A variable as it was found: kept with its text, for messages.
-struct Found {
-  const char* variable;
-  std::string text;
-  int number;
-};
-
-std::string shown(const Found& found) { return fmt::format("{}={}", found.variable, found.text); }
 
 [[noreturn]] void fail(const std::string& message, const char* variable, std::string hint) {
   throw Error(ErrorCode::kConfig, message, {.subject = variable, .hint = std::move(hint)});
 }
 
-std::optional<Found> read_number(const EnvironmentLookup& lookup, const char* variable, int least) {
-  const auto text = lookup(variable);
-  if (!text || text->empty()) {
-    return std::nullopt;
-  }
-  int number = 0;
-  const auto* end = text->data() + text->size();
-  const auto [stop, status] = std::from_chars(text->data(), end, number);
-  if (status != std::errc() || stop != end || number < least) {
-    fail(fmt::format("the environment variable {} is '{}', which is not a whole number of at "
-                     "least {}",
-                     variable, *text, least),
-         variable, fmt::format("unset {0} or let the launcher set it", variable));
-  }
-  return Found{variable, *text, number};
-}
-
-// What one launcher says about this process.
-struct Claim {
-  const LauncherRow* row;
-  Found rank, world;
-  std::optional<Found> local_rank, local_world;
-};
-
-void check_inside(const Found& rank, const Found& world) {
-  if (rank.number >= world.number) {
-    fail(fmt::format("{} is not inside {}: ranks run from 0 to {}", shown(rank), shown(world),
-                     world.number - 1),
-         rank.variable, fmt::format("correct {} or {}", rank.variable, world.variable));
+void check_inside(const std::optional<FoundVariable>& rank,
+                  const std::optional<FoundVariable>& world) {
+  if (rank && world && rank->number >= world->number) {
+    fail(fmt::format("{} is not inside {}: ranks run from 0 to {}", shown(*rank), shown(*world),
+                     world->number - 1),
+         rank->name, fmt::format("correct {} or {}", rank->name, world->name));
   }
 }
 
-std::optional<Claim> read_claim(const EnvironmentLookup& lookup, const LauncherRow& row) {
-  auto rank = read_number(lookup, row.rank, 0);
-  auto world = read_number(lookup, row.world, 1);
-  if (!rank && !world) {
-    return std::nullopt;
+void check_agree(const LauncherClaim& a, const LauncherClaim& b,
+                 const std::optional<FoundVariable>& x, const std::optional<FoundVariable>& y) {
+  if (!x || !y || x->number == y->number) {
+    return;
   }
-  if (!rank || !world) {
-    const auto& present = rank ? *rank : *world;
-    const char* missing = rank ? row.world : row.rank;
-    fail(fmt::format("{} is set, but {} is not: together they say which process of how many this "
-                     "is ({})",
-                     shown(present), missing, row.name),
-         missing, fmt::format("set {} too, or unset {}", missing, present.variable));
+  std::string others;
+  for (const char* name : {b.row->rank, b.row->world, b.row->local_rank, b.row->local_world}) {
+    others += name == nullptr ? "" : fmt::format(" {}", name);
   }
-  Claim claim{&row, *rank, *world, read_number(lookup, row.local_rank, 0),
-              read_number(lookup, row.local_world, 1)};
-  check_inside(claim.rank, claim.world);
-  if (claim.local_rank && claim.local_world) {
-    check_inside(*claim.local_rank, *claim.local_world);
-  }
-  return claim;
+  fail(fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", shown(*x),
+                   a.row->name, shown(*y), b.row->name),
+       x->name,
+       fmt::format("start the program with one launcher, or unset the variables of the other:{}",
+                   others));
 }
 
-void check_agree(const Claim& a, const Claim& b, const std::optional<Found>& x,
-                 const std::optional<Found>& y) {
-  if (x && y && x->number != y->number) {
-    fail(fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", shown(*x),
-                     a.row->name, shown(*y), b.row->name),
-         x->variable,
-         fmt::format("start the program with one launcher, or unset the variables of the other: "
-                     "{} {} {} {}",
-                     b.row->rank, b.row->world, b.row->local_rank, b.row->local_world));
+[[noreturn]] void fail_half(const LauncherClaim& claim) {
+  const auto& present = claim.rank ? *claim.rank : *claim.world;
+  const char* missing = claim.rank ? claim.row->world : claim.row->rank;
+  fail(fmt::format("{} is set, but {} is not: together they say which process of how many this "
+                   "is ({})",
+                   shown(present), missing, claim.row->name),
+       missing, fmt::format("set {} too, or unset {}", missing, present.name));
+}
+
+// Slurm and Kubernetes start programs, or launchers which start programs. Those launchers count
+// the processes of a machine, so a local rank tells that one stands between; the two numbers then
+// mean different things.
+bool started_by_one_between(const LauncherClaim& inner, const LauncherClaim& outer) {
+  return outer.places_launchers && !inner.places_launchers && inner.local_rank;
+}
+
+// All claims agree; half of one is an error unless a whole one stands beside it.
+void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim& first) {
+  for (const LauncherClaim& claim : claims) {
+    check_inside(claim.rank, claim.world);
+    check_inside(claim.local_rank, claim.local_world);
+    if (&claim == &first) {
+      continue;
+    }
+    if (!claim.is_whole() && !first.places_launchers) {
+      fail_half(claim);
+    }
+    if (started_by_one_between(first, claim)) {
+      continue;
+    }
+    check_agree(first, claim, first.rank, claim.rank);
+    check_agree(first, claim, first.world, claim.world);
+    check_agree(first, claim, first.local_rank, claim.local_rank);
+    check_agree(first, claim, first.local_world, claim.local_world);
   }
 }
 
 // Where the store of a torchrun-like environment is.
-void read_master(const EnvironmentLookup& lookup, ProcessInfo& info) {
+void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
   const auto host = lookup("MASTER_ADDR");
   const auto port = read_number(lookup, "MASTER_PORT", 1);
   if (!host || host->empty() || !port) {
     const char* missing = port ? "MASTER_ADDR" : "MASTER_PORT";
-    fail(fmt::format("RANK and WORLD_SIZE={} are set, but {} is not: the ranks meet there",
-                     info.world, missing),
+    fail(fmt::format("{} and WORLD_SIZE={} are set, but {} is not: the ranks meet there",
+                     claim.row->rank, info.world, missing),
          missing,
          "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
          "MASTER_PORT");
@@ -130,32 +98,71 @@ void read_master(const EnvironmentLookup& lookup, ProcessInfo& info) {
   info.store_port = port->number;
 }
 
+// A pod of a job holds one rank, unless something in it has counted more.
+bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& claim) {
+  if (claim.local_rank || claim.local_world || claim.row->kind == LauncherKind::kOpenMpi ||
+      claim.row->kind == LauncherKind::kMpich) {
+    return false;
+  }
+  const auto index = lookup("JOB_COMPLETION_INDEX");
+  const auto node = lookup("PET_NODE_RANK");  // PyTorchJob's
+  if ((!index || index->empty()) && (!node || node->empty())) {
+    return false;
+  }
+  const auto each = lookup("PET_NPROC_PER_NODE").value_or("");
+  if (!each.empty() && each != "1" && each.find_first_not_of("0123456789") == std::string::npos) {
+    fail(fmt::format("PET_NPROC_PER_NODE={} asks for {} processes in each pod, but the program was "
+                     "started once ({})",
+                     each, each, shown(*claim.rank)),
+         "PET_NPROC_PER_NODE",
+         fmt::format("start it through torchrun, or `coupler launch --per-machine {}`, in the pod",
+                     each));
+  }
+  return true;
+}
+
+void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
+  if (claim.row->kind == LauncherKind::kSlurm && !claim.local_world && info.world > 1) {
+    fail(fmt::format("{} is set, but not SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say "
+                     "what runs on this machine",
+                     shown(*claim.rank)),
+         "SLURM_STEP_TASKS_PER_NODE", "start the program with srun, which sets them");
+  }
+  if (is_alone_in_a_pod(lookup, claim)) {
+    return;  // 0 of 1
+  }
+  info.local_rank = claim.local_rank ? claim.local_rank->number : info.rank;
+  info.local_world = claim.local_world ? claim.local_world->number : info.world;
+}
+
 }  // namespace
 
 ProcessInfo detect_process(const EnvironmentLookup& lookup) {
-  std::vector<Claim> claims;
-  for (const auto& row : kLaunchers) {
+  std::vector<LauncherClaim> claims;
+  const LauncherClaim* first = nullptr;
+  for (const auto& row : launcher_table()) {
     if (auto claim = read_claim(lookup, row)) {
       claims.push_back(*std::move(claim));
     }
+  }
+  for (const LauncherClaim& claim : claims) {
+    // MPICH's variables that are Slurm's say less than Slurm's own.
+    const bool says_more = first != nullptr && first->row->kind == LauncherKind::kMpich &&
+                           first->places_launchers && claim.row->kind == LauncherKind::kSlurm;
+    first = (first == nullptr || says_more) && claim.is_whole() ? &claim : first;
   }
   ProcessInfo info;
   if (claims.empty()) {
     return info;
   }
-  const Claim& first = claims.front();
-  for (size_t i = 1; i < claims.size(); ++i) {
-    const Claim& other = claims[i];
-    check_agree(first, other, first.rank, other.rank);
-    check_agree(first, other, first.world, other.world);
-    check_agree(first, other, first.local_rank, other.local_rank);
-    check_agree(first, other, first.local_world, other.local_world);
+  if (first == nullptr) {
+    fail_half(claims.front());
   }
-  info.launcher = first.row->kind;
-  info.rank = first.rank.number;
-  info.world = first.world.number;
-  info.local_rank = first.local_rank ? first.local_rank->number : info.rank;
-  info.local_world = first.local_world ? first.local_world->number : info.world;
+  check_claims(claims, *first);
+  info.launcher = first->row->kind;
+  info.rank = first->rank->number;
+  info.world = first->world->number;
+  read_local(lookup, *first, info);
   if (info.world == 1) {
     return info;  // nobody to meet
   }
@@ -163,12 +170,13 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
     const auto file = lookup("COUPLER_JOB_FILE");
     if (!file || file->empty()) {
       fail(fmt::format("{} is set, but COUPLER_JOB_FILE is not: the ranks cannot meet",
-                       shown(first.rank)),
+                       shown(*first->rank)),
            "COUPLER_JOB_FILE", "start the program with `coupler launch`");
     }
     info.job_file = *file;
-  } else if (info.launcher == LauncherKind::kTorchrun) {
-    read_master(lookup, info);
+  } else if (info.launcher == LauncherKind::kTorchrun ||
+             info.launcher == LauncherKind::kKubernetes) {
+    read_master(lookup, *first, info);
   }
   return info;
 }
@@ -178,6 +186,15 @@ ProcessInfo detect_process() {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   });
+}
+
+const char* launcher_name(LauncherKind kind) {
+  for (const LauncherRow& row : launcher_table()) {
+    if (row.kind == kind) {
+      return row.name;
+    }
+  }
+  return "nothing";
 }
 
 }  // namespace coupler

@@ -8,7 +8,9 @@
 
 namespace coupler {
 
-enum class LauncherKind { kNone, kCoupler, kTorchrun, kOpenMpi };
+// kTorchrun stands for all that speak its language: torchrun itself, deepspeed's launcher,
+// PyTorchJob, and RANK and WORLD_SIZE set by hand.
+enum class LauncherKind { kNone, kCoupler, kTorchrun, kOpenMpi, kMpich, kSlurm, kKubernetes };
 
 struct ProcessInfo {
   LauncherKind launcher = LauncherKind::kNone;
@@ -17,8 +19,8 @@ struct ProcessInfo {
   int local_rank = 0;
   int local_world = 1;
   // Where the store is: a path of a job file (kCoupler: address and secret inside), or host and
-  // port (torchrun's MASTER_ADDR and MASTER_PORT). Both empty: rank 0 hosts it (kOpenMpi), or none
-  // is needed (world 1).
+  // port (MASTER_ADDR and MASTER_PORT of kTorchrun and kKubernetes). Both empty: rank 0 hosts it
+  // (kOpenMpi, kMpich, kSlurm), or none is needed (world 1).
   std::string job_file;
   std::string store_host;
   int store_port = 0;
@@ -31,5 +33,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 // naming the variables and their values.
 ProcessInfo detect_process(const EnvironmentLookup& lookup);
 ProcessInfo detect_process();  // of this process's environment
+
+const char* launcher_name(LauncherKind kind);  // "Open MPI"; for messages
 
 }  // namespace coupler

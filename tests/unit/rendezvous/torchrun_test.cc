@@ -54,6 +54,31 @@ TEST(JoinStore, UnderTheUsersMpirun_IsHostedByRankZero_AllRanksMeet) {
   expect_all_met(output_of("timeout 60 mpirun.openmpi --oversubscribe -n 3 " + kMeet), 3);
 }
 
+TEST(JoinStore, UnderTheUsersMpich_IsHostedByRankZero_AllRanksMeet) {
+  if (!is_installed("mpirun.mpich")) {
+    GTEST_SKIP() << "mpirun.mpich (Debian: mpich) is not on PATH";
+  }
+  expect_all_met(output_of("timeout 60 mpirun.mpich -n 3 " + kMeet), 3);
+  // A shell between mpirun and the rank, as a wrapper script would be.
+  expect_all_met(output_of("timeout 60 mpirun.mpich -n 2 sh -c '" + kMeet + "; exit $?'"), 2);
+}
+
+TEST(JoinStore, MpichsVariablesWithoutMpich_AreRefused_NamingTheFix) {
+  const auto text = output_of("PMI_RANK=0 PMI_SIZE=2 " + kMeet);
+  EXPECT_NE(text.find("PMI_RANK is set, but no process above this one is MPICH's"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("unset PMI_RANK and PMI_SIZE"), std::string::npos) << text;
+}
+
+TEST(JoinStore, TasksOnSeveralNodes_AreRefused_NamingTheNumbers) {
+  const auto text = output_of(
+      "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 "
+      "SLURM_STEP_NUM_TASKS=5 SLURM_STEP_TASKS_PER_NODE='2(x2),1' " +
+      kMeet);
+  EXPECT_NE(text.find("srun started 2 of 5 ranks on this machine"), std::string::npos) << text;
+}
+
 TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {
   const auto port = std::to_string(1024 + ::getpid() % 60000);  // a name only: nobody listens there
   std::string command = "( ";
