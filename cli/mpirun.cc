@@ -36,7 +36,8 @@ Arguments passed_variables(const Variables& added) {
   std::vector<std::string> names;
   for (const auto& variable : environment_with(added)) {
     const auto name = variable.substr(0, variable.find('='));
-    if (name.rfind("COUPLER_", 0) == 0 || name == "OMP_NUM_THREADS") {
+    if (name.rfind("COUPLER_", 0) == 0 || name.rfind("MASTER_", 0) == 0 ||
+        name == "OMP_NUM_THREADS") {
       names.push_back(name);
     }
   }
@@ -45,6 +46,16 @@ Arguments passed_variables(const Variables& added) {
     append(words, {"-x", name});
   }
   return words;
+}
+
+// mpirun starts rank 0 on the first host.
+void set_meeting_place(const LaunchPlan& plan, Variables& added) {
+  if (std::getenv("MASTER_ADDR") == nullptr) {
+    added["MASTER_ADDR"] = plan.host_file.hosts.front().host;
+  }
+  if (std::getenv("MASTER_PORT") == nullptr) {
+    added["MASTER_PORT"] = "29500";
+  }
 }
 
 }  // namespace
@@ -119,6 +130,7 @@ ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun) {
   const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
   if (!plan.host_file.hosts.empty()) {
     append(arguments, {open_mpi ? "--host" : "-hosts", host_list(plan.host_file)});
+    set_meeting_place(plan, command.added);
   }
   append(arguments, {open_mpi ? "--bind-to" : "-bind-to", bind_word(plan.bind)});
   if (plan.prefix) {

@@ -106,7 +106,7 @@ Session::Session(int argc, char** argv)
                 {.subject = "contest", .hint = "start it with bench/run"});
   }
   if (pin) bind_to_core(process_.local_rank);
-  store_ = join_store(process_, config_.backend.timeout);
+  store_ = join_store(process_, config_);
   communicator_ = Communicator::create({.plugin = Plugin::load(config_.backend),
                                         .process = process_,
                                         .store = store_,

@@ -57,6 +57,7 @@ struct LaunchConfig {
   int64_t threads_per_process = 0;  // OMP_NUM_THREADS; 0: cores / processes
   bool tls = false;                 // of the store in which the processes meet
   bool all_interfaces = false;      // the store may listen on every interface
+  std::string secret_file;          // what the machines of a job without one launcher share
 };
 
 struct Config {

@@ -155,6 +155,11 @@ std::vector<SchemaKey> make_schema() {
           "launch.all_interfaces", T::kBoolean, "", nullptr,
           "Whether the store of a job on several machines may listen on all network interfaces, "
           "where backend.interface names none."),
+      key<kLaunch, &LaunchConfig::secret_file>(
+          "launch.secret_file", T::kString, "", nullptr,
+          "File of mode 0600, the same on every machine, from whose bytes the job's secret is "
+          "made; "
+          "for ranks that several machines start without a launcher in common."),
   };
 }
 

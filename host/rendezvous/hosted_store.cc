@@ -17,15 +17,10 @@
 #include "log/log.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_identity.h"
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/served_store.h"
 
 namespace coupler {
 namespace {
-
-// How long a closing rank 0 lets the others finish their last requests.
-constexpr auto kLinger = std::chrono::milliseconds(500);
 
 std::string last_failure() { return std::generic_category().message(errno); }
 
@@ -89,48 +84,22 @@ void publish(const std::string& path, const std::string& text) {
   }
 }
 
-// Rank 0's: the server, a client of it like any other, and the file while both live.
-class HostedStore : public Store {
+// Rank 0's, with the file while it lives.
+class HostedStore : public ServedStore {
  public:
-  HostedStore(const std::string& path, std::chrono::nanoseconds timeout)
-      : path_(path), secret_(random_bytes32()), server_(secret_) {
+  HostedStore(const std::string& path, const Bytes32& secret, std::chrono::nanoseconds timeout)
+      : ServedStore(secret, {}, timeout), path_(path) {
     const ProcessIdentity host = own_identity();
     publish(path_,
-            fmt::format("{}{} {}\n", format_job_file({server_.host(), server_.port(), secret_}),
+            fmt::format("{}{} {}\n", format_job_file({server().host(), server().port(), secret}),
                         host.pid, host.started));
-    try {
-      client_ = std::make_unique<StoreClient>(server_.host(), server_.port(), secret_, timeout);
-    } catch (...) {
-      ::unlink(path_.c_str());
-      throw;
-    }
   }
-  ~HostedStore() override {
-    ::unlink(path_.c_str());
-    const auto deadline = deadline_after(kLinger);
-    while (server_.clients() > 1 && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-  }
+  ~HostedStore() override { ::unlink(path_.c_str()); }
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
 
-  void set(const std::string& key, const std::string& value) override { client_->set(key, value); }
-  std::optional<std::string> get(const std::string& key,
-                                 std::chrono::nanoseconds timeout) override {
-    return client_->get(key, timeout);
-  }
-  std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
-                                                    std::chrono::nanoseconds timeout) override {
-    return client_->get_ranks(prefix, count, timeout);
-  }
-  int64_t add(const std::string& key, int64_t delta) override { return client_->add(key, delta); }
-
  private:
   const std::string path_;
-  const Bytes32 secret_;
-  StoreServer server_;
-  std::unique_ptr<StoreClient> client_;
 };
 
 }  // namespace
@@ -164,7 +133,7 @@ std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
                                           std::chrono::nanoseconds timeout) {
   const auto path = job_path(job_id);
   if (rank == 0) {
-    return std::make_shared<HostedStore>(path, timeout);
+    return std::make_shared<HostedStore>(path, random_bytes32(), timeout);
   }
   const auto deadline = deadline_after(timeout);
   while (true) {

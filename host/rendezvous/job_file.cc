@@ -1,7 +1,6 @@
 #include "rendezvous/job_file.h"
 
 #include <coupler/error.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,15 +10,12 @@
 #include <system_error>
 #include <vector>
 
+#include "rendezvous/private_file.h"
+
 namespace coupler {
 namespace {
 
 constexpr std::string_view kTitle = "coupler job 2";
-
-[[noreturn]] void fail(const std::string& path, const std::string& what, std::string hint) {
-  throw Error(ErrorCode::kConfig, fmt::format("the job file {} {}", path, what),
-              {.subject = path, .hint = std::move(hint)});
-}
 
 std::string last_failure() { return std::generic_category().message(errno); }
 
@@ -66,32 +62,16 @@ UniqueFd make_job_memory_file(const JobAddress& job) {
 }
 
 JobAddress read_job_file(const std::string& path) {
-  // Without O_NONBLOCK a FIFO would be waited for.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!fd) {
-    fail(path, fmt::format("cannot be opened: {}", last_failure()),
-         "it exists while the job's launcher runs: start the program with `coupler launch`");
-  }
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail(path, "is not a regular file", "start the program with `coupler launch`");
-  }
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    fail(path, fmt::format("belongs to another user (uid {})", status.st_uid),
-         "start launcher and ranks as the same user");
-  }
-  if ((status.st_mode & 077) != 0) {
-    fail(path,
-         fmt::format("can be read by others (mode {:04o}): it holds the job's secret",
-                     status.st_mode & 07777),
-         fmt::format("chmod 600 {}", path));
-  }
-  char text[512];
-  const ssize_t size = ::pread(fd.get(), text, sizeof text, 0);
+  constexpr size_t kMost = 512;
+  const auto text = read_private_file(
+      "the job file", path, kMost,
+      "it exists while the job's launcher runs: start the program with `coupler launch`");
   JobAddress job;
-  if (size < 0 || !parse({text, static_cast<size_t>(size)}, job)) {
-    fail(path, "does not hold a job's address and secret",
-         "start the program with `coupler launch` of the same version");
+  if (!parse(text, job)) {
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("the job file {} does not hold a job's address and secret", path),
+        {.subject = path, .hint = "start the program with `coupler launch` of the same version"});
   }
   return job;
 }

@@ -11,6 +11,7 @@
 #include "rendezvous/hosted_store.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/memory_store.h"
+#include "rendezvous/network_store.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_client.h"
@@ -24,32 +25,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-void require_one_machine(const ProcessInfo& process, const char* launcher) {
-  if (process.local_world != process.world) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} started {} of {} ranks on this machine; without `coupler launch` "
-                            "or torchrun's agent the ranks must all run on one",
-                            launcher, process.local_world, process.world),
-                {.subject = launcher, .hint = "start the job with torchrun, or on one machine"});
-  }
-}
-
-std::shared_ptr<Store> join_torchrun(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
-  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    auto store = std::make_shared<TorchStore>(process.store_host, process.store_port, timeout);
-    // The agent's store outlives a restart of the workers: keys of the old ones must not be seen.
-    return Store::with_prefix(std::move(store),
-                              fmt::format("{}/{}", variable("TORCHELASTIC_RUN_ID"),
-                                          variable("TORCHELASTIC_RESTART_COUNT")));
-  }
-  // RANK and MASTER_PORT were set by hand or by a launcher that leaves the store to rank 0.
-  require_one_machine(process, "the launcher");
-  return host_or_join_store(fmt::format("master {}:{}", process.store_host, process.store_port),
-                            process.rank, timeout);
-}
-
-std::shared_ptr<Store> join_open_mpi(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
-  require_one_machine(process, "mpirun");
+std::string open_mpi_job() {
   const auto job = variable("PMIX_NAMESPACE");
   const auto daemon = variable("OMPI_MCA_orte_hnp_uri");
   if (job.empty() && daemon.empty()) {
@@ -60,7 +36,7 @@ std::shared_ptr<Store> join_open_mpi(const ProcessInfo& process, std::chrono::na
                  .hint = "start the program with Open MPI's mpirun, or unset "
                          "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
   }
-  return host_or_join_store("openmpi " + job + " " + daemon, process.rank, timeout);
+  return "openmpi " + job + " " + daemon;
 }
 
 // Without PMIx MPICH tells its processes no name of their job: it is named by the proxy that
@@ -89,39 +65,52 @@ std::string mpich_job() {
                .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
 }
 
+// What all ranks of a job on one machine know, and no other job does.
+std::string job_name(const ProcessInfo& process) {
+  switch (process.launcher) {
+    case LauncherKind::kOpenMpi:
+      return open_mpi_job();
+    case LauncherKind::kMpich:
+      return mpich_job();
+    case LauncherKind::kSlurm:
+      return fmt::format("slurm {}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
+    default:
+      return fmt::format("master {}:{}", process.store_host, process.store_port);
+  }
+}
+
+// The store of torchrun's agent, where it has one: it is up before the ranks are.
+std::shared_ptr<Store> join_agent(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
+  auto store = std::make_shared<TorchStore>(process.store_host, process.store_port, timeout);
+  // It outlives a restart of the workers: keys of the old ones must not be seen.
+  return Store::with_prefix(std::move(store), fmt::format("{}/{}", variable("TORCHELASTIC_RUN_ID"),
+                                                          variable("TORCHELASTIC_RESTART_COUNT")));
+}
+
 }  // namespace
 
-std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
+std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config) {
+  const auto timeout = config.backend.timeout;
   if (process.world == 1) {
     return std::make_shared<MemoryStore>();
   }
-  switch (process.launcher) {
-    case LauncherKind::kCoupler: {
-      const JobAddress job = read_job_file(process.job_file);
-      return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout, job.tls);
-    }
-    case LauncherKind::kTorchrun:
-      return join_torchrun(process, timeout);
-    case LauncherKind::kOpenMpi:
-      return join_open_mpi(process, timeout);
-    case LauncherKind::kMpich:
-      require_one_machine(process, "mpirun");
-      return host_or_join_store(mpich_job(), process.rank, timeout);
-    case LauncherKind::kSlurm:
-      require_one_machine(process, "srun");
-      return host_or_join_store(
-          fmt::format("slurm {}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID")),
-          process.rank, timeout);
-    case LauncherKind::kKubernetes:
-      require_one_machine(process, "Kubernetes");
-      return host_or_join_store(fmt::format("master {}:{}", process.store_host, process.store_port),
-                                process.rank, timeout);
-    case LauncherKind::kNone:
-      break;
+  if (process.launcher == LauncherKind::kCoupler) {
+    const JobAddress job = read_job_file(process.job_file);
+    return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout, job.tls);
   }
-  throw Error(ErrorCode::kUsage,
-              fmt::format("a world of {} needs a launcher to meet through", process.world),
-              {.subject = "launcher", .hint = "start the program with `coupler launch`"});
+  if (process.launcher == LauncherKind::kTorchrun &&
+      variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    return join_agent(process, timeout);
+  }
+  if (process.launcher == LauncherKind::kNone) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("a world of {} needs a launcher to meet through", process.world),
+                {.subject = "launcher", .hint = "start the program with `coupler launch`"});
+  }
+  if (process.local_world != process.world) {
+    return host_or_join_network_store(process, config);
+  }
+  return host_or_join_store(job_name(process), process.rank, timeout);
 }
 
 }  // namespace coupler

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/launcher_claim.h"
+#include "rendezvous/slurm_nodes.h"
 
 namespace coupler {
 namespace {
@@ -78,24 +79,49 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
   }
 }
 
+int checked_port(const FoundVariable& port) {
+  if (port.number > 65535) {
+    fail(fmt::format("{} is no port: ports run from 1 to 65535", shown(port)), "MASTER_PORT",
+         "correct MASTER_PORT");
+  }
+  return port.number;
+}
+
 // Where the store of a torchrun-like environment is.
 void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
   const auto host = lookup("MASTER_ADDR");
   const auto port = read_number(lookup, "MASTER_PORT", 1);
   if (!host || host->empty() || !port) {
     const char* missing = port ? "MASTER_ADDR" : "MASTER_PORT";
-    fail(fmt::format("{} and WORLD_SIZE={} are set, but {} is not: the ranks meet there",
-                     claim.row->rank, info.world, missing),
+    fail(fmt::format("{} and {}={} are set, but {} is not: the ranks meet there", claim.row->rank,
+                     claim.row->world, info.world, missing),
          missing,
          "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
          "MASTER_PORT");
   }
-  if (port->number > 65535) {
-    fail(fmt::format("{} is no port: ports run from 1 to 65535", shown(*port)), "MASTER_PORT",
-         "correct MASTER_PORT");
-  }
   info.store_host = *host;
-  info.store_port = port->number;
+  info.store_port = checked_port(*port);
+}
+
+// Where ranks on several machines meet whose launcher does not say. With Slurm on the first node,
+// at a port that follows from the job, unless somebody set another place.
+void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
+  std::string host = lookup("MASTER_ADDR").value_or("");
+  const auto said = read_number(lookup, "MASTER_PORT", 1);
+  int port = said ? checked_port(*said) : 0;
+  if (info.launcher == LauncherKind::kSlurm) {
+    const auto job = read_number(lookup, "SLURM_JOB_ID", 0);
+    const auto step = read_number(lookup, "SLURM_STEP_ID", 0);
+    constexpr int kFirst = 20000;
+    constexpr int kPorts = 12000;  // below those that Linux gives away by itself
+    const int number = (job ? job->number : 0) % kPorts * 31 + (step ? step->number : 0) % kPorts;
+    host = host.empty() ? first_slurm_node(lookup("SLURM_STEP_NODELIST").value_or("")) : host;
+    port = port == 0 ? kFirst + number % kPorts : port;
+  }
+  if (!host.empty() && port != 0) {
+    info.store_host = host;
+    info.store_port = port;
+  }
 }
 
 // A pod of a job holds one rank, unless something in it has counted more.
@@ -177,6 +203,8 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   } else if (info.launcher == LauncherKind::kTorchrun ||
              info.launcher == LauncherKind::kKubernetes) {
     read_master(lookup, *first, info);
+  } else if (info.local_world != info.world) {
+    read_place(lookup, info);
   }
   return info;
 }

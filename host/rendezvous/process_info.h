@@ -19,8 +19,9 @@ struct ProcessInfo {
   int local_rank = 0;
   int local_world = 1;
   // Where the store is: a path of a job file (kCoupler: address and secret inside), or host and
-  // port (MASTER_ADDR and MASTER_PORT of kTorchrun and kKubernetes). Both empty: rank 0 hosts it
-  // (kOpenMpi, kMpich, kSlurm), or none is needed (world 1).
+  // port (MASTER_ADDR and MASTER_PORT; always there with kTorchrun and kKubernetes, and, where
+  // ranks run on several machines, with kSlurm). Both empty: rank 0 hosts it (kOpenMpi, kMpich,
+  // kSlurm), or none is needed (world 1).
   std::string job_file;
   std::string store_host;
   int store_port = 0;

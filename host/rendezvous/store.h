@@ -11,6 +11,7 @@
 
 namespace coupler {
 
+struct Config;
 struct ProcessInfo;
 
 class Store {
@@ -32,8 +33,9 @@ class Store {
   static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);
 };
 
-// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0; a store in this
-// process's memory where world is 1. Throws Error(kPeerLost or kTimeout) naming the address.
-std::shared_ptr<Store> join_store(const ProcessInfo& process, std::chrono::nanoseconds timeout);
+// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
+// (hosted_store.h) or for several (network_store.h); a store in this process's memory where world
+// is 1. Throws Error(kPeerLost or kTimeout) naming the address.
+std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config);
 
 }  // namespace coupler

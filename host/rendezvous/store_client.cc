@@ -46,13 +46,13 @@ struct StoreClient::Pending {
 };
 
 StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secret,
-                         std::chrono::nanoseconds timeout, bool tls)
+                         std::chrono::nanoseconds timeout, bool tls, Start start)
     : address_(address_text(host, port)),
       host_(host),
       port_(port),
       timeout_(timeout),
       tls_(tls ? std::make_unique<StoreTls>(secret, StoreTls::Side::kClient) : nullptr) {
-  connect(secret, deadline_after(timeout));
+  connect(secret, deadline_after(timeout), start);
   reader_ = std::thread([this] {
     sigset_t all;
     sigfillset(&all);
@@ -66,11 +66,12 @@ StoreClient::~StoreClient() {
   reader_.join();
 }
 
-void StoreClient::connect(const Bytes32& secret, Deadline deadline) {
+void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start) {
   // A crowd of strangers may push this connection out before it has proved itself: try again.
   auto pause = std::chrono::milliseconds(2);
   while (true) {
-    link_ = std::make_unique<StoreLink>(connect_tcp(host_, port_, deadline, false));
+    link_ = std::make_unique<StoreLink>(
+        connect_tcp(host_, port_, deadline, start == Start::kWhenItListens));
     if (handshake(secret, deadline)) {
       return;
     }

@@ -24,8 +24,10 @@ class StoreClient : public Store {
   // Connects and authenticates both sides. Throws Error(kTimeout, kPeerLost) where nobody answers
   // in time and Error(kPeerLost) where the other side does not know the secret. timeout bounds the
   // connecting and, later, each set() and add(). With tls a server without is no server.
+  // kWhenItListens: the server may not be there yet; tries again while the connection is refused.
+  enum class Start { kNow, kWhenItListens };
   StoreClient(const std::string& host, int port, const Bytes32& secret,
-              std::chrono::nanoseconds timeout, bool tls = false);
+              std::chrono::nanoseconds timeout, bool tls = false, Start start = Start::kNow);
   ~StoreClient() override;
 
   void set(const std::string& key, const std::string& value) override;
@@ -37,7 +39,7 @@ class StoreClient : public Store {
  private:
   struct Pending;
 
-  void connect(const Bytes32& secret, Deadline deadline);
+  void connect(const Bytes32& secret, Deadline deadline, Start start);
   bool handshake(const Bytes32& secret, Deadline deadline);
   [[noreturn]] void throw_no_answer(const std::string& call, const std::string& key) const;
   void cancel(uint64_t id);

@@ -43,7 +43,7 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
   }
   require_precision(config.training, at::kCPU);
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
-  if (process.world > 1) store = join_store(process, config.backend.timeout);
+  if (process.world > 1) store = join_store(process, config);
   plugin = choose_plugin(config.backend, process);
   comm = Communicator::create({.plugin = plugin,
                                .process = process,

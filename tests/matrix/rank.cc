@@ -56,7 +56,7 @@ Rank::Rank(RankArguments arguments)
       config_(load_config(arguments_.request)),
       process_(detect_process()),
       plugin_(Plugin::load(config_.backend)) {
-  if (process_.world > 1) store_ = join_store(process_, config_.backend.timeout);
+  if (process_.world > 1) store_ = join_store(process_, config_);
 }
 
 std::shared_ptr<Communicator> Rank::connect(const std::string& name) {

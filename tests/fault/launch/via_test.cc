@@ -176,6 +176,7 @@ TEST(ViaMpirun, HostsOfAHostfile_GoToOpenMpi_WithOurVariables) {
                                  "/mpirun -n 4 --host node1:2,node2:2 --bind-to numa --tag-output "
                                  "--output-filename /tmp/logs:nojobid -x ");
   EXPECT_SAYS(result.output, " -x COUPLER_OVERRIDES ");
+  EXPECT_SAYS(result.output, " -x MASTER_ADDR -x MASTER_PORT ");
   EXPECT_SAYS(result.output, " /bin/echo x\n");
 }
 

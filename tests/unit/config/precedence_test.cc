@@ -41,6 +41,7 @@ std::vector<Sample> samples() {
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
       {"launch.tls", {"true", "false", "true", "false"}},
       {"launch.all_interfaces", {"true", "false", "true", "false"}},
+      {"launch.secret_file", {text("/a"), text("/b"), text("/c"), text("/d")}},
   };
 }
 

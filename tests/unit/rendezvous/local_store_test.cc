@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "config/config.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
@@ -36,7 +37,7 @@ TEST(PrefixStore, Keys_AreApart_AndParentLives) {
 }
 
 TEST(JoinStore, WorldOfOne_NeedsNobody_Ever) {
-  const auto store = join_store(ProcessInfo{}, 20s);
+  const auto store = join_store(ProcessInfo{}, Config{});
   store->set("key", "value");
   EXPECT_EQ(store->get("key", 0s), "value");
 }
@@ -45,7 +46,7 @@ TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
   ProcessInfo process;
   process.world = 2;
   try {
-    join_store(process, 20s);
+    join_store(process, Config{});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);

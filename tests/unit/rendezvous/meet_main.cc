@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "config/config.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
 
@@ -15,7 +16,9 @@ int main(int argc, char** argv) {
   try {
     const auto process = coupler::detect_process();
     const auto begin = std::chrono::steady_clock::now();
-    const auto store = coupler::join_store(process, timeout);
+    auto config = coupler::load_config({});
+    config.backend.timeout = timeout;
+    const auto store = coupler::join_store(process, config);
     store->set(fmt::format("here/{}", process.rank), std::to_string(process.rank));
     int met = 0;
     for (int rank = 0; rank < process.world; ++rank) {

@@ -61,7 +61,7 @@ const Expected kExpected[] = {
     {"open_mpi_below_slurm", K::kOpenMpi, 3, 4, 1, 2, ""},
     {"mpich", K::kMpich, 2, 3, 2, 3, ""},
     {"mpich_below_slurm", K::kMpich, 2, 4, 0, 2, ""},
-    {"slurm_srun", K::kSlurm, 3, 5, 1, 2, ""},
+    {"slurm_srun", K::kSlurm, 3, 5, 1, 2, "node01:21417"},
     {"slurm_srun_pmi2", K::kSlurm, 1, 2, 1, 2, ""},
     {"slurm_sbatch_shell", K::kNone, 0, 1, 0, 1, ""},
     {"slurm_batch_step", K::kNone, 0, 1, 0, 1, ""},

@@ -71,12 +71,20 @@ TEST(JoinStore, MpichsVariablesWithoutMpich_AreRefused_NamingTheFix) {
   EXPECT_NE(text.find("unset PMI_RANK and PMI_SIZE"), std::string::npos) << text;
 }
 
-TEST(JoinStore, TasksOnSeveralNodes_AreRefused_NamingTheNumbers) {
+TEST(JoinStore, TasksOnSeveralNodes_WithoutASecret_AreRefused_NamingTheNumbers) {
   const auto text = output_of(
       "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 "
       "SLURM_STEP_NUM_TASKS=5 SLURM_STEP_TASKS_PER_NODE='2(x2),1' " +
       kMeet);
-  EXPECT_NE(text.find("srun started 2 of 5 ranks on this machine"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 of 5 ranks run on this machine, but MASTER_ADDR"), std::string::npos)
+      << text;
+  const auto with_nodes = output_of(
+      "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 "
+      "SLURM_STEP_NUM_TASKS=5 SLURM_STEP_TASKS_PER_NODE='2(x2),1' SLURM_STEP_NODELIST='n[1-3]' " +
+      kMeet);
+  EXPECT_NE(with_nodes.find("2 of 5 ranks run on this machine, but launch.secret_file"),
+            std::string::npos)
+      << with_nodes;
 }
 
 TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {

@@ -1,0 +1,136 @@
+#include "rendezvous/network_store.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "rendezvous/network_interface.h"
+#include "rendezvous/private_file.h"
+#include "rendezvous/served_store.h"
+
+namespace coupler {
+namespace {
+
+constexpr size_t kLeastSecret = 32;
+constexpr size_t kMostSecret = 65536;
+
+constexpr const char* kMakeSecret =
+    "make one, `(umask 077; head -c 32 /dev/urandom > job.secret)`, and copy it to every machine, "
+    "or start the job with torchrun";
+
+[[noreturn]] void fail(const std::string& message, const char* subject, std::string hint) {
+  throw Error(ErrorCode::kConfig, message, {.subject = subject, .hint = std::move(hint)});
+}
+
+std::string of_several(const ProcessInfo& process) {
+  return fmt::format("{} of {} ranks run on this machine", process.local_world, process.world);
+}
+
+std::string interfaces() {
+  std::vector<std::string> texts;
+  for (const NetworkAddress& entry : network_addresses()) {
+    texts.push_back(fmt::format("{} ({})", entry.interface_name, entry.address));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+bool moves_by_mpi(const BackendConfig& backend) {
+  if (backend.use == "mpi") return true;
+  const auto options = backend.options.find(backend.use);
+  return options != backend.options.end() &&
+         std::any_of(
+             options->second.begin(), options->second.end(), [](const PluginOption& option) {
+               return option.key == "base" && option.value == OptionValue(std::string("mpi"));
+             });
+}
+
+// The numeric addresses of a host's name.
+std::vector<std::string> addresses_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int failure = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); failure != 0) {
+    fail(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}", host,
+                     ::gai_strerror(failure)),
+         "MASTER_ADDR", "give the address of rank 0's machine");
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
+  std::vector<std::string> result;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    ::getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                  NI_NUMERICHOST);
+    result.emplace_back(text.data());
+  }
+  return result;
+}
+
+// Where rank 0 listens.
+std::string listening_address(const ProcessInfo& process, const Config& config) {
+  if (!config.backend.interface_name.empty()) return bind_address(config.backend.interface_name);
+  if (config.launch.all_interfaces) return "0.0.0.0";
+  for (const std::string& address : addresses_of(process.store_host)) {
+    const auto own = network_addresses();
+    if (std::any_of(own.begin(), own.end(),
+                    [&](const NetworkAddress& entry) { return entry.address == address; })) {
+      return address;
+    }
+  }
+  fail(fmt::format("MASTER_ADDR={} is no address of rank 0's machine, which has {}",
+                   process.store_host, interfaces()),
+       "MASTER_ADDR", "give the address of the machine that runs rank 0");
+}
+
+}  // namespace
+
+Bytes32 read_secret_file(const std::string& path) {
+  const std::string text = read_private_file("launch.secret_file", path, kMostSecret, kMakeSecret);
+  if (text.size() < kLeastSecret) {
+    fail(fmt::format("launch.secret_file {} holds {} bytes, a secret has {} at least", path,
+                     text.size(), kLeastSecret),
+         "launch.secret_file", kMakeSecret);
+  }
+  return Digest().update(text).finish();
+}
+
+std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
+                                                  const Config& config) {
+  if (process.store_host.empty()) {
+    fail(fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they are to meet, are not set",
+                     of_several(process)),
+         "MASTER_ADDR",
+         "set both on every machine: an address of rank 0's machine and a free port");
+  }
+  if (config.launch.secret_file.empty()) {
+    fail(fmt::format("{}, but launch.secret_file, which lets them trust each other, is not set",
+                     of_several(process)),
+         "launch.secret_file", kMakeSecret);
+  }
+  if (config.backend.interface_name.empty() && !moves_by_mpi(config.backend)) {
+    fail(fmt::format("{}, but backend.interface, through which they reach each other, is not set",
+                     of_several(process)),
+         "backend.interface",
+         fmt::format("name the interface that the machines share; here are {}", interfaces()));
+  }
+  const Bytes32 secret = read_secret_file(config.launch.secret_file);
+  if (process.rank != 0) {
+    return std::make_shared<StoreClient>(process.store_host, process.store_port, secret,
+                                         config.backend.timeout, config.launch.tls,
+                                         StoreClient::Start::kWhenItListens);
+  }
+  StoreServerOptions options;
+  options.host = listening_address(process, config);
+  options.all_interfaces = config.launch.all_interfaces;
+  options.port = process.store_port;
+  options.tls = config.launch.tls;
+  options.members = static_cast<size_t>(process.world);
+  return std::make_shared<ServedStore>(secret, options, config.backend.timeout,
+                                       is_wildcard(options.host) ? "127.0.0.1" : "");
+}
+
+}  // namespace coupler

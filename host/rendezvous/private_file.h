@@ -1,0 +1,15 @@
+// Reading files that hold a secret. Plain functions, [any-thread].
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace coupler {
+
+// At most `most` bytes of a regular file that this user (or root) owns and nobody else may read.
+// Throws Error(kConfig) "<name> <path> …" saying what is wrong; absent: the hint where it cannot be
+// opened.
+std::string read_private_file(const std::string& name, const std::string& path, size_t most,
+                              const std::string& absent);
+
+}  // namespace coupler

@@ -1,0 +1,13 @@
+// Slurm's lists of nodes. Plain functions; no thread rule.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace coupler {
+
+// The first node of a list as SLURM_STEP_NODELIST has it: "gpu[07-12,20],cpu1" begins with gpu07.
+// "" for an empty list.
+std::string first_slurm_node(std::string_view list);
+
+}  // namespace coupler

@@ -1,0 +1,113 @@
+// A job on two hosts with two ranks each: `coupler launch` on each host, and the ranks meet in rank
+// 0's store over the network. The hosts are network namespaces that the test makes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "two_hosts.h"
+
+namespace coupler {
+namespace {
+
+constexpr int kPort = 29500;  // of a network of our own
+
+class Hosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = TwoHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason;
+    hosts_ = std::make_unique<TwoHosts>();
+    std::string name = testing::TempDir() + "coupler-hosts-XXXXXX";
+    folder_ = ::mkdtemp(name.data());
+    secret_ = folder_ / "secret";
+    std::ofstream(secret_) << std::string(32, 's');
+    ::chmod(secret_.c_str(), 0600);
+  }
+  void TearDown() override {
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  // The command of one host, without the options that `without` names.
+  std::string launch(int host, const std::string& program,
+                     const std::string& options =
+                         "-o launch.secret_file=SECRET "
+                         "-o backend.interface=wire") const {
+    std::string text = std::regex_replace(options, std::regex("SECRET"), secret_);
+    return fmt::format(
+        "cd {} && {}/bin/coupler launch -n 4 --machines 2 --machine-rank {} --main-address {} "
+        "--main-port {} -o backend.use=gloo_cpu {} {}",
+        folder_.string(), COUPLER_BINARY_DIR, host, TwoHosts::address(0), kPort, text, program);
+  }
+  TwoHosts::Result run(const std::string& program) const {
+    return hosts_->run(launch(0, program), launch(1, program));
+  }
+
+  static std::string meet() {
+    return std::string(COUPLER_BINARY_DIR) + "/bin/tests/rendezvous_meet";
+  }
+  static void expect_part(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+
+  std::unique_ptr<TwoHosts> hosts_;
+  std::filesystem::path folder_;
+  std::string secret_;
+};
+
+TEST_F(Hosts, AllRanksMeet_WithTlsToo) {
+  for (const char* tls : {"false", "true"}) {
+    const auto program = meet();
+    const auto options =
+        fmt::format("-o launch.secret_file=SECRET -o backend.interface=wire -o launch.tls={}", tls);
+    const auto result = hosts_->run(launch(0, program, options), launch(1, program, options));
+    for (int rank = 0; rank < 4; ++rank) {
+      expect_part(result.output[rank < 2 ? 0 : 1], fmt::format("rank {} of 4 met 4", rank));
+    }
+    EXPECT_EQ(result.code[0], 0);
+    EXPECT_EQ(result.code[1], 0);
+  }
+}
+
+TEST_F(Hosts, NoSecretOrInterface_EveryHostSaysWhatIsMissing) {
+  const auto run_with = [&](const std::string& options) {
+    return hosts_->run(launch(0, meet(), options), launch(1, meet(), options));
+  };
+  const auto without_secret = run_with("-o backend.interface=wire");
+  const auto without_interface = run_with("-o launch.secret_file=SECRET");
+  for (size_t host = 0; host < 2; ++host) {
+    expect_part(without_secret.output[host],
+                "2 of 4 ranks run on this machine, but launch.secret_file");
+    EXPECT_EQ(without_secret.code[host], 2);
+    expect_part(without_interface.output[host], "but backend.interface, through which");
+    expect_part(without_interface.output[host],
+                fmt::format("wire ({})", TwoHosts::address(static_cast<int>(host))));
+    EXPECT_EQ(without_interface.code[host], 2);
+  }
+}
+
+#ifdef COUPLER_DIGITS
+// The same loss as on one machine.
+TEST_F(Hosts, Digits_LearnAsOnOneMachine) {
+  const std::string program = std::string(COUPLER_DIGITS) + " --epochs 2 --batch-size 32";
+  const auto result = run(program);
+  ASSERT_EQ(result.code[0], 0) << result.output[0];
+  ASSERT_EQ(result.code[1], 0) << result.output[1];
+  const auto loss = [](const std::string& text) {
+    std::smatch match;
+    return std::regex_search(text, match, std::regex("final loss: ([0-9.e-]+)"))
+               ? std::stod(match[1])
+               : -1.0;
+  };
+  const auto alone = hosts_->run(program, "true");
+  EXPECT_GT(loss(alone.output[0]), 0) << alone.output[0];
+  EXPECT_NEAR(loss(result.output[0]), loss(alone.output[0]), 1e-6 * loss(alone.output[0]));
+}
+#endif
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,86 @@
+#include "two_hosts.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+namespace coupler {
+namespace {
+
+// Long enough for a loaded machine; what hangs is killed.
+constexpr const char* kLimit = "timeout -k 5 90 ";
+
+int exit_code(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string run_shell(const std::string& command, int& code) {
+  std::string output;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "re");
+  if (pipe == nullptr) {
+    code = -1;
+    return "popen failed";
+  }
+  char buffer[4096];
+  for (size_t size = 0; (size = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
+    output.append(buffer, size);
+  }
+  code = exit_code(::pclose(pipe));
+  return output;
+}
+
+}  // namespace
+
+std::string TwoHosts::why_not() {
+  if (::geteuid() != 0) return "network namespaces need root";
+  int code = 0;
+  const std::string probe = fmt::format("coupler-probe-{}", ::getpid());
+  const auto text = run_shell("ip netns add " + probe + " && ip netns delete " + probe, code);
+  return code == 0 ? "" : "network namespaces cannot be made here: " + text;
+}
+
+TwoHosts::TwoHosts() {
+  for (int host = 0; host < 2; ++host) {
+    names_[static_cast<size_t>(host)] = fmt::format("coupler-{}-{}", ::getpid(), host);
+  }
+  const auto on = [](const std::string& name, const std::string& rest) {
+    return fmt::format(" && ip -n {} {}", name, rest);
+  };
+  std::string command = fmt::format("ip netns add {} && ip netns add {}", name(0), name(1));
+  command += on(name(0),
+                fmt::format("link add {0} type veth peer name {0} netns {1}", kInterface, name(1)));
+  for (int host = 0; host < 2; ++host) {
+    command += on(name(host), "link set lo up");
+    command += on(name(host), fmt::format("address add {}/24 dev {}", address(host), kInterface));
+    command += on(name(host), fmt::format("link set {} up", kInterface));
+  }
+  int code = 0;
+  const auto text = run_shell(command, code);
+  EXPECT_EQ(code, 0) << text;
+}
+
+TwoHosts::~TwoHosts() {
+  int code = 0;
+  for (const std::string& host : names_) run_shell("ip netns delete " + host, code);
+}
+
+TwoHosts::Result TwoHosts::run(const std::string& on_first, const std::string& on_second) const {
+  Result result;
+  const auto on = [&](int host, const std::string& command) {
+    // In quotes for sh; the commands themselves hold none.
+    result.output[static_cast<size_t>(host)] =
+        run_shell(fmt::format("{}ip netns exec {} sh -c '{}'", kLimit, name(host), command),
+                  result.code[static_cast<size_t>(host)]);
+  };
+  std::thread second([&] { on(1, on_second); });
+  on(0, on_first);
+  second.join();
+  return result;
+}
+
+}  // namespace coupler
