@@ -47,6 +47,20 @@ class Hosts : public testing::Test {
     return hosts_->run(launch(0, program), launch(1, program));
   }
 
+  // One mpirun, on the first host, that reaches the other through an agent.
+  TwoHosts::Result run_via_mpirun(const std::string& backend, const std::string& program) const {
+    std::ofstream(folder_ / "hosts") << TwoHosts::address(0) << " slots=2\n"
+                                     << TwoHosts::address(1) << " slots=2\n";
+    return hosts_->run(
+        fmt::format(
+            "cd {} && OMPI_MCA_plm_rsh_agent={} OMPI_MCA_oob_tcp_if_include=wire "
+            "OMPI_MCA_btl_tcp_if_include=wire {}/bin/coupler launch --via mpirun --hostfile "
+            "hosts -n 4 -o launch.secret_file={} {} {}",
+            folder_.string(), hosts_->write_agent(folder_), COUPLER_BINARY_DIR, secret_, backend,
+            program),
+        "true");
+  }
+
   static std::string meet() {
     return std::string(COUPLER_BINARY_DIR) + "/bin/tests/rendezvous_meet";
   }
@@ -90,13 +104,21 @@ TEST_F(Hosts, NoSecretOrInterface_EveryHostSaysWhatIsMissing) {
   }
 }
 
+TEST_F(Hosts, Mpirun_StartsRanksOnBoth) {
+  if (std::system("mpirun.openmpi --version > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "Open MPI is not installed";
+  }
+  const auto result = run_via_mpirun("-o backend.use=gloo_cpu -o backend.interface=wire", meet());
+  for (int rank = 0; rank < 4; ++rank) {
+    expect_part(result.output[0], fmt::format("rank {} of 4 met 4", rank));
+  }
+  EXPECT_EQ(result.code[0], 0);
+}
+
 #ifdef COUPLER_DIGITS
 // The same loss as on one machine.
 TEST_F(Hosts, Digits_LearnAsOnOneMachine) {
   const std::string program = std::string(COUPLER_DIGITS) + " --epochs 2 --batch-size 32";
-  const auto result = run(program);
-  ASSERT_EQ(result.code[0], 0) << result.output[0];
-  ASSERT_EQ(result.code[1], 0) << result.output[1];
   const auto loss = [](const std::string& text) {
     std::smatch match;
     return std::regex_search(text, match, std::regex("final loss: ([0-9.e-]+)"))
@@ -105,7 +127,15 @@ TEST_F(Hosts, Digits_LearnAsOnOneMachine) {
   };
   const auto alone = hosts_->run(program, "true");
   EXPECT_GT(loss(alone.output[0]), 0) << alone.output[0];
+  const auto result = run(program);
+  EXPECT_EQ(result.code[0], 0) << result.output[0];
+  EXPECT_EQ(result.code[1], 0) << result.output[1];
   EXPECT_NEAR(loss(result.output[0]), loss(alone.output[0]), 1e-6 * loss(alone.output[0]));
+#ifdef COUPLER_OVER_MPI
+  const auto over_mpi = run_via_mpirun("-o backend.use=mpi", program);
+  EXPECT_EQ(over_mpi.code[0], 0) << over_mpi.output[0];
+  EXPECT_NEAR(loss(over_mpi.output[0]), loss(alone.output[0]), 1e-6 * loss(alone.output[0]));
+#endif
 }
 #endif
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 namespace coupler {
@@ -69,12 +71,24 @@ TwoHosts::~TwoHosts() {
   for (const std::string& host : names_) run_shell("ip netns delete " + host, code);
 }
 
+std::string TwoHosts::write_agent(const std::string& folder) const {
+  const std::string path = folder + "/agent";
+  std::ofstream(path) << fmt::format(
+      "#!/bin/sh\nshift\nexec ip netns exec {0} unshare --uts sh -c 'hostname {0}; exec sh -c "
+      "\"$1\"' "
+      "sh \"$*\"\n",
+      name(1));
+  ::chmod(path.c_str(), 0700);
+  return path;
+}
+
 TwoHosts::Result TwoHosts::run(const std::string& on_first, const std::string& on_second) const {
   Result result;
   const auto on = [&](int host, const std::string& command) {
     // In quotes for sh; the commands themselves hold none.
     result.output[static_cast<size_t>(host)] =
-        run_shell(fmt::format("{}ip netns exec {} sh -c '{}'", kLimit, name(host), command),
+        run_shell(fmt::format("{}ip netns exec {} unshare --uts sh -c 'hostname {}; {}'", kLimit,
+                              name(host), name(host), command),
                   result.code[static_cast<size_t>(host)]);
   };
   std::thread second([&] { on(1, on_second); });

@@ -23,6 +23,10 @@ class TwoHosts {
   static std::string address(int host) { return host == 0 ? "10.77.0.1" : "10.77.0.2"; }
   const std::string& name(int host) const { return names_[static_cast<size_t>(host)]; }
 
+  // A program for Open MPI in the place of ssh, which it calls with a host (never the first one)
+  // and a command.
+  std::string write_agent(const std::string& folder) const;
+
   // Runs a shell command on each host at the same time; what they printed, and their exit codes.
   struct Result {
     std::array<std::string, 2> output;
