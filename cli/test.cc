@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "launch_plan.h"
+#include "launch_options.h"
 
 namespace coupler::cli {
 namespace {
@@ -46,17 +46,18 @@ int run_test(int argc, char** argv) {
     return 0;
   }
   const std::string program = self_test_program();
-  words.insert(words.begin(), "launch");
   words.push_back(program);
+  words.insert(words.begin(), "launch");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   const auto count = static_cast<int>(arguments.size());
   arguments.push_back(nullptr);
-  if (const LaunchPlan plan = make_launch_plan(count, arguments.data()); plan.program != program) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("coupler test brings a program of its own, so '{}' is one too many",
-                            plan.program),
-                {.subject = plan.program, .hint = "'coupler test --help' explains the command"});
+  const int first = parse_launch_options(count, arguments.data()).program;
+  if (const std::string& word = words[static_cast<size_t>(first)]; first != count - 1) {
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("coupler test brings a program of its own, so '{}' is one too many", word),
+        {.subject = word, .hint = "'coupler test --help' explains the command"});
   }
   return run_launch(count, arguments.data());
 }

@@ -108,10 +108,9 @@ bool fits(const at::Tensor& input, const at::Tensor& weight) {
          input.device() == weight.device();
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
-                  const std::optional<at::Tensor>& bias) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-  if (!gradient_type || !fits(input, weight)) return at::linear(input, weight, bias);
+// Of a layer that fits; its operations go below the key.
+at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
+                    const std::optional<at::Tensor>& bias) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::Tensor rows = input.reshape({-1, input.size(-1)});
   std::vector<int64_t> sizes = input.sizes().vec();
@@ -119,7 +118,44 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
   return Fp8Linear::apply(rows, weight, bias, *gradient_type).view(sizes);
 }
 
-TORCH_LIBRARY_IMPL(aten, PreDispatch, library) { library.impl("linear", &linear); }
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  if (gradient_type && fits(input, weight)) return multiply(input, weight, bias);
+  return at::linear(input, weight, bias);
+}
+
+// torch::nn::Linear is input.matmul(weight.t()), or addmm with a bias. Other matrix products have
+// batches on both sides, or a second operand that is no transpose.
+bool is_transpose(const at::Tensor& matrix) {
+  return matrix.dim() == 2 && matrix.stride(0) == 1 && matrix.stride(1) >= matrix.size(0);
+}
+
+at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  if (gradient_type && is_transpose(other)) {
+    const at::Tensor weight = other.t();
+    if (fits(input, weight)) return multiply(input, weight, std::nullopt);
+  }
+  return at::matmul(input, other);
+}
+
+at::Tensor addmm(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& other,
+                 const at::Scalar& beta, const at::Scalar& alpha) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  if (gradient_type && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
+    const at::Tensor weight = other.t();
+    const bool adds_row = bias.dim() == 1 && bias.size(0) == weight.size(0);
+    if (adds_row && fits(input, weight)) return multiply(input, weight, bias);
+  }
+  return at::addmm(bias, input, other, beta, alpha);
+}
+
+TORCH_LIBRARY_IMPL(aten, PreDispatch, library) {
+  library.impl("linear", &linear);
+  library.impl("matmul", &matmul);
+  library.impl("addmm", &addmm);
+}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// Linear layers in fp8: at::linear on a thread that asked for it multiplies through LibTorch's
-// scaled matmul, forward and backward, whatever module calls it. Layers whose sizes fp8 matrix
+// Linear layers in fp8: on a thread that asked for it at::linear, and the products that
+// torch::nn::Linear is made of, multiply through LibTorch's scaled matmul, forward and backward,
+// whatever module calls them. Layers whose sizes fp8 matrix
 // units do not take (they want multiples of 16), other types than fp32, bf16 and fp16, and other
 // operations compute as they would without. [any-thread]
 //

@@ -55,15 +55,18 @@ std::string why_no_fp8(c10::DeviceType device, c10::ScalarType gradients) {
     const at::AutoGradMode grad(true);
     const at::Tensor weight = at::ones({16, 16}, device).requires_grad_(true);
     const at::Tensor input = at::full({16, 16}, 17.0 / 16, device).requires_grad_(true);
-    at::Tensor product;
+    at::Tensor product, other;
     {
       AutocastSettings settings{device, at::kBFloat16};
       settings.fp8_gradients = gradients;
       const AutocastScope scope(settings);
       product = at::linear(input, weight);
+      other = at::matmul(input, weight.t());
     }
     const float value = product[0][0].item<float>();
-    if (value == 17) return "linear layers are not sent through the key that fp8 uses";
+    if (value == 17 || other[0][0].item<float>() == 17) {
+      return "linear layers are not sent through the key that fp8 uses";
+    }
     product.to(at::kFloat).sum().backward();
     const float gradient = weight.grad()[0][0].item<float>();
     if (value == 16 && gradient == 16 && input.grad()[0][0].item<float>() == 16) return "";

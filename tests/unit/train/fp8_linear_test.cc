@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/functional/linear.h>
 
 #include <cmath>
 #include <random>
@@ -89,7 +90,8 @@ TEST(Fp8Linear, RandomLayers_AreTheReferenceForwardAndBackward) {
     at::Tensor product;
     {
       const Fp8Layers scope(gradients);
-      product = at::linear(input, made.weight, maybe(made.bias));
+      product = pick(0, 1) == 0 ? at::linear(input, made.weight, maybe(made.bias))
+                                : torch::nn::functional::linear(input, made.weight, made.bias);
     }
     ASSERT_EQ(product.scalar_type(), at::kBFloat16);
     const at::Tensor x = rounded(input, kE4m3), w = rounded(made.weight, kE4m3);
@@ -139,6 +141,23 @@ TEST(Fp8Linear, OtherSizesAndTypes_AreAsWithout) {
   const Fp8Layers scope(kE5m2);
   EXPECT_EQ(at::linear(at::ones({0, 16}), at::ones({32, 16})).sizes(), at::IntArrayRef({0, 32}));
   EXPECT_THROW(at::linear(at::ones({4, 32}), at::ones({32, 16})), c10::Error);
+}
+
+TEST(Fp8Linear, ProductsThatAreNoLayers_AreAsWithout) {
+  const at::Tensor a = at::randn({16, 32}), b = at::randn({32, 16}), row = at::randn({16});
+  const at::Tensor many = at::randn({3, 16, 32});
+  const auto all = [&] {
+    return std::vector<at::Tensor>{at::matmul(a, b),
+                                   at::matmul(many, many.transpose(1, 2)),
+                                   at::addmm(row, a, b),
+                                   at::addmm(row, a, a.t(), 2, 1),
+                                   at::addmm(at::randn({16, 16}).zero_(), a, a.t()),
+                                   at::matmul(a, a[0])};
+  };
+  const auto want = all();
+  const Fp8Layers scope(kE5m2);
+  const auto got = all();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << i;
 }
 
 TEST(Fp8Linear, ZerosInfinitiesAndNans_AreKept) {
