@@ -49,6 +49,7 @@ int run_test(int argc, char** argv) {
   words.push_back(program);
   words.insert(words.begin(), "launch");
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   const auto count = static_cast<int>(arguments.size());
   arguments.push_back(nullptr);
