@@ -74,8 +74,8 @@ std::vector<std::string> addresses_of(const std::string& host) {
 std::string listening_address(const ProcessInfo& process, const Config& config) {
   if (!config.backend.interface_name.empty()) return bind_address(config.backend.interface_name);
   if (config.launch.all_interfaces) return "0.0.0.0";
+  const auto own = network_addresses();
   for (const std::string& address : addresses_of(process.store_host)) {
-    const auto own = network_addresses();
     if (std::any_of(own.begin(), own.end(),
                     [&](const NetworkAddress& entry) { return entry.address == address; })) {
       return address;
