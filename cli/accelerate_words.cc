@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 
+#include "config/wrapper_base.h"
 #include "launch_options.h"
 
 namespace coupler::cli {
@@ -139,20 +140,6 @@ const std::vector<LaunchWord>& accelerate_words() {
 
 namespace {
 
-std::string base_in(const Config& config, const std::string& wrapper) {
-  const auto table = config.backend.options.find(wrapper);
-  if (table == config.backend.options.end()) {
-    return "auto";
-  }
-  for (const PluginOption& option : table->second) {
-    const auto* text = std::get_if<std::string>(&option.value);
-    if (option.key == "base" && text != nullptr) {
-      return *text;
-    }
-  }
-  return "auto";
-}
-
 void check_unlike(const char* word, const std::string& key, const std::string& value,
                   const std::string& wanted) {
   if (value != "auto" && value != wanted) {
@@ -187,7 +174,7 @@ std::vector<std::string> backend_overrides(const BackendWords& words, const Conf
   // The transport: of the wrapper where one is used, else the backend itself.
   const bool wraps = use == "fsdp" || use == "deepspeed_like";
   const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";
-  const std::string transport = wraps ? base_in(config, use) : use;
+  const std::string transport = wraps ? wrapper_base(config.backend, use) : use;
   if (words.multi_gpu) {
     check_unlike("--multi_gpu", key, transport, "nccl");
     overrides.push_back(text_override(key, "nccl"));

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/wrapper_base.h"
+
 namespace coupler {
 namespace {
-
-constexpr const char* kBaseKey = "base";
 
 std::string_view type_name(db_option_type type) {
   switch (type) {
@@ -117,17 +117,13 @@ std::vector<std::pair<std::string, std::string>> PluginOptions::facts() const {
 }
 
 std::string base_option(const std::string& plugin, const BackendConfig& backend) {
-  const std::vector<PluginOption>* table = table_of(plugin, backend);
-  if (table == nullptr) return {};
-  for (const PluginOption& option : *table) {
-    if (option.key != kBaseKey) continue;
-    if (const auto* text = std::get_if<std::string>(&option.value)) return *text;
-    throw Error(ErrorCode::kConfig,
-                fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
-                            place(option), plugin),
-                {.subject = "backend." + plugin + ".base", .hint = "write base = \"gloo_cpu\""});
-  }
-  return {};
+  const PluginOption* option = find_base(backend, plugin);
+  if (option == nullptr) return {};
+  if (const auto* text = std::get_if<std::string>(&option->value)) return *text;
+  throw Error(ErrorCode::kConfig,
+              fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
+                          place(*option), plugin),
+              {.subject = "backend." + plugin + ".base", .hint = "write base = \"gloo_cpu\""});
 }
 
 }  // namespace coupler

@@ -3,8 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <variant>
-
+#include "config/wrapper_base.h"
 #include "plugin/plugin.h"
 #include "plugin/trial.h"
 
@@ -26,18 +25,6 @@ PluginReport usable(const std::string& use, const BackendConfig& backend) {
       {-1, report.path, loaded ? "`coupler plugins` shows what can be used on this machine" : ""});
 }
 
-// The base option of a wrapper's table, "auto" where it is not set. A base of another type is left
-// to the check of all options when the communicator is made.
-std::string base_of(const std::string& wrapper, const BackendConfig& backend) {
-  const auto table = backend.options.find(wrapper);
-  if (table == backend.options.end()) return "auto";
-  for (const PluginOption& option : table->second) {
-    const auto* text = std::get_if<std::string>(&option.value);
-    if (option.key == "base" && text != nullptr && !text->empty()) return *text;
-  }
-  return "auto";
-}
-
 }  // namespace
 
 TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi) {
@@ -51,7 +38,7 @@ TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi) {
   PluginReport report = usable(plan.use, backend);
   if (report.needs_base) {
     const std::string wrapper = report.name;
-    plan.transport = base_of(wrapper, backend);
+    plan.transport = wrapper_base(backend, wrapper);
     if (plan.transport == "auto") {
       plan.transport = resolve_auto(backend, mpi);
       plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));

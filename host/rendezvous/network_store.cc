@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/wrapper_base.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/private_file.h"
 #include "rendezvous/served_store.h"
@@ -40,13 +41,7 @@ std::string interfaces() {
 }
 
 bool moves_by_mpi(const BackendConfig& backend) {
-  if (backend.use == "mpi") return true;
-  const auto options = backend.options.find(backend.use);
-  return options != backend.options.end() &&
-         std::any_of(
-             options->second.begin(), options->second.end(), [](const PluginOption& option) {
-               return option.key == "base" && option.value == OptionValue(std::string("mpi"));
-             });
+  return backend.use == "mpi" || wrapper_base(backend, backend.use) == "mpi";
 }
 
 // The numeric addresses of a host's name.
