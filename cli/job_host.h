@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
 #include "rank_end.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/store_client.h"
@@ -20,26 +19,16 @@ namespace coupler::cli {
 
 struct JobHostOptions {
   int processes = 1;
-  bool several_machines = false;  // else loopback, whatever the configuration names
   bool tls = false;
-  std::string interface_name = {};  // of several machines: a name or an address
-  bool all_interfaces = false;      // where no interface is named
 };
-
-// What the configuration says about a job of that many processes.
-JobHostOptions job_host_options(const Config& config, int processes, bool several_machines);
 
 class JobHost {
  public:
-  // Throws Error(kIo), and Error(kConfig) where several machines have no interface to meet on, or
-  // the one named is not there.
+  // Throws Error(kIo).
   explicit JobHost(const JobHostOptions& options = {});
 
   // For COUPLER_JOB_FILE; it exists as long as this process.
   const std::string& job_file() const { return job_file_; }
-
-  // For ranks that cannot read that file, on other machines.
-  const JobAddress& address() const { return address_; }
 
   int wake_fd() const { return wake_.get(); }  // readable when reports wait
   std::vector<RankEnd> take_reports();

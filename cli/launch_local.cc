@@ -20,7 +20,7 @@ class LocalJob {
  public:
   explicit LocalJob(const LaunchPlan& plan) : plan_(plan) {
     if (plan.processes > 1 && plan.machines == 1) {
-      host_.emplace(job_host_options(plan.config, plan.processes, /*several_machines=*/false));
+      host_.emplace(JobHostOptions{.processes = plan.processes, .tls = plan.config.launch.tls});
     }
   }
 

@@ -164,7 +164,7 @@ class MpiJob {
   const LaunchPlan& plan_;
   MpiFolder folder_;  // removed last
   ChildLoop loop_;    // before the store's thread: it forks the guard
-  JobHost host_{job_host_options(plan_.config, plan_.processes, /*several_machines=*/false)};
+  JobHost host_{{.processes = plan_.processes, .tls = plan_.config.launch.tls}};
   StopSchedule schedule_{kTimes};
   JobOutcome outcome_;
   int reported_ = 0;
