@@ -20,6 +20,11 @@ bool is_failure(const RankEnd& end) { return end.status != 0; }
 
 bool is_consequence(const RankEnd& end) { return exit_code_of(end.status) == kPeerLost; }
 
+std::optional<Deadline> when_first(const std::vector<RankEnd>& ends, bool (*fits)(const RankEnd&)) {
+  const auto found = std::find_if(ends.begin(), ends.end(), fits);
+  return found == ends.end() ? std::nullopt : std::optional(found->when);
+}
+
 }  // namespace
 
 int exit_code_of(int status) {
@@ -82,16 +87,11 @@ ShimOrder decode_order(const std::string& text) {
 
 void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
 
-std::optional<Deadline> JobOutcome::first_failure() const {
-  const auto found = std::find_if(ends_.begin(), ends_.end(), is_failure);
-  return found == ends_.end() ? std::nullopt : std::optional(found->when);
-}
+std::optional<Deadline> JobOutcome::first_failure() const { return when_first(ends_, is_failure); }
 
 std::optional<Deadline> JobOutcome::first_cause() const {
-  const auto found = std::find_if(ends_.begin(), ends_.end(), [](const RankEnd& end) {
-    return is_failure(end) && !is_consequence(end);
-  });
-  return found == ends_.end() ? std::nullopt : std::optional(found->when);
+  return when_first(ends_,
+                    [](const RankEnd& end) { return is_failure(end) && !is_consequence(end); });
 }
 
 bool JobOutcome::knows(int rank) const {
