@@ -1,7 +1,5 @@
 #include "relay.h"
 
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -19,22 +17,12 @@ using namespace std::chrono_literals;
 }  // namespace
 
 Relay::Relay(int server_port, Rule to_server, Rule to_client)
-    : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
-      to_server_(std::move(to_server)),
-      to_client_(std::move(to_client)) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size);
-  ::listen(listener_.get(), 1);
-  ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  port_ = ntohs(address.sin_port);
+    : to_server_(std::move(to_server)), to_client_(std::move(to_client)) {
   thread_ = std::thread([this, server_port] { run(server_port); });
 }
 
 Relay::~Relay() {
-  ::shutdown(listener_.get(), SHUT_RDWR);
+  ::shutdown(listener_.fd.get(), SHUT_RDWR);
   thread_.join();
 }
 
@@ -43,7 +31,7 @@ void Relay::say_to_client(const std::string& bytes) {
 }
 
 void Relay::run(int server_port) {
-  client_.reset(::accept(listener_.get(), nullptr, nullptr));
+  client_ = listener_.accept();
   if (!client_) {
     return;
   }

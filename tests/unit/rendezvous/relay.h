@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "loopback_listener.h"
 #include "rendezvous/unique_fd.h"
 
 namespace coupler {
@@ -22,7 +23,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return listener_.port; }
   // What rules use to send the other way.
   void say_to_client(const std::string& bytes);
 
@@ -30,9 +31,9 @@ class Relay {
   void run(int server_port);
   void pass(int from, int to, const Rule& rule);
 
-  UniqueFd listener_, client_, server_;
+  LoopbackListener listener_;
+  UniqueFd client_, server_;
   Rule to_server_, to_client_;
-  int port_ = 0;
   std::thread thread_;
 };
 

@@ -1,7 +1,6 @@
 // Strangers at the store's door: they learn nothing, change nothing, and disturb nobody.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "loopback_listener.h"
 #include "rendezvous/socket_io.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -171,21 +171,13 @@ TEST_F(StoreStrangerTest, MoreIdleConnectionsThanMayBe_KeepNobodyOut_TheOldestGo
 
 TEST(StoreClient, ServerThatIsNoStore_IsAnErrorInTime_NamingTheAddress) {
   // A listener that never answers: the deadline ends the wait.
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(listener.get(), 8), 0);
-  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const LoopbackListener listener;
   try {
-    const StoreClient client("127.0.0.1", ntohs(address.sin_port), random_bytes32(), 100ms);
+    const StoreClient client("127.0.0.1", listener.port, random_bytes32(), 100ms);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_NE(std::string(error.what()).find(std::to_string(ntohs(address.sin_port))),
-              std::string::npos);
+    EXPECT_NE(std::string(error.what()).find(std::to_string(listener.port)), std::string::npos);
   }
 }
 

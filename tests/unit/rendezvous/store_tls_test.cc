@@ -3,7 +3,6 @@
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "loopback_listener.h"
 #include "rendezvous/socket_io.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -25,24 +25,16 @@ using namespace std::chrono_literals;
 // Passes bytes on between one client and a server, and keeps what it sees.
 class Ear {
  public:
-  explicit Ear(int server_port) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size);
-    ::listen(listener_.get(), 1);
-    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
+  explicit Ear(int server_port) {
     thread_ = std::thread([this, server_port] {
-      const UniqueFd client(::accept(listener_.get(), nullptr, nullptr));
+      const UniqueFd client = listener_.accept();
       const auto server = connect_tcp("127.0.0.1", server_port, deadline_after(5s), false);
       std::thread back([&] { pass(server.get(), client.get(), from_server_); });
       pass(client.get(), server.get(), from_client_);
       back.join();
     });
   }
-  int port() const { return port_; }
+  int port() const { return listener_.port; }
   // After the client is gone.
   std::string heard() {
     thread_.join();
@@ -60,8 +52,7 @@ class Ear {
     ::shutdown(to, SHUT_RDWR);
   }
 
-  UniqueFd listener_;
-  int port_ = 0;
+  LoopbackListener listener_;
   std::string from_client_, from_server_;
   std::thread thread_;
 };
