@@ -15,7 +15,7 @@
 #include <system_error>
 
 #include "config/nearest.h"
-#include "network.h"
+#include "rendezvous/network_interface.h"
 
 namespace coupler::cli {
 namespace {

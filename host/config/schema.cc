@@ -87,7 +87,7 @@ std::vector<SchemaKey> make_schema() {
           "How long an operation may wait for other ranks before it ends in an error."),
       key<kBackend, &BackendConfig::interface_name>(
           "backend.interface", T::kString, "", nullptr,
-          "The network interface that connections use; empty is loopback."),
+          "The network interface that connections use, or its address; empty is loopback."),
       key<kBackend, &BackendConfig::sha256>(
           "backend.sha256", T::kString, "empty or 64 hexadecimal digits", is_sha256_or_empty,
           "The SHA-256 that the plugin's file must have; empty checks nothing."),

@@ -3,15 +3,17 @@
 #include <arpa/inet.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
+
+#include "config/nearest.h"
 
 namespace coupler {
 namespace {
@@ -25,13 +27,6 @@ int preference(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6) ? 2 : 1;
 }
 
-std::string numeric(const sockaddr* address) {
-  char text[NI_MAXHOST];
-  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  return ::getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text
-                                                                                          : "";
-}
-
 // An address in the form in which network_addresses() writes it; "" where the text is none.
 std::string normal_form(const std::string& text) {
   addrinfo hints{};
@@ -42,7 +37,7 @@ std::string normal_form(const std::string& text) {
     return "";
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
-  return numeric(address->ai_addr);
+  return numeric_address(address->ai_addr);
 }
 
 // All of 127.0.0.0/8 is this machine's, though only one address of it is listed.
@@ -64,7 +59,7 @@ std::vector<NetworkAddress> network_addresses() {
     const sockaddr* address = entry->ifa_addr;
     if (address != nullptr && (entry->ifa_flags & IFF_UP) != 0 &&
         (address->sa_family == AF_INET || address->sa_family == AF_INET6)) {
-      found.push_back({preference(address), {entry->ifa_name, numeric(address)}});
+      found.push_back({preference(address), {entry->ifa_name, numeric_address(address)}});
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
@@ -79,29 +74,52 @@ std::vector<NetworkAddress> network_addresses() {
   return result;
 }
 
-std::string bind_address(const std::string& interface_or_address) {
+std::string list_network_addresses() {
+  std::vector<std::string> texts;
+  for (const auto& entry : network_addresses()) {
+    texts.push_back(fmt::format("{} ({})", entry.interface_name, entry.address));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+bool is_own_address(const std::string& text) {
+  const auto address = normal_form(text);
+  if (is_loopback_v4(address) || address == "::1") {
+    return true;
+  }
+  const auto all = network_addresses();
+  return !address.empty() && std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    return entry.address == address;
+  });
+}
+
+std::string bind_address(const std::string& interface_or_address, const std::string& said_by) {
   if (interface_or_address.empty()) {
     return "127.0.0.1";
   }
-  const auto addresses = network_addresses();
   auto address = normal_form(interface_or_address);
   if (is_wildcard(address) || is_loopback_v4(address)) {
     return address;
   }
-  std::string known;
-  for (const auto& entry : addresses) {
+  std::vector<std::string> names;
+  for (const auto& entry : network_addresses()) {
     if (entry.interface_name == interface_or_address || entry.address == address) {
       return entry.address;
     }
-    known +=
-        fmt::format("{}{} ({})", known.empty() ? "" : ", ", entry.interface_name, entry.address);
+    names.push_back(entry.interface_name);
   }
-  throw Error(ErrorCode::kConfig,
-              fmt::format("this machine has no network interface or address '{}' that is up",
-                          interface_or_address),
-              {.subject = "backend.interface",
-               .hint = known.empty() ? "no interface is up: see `ip address`"
-                                     : fmt::format("there are: {}", known)});
+  const auto nearest = nearest_name(interface_or_address, names);
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("this machine has no network interface '{}' that is up, and no such "
+                  "address ({}){}",
+                  interface_or_address, said_by,
+                  nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
+      {.subject = interface_or_address,
+       .hint = names.empty() ? "no interface is up: see `ip address`"
+                             : fmt::format("name one of these as backend.interface (--interface of "
+                                           "coupler launch): {}",
+                                           list_network_addresses())});
 }
 
 bool is_wildcard(const std::string& address) {
@@ -109,6 +127,13 @@ bool is_wildcard(const std::string& address) {
   in6_addr v6{};
   return (::inet_pton(AF_INET, address.c_str(), &v4) == 1 && v4.s_addr == htonl(INADDR_ANY)) ||
          (::inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6));
+}
+
+std::string numeric_address(const sockaddr* address) {
+  char text[NI_MAXHOST];
+  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  return ::getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text
+                                                                                          : "";
 }
 
 std::string address_text(const std::string& host, int port) {

@@ -1,6 +1,8 @@
-// Where a listening socket of ours goes: the address of a named interface of this machine. Plain
-// functions, [any-thread].
+// This machine's network: its interfaces and addresses, and where a listening socket of ours goes.
+// Plain functions, [any-thread].
 #pragma once
+
+#include <sys/socket.h>
 
 #include <string>
 #include <vector>
@@ -15,12 +17,23 @@ struct NetworkAddress {
 // Of the interfaces that are up, the preferred address of each first: IPv4, then global IPv6.
 std::vector<NetworkAddress> network_addresses();
 
+// The same for messages: "lo (127.0.0.1), eth0 (192.0.2.7)".
+std::string list_network_addresses();
+
+// Whether the text is a numeric address of this machine.
+bool is_own_address(const std::string& text);
+
 // The numeric address to bind for an interface's name or an address of this machine, IPv4 or IPv6;
-// "" is loopback. Throws Error(kConfig) listing the interfaces that there are.
-std::string bind_address(const std::string& interface_or_address);
+// "" is loopback. Throws Error(kConfig) naming what asked for it ("train.toml:3:1") and the
+// interfaces that there are.
+std::string bind_address(const std::string& interface_or_address,
+                         const std::string& said_by = "backend.interface");
 
 // Whether a numeric address stands for all interfaces (0.0.0.0, ::).
 bool is_wildcard(const std::string& address);
+
+// The host of a socket's address, in the form of NetworkAddress; "" where it is none of IP.
+std::string numeric_address(const sockaddr* address);
 
 // "127.0.0.1:80", "[::1]:80".
 std::string address_text(const std::string& host, int port);

@@ -2,14 +2,11 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "config/wrapper_base.h"
+#include "rendezvous/host_lookup.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/private_file.h"
 #include "rendezvous/served_store.h"
@@ -32,52 +29,31 @@ std::string of_several(const ProcessInfo& process) {
   return fmt::format("{} of {} ranks run on this machine", process.local_world, process.world);
 }
 
-std::string interfaces() {
-  std::vector<std::string> texts;
-  for (const NetworkAddress& entry : network_addresses()) {
-    texts.push_back(fmt::format("{} ({})", entry.interface_name, entry.address));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 bool moves_by_mpi(const BackendConfig& backend) {
   return backend.use == "mpi" || wrapper_base(backend, backend.use) == "mpi";
-}
-
-// The numeric addresses of a host's name.
-std::vector<std::string> addresses_of(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int failure = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); failure != 0) {
-    fail(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}", host,
-                     ::gai_strerror(failure)),
-         "MASTER_ADDR", "give the address of rank 0's machine");
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
-  std::vector<std::string> result;
-  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    ::getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0,
-                  NI_NUMERICHOST);
-    result.emplace_back(text.data());
-  }
-  return result;
 }
 
 // Where rank 0 listens.
 std::string listening_address(const ProcessInfo& process, const Config& config) {
   if (!config.backend.interface_name.empty()) return bind_address(config.backend.interface_name);
   if (config.launch.all_interfaces) return "0.0.0.0";
+  const auto found =
+      look_up_host(process.store_host, process.store_port, deadline_after(config.backend.timeout));
+  if (!found.list) {
+    fail(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}", process.store_host,
+                     found.failure),
+         "MASTER_ADDR", "give the address of rank 0's machine");
+  }
   const auto own = network_addresses();
-  for (const std::string& address : addresses_of(process.store_host)) {
+  for (const addrinfo* host = found.list.get(); host != nullptr; host = host->ai_next) {
+    auto address = numeric_address(host->ai_addr);
     if (std::any_of(own.begin(), own.end(),
                     [&](const NetworkAddress& entry) { return entry.address == address; })) {
       return address;
     }
   }
   fail(fmt::format("MASTER_ADDR={} is no address of rank 0's machine, which has {}",
-                   process.store_host, interfaces()),
+                   process.store_host, list_network_addresses()),
        "MASTER_ADDR", "give the address of the machine that runs rank 0");
 }
 
@@ -110,7 +86,8 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
     fail(fmt::format("{}, but backend.interface, through which they reach each other, is not set",
                      of_several(process)),
          "backend.interface",
-         fmt::format("name the interface that the machines share; here are {}", interfaces()));
+         fmt::format("name the interface that the machines share; here are {}",
+                     list_network_addresses()));
   }
   const Bytes32 secret = read_secret_file(config.launch.secret_file);
   if (process.rank != 0) {

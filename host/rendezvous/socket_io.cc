@@ -2,7 +2,6 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,10 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <system_error>
 #include <thread>
 
+#include "rendezvous/host_lookup.h"
 #include "rendezvous/network_interface.h"
 
 namespace coupler {
@@ -78,22 +77,17 @@ int poll_timeout(Deadline deadline) {
 }
 
 UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool retry) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const auto service = std::to_string(port);
-  if (const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
-      status != 0) {
+  const auto found = look_up_host(host, port, retry ? deadline : Clock::now());
+  if (!found.list) {
     throw Error(ErrorCode::kPeerLost,
                 fmt::format("the address {} of the job's store is not known: {}",
-                            address_text(host, port), ::gai_strerror(status)),
+                            address_text(host, port), found.failure),
                 {.subject = host, .hint = "check the host name"});
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   auto pause = std::chrono::milliseconds(2);
   while (true) {
     int failure = ETIMEDOUT;
-    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    for (const addrinfo* a = found.list.get(); a != nullptr; a = a->ai_next) {
       UniqueFd fd;
       failure = try_connect(*a, deadline, fd);
       if (failure == 0) {

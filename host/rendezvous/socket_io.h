@@ -20,9 +20,9 @@ int poll_timeout(Deadline deadline);
 
 enum class IoResult { kOk, kClosed, kTimeout };
 
-// Connects to a numeric address or host name. Tries again while the connection is refused until
-// the deadline (the other side may not listen yet) where retry is set. Throws Error(kPeerLost or
-// kTimeout) naming address and reason.
+// Connects to a numeric address or host name. Where retry is set, tries again until the deadline
+// while the connection is refused (the other side may not listen yet) or a pod is not known yet.
+// Throws Error(kPeerLost or kTimeout) naming address and reason.
 UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool retry);
 
 // All bytes or no success. kClosed: the peer is gone (or reset the connection).

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch.h"
+#include "rendezvous/network_interface.h"
 
 namespace coupler::matrix {
 namespace {
@@ -32,6 +33,17 @@ TEST(BenchCollectives, TwoProcessesAsJson_GivesARowForEachOperationAndSize) {
   EXPECT_EQ(rows[1].at("bytes"), 1024);
   EXPECT_EQ(rows[1].at("busbw"), rows[1].at("algbw"));  // 2 (n - 1) / n of two ranks
   EXPECT_EQ(rows[4].at("op"), "barrier");
+}
+
+// What the launcher lets through the ranks connect by.
+TEST(BenchCollectives, Interface_MayBeNamedByItsAddress) {
+  for (const auto& [name, address] : network_addresses()) {
+    if (address.find('%') != std::string::npos) continue;  // link-local: gloo takes no scope
+    const LaunchResult result =
+        bench({"collectives", "-n", "2", "-o", kGloo, "-o", "backend.interface=" + address,
+               "--bytes", "8", "--seconds", "0.01"});
+    EXPECT_EQ(result.code, 0) << address << "\n" << result.output;
+  }
 }
 
 TEST(BenchCollectives, OneProcess_NeedsNoBackend) {

@@ -9,6 +9,7 @@
 
 #include "coupler_run.h"
 #include "expect.h"
+#include "rendezvous/network_interface.h"
 
 namespace coupler::testing_launch {
 namespace {
@@ -165,6 +166,8 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
         "29500"},
        "no address of this machine"},
       {{"--interface", "nothere0"}, "this machine has no network interface 'nothere0'"},
+      {{"--interface", "192.0.2.1"}, "this machine has no network interface '192.0.2.1'"},
+      {{"--interface", "0.0.0.0"}, "'0.0.0.0' stands for all network interfaces"},
       {{"--hostfile", "x"}, "--hostfile goes only with --via mpirun"},
       {{"--image", "x"}, "--image goes only with --via k8s"},
       {{"--print"}, "--print goes only with"},
@@ -180,6 +183,13 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
     EXPECT_EQ(result.code, 2) << row.says;
     EXPECT_SAYS(result.error, row.says);
     EXPECT_SAYS(result.error, "hint:");
+  }
+}
+
+TEST(LaunchOptions, Interface_MayBeNamedByItsAddress) {
+  for (const auto& entry : network_addresses()) {
+    const auto result = run_coupler(launch(2, {"--interface", entry.address, "/bin/true"}));
+    EXPECT_EQ(result.code, 0) << result.error;
   }
 }
 

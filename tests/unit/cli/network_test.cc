@@ -1,52 +1,42 @@
 #include "network.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include <string>
 
-#include <algorithm>
-
+#include "loopback_listener.h"
 #include "refusal.h"
-#include "rendezvous/unique_fd.h"
+#include "rendezvous/network_interface.h"
 
 namespace coupler::cli {
 namespace {
 
-// A port of loopback that somebody listens on, or listened on.
-struct TakenPort {
-  UniqueFd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  int port = 0;
-  TakenPort() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(fd.get(), 1), 0);
-    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    port = ntohs(address.sin_port);
-  }
-};
-
-TEST(Network, Loopback_IsAnInterface_AndItsAddressesAreOurs) {
-  const auto names = interface_names();
-  EXPECT_NE(std::find(names.begin(), names.end(), "lo"), names.end());
+TEST(Network, InterfacesNameAndAddress_AreTaken) {
   EXPECT_NO_THROW(check_interface("lo", "--interface"));
-  EXPECT_TRUE(is_own_address("127.0.0.1"));
-  EXPECT_FALSE(is_own_address("192.0.2.1"));
-  EXPECT_FALSE(is_own_address("localhost"));
+  for (const auto& entry : network_addresses()) {
+    EXPECT_NO_THROW(check_interface(entry.address, "--interface")) << entry.address;
+  }
 }
 
-TEST(Network, InterfaceThatIsNotThere_IsRefused_NamingThoseThatAre) {
-  const auto text = refusal([] { check_interface("lo0", "train.toml:3:1"); });
-  EXPECT_SAYS(text, "'lo0'");
-  EXPECT_SAYS(text, "train.toml:3:1");
-  EXPECT_SAYS(text, "did you mean 'lo'?");
-  EXPECT_SAYS(text, "--interface");
+TEST(Network, InterfaceOrAddressThatIsNotThere_IsRefused_NamingThoseThatAre) {
+  const auto name = refusal([] { check_interface("lo0", "train.toml:3:1"); });
+  EXPECT_SAYS(name, "'lo0'");
+  EXPECT_SAYS(name, "train.toml:3:1");
+  EXPECT_SAYS(name, "did you mean 'lo'?");
+  EXPECT_SAYS(name, "--interface");
+  const auto address = refusal([] { check_interface("192.0.2.1", "train.toml:3:1"); });
+  EXPECT_SAYS(address, "'192.0.2.1'");
+  EXPECT_SAYS(address, "lo (127.0.0.1)");
+}
+
+TEST(Network, AddressOfAllInterfaces_IsNoneToConnectThrough) {
+  for (const char* all : {"0.0.0.0", "::"}) {
+    const auto text = refusal([&] { check_interface(all, "-o backend.interface"); });
+    EXPECT_SAYS(text, std::string("'") + all + "' stands for all network interfaces");
+    EXPECT_SAYS(text, "-o backend.interface");
+  }
 }
 
 TEST(Network, PortThatIsTaken_IsRefused_ThenFree_IsFine) {
-  TakenPort taken;
+  LoopbackListener taken;
   const auto text = refusal([&] { check_own_address_and_port("127.0.0.1", taken.port); });
   EXPECT_SAYS(text, std::to_string(taken.port));
   EXPECT_SAYS(text, "already in use");

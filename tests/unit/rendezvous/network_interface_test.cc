@@ -64,6 +64,23 @@ TEST(BindAddress, UnknownNameOrForeignAddress_IsRefused_ListingWhatThereIs) {
   }
 }
 
+TEST(BindAddress, Refusal_SaysWhatAskedForIt_AndTheNearestName) {
+  const auto message = refusal([] { bind_address("lo0", "train.toml:3:1"); });
+  EXPECT_NE(message.find("(train.toml:3:1); did you mean 'lo'?"), std::string::npos) << message;
+}
+
+TEST(OwnAddress, IsEachOfThisMachines_InAnyForm_AndNoName) {
+  for (const char* text : {"127.0.0.1", "127.0.0.9", "::1", "0:0::1"}) {
+    EXPECT_TRUE(is_own_address(text)) << text;
+  }
+  for (const auto& entry : network_addresses()) {
+    EXPECT_TRUE(is_own_address(entry.address)) << entry.address;
+  }
+  for (const char* text : {"", "lo", "localhost", "192.0.2.1", "2001:db8::1", "0.0.0.0"}) {
+    EXPECT_FALSE(is_own_address(text)) << text;
+  }
+}
+
 TEST(StoreServer, AllInterfaces_OnlyWhenAskedTo_WithAWarning) {
   for (const char* host : {"0.0.0.0", "::", "0:0::0"}) {
     const auto message = refusal([&] { StoreServer(random_bytes32(), {.host = host}); });
