@@ -124,11 +124,6 @@ const std::vector<LaunchWord>& accelerate_words() {
          refuse(w, "devices are chosen by CUDA_VISIBLE_DEVICES here",
                 "leave it out, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
        }},
-      {"--max-restarts", true,
-       [](O&, S&, S& w) {
-         refuse(w, "failed jobs are not restarted in this version",
-                "leave it out; a program that saves its state can be started again");
-       }},
       {"--deepspeed-config-file", true,
        [](O&, S&, S& w) {
          refuse(w, "DeepSpeed's JSON file is not read",

@@ -15,7 +15,7 @@
 
 namespace coupler::cli {
 
-int run_foreign(const ForeignCommand& command) {
+JobEnd run_foreign(const ForeignCommand& command) {
   ChildLoop loop;
   ChildCommand child;
   child.path = command.arguments.front();
@@ -54,7 +54,7 @@ int run_foreign(const ForeignCommand& command) {
   } else if (status != 0) {
     write_all(2, fmt::format("coupler: {} {}\n", command.launcher, describe_status(status)));
   }
-  return exit_code_of(status);
+  return {exit_code_of(status), interrupt.has_value()};
 }
 
 std::string shell_word(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rank_environment.h"
+#include "restarts.h"
 
 namespace coupler::cli {
 
@@ -15,9 +16,9 @@ struct ForeignCommand {
   Variables added;                     // to our own environment
 };
 
-// Until the launcher has ended; its exit code (128 + signal). Signals go to it, as `coupler launch`
+// Until the launcher has ended; its exit code is the job's. Signals go to it, as `coupler launch`
 // passes them on; what the ranks do about them is the launcher's business.
-int run_foreign(const ForeignCommand& command);
+JobEnd run_foreign(const ForeignCommand& command);
 
 // As a shell would read it: 'a b' where quotes are needed.
 std::string shell_word(const std::string& text);

@@ -4,13 +4,22 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <utility>
 
 namespace coupler::cli {
 
+JobHostOptions job_host_options(const Config& config, int processes) {
+  return {.processes = processes,
+          .tls = config.launch.tls,
+          .peer_timeout = config.backend.peer_timeout};
+}
+
 JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   StoreServerOptions server;
   server.on_set = [this](const std::string& key, const std::string& value) { on_set(key, value); };
+  server.on_lost = [this](const PeerLoss& loss) { on_lost(loss); };
+  server.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(options.peer_timeout);
   server.tls = options.tls;
   server.members = static_cast<size_t>(options.processes);
   address_ = {.host = server.host, .secret = random_bytes32(), .tls = options.tls};
@@ -21,21 +30,58 @@ JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC
 }
 
 void JobHost::on_set(const std::string& key, const std::string& value) {
-  const auto rank = rank_of_end_key(key);
-  if (!rank) {
+  if (const auto started = rank_of_start_key(key)) {
+    watch(*started, std::strtol(value.c_str(), nullptr, 10));
+  }
+  if (const auto standing = rank_of_standing_key(key)) {
+    const std::lock_guard lock(mutex_);
+    standings_[*standing] = value;
+  }
+  if (const auto ended = rank_of_end_key(key)) {
+    {
+      const std::lock_guard lock(mutex_);
+      reports_.push_back(decode_end(*ended, value));
+    }
+    wake();
+  }
+}
+
+void JobHost::on_lost(const PeerLoss& loss) {
+  if (loss.reason != PeerLoss::Reason::kStopped && loss.reason != PeerLoss::Reason::kUnreachable) {
     return;
   }
   {
     const std::lock_guard lock(mutex_);
-    reports_.push_back(decode_end(*rank, value));
+    losses_.push_back(loss);
   }
+  wake();
+}
+
+void JobHost::wake() const {
   const uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof one);  // fails only when it is readable already
 }
 
-std::vector<RankEnd> JobHost::take_reports() {
+std::map<int, std::string> JobHost::standings() const {
+  const std::lock_guard lock(mutex_);
+  return standings_;
+}
+
+void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid)); }
+
+std::vector<PeerLoss> JobHost::take_losses() {
+  sleep();
+  const std::lock_guard lock(mutex_);
+  return std::exchange(losses_, {});
+}
+
+void JobHost::sleep() const {
   uint64_t count = 0;
   (void)!::read(wake_.get(), &count, sizeof count);  // empties it; whether it was empty is the same
+}
+
+std::vector<RankEnd> JobHost::take_reports() {
+  sleep();
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});
 }

@@ -1,14 +1,16 @@
 // JobHost: what the launcher offers its ranks: the store, and the job file that leads to it; the
-// ends that rank-shims report, and what it tells them. The members are the launcher's main
-// thread's.
+// ends that rank-shims report and the ranks that are lost alive, and what it tells the shims. The
+// members are the launcher's main thread's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "rank_end.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/store_client.h"
@@ -20,7 +22,9 @@ namespace coupler::cli {
 struct JobHostOptions {
   int processes = 1;
   bool tls = false;
+  std::chrono::nanoseconds peer_timeout{};  // backend.peer_timeout
 };
+JobHostOptions job_host_options(const Config& config, int processes);
 
 class JobHost {
  public:
@@ -30,18 +34,32 @@ class JobHost {
   // For COUPLER_JOB_FILE; it exists as long as this process.
   const std::string& job_file() const { return job_file_; }
 
-  int wake_fd() const { return wake_.get(); }  // readable when reports wait
+  int wake_fd() const { return wake_.get(); }  // readable when reports or losses wait
   std::vector<RankEnd> take_reports();
+  // Ranks that are stopped or cannot be reached; those that end are the caller's children, or
+  // reported.
+  std::vector<PeerLoss> take_losses();
+
+  // By rank, what those who were told of a lost one were in.
+  std::map<int, std::string> standings() const;
+
+  // Says which process of this machine is that rank, from its start on.
+  void watch(int rank, long pid);
 
   // To every rank-shim, in order; shims that come later hear it too.
   void tell_shims(ShimOrder order);
 
  private:
-  void on_set(const std::string& key, const std::string& value);  // the server's thread
+  void on_set(const std::string& key, const std::string& value);  // this and the next two: the
+  void on_lost(const PeerLoss& loss);                             // server's thread
+  void wake() const;
+  void sleep() const;  // until wake() the next time
 
   UniqueFd wake_;
-  std::mutex mutex_;
-  std::vector<RankEnd> reports_;  // guarded by mutex_
+  mutable std::mutex mutex_;
+  std::vector<RankEnd> reports_;          // guarded by mutex_
+  std::vector<PeerLoss> losses_;          // guarded by mutex_
+  std::map<int, std::string> standings_;  // guarded by mutex_
   std::optional<StoreServer> server_;
   JobAddress address_;
   UniqueFd memory_file_;

@@ -2,6 +2,9 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <functional>
+#include <utility>
+
 #include "commands.h"
 #include "foreign_command.h"
 #include "launch_description.h"
@@ -11,6 +14,7 @@
 #include "mpirun.h"
 #include "output_relay.h"
 #include "plugin/transport.h"
+#include "restarts.h"
 #include "via_kubernetes.h"
 #include "via_slurm.h"
 #include "via_torchrun.h"
@@ -65,24 +69,26 @@ bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
   return plan.dry_run || plan.print_env;
 }
 
-int start_foreign(const LaunchPlan& plan, const ForeignCommand& command) {
+// make: the command of one start, which is told by its environment which it is.
+int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const LaunchPlan&)>& make) {
+  const ForeignCommand command = make(plan);
   if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
     return 0;
   }
   if (!plan.log_dir.empty()) {
     make_log_folder(plan.log_dir);
   }
-  return run_foreign(command);
+  return run_with_restarts(plan, [&] { return run_foreign(make(plan)); });
 }
 
-int start_with_shims(const LaunchPlan& plan, const Mpirun& mpirun) {
+int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
   if (only_described(plan, {"mpirun", shim_command(plan, mpirun), local_variables(plan), true})) {
     return 0;
   }
   if (!plan.log_dir.empty()) {
     make_log_folder(plan.log_dir);
   }
-  return launch_mpi(plan, mpirun);
+  return run_with_restarts(plan, [&] { return launch_mpi(plan, mpirun); });
 }
 
 int start_via_mpirun(LaunchPlan& plan) {
@@ -93,7 +99,8 @@ int start_via_mpirun(LaunchPlan& plan) {
   }
   return open_mpi && stays_on_this_machine(plan) && plan.processes > 1
              ? start_with_shims(plan, mpirun)
-             : start_foreign(plan, mpirun_command(plan, mpirun));
+             : start_foreign(plan,
+                             [&](const LaunchPlan& it) { return mpirun_command(it, mpirun); });
 }
 
 int start_local(LaunchPlan& plan) {
@@ -111,7 +118,7 @@ int start_local(LaunchPlan& plan) {
   if (!plan.log_dir.empty()) {
     make_log_folder(plan.log_dir);
   }
-  return launch_local(plan);
+  return run_with_restarts(plan, [&] { return launch_local(plan); });
 }
 
 }  // namespace
@@ -134,12 +141,16 @@ int run_launch(int argc, char** argv) {
       if (plan_backend(plan, MpiLaunch::kTooLate)) {
         refuse_mpi(plan, "srun");
       }
-      return start_foreign(plan, srun_command(plan));
+      return start_foreign(plan, srun_command);
     case Via::kTorchrun:
       if (plan_backend(plan, MpiLaunch::kTooLate)) {
         refuse_mpi(plan, "torchrun");
       }
-      return start_foreign(plan, torchrun_command(plan));
+      // It restarts its workers itself.
+      return start_foreign(plan,
+                           [restarts = std::exchange(plan.max_restarts, 0)](const LaunchPlan& it) {
+                             return torchrun_command(it, restarts);
+                           });
     case Via::kMpirun:
       return start_via_mpirun(plan);
     case Via::kLocal:

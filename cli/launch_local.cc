@@ -16,11 +16,13 @@
 namespace coupler::cli {
 namespace {
 
+using Standings = std::map<int, std::string>;
+
 class LocalJob {
  public:
   explicit LocalJob(const LaunchPlan& plan) : plan_(plan) {
     if (plan.processes > 1 && plan.machines == 1) {
-      host_.emplace(JobHostOptions{.processes = plan.processes, .tls = plan.config.launch.tls});
+      host_.emplace(job_host_options(plan.config, plan.processes));
     }
   }
 
@@ -34,17 +36,21 @@ class LocalJob {
       command.environment = environment_with(
           rank_variables(plan_, local, host_ ? host_->job_file() : ""), plan_.owns_ranks);
       command.cpus = cpus[static_cast<size_t>(local)];
-      loop_.start(std::move(command),
-                  {.prefix = plan_.prefix ? fmt::format("[rank {}] ", rank) : "",
-                   .log = log_path(plan_.log_dir, rank)},
-                  rank == 0);
+      const size_t child =
+          loop_.start(std::move(command),
+                      {.prefix = plan_.prefix ? fmt::format("[rank {}] ", rank) : "",
+                       .log = log_path(plan_.log_dir, rank)},
+                      rank == 0);
+      if (host_) {
+        host_->watch(rank, loop_.child(child).pid());
+      }
     }
     loop_.check_started(plan_.program);
   }
 
-  int run() {
+  JobEnd run() {
     while (loop_.running() > 0) {
-      const auto events = loop_.wait(schedule_.next());
+      const auto events = loop_.wait(schedule_.next(), host_ ? host_->wake_fd() : -1);
       const auto now = std::chrono::steady_clock::now();
       for (const auto& ended : events.ended) {
         outcome_.record({.rank = plan_.first_rank() + static_cast<int>(ended.child),
@@ -52,6 +58,11 @@ class LocalJob {
                          .stopped = schedule_.told_to_stop(),
                          .last_lines = loop_.last_lines(ended.child),
                          .when = now});
+      }
+      for (const auto& loss : host_ ? host_->take_losses() : std::vector<PeerLoss>()) {
+        if (!schedule_.told_to_stop()) {
+          write_all(2, outcome_.record_loss(loss));
+        }
       }
       for (const int signal : events.signals) {
         handle(signal, now);
@@ -66,8 +77,8 @@ class LocalJob {
     loop_.finish_output();
     write_all(2, interrupt_ ? fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
                                           ::strsignal(*interrupt_))
-                            : outcome_.report());
-    return outcome_.exit_code();
+                            : outcome_.report(host_ ? host_->standings() : Standings()));
+    return {outcome_.exit_code(), interrupt_.has_value()};
   }
 
  private:
@@ -93,7 +104,7 @@ class LocalJob {
 
 }  // namespace
 
-int launch_local(const LaunchPlan& plan) {
+JobEnd launch_local(const LaunchPlan& plan) {
   LocalJob job(plan);
   job.start();
   return job.run();

@@ -45,7 +45,7 @@ class MpiJob {
     loop_.check_started("mpirun");
   }
 
-  int run() {
+  JobEnd run() {
     int mpirun_status = 0;
     while (loop_.running() > 0) {
       const auto events = loop_.wait(next_deadline(), host_.wake_fd());
@@ -68,7 +68,7 @@ class MpiJob {
     }
     take_reports();
     loop_.finish_output();
-    return conclude(mpirun_status);
+    return {conclude(mpirun_status), interrupt_.has_value()};
   }
 
  private:
@@ -98,6 +98,11 @@ class MpiJob {
     for (auto& end : host_.take_reports()) {
       outcome_.record(std::move(end));
       ++reported_;
+    }
+    for (const auto& loss : host_.take_losses()) {
+      if (!schedule_.told_to_stop()) {
+        write_all(2, outcome_.record_loss(loss));
+      }
     }
     if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
       leave_by_ = deadline_after(kLeaveTime);
@@ -143,7 +148,7 @@ class MpiJob {
     }
     const RankEnd* cause = outcome_.cause();
     if (cause != nullptr && (!cause->stopped || silent < 0)) {
-      write_all(2, outcome_.report());
+      write_all(2, outcome_.report(host_.standings()));
       return outcome_.exit_code();
     }
     if (silent < 0) {
@@ -164,7 +169,7 @@ class MpiJob {
   const LaunchPlan& plan_;
   MpiFolder folder_;  // removed last
   ChildLoop loop_;    // before the store's thread: it forks the guard
-  JobHost host_{{.processes = plan_.processes, .tls = plan_.config.launch.tls}};
+  JobHost host_{job_host_options(plan_.config, plan_.processes)};
   StopSchedule schedule_{kTimes};
   JobOutcome outcome_;
   int reported_ = 0;
@@ -174,7 +179,7 @@ class MpiJob {
 
 }  // namespace
 
-int launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun) {
+JobEnd launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun) {
   MpiJob job(plan);
   job.start(mpirun);
   return job.run();

@@ -30,6 +30,7 @@ struct LaunchOptions {
   std::string hostfile;
   std::string log_dir;
   std::optional<Bind> bind;
+  int max_restarts = 0;
   std::string image, name;          // of a manifest
   std::string manifest = "jobset";  // or pytorchjob
   bool prefix = false;

@@ -25,6 +25,8 @@ struct LaunchPlan {
   bool prefix = false;  // "[rank 0] " before every line of output
   bool print = false;   // the script, not the run
   bool print_env = false, dry_run = false;
+  int max_restarts = 0;                // of a job that failed
+  int restart = 0;                     // which start this is: 0 is the first
   bool multi_gpu = false;              // CUDA devices were asked for by Accelerate's word
   bool owns_ranks = false;             // --machines: rank variables of others are of no account
   bool config_given = false;           // --config, not found as ./train.toml

@@ -14,6 +14,7 @@ launcher. Options end at the program; what follows is the program's own.
   --interface NAME    the network interface of connections: -o backend.interface=NAME
   --bind WHAT         none (default), core: each process cores of its own, numa: one NUMA node
   --log-dir FOLDER    adds each rank's output to FOLDER/rank-N.log as well
+  --max-restarts N    start a job that failed again, N times at most
   --prefix            write "[rank 0] " before every line of rank 0's output, and so on
   --dry-run           say what would be started, start nothing
   --print-env         print what each process would find in its environment, start nothing
@@ -34,7 +35,7 @@ through another launcher:
   --name NAME         the job's name in a script or manifest (default: the program's)
 
 Accelerate's words are understood, with - or _: --num_processes, --num_machines, --machine_rank,
---main_process_ip, --main_process_port, --mpirun_hostfile, --num_cpu_threads_per_process,
+--main_process_ip, --main_process_port, --max_restarts, --mpirun_hostfile, --num_cpu_threads_per_process,
 --enable_cpu_affinity, --config_file, --log_dir, --cpu, --multi_gpu, --mixed_precision,
 --gradient_accumulation_steps, --use_fsdp, --fsdp_sharding_strategy, --use_deepspeed, --zero_stage.
 

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMostProcesses = 4096;  // that one launcher starts
 constexpr int kMostMachines = 1 << 20;
+constexpr int kMostRestarts = 1 << 20;
 
 // One of a few values, an error naming them all otherwise.
 template <typename T>
@@ -90,6 +91,10 @@ const std::vector<LaunchWord>& launch_words() {
              v, w, {{"none", Bind::kNone}, {"core", Bind::kCore}, {"numa", Bind::kNuma}});
        }},
       {"--log-dir", true, [](O& o, S& v, S& w) { o.log_dir = not_empty(v, w); }},
+      {"--max-restarts", true,
+       [](O& o, S& v, S& w) {
+         o.max_restarts = parse_number(v, 0, kMostRestarts, w, "number of restarts");
+       }},
       {"--prefix", false, [](O& o, S&, S&) { o.prefix = true; }},
       {"--dry-run", false, [](O& o, S&, S&) { o.dry_run = true; }},
       {"--print-env", false, [](O& o, S&, S&) { o.print_env = true; }},

@@ -9,16 +9,31 @@
 #include <sstream>
 #include <utility>
 
+#include "rendezvous/store.h"
+
 namespace coupler::cli {
 namespace {
 
 constexpr std::string_view kEndPrefix = "coupler/launch/end/";
+constexpr std::string_view kStartPrefix = "coupler/launch/start/";
 constexpr int kPeerLost = 4;  // the exit code of a rank that lost another
 constexpr size_t kQuotedLines = 8;
 
 bool is_failure(const RankEnd& end) { return end.status != 0; }
 
-bool is_consequence(const RankEnd& end) { return exit_code_of(end.status) == kPeerLost; }
+bool is_consequence(const RankEnd& end) {
+  return end.lost.empty() && exit_code_of(end.status) == kPeerLost;
+}
+
+std::optional<int> rank_of(std::string_view prefix, const std::string& key) {
+  if (key.compare(0, prefix.size(), prefix) != 0) {
+    return std::nullopt;
+  }
+  int rank = 0;
+  const char* end = key.data() + key.size();
+  const auto [stop, status] = std::from_chars(key.data() + prefix.size(), end, rank);
+  return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
+}
 
 std::optional<Deadline> when_first(const std::vector<RankEnd>& ends, bool (*fits)(const RankEnd&)) {
   const auto found = std::find_if(ends.begin(), ends.end(), fits);
@@ -41,17 +56,14 @@ std::string describe_status(int status) {
                      code == kPeerLost ? " (it lost a peer, or a deadline passed)" : "");
 }
 
+std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank); }
 std::string end_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
-std::optional<int> rank_of_end_key(const std::string& key) {
-  if (key.compare(0, kEndPrefix.size(), kEndPrefix) != 0) {
-    return std::nullopt;
-  }
-  int rank = 0;
-  const char* end = key.data() + key.size();
-  const auto [stop, status] = std::from_chars(key.data() + kEndPrefix.size(), end, rank);
-  return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
+std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
+std::optional<int> rank_of_standing_key(const std::string& key) {
+  return rank_of(kStandingPrefix, key);
 }
+std::optional<int> rank_of_end_key(const std::string& key) { return rank_of(kEndPrefix, key); }
 
 std::string encode(const RankEnd& end) {
   auto text = fmt::format("{} {}\n", end.status, end.stopped ? 1 : 0);
@@ -87,6 +99,12 @@ ShimOrder decode_order(const std::string& text) {
 
 void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
 
+std::string JobOutcome::record_loss(const PeerLoss& loss) {
+  record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
+  return fmt::format("coupler: {}; the job ends (backend.peer_timeout says how long it waits)\n",
+                     loss.text);
+}
+
 std::optional<Deadline> JobOutcome::first_failure() const { return when_first(ends_, is_failure); }
 
 std::optional<Deadline> JobOutcome::first_cause() const {
@@ -96,7 +114,7 @@ std::optional<Deadline> JobOutcome::first_cause() const {
 
 bool JobOutcome::knows(int rank) const {
   return std::any_of(ends_.begin(), ends_.end(),
-                     [&](const RankEnd& end) { return end.rank == rank; });
+                     [&](const RankEnd& end) { return end.rank == rank && end.lost.empty(); });
 }
 
 const RankEnd* JobOutcome::cause() const {
@@ -117,20 +135,31 @@ int JobOutcome::exit_code() const {
   return blamed == nullptr ? 0 : exit_code_of(blamed->status);
 }
 
-std::string JobOutcome::report() const {
+std::string JobOutcome::report(const std::map<int, std::string>& standings) const {
   const RankEnd* blamed = cause();
   if (blamed == nullptr) {
     return {};
   }
-  auto text = fmt::format("coupler: rank {} {}\n{}", blamed->rank, describe_status(blamed->status),
-                          quote_lines(blamed->last_lines));
+  auto text = blamed->lost.empty()
+                  ? fmt::format("coupler: rank {} {}\n{}", blamed->rank,
+                                describe_status(blamed->status), quote_lines(blamed->last_lines))
+                  : std::string();
   size_t stopped = 0;
   for (const RankEnd& end : ends_) {
-    if (end.stopped) {
+    if (end.stopped && end.rank != blamed->rank) {
       ++stopped;
-    } else if (&end != blamed && is_failure(end)) {
+    } else if (end.rank != blamed->rank && is_failure(end)) {
       text += fmt::format("  then rank {} {}\n", end.rank, describe_status(end.status));
     }
+  }
+  size_t stood = 0;
+  for (const auto& [rank, standing] : standings) {
+    if (rank != blamed->rank && ++stood <= kQuotedLines) {
+      text += fmt::format("  rank {} stood in {}\n", rank, standing);
+    }
+  }
+  if (stood > kQuotedLines) {
+    text += fmt::format("  and {} others in some\n", stood - kQuotedLines);
   }
   if (stopped > 0) {
     text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "rendezvous/peers.h"
 #include "rendezvous/socket_io.h"
 
 namespace coupler::cli {
@@ -16,8 +18,9 @@ inline constexpr const char* kShimLibraryPath = "COUPLER_SHIM_LIBRARY_PATH";
 
 struct RankEnd {
   int rank = 0;
-  int status = 0;        // as of waitpid
-  bool stopped = false;  // after it had been told to stop
+  int status = 0;         // as of waitpid
+  std::string lost = {};  // not ended, but given up by the job: how
+  bool stopped = false;   // after it had been told to stop
   std::deque<std::string> last_lines = {};
   Deadline when = {};  // when the launcher learned of it
 };
@@ -28,6 +31,11 @@ std::string describe_status(int status);  // "exited with code 3", "was killed b
 // The store's key under which a rank-shim reports its rank's end, and the value.
 std::string end_key(int rank);
 std::optional<int> rank_of_end_key(const std::string& key);
+// The key under which it reports its rank's process id.
+std::string start_key(int rank);
+std::optional<int> rank_of_start_key(const std::string& key);
+// Of standing_key() (rendezvous/store.h).
+std::optional<int> rank_of_standing_key(const std::string& key);
 std::string encode(const RankEnd& end);
 RankEnd decode_end(int rank, const std::string& text);
 
@@ -43,6 +51,8 @@ ShimOrder decode_order(const std::string& text);
 class JobOutcome {
  public:
   void record(RankEnd end);
+  // Returns what is to be said of it at once; report() does not repeat it.
+  std::string record_loss(const PeerLoss& loss);
   // When the first rank failed, if any did; and the first that failed by itself, not for the loss
   // of a peer.
   std::optional<Deadline> first_failure() const;
@@ -54,8 +64,9 @@ class JobOutcome {
   const RankEnd* cause() const;
   int exit_code() const;  // the cause's, else 0
 
-  // "coupler: rank 1 was killed by …" with its last lines and one line for each other failure.
-  std::string report() const;
+  // "coupler: rank 1 was killed by …" with its last lines, one line for each other failure, and
+  // what others were in (by rank).
+  std::string report(const std::map<int, std::string>& standings = {}) const;
 
  private:
   std::vector<RankEnd> ends_;  // as they came

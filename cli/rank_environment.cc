@@ -58,6 +58,9 @@ Variables common_variables(const LaunchPlan& plan) {
   if (plan.config.launch.threads_per_process > 0) {
     variables["OMP_NUM_THREADS"] = std::to_string(plan.config.launch.threads_per_process);
   }
+  if (plan.max_restarts > 0) {
+    variables["COUPLER_RESTART_COUNT"] = std::to_string(plan.restart);
+  }
   if (const int columns = terminal_columns(); columns > 0) {
     variables["COUPLER_TERMINAL"] = std::to_string(columns);
   }
@@ -100,7 +103,7 @@ std::vector<std::string> environment_with(const Variables& added, bool owns_rank
   // Those of an outer launch say nothing about our ranks.
   std::vector<const char*> foreign = {
       "COUPLER_RANK",     "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
-      "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath};
+      "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath,     "COUPLER_RESTART_COUNT"};
   if (owns_ranks) {
     foreign.insert(foreign.end(), {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   }

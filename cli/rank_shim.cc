@@ -215,6 +215,7 @@ int run_rank_shim(int argc, char** argv) {
              true);
   loop.check_started(argv[3]);
   StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
+  store.set(start_key(process.rank), std::to_string(loop.child(0).pid()));
   Shim shim(loop, store, process.rank);
   const RankEnd end = shim.await_program();
   store.set(end_key(process.rank), encode(end));

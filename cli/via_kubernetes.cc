@@ -7,9 +7,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "foreign_command.h"
+
 namespace coupler::cli {
 namespace {
 
+constexpr const char* kSecretKey = "job.secret";
+constexpr const char* kSecretPath = "/run/secrets/coupler/job.secret";
 constexpr int kPort = 29500;  // of the first pod, which has an address of its own
 
 // JSON's strings are YAML's.
@@ -51,6 +55,13 @@ std::string job_name(const LaunchPlan& plan) {
   return is_label(name) ? name : "coupler-" + std::to_string(plan.processes);
 }
 
+// Several machines trust each other by a file that all have: here a Secret.
+bool has_secret(const LaunchPlan& plan) {
+  return plan.machines > 1 && !plan.config.launch.secret_file.empty();
+}
+
+std::string secret_name(const LaunchPlan& plan) { return job_name(plan) + "-secret"; }
+
 struct Meeting {
   std::string machine_rank, address, port;
 };
@@ -75,6 +86,9 @@ std::vector<std::string> pod_command(const LaunchPlan& plan, const Meeting& meet
   for (const auto& key_value : plan.overrides) {
     add("-o", literal(key_value));
   }
+  if (has_secret(plan)) {
+    add("-o", fmt::format("launch.secret_file=\"{}\"", kSecretPath));
+  }
   if (plan.bind != Bind::kNone) {
     add("--bind", plan.bind == Bind::kCore ? "core" : "numa");
   }
@@ -98,6 +112,21 @@ std::string container(const LaunchPlan& plan, const std::string& name, const Mee
   for (const auto& word : pod_command(plan, meeting)) {
     text += fmt::format("{}  - {}\n", indent, quoted(word));
   }
+  if (has_secret(plan)) {
+    // By subPath it is a file and not a link.
+    text += fmt::format(
+        "{0}  volumeMounts:\n"
+        "{0}  - name: job-secret\n"
+        "{0}    mountPath: {1}\n"
+        "{0}    subPath: {2}\n"
+        "{0}    readOnly: true\n"
+        "{3}volumes:\n"
+        "{3}- name: job-secret\n"
+        "{3}  secret:\n"
+        "{3}    secretName: {4}\n"
+        "{3}    defaultMode: 0400\n",
+        indent, kSecretPath, kSecretKey, indent.substr(2), secret_name(plan));
+  }
   return text;
 }
 
@@ -111,6 +140,7 @@ std::string job_set(const LaunchPlan& plan, const std::string& name) {
              "metadata:\n"
              "  name: {0}\n"
              "spec:\n"
+             "{2}"
              "  network:\n"
              "    enableDNSHostnames: true\n"
              "    publishNotReadyAddresses: true\n"
@@ -127,7 +157,10 @@ std::string job_set(const LaunchPlan& plan, const std::string& name) {
              "          spec:\n"
              "            restartPolicy: Never\n"
              "            containers:\n",
-             name, plan.machines) +
+             name, plan.machines,
+             plan.max_restarts > 0
+                 ? fmt::format("  failurePolicy:\n    maxRestarts: {}\n", plan.max_restarts)
+                 : "") +
          container(plan, "worker", meeting, "            ");
 }
 
@@ -137,11 +170,11 @@ std::string replica(const LaunchPlan& plan, const char* kind, int replicas) {
   return fmt::format(
              "    {}:\n"
              "      replicas: {}\n"
-             "      restartPolicy: Never\n"
+             "      restartPolicy: {}\n"
              "      template:\n"
              "        spec:\n"
              "          containers:\n",
-             kind, replicas) +
+             kind, replicas, plan.max_restarts > 0 ? "OnFailure" : "Never") +
          container(plan, "pytorch", meeting, "          ");
 }
 
@@ -152,8 +185,11 @@ std::string pytorch_job(const LaunchPlan& plan, const std::string& name) {
       "metadata:\n"
       "  name: {}\n"
       "spec:\n"
+      "{}"
       "  pytorchReplicaSpecs:\n",
-      name);
+      name,
+      plan.max_restarts > 0 ? fmt::format("  runPolicy:\n    backoffLimit: {}\n", plan.max_restarts)
+                            : "");
   text += replica(plan, "Master", 1);
   return plan.machines > 1 ? text + replica(plan, "Worker", plan.machines - 1) : text;
 }
@@ -166,7 +202,13 @@ std::string kubernetes_manifest(const LaunchPlan& plan) {
                "--image registry.example/train:1");
   }
   const auto name = job_name(plan);
-  return plan.manifest == "jobset" ? job_set(plan, name) : pytorch_job(plan, name);
+  const std::string manifest =
+      plan.manifest == "jobset" ? job_set(plan, name) : pytorch_job(plan, name);
+  return has_secret(plan)
+             ? fmt::format("# First: kubectl create secret generic {} --from-file={}={}\n{}",
+                           secret_name(plan), kSecretKey,
+                           shell_word(plan.config.launch.secret_file), manifest)
+             : manifest;
 }
 
 }  // namespace coupler::cli

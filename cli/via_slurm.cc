@@ -79,14 +79,26 @@ std::string sbatch_script(const LaunchPlan& plan) {
   }
   script += "#SBATCH --output=%x-%j.out\n\n";
   for (const auto& [key, value] : common_variables(plan)) {
-    if (key != "COUPLER_TERMINAL") {  // the job has none
+    if (key != "COUPLER_TERMINAL" && key != "COUPLER_RESTART_COUNT") {  // the job has its own
       script += fmt::format("export {}={}\n", key, shell_word(value));
     }
   }
   if (!plan.log_dir.empty()) {
     script += fmt::format("mkdir -p {}\n", shell_word(plan.log_dir));
   }
-  return script + "exec " + shell_line(srun_words(plan, "srun")) + "\n";
+  const auto srun = shell_line(srun_words(plan, "srun"));
+  if (plan.max_restarts == 0) {
+    return script + "exec " + srun + "\n";
+  }
+  return script + fmt::format(
+                      "for restart in $(seq 0 {}); do\n"
+                      "  export COUPLER_RESTART_COUNT=$restart\n"
+                      "  {}\n"
+                      "  code=$?\n"
+                      "  case $code in 0 | 2 | 3) break ;; esac\n"
+                      "done\n"
+                      "exit $code\n",
+                      plan.max_restarts, srun);
 }
 
 }  // namespace coupler::cli

@@ -6,7 +6,7 @@
 
 namespace coupler::cli {
 
-ForeignCommand torchrun_command(const LaunchPlan& plan) {
+ForeignCommand torchrun_command(const LaunchPlan& plan, int max_restarts) {
   const auto torchrun = find_in_path("torchrun");
   if (torchrun.empty()) {
     fail_usage("--via torchrun: torchrun is in none of the folders of PATH", "--via",
@@ -26,6 +26,9 @@ ForeignCommand torchrun_command(const LaunchPlan& plan) {
   }
   words.push_back(fmt::format("--nproc-per-node={}", plan.per_machine()));
   words.emplace_back("--no-python");
+  if (max_restarts > 0) {
+    words.push_back(fmt::format("--max-restarts={}", max_restarts));
+  }
   if (!plan.log_dir.empty()) {
     words.push_back(fmt::format("--log-dir={}", plan.log_dir));
   }

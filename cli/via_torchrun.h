@@ -7,6 +7,6 @@
 namespace coupler::cli {
 
 // Throws Error(kUsage) where torchrun is missing.
-ForeignCommand torchrun_command(const LaunchPlan& plan);
+ForeignCommand torchrun_command(const LaunchPlan& plan, int max_restarts);
 
 }  // namespace coupler::cli

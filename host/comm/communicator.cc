@@ -3,6 +3,8 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "comm/work.h"
 
 namespace coupler {
@@ -98,9 +100,12 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
     board = share_board(meeting);
   }
   backend->connect();
+  std::vector<int> world_ranks(static_cast<size_t>(process.world));
+  std::iota(world_ranks.begin(), world_ranks.end(), 0);
   return std::shared_ptr<Communicator>(new Communicator(
       std::make_shared<CommunicatorState>(options.name, std::move(backend), std::move(store),
-                                          options.backend->timeout, std::move(board))));
+                                          options.backend->timeout, std::move(board),
+                                          std::move(world_ranks))));
 }
 
 int Communicator::rank() const { return state_->rank; }
@@ -180,12 +185,16 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   const std::string full_name = state.name + "/" + name;
   std::shared_ptr<Store> store;
   std::unique_ptr<OrderBoard> board;
+  std::vector<int> world_ranks;
   if (result->size > 1) {
     store = Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
-    board = share_board(meeting_of(store, full_name, result->rank, result->size, state.timeout));
+    const auto meeting = meeting_of(store, full_name, result->rank, result->size, state.timeout);
+    board = share_board(meeting);
+    world_ranks = share_world_ranks(meeting, state.world_ranks[static_cast<size_t>(state.rank)]);
   }
   return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
-      full_name, std::move(backend), std::move(store), state.timeout, std::move(board))));
+      full_name, std::move(backend), std::move(store), state.timeout, std::move(board),
+      std::move(world_ranks))));
 }
 
 void Communicator::verify(const Facts& facts) {

@@ -68,6 +68,19 @@ Progress Notice::progress(int rank) const {
   return last;
 }
 
+void Notice::show_place(const std::string& place) const {
+  if (board_ != nullptr) {
+    board_->set_place(place);
+  } else {
+    store_->set(fmt::format("notice/place/{}", rank_), place);
+  }
+}
+
+std::string Notice::place(int rank) const {
+  return board_ != nullptr ? board_->place(rank)
+                           : store_->get(fmt::format("notice/place/{}", rank), {}).value_or("");
+}
+
 void Notice::await_others(uint64_t sequence) const {
   show();
   // Whoever is stuck in the same operation gives up at about the same time and shows it.
@@ -109,6 +122,8 @@ std::string Notice::absent(uint64_t sequence, int* rank) const {
       text += last.sequence == 0
                   ? "; it has started none"
                   : fmt::format("; its last was {} ({})", last.sequence, describe(last.operation));
+      const std::string site = place(other);
+      if (!site.empty()) text += fmt::format(", and its program called last at {}", site);
     }
   }
   return text;

@@ -32,6 +32,9 @@ class Notice {
   // *rank: the first of them, -1 where there is none. Through the store: after up to half a second.
   std::string absent(uint64_t sequence, int* rank) const;
 
+  // The place in the program from which this rank called last, for absent() of the others.
+  void show_place(const std::string& place) const;
+
   // Without a board: keeps this rank's last operations and shows them to the others.
   void remember(uint64_t sequence, const Fingerprint& operation, uint64_t chain);
   void show() const;
@@ -47,6 +50,7 @@ class Notice {
   std::vector<Remembered> shown_by(int rank) const;
   static std::vector<Remembered> shown(const std::optional<std::string>& text);
   Progress progress(int rank) const;
+  std::string place(int rank) const;
   void await_others(uint64_t sequence) const;  // half a second at most
 
   OrderBoard* board_;

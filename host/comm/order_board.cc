@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace coupler {
@@ -151,6 +152,23 @@ Progress OrderBoard::progress(int rank) const {
 
 int64_t OrderBoard::process_id(int rank) const {
   return static_cast<int64_t>(member(rank).process_id.load(std::memory_order_acquire));
+}
+
+void OrderBoard::set_place(const std::string& place) {
+  std::array<uint64_t, kPlaceWords> words{};
+  std::memcpy(words.data(), place.data(), std::min(place.size(), sizeof words));
+  for (size_t i = 0; i < kPlaceWords; ++i) {
+    member(rank_).place[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+std::string OrderBoard::place(int rank) const {
+  std::array<char, kPlaceWords * sizeof(uint64_t) + 1> text{};
+  for (size_t i = 0; i < kPlaceWords; ++i) {
+    const uint64_t word = member(rank).place[i].load(std::memory_order_relaxed);
+    std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
+  }
+  return text.data();
 }
 
 void OrderBoard::leave() { member(rank_).left.store(1, std::memory_order_release); }

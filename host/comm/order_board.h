@@ -62,6 +62,9 @@ class OrderBoard {
   Progress progress(int rank) const;  // what rank entered last
   bool entered(int rank, uint64_t sequence) const { return progress(rank).sequence >= sequence; }
   int64_t process_id(int rank) const;
+  // The place of the program in which that rank called last; cut where it is too long.
+  void set_place(const std::string& place);
+  std::string place(int rank) const;
   void leave();  // this rank's communicator is being destroyed
   bool left(int rank) const;
 
@@ -71,6 +74,7 @@ class OrderBoard {
 
  private:
   static constexpr uint32_t kEmpty = 0, kWriting = 1, kSet = 2;
+  static constexpr size_t kPlaceWords = 6;
   static constexpr uint64_t kSlots = 256, kPairSlots = 16, kCountSlots = 64;
   using Word = std::atomic<uint64_t>;
 
@@ -81,7 +85,7 @@ class OrderBoard {
     char mark_text[2000];
   };
   struct alignas(64) Member {
-    Word process_id, left;
+    Word process_id, left, place[kPlaceWords];
   };
   // Read and written as a seqlock: sequence is 0 while the rest changes.
   struct alignas(64) Entry {

@@ -152,6 +152,21 @@ void verify_facts(const Meeting& meeting, const Facts& facts) {
   if (verdict != "ok") throw_verdict(meeting, verdict);
 }
 
+std::vector<int> share_world_ranks(const Meeting& meeting, int own) {
+  meeting.store->set(fmt::format("world/{}", meeting.rank), std::to_string(own));
+  const auto texts = meeting.store->get_ranks("world", meeting.world, meeting.timeout);
+  std::vector<int> ranks;
+  for (const auto& text : texts) {
+    if (!text) {
+      throw_verdict(meeting, fmt::format("absent{}{}{}{:.3g}", kValueStart, ranks.size(),
+                                         kValueStart,
+                                         std::chrono::duration<double>(meeting.timeout).count()));
+    }
+    ranks.push_back(std::stoi(*text));
+  }
+  return ranks;
+}
+
 std::unique_ptr<OrderBoard> share_board(const Meeting& meeting) {
   const size_t bytes = OrderBoard::bytes(meeting.world);
   std::unique_ptr<BoardMemory> memory;

@@ -29,6 +29,9 @@ struct Meeting {
 // that never came.
 void verify_facts(const Meeting& meeting, const Facts& facts);
 
+// By rank, what each calls its rank in the job. Throws Error(kTimeout) naming who never said it.
+std::vector<int> share_world_ranks(const Meeting& meeting, int own);
+
 // Null on every rank where some rank cannot share the others' memory.
 std::unique_ptr<OrderBoard> share_board(const Meeting& meeting);
 

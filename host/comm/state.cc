@@ -5,10 +5,14 @@
 #include <algorithm>
 
 #include "comm/watchdog.h"
+#include "coupler/call_site.h"
 #include "log/log.h"
 
 namespace coupler {
 namespace {
+
+// How long after a broken connection the store may take to say whose it was.
+constexpr auto kNews = std::chrono::milliseconds(100);
 
 int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
   if (can_abort) return timeout.count();
@@ -21,7 +25,8 @@ int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
 CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
                                      std::shared_ptr<Store> store_in,
                                      std::chrono::nanoseconds timeout_in,
-                                     std::unique_ptr<OrderBoard> board_in)
+                                     std::unique_ptr<OrderBoard> board_in,
+                                     std::vector<int> world_ranks_in)
     : name(std::move(name_in)),
       rank(raw->get()->rank),
       world(raw->get()->size),
@@ -29,6 +34,8 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
       timeout(timeout_in),
       operation_timeout_ns(backend_timeout(can_abort, timeout_in)),
       store(std::move(store_in)),
+      world_ranks(std::move(world_ranks_in)),
+      peers(store ? store->peers() : nullptr),
       backend(std::move(raw)),
       communicator(backend->get()),
       functions(&backend->functions()),
@@ -38,9 +45,11 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
   if (world == 1) return;
   notice = std::make_unique<Notice>(board.get(), store, rank, world);
   watchdog = std::make_unique<Watchdog>(*this);
+  if (peers) peers->add_standing(this, [this] { return standing(); });
 }
 
 CommunicatorState::~CommunicatorState() {
+  if (peers) peers->remove_standing(this);
   watchdog.reset();
   if (board) board->leave();
 }
@@ -105,6 +114,17 @@ void CommunicatorState::leave_backend() {
   ticket.store(ticket.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+std::string CommunicatorState::standing() const {
+  if ((ticket.load(std::memory_order_acquire) & 1) == 0) return {};
+  Operation operation;
+  operation.sequence = inside_sequence.load(std::memory_order_relaxed);
+  operation.fingerprint.what = inside_what.load(std::memory_order_relaxed);
+  operation.fingerprint.shown = inside_shown.load(std::memory_order_relaxed);
+  const std::string site = CallSite::last();
+  return fmt::format("operation {} ({}) of communicator '{}'{}", operation.sequence,
+                     describe(operation.fingerprint), name, site.empty() ? "" : ", at " + site);
+}
+
 std::string CommunicatorState::context(const Operation& operation) const {
   std::string text = fmt::format("communicator '{}', ", name);
   if (operation.peer >= 0) {
@@ -142,6 +162,24 @@ Error CommunicatorState::timeout_error(const Operation& operation,
           {.rank = missing, .subject = name, .hint = hint_for(ErrorCode::kTimeout)}};
 }
 
+std::optional<CommunicatorState::LostMember> CommunicatorState::lost_member(
+    std::chrono::milliseconds wait) const {
+  if (!peers || (wait.count() == 0 && !peers->any_lost())) return std::nullopt;
+  const auto loss =
+      wait.count() == 0 ? peers->first_lost(world_ranks) : peers->await_lost(world_ranks, wait);
+  if (!loss) return std::nullopt;
+  const auto member = std::find(world_ranks.begin(), world_ranks.end(), loss->rank);
+  return LostMember{static_cast<int>(member - world_ranks.begin()), *loss};
+}
+
+Error CommunicatorState::peer_error(const Operation& operation, const LostMember& lost) const {
+  const bool own = lost.rank == rank;
+  return {ErrorCode::kPeerLost,
+          fmt::format("{}: {}{}", context(operation),
+                      own ? "the other ranks have given this one up: " : "", lost.loss.text),
+          {.rank = lost.rank, .subject = name, .hint = hint_for(ErrorCode::kPeerLost)}};
+}
+
 Error CommunicatorState::failed(const Operation& operation, db_status status,
                                 const ErrorBuffer& buffer) {
   if (dead.load(std::memory_order_acquire)) return *first_error();
@@ -150,6 +188,14 @@ Error CommunicatorState::failed(const Operation& operation, db_status status,
     return make_error(status, buffer, context(operation), backend->plugin().name());
   }
   if (status == DB_ERR_TIMEOUT) return end(timeout_error(operation, buffer.text()));
+  if (code_of(status) == ErrorCode::kPeerLost || code_of(status) == ErrorCode::kIo) {
+    // A connection says that it broke, not why: the job's store is about to.
+    if (const auto lost = lost_member(kNews)) {
+      const Error found = peer_error(operation, *lost);
+      return end(
+          Error(found.code(), fmt::format("{} ({})", found.what(), buffer.text()), found.detail()));
+    }
+  }
   return end(make_error(status, buffer, context(operation), backend->plugin().name()));
 }
 

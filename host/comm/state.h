@@ -16,6 +16,7 @@
 #include "comm/operation_error.h"
 #include "comm/order_board.h"
 #include "comm/raw_communicator.h"
+#include "rendezvous/peers.h"
 
 namespace coupler {
 
@@ -38,7 +39,7 @@ struct PendingOperation {
 struct CommunicatorState {
   CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
                     std::shared_ptr<Store> store, std::chrono::nanoseconds timeout,
-                    std::unique_ptr<OrderBoard> board);
+                    std::unique_ptr<OrderBoard> board, std::vector<int> world_ranks);
   ~CommunicatorState();
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
@@ -65,7 +66,19 @@ struct CommunicatorState {
   void add_pending(PendingOperation* operation);
   void remove_pending(PendingOperation* operation);
 
+  // The rank of this communicator that the job has lost, if any: at once, or as soon as that is
+  // known, but within `wait`.
+  struct LostMember {
+    int rank;  // of this communicator
+    PeerLoss loss;
+  };
+  std::optional<LostMember> lost_member(std::chrono::milliseconds wait = {}) const;
+  // The operation cannot end: a rank it needs is lost.
+  Error peer_error(const Operation& operation, const LostMember& lost) const;
+
   std::string context(const Operation& operation) const;
+  // What a rank is in, by the blocking operation in the backend; "" where there is none.
+  std::string standing() const;
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
   const std::string name;
@@ -76,7 +89,9 @@ struct CommunicatorState {
   // host's, which knows who is missing, comes first.
   const int64_t operation_timeout_ns;
 
-  std::shared_ptr<Store> store;  // of this communicator; null where world is 1
+  std::shared_ptr<Store> store;        // of this communicator; null where world is 1
+  const std::vector<int> world_ranks;  // of the job, by rank of this communicator
+  const std::shared_ptr<Peers> peers;  // null where nobody watches them
   std::shared_ptr<RawCommunicator> backend;
   db_communicator* const communicator;
   const db_communicator_functions* const functions;

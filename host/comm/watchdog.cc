@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "coupler/call_site.h"
 #include "log/log.h"
 
 namespace coupler {
@@ -15,6 +16,8 @@ constexpr auto kPeriod = std::chrono::milliseconds(30);
 constexpr auto kSleepAfter = std::chrono::seconds(1);
 // Longer than any healthy exchange that a stalled pair of ranks could still complete.
 constexpr auto kStall = std::chrono::milliseconds(300);
+// The same where a rank has left in order, so that something is wrong with the program only.
+constexpr auto kLeft = std::chrono::seconds(2);
 // How long a thread may take to leave the backend and report an error itself, where the machine is
 // busy too.
 constexpr auto kLeave = std::chrono::milliseconds(500);
@@ -58,6 +61,7 @@ void Watchdog::run() {
     ticket = current;
     if (now - active > kSleepAfter) {
       lock.unlock();
+      show_place();
       if (state_.notice->through_store()) check_store(now, kStall);  // the others may ask for us
       lock.lock();
       asleep_.store(true, std::memory_order_seq_cst);
@@ -72,8 +76,21 @@ void Watchdog::run() {
     condition_.wait_for(lock, kPeriod, [&] { return stop_; });
     if (stop_) break;
     lock.unlock();
+    if (!state_.notice->through_store()) show_place();
     check(Clock::now());
     lock.lock();
+  }
+}
+
+// A rank that does not come is in its own code: it says beforehand where that is.
+void Watchdog::show_place() {
+  std::string place = CallSite::last();
+  if (store_failed_ || place == place_) return;
+  place_ = std::move(place);
+  try {
+    state_.notice->show_place(place_);
+  } catch (const std::exception& thrown) {
+    log(LogLevel::kDebug, "comm", thrown.what());  // it is for a message only
   }
 }
 
@@ -114,6 +131,7 @@ void Watchdog::check(Clock::time_point now) {
     } else if (const std::optional<Stuck> stuck = oldest(now)) {
       const Clock::duration age = now - stuck->since;
       check_deadline(*stuck, age);
+      check_peers(*stuck, now);
       if (state_.board) {
         check_board(*stuck, age);
       } else if (age > kStall) {
@@ -131,6 +149,17 @@ void Watchdog::check_deadline(const Stuck& stuck, Clock::duration age) {
                          : state_.timeout;
   if (age < limit) return;
   state_.end(state_.timeout_error(stuck.operation, {}));
+}
+
+void Watchdog::check_peers(const Stuck& stuck, Clock::time_point now) {
+  const auto lost = state_.lost_member();
+  if (!lost) return;
+  // What a rank sent before it ended or left is still on its way, and may be all that is needed.
+  const auto patience = lost->loss.reason == PeerLoss::Reason::kLeft   ? kLeft
+                        : lost->loss.reason <= PeerLoss::Reason::kGone ? kStall
+                                                                       : Clock::duration::zero();
+  if (now - std::max(stuck.since, lost->loss.when) < patience) return;
+  state_.end(state_.peer_error(stuck.operation, *lost));
 }
 
 void Watchdog::check_board(const Stuck& stuck, Clock::duration age) {

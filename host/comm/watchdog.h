@@ -38,8 +38,10 @@ class Watchdog {
   bool busy() const;
   bool anything_pending() const;
   void check(Clock::time_point now);
+  void show_place();
   std::optional<Stuck> oldest(Clock::time_point now);
   void check_deadline(const Stuck& stuck, Clock::duration age);
+  void check_peers(const Stuck& stuck, Clock::time_point now);
   void check_board(const Stuck& stuck, Clock::duration age);
   void check_store(Clock::time_point now, Clock::duration age);
   // The communicator has ended: a thread that its backend cannot free takes the process with it.
@@ -54,6 +56,7 @@ class Watchdog {
   Clock::time_point ticket_since_;
   Clock::time_point store_checked_;
   bool store_failed_ = false;
+  std::string place_;  // as the others see it
   std::thread thread_;
 };
 

@@ -61,6 +61,10 @@ bool is_fp8_format(const SettingValue& value) {
   return text == "hybrid" || text == "e4m3";
 }
 
+bool is_not_negative_duration(const SettingValue& value) {
+  return std::get<std::chrono::nanoseconds>(value) >= std::chrono::nanoseconds(0);
+}
+
 bool is_positive_duration(const SettingValue& value) {
   return std::get<std::chrono::nanoseconds>(value).count() > 0;
 }
@@ -85,6 +89,10 @@ std::vector<SchemaKey> make_schema() {
       key<kBackend, &BackendConfig::timeout>(
           "backend.timeout", T::kDuration, "> 0", is_positive_duration,
           "How long an operation may wait for other ranks before it ends in an error."),
+      key<kBackend, &BackendConfig::peer_timeout>(
+          "backend.peer_timeout", T::kDuration, ">= 0", is_not_negative_duration,
+          "How long a rank may give no sign of life (it is stopped, or cut off) before the others "
+          "count it as lost; 0s is for ever. One that ends is lost at once."),
       key<kBackend, &BackendConfig::interface_name>(
           "backend.interface", T::kString, "", nullptr,
           "The network interface that connections use, or its address; empty is loopback."),

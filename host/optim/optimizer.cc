@@ -145,7 +145,7 @@ std::string OptimizerState::description() const {
                             : fmt::format("torch::optim as it is: {}", not_fused_);
 }
 
-void Optimizer::step() { state_->step(); }
+void Optimizer::step(CallSite) { state_->step(); }
 void Optimizer::zero_grad(bool set_to_none) { state_->zero_grad(set_to_none); }
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return state_->torch_optimizer().param_groups();

@@ -87,8 +87,8 @@ void publish(const std::string& path, const std::string& text) {
 // Rank 0's, with the file while it lives.
 class HostedStore : public ServedStore {
  public:
-  HostedStore(const std::string& path, const Bytes32& secret, std::chrono::nanoseconds timeout)
-      : ServedStore(secret, {}, timeout), path_(path) {
+  HostedStore(const std::string& path, const Bytes32& secret, const BackendConfig& backend)
+      : ServedStore(secret, server_options(backend), backend.timeout), path_(path) {
     const ProcessIdentity host = own_identity();
     publish(path_,
             fmt::format("{}{} {}\n", format_job_file({server().host(), server().port(), secret}),
@@ -130,17 +130,20 @@ std::string private_runtime_folder() {
 }
 
 std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
-                                          std::chrono::nanoseconds timeout) {
+                                          const BackendConfig& backend) {
   const auto path = job_path(job_id);
+  const auto timeout = backend.timeout;
   if (rank == 0) {
-    return std::make_shared<HostedStore>(path, random_bytes32(), timeout);
+    return std::make_shared<HostedStore>(path, random_bytes32(), backend);
   }
   const auto deadline = deadline_after(timeout);
   while (true) {
     ProcessIdentity host;
     if (read_host(path, host) && is_alive(host)) {
       const JobAddress job = read_job_file(path);
-      return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
+      auto store = std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
+      store->join(rank);
+      return store;
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       throw Error(ErrorCode::kTimeout,

@@ -8,19 +8,19 @@
 // recognised by process id and start time and ignored or replaced.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
+#include "config/config.h"
 #include "rendezvous/store.h"
 
 namespace coupler {
 
 // Throws Error(kConfig) where a living process hosts a job of the same id already, Error(kIo) for
 // an unsafe folder, Error(kTimeout) naming rank 0 and the file where rank 0 does not appear in
-// time.
+// time (backend.timeout).
 std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
-                                          std::chrono::nanoseconds timeout);
+                                          const BackendConfig& backend);
 
 // The folder described above, made where it is missing.
 std::string private_runtime_folder();

@@ -29,20 +29,22 @@ std::vector<std::string_view> split_lines(std::string_view text) {
   return lines;
 }
 
-bool parse(std::string_view text, JobAddress& job) {
+}  // namespace
+
+std::optional<JobAddress> parse_job_file(std::string_view text) {
   const auto lines = split_lines(text);
   if (lines.size() < 5 || lines[0] != kTitle || lines[1].empty()) {
-    return false;
+    return std::nullopt;
   }
+  JobAddress job;
   job.host = lines[1];
   job.tls = lines[4] == "tls";
   const auto* end = lines[2].data() + lines[2].size();
   const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
-  return status == std::errc() && stop == end && job.port > 0 && job.port < 65536 &&
-         from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
+  const bool good = status == std::errc() && stop == end && job.port > 0 && job.port < 65536 &&
+                    from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
+  return good ? std::optional(job) : std::nullopt;
 }
-
-}  // namespace
 
 std::string format_job_file(const JobAddress& job) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n", kTitle, job.host, job.port, to_hex(job.secret),
@@ -66,14 +68,14 @@ JobAddress read_job_file(const std::string& path) {
   const auto text = read_private_file(
       "the job file", path, kMost,
       "it exists while the job's launcher runs: start the program with `coupler launch`");
-  JobAddress job;
-  if (!parse(text, job)) {
+  const auto job = parse_job_file(text);
+  if (!job) {
     throw Error(
         ErrorCode::kConfig,
         fmt::format("the job file {} does not hold a job's address and secret", path),
         {.subject = path, .hint = "start the program with `coupler launch` of the same version"});
   }
-  return job;
+  return *job;
 }
 
 }  // namespace coupler

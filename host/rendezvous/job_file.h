@@ -4,7 +4,9 @@
 // it to a private folder. Plain functions, [any-thread].
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/secret.h"
 #include "rendezvous/unique_fd.h"
@@ -19,6 +21,7 @@ struct JobAddress {
 };
 
 std::string format_job_file(const JobAddress& job);
+std::optional<JobAddress> parse_job_file(std::string_view text);  // nothing: it is none
 
 // A memory file with the job's address; readable for this user only, closed on exec.
 UniqueFd make_job_memory_file(const JobAddress& job);

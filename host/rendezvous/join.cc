@@ -65,6 +65,12 @@ std::string mpich_job() {
                .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
 }
 
+// One start of the workers: what belonged to those before a restart must not be seen.
+std::string torchrun_epoch() {
+  return fmt::format("{}/{}", variable("TORCHELASTIC_RUN_ID"),
+                     variable("TORCHELASTIC_RESTART_COUNT"));
+}
+
 // What all ranks of a job on one machine know, and no other job does.
 std::string job_name(const ProcessInfo& process) {
   switch (process.launcher) {
@@ -72,6 +78,9 @@ std::string job_name(const ProcessInfo& process) {
       return open_mpi_job();
     case LauncherKind::kMpich:
       return mpich_job();
+    case LauncherKind::kTorchrun:
+      return fmt::format("torchrun {}:{} {}", process.store_host, process.store_port,
+                         torchrun_epoch());
     case LauncherKind::kSlurm:
       return fmt::format("slurm {}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
     default:
@@ -79,38 +88,41 @@ std::string job_name(const ProcessInfo& process) {
   }
 }
 
-// The store of torchrun's agent, where it has one: it is up before the ranks are.
-std::shared_ptr<Store> join_agent(const ProcessInfo& process, std::chrono::nanoseconds timeout) {
-  auto store = std::make_shared<TorchStore>(process.store_host, process.store_port, timeout);
-  // It outlives a restart of the workers: keys of the old ones must not be seen.
-  return Store::with_prefix(std::move(store), fmt::format("{}/{}", variable("TORCHELASTIC_RUN_ID"),
-                                                          variable("TORCHELASTIC_RESTART_COUNT")));
+// The store of torchrun's agent is up before the ranks are, but watches nobody: in it the ranks of
+// several machines learn where rank 0 serves.
+std::shared_ptr<Store> meet_at_agent(const ProcessInfo& process, const Config& config) {
+  const auto agent = Store::with_prefix(
+      std::make_shared<TorchStore>(process.store_host, process.store_port, config.backend.timeout),
+      torchrun_epoch());
+  return host_or_join_through(*agent, process, config);
 }
 
 }  // namespace
 
 std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config) {
-  const auto timeout = config.backend.timeout;
   if (process.world == 1) {
     return std::make_shared<MemoryStore>();
   }
   if (process.launcher == LauncherKind::kCoupler) {
     const JobAddress job = read_job_file(process.job_file);
-    return std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout, job.tls);
-  }
-  if (process.launcher == LauncherKind::kTorchrun &&
-      variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    return join_agent(process, timeout);
+    auto store = std::make_shared<StoreClient>(job.host, job.port, job.secret,
+                                               config.backend.timeout, job.tls);
+    store->join(process.rank);
+    return store;
   }
   if (process.launcher == LauncherKind::kNone) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("a world of {} needs a launcher to meet through", process.world),
                 {.subject = "launcher", .hint = "start the program with `coupler launch`"});
   }
+  if (process.local_world != process.world && process.launcher == LauncherKind::kTorchrun &&
+      variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    return meet_at_agent(process, config);
+  }
   if (process.local_world != process.world) {
     return host_or_join_network_store(process, config);
   }
-  return host_or_join_store(job_name(process), process.rank, timeout);
+  return host_or_join_store(job_name(process), process.rank, config.backend);
 }
 
 }  // namespace coupler

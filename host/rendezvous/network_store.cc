@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "config/wrapper_base.h"
 #include "rendezvous/host_lookup.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/private_file.h"
 #include "rendezvous/served_store.h"
@@ -31,6 +33,23 @@ std::string of_several(const ProcessInfo& process) {
 
 bool moves_by_mpi(const BackendConfig& backend) {
   return backend.use == "mpi" || wrapper_base(backend, backend.use) == "mpi";
+}
+
+void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
+  if (backend.interface_name.empty()) {
+    fail(fmt::format("{}, but backend.interface, through which they reach each other, is not set",
+                     of_several(process)),
+         "backend.interface",
+         fmt::format("name the interface that the machines share; here are {}",
+                     list_network_addresses()));
+  }
+}
+
+// Ranks of a job that was restarted do not meet those left of an earlier start.
+Bytes32 of_this_start(const Bytes32& secret) {
+  const char* count = std::getenv("COUPLER_RESTART_COUNT");
+  const std::string start = fmt::format("coupler start {}", count == nullptr ? "0" : count);
+  return hmac_sha256(secret, {reinterpret_cast<const uint8_t*>(start.data()), start.size()});
 }
 
 // Where rank 0 listens.
@@ -69,6 +88,42 @@ Bytes32 read_secret_file(const std::string& path) {
   return Digest().update(text).finish();
 }
 
+std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
+                                            const Config& config) {
+  check_interface_is_set(process, config.backend);
+  const std::string key = "coupler/store";
+  const bool has_file = !config.launch.secret_file.empty();
+  if (process.rank == 0) {
+    const Bytes32 secret =
+        has_file ? read_secret_file(config.launch.secret_file) : random_bytes32();
+    StoreServerOptions options = ServedStore::server_options(config.backend);
+    options.host = bind_address(config.backend.interface_name);
+    options.tls = config.launch.tls;
+    options.members = static_cast<size_t>(process.world);
+    auto store = std::make_shared<ServedStore>(secret, options, config.backend.timeout);
+    agent.set(key, format_job_file({.host = options.host,
+                                    .port = store->server().port(),
+                                    .secret = has_file ? Bytes32{} : secret,
+                                    .tls = options.tls}));
+    return store;
+  }
+  const auto text = agent.get(key, config.backend.timeout);
+  const auto job = text ? parse_job_file(*text) : std::nullopt;
+  if (!job) {
+    throw Error(ErrorCode::kTimeout,
+                "rank 0 did not say in torchrun's store where the job's store is",
+                {.rank = 0,
+                 .subject = key,
+                 .hint = "look at rank 0's messages; raise backend.timeout where starting takes "
+                         "longer"});
+  }
+  const Bytes32 secret = has_file ? read_secret_file(config.launch.secret_file) : job->secret;
+  auto store =
+      std::make_shared<StoreClient>(job->host, job->port, secret, config.backend.timeout, job->tls);
+  store->join(process.rank);
+  return store;
+}
+
 std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
                                                   const Config& config) {
   if (process.store_host.empty()) {
@@ -82,20 +137,18 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
                      of_several(process)),
          "launch.secret_file", kMakeSecret);
   }
-  if (config.backend.interface_name.empty() && !moves_by_mpi(config.backend)) {
-    fail(fmt::format("{}, but backend.interface, through which they reach each other, is not set",
-                     of_several(process)),
-         "backend.interface",
-         fmt::format("name the interface that the machines share; here are {}",
-                     list_network_addresses()));
+  if (!moves_by_mpi(config.backend)) {
+    check_interface_is_set(process, config.backend);
   }
-  const Bytes32 secret = read_secret_file(config.launch.secret_file);
+  const Bytes32 secret = of_this_start(read_secret_file(config.launch.secret_file));
   if (process.rank != 0) {
-    return std::make_shared<StoreClient>(process.store_host, process.store_port, secret,
-                                         config.backend.timeout, config.launch.tls,
-                                         StoreClient::Start::kWhenItListens);
+    auto store = std::make_shared<StoreClient>(process.store_host, process.store_port, secret,
+                                               config.backend.timeout, config.launch.tls,
+                                               StoreClient::Start::kWhenItListens);
+    store->join(process.rank);
+    return store;
   }
-  StoreServerOptions options;
+  StoreServerOptions options = ServedStore::server_options(config.backend);
   options.host = listening_address(process, config);
   options.all_interfaces = config.launch.all_interfaces;
   options.port = process.store_port;

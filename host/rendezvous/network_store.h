@@ -20,6 +20,12 @@ namespace coupler {
 // and what StoreServer and StoreClient throw. The others wait for rank 0 until backend.timeout.
 std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process, const Config& config);
 
+// The same where the ranks have another store already, that of torchrun's agent: there they learn
+// where rank 0 serves, at a port of its own. Without launch.secret_file the secret lies there too,
+// for whoever reaches that store.
+std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
+                                            const Config& config);
+
 // The secret of all processes that have this file: the SHA-256 of its bytes, 32 of them at least.
 // Throws Error(kConfig) naming the path: not there, no regular file, another user's, readable by
 // others, or too short.

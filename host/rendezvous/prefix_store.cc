@@ -24,6 +24,7 @@ class PrefixStore : public Store {
   int64_t add(const std::string& key, int64_t delta) override {
     return parent_->add(prefix_ + key, delta);
   }
+  std::shared_ptr<Peers> peers() const override { return parent_->peers(); }
 
  private:
   std::shared_ptr<Store> parent_;

@@ -12,8 +12,17 @@ struct ProcessIdentity {
 };
 
 ProcessIdentity own_identity();
+// Of a process that runs now, on this machine; started is empty where there is none.
+ProcessIdentity identity_of(long pid);
 
 // Whether that very process runs now (one that ended and was not reaped yet counts).
 bool is_alive(const ProcessIdentity& process);
+
+// Its state as /proc/PID/stat has it: 'R', 'S', 'T' stopped, 't' traced, 'Z' ended …; 0: gone.
+char state_of(const ProcessIdentity& process);
+
+// Equal for processes that see each other's process ids: the machine since its start, and the
+// namespace of process ids.
+std::string machine_identity();
 
 }  // namespace coupler

@@ -21,4 +21,6 @@ std::vector<std::optional<std::string>> Store::get_ranks(const std::string& pref
   return values;
 }
 
+std::string standing_key(int rank) { return kStandingPrefix + std::to_string(rank); }
+
 }  // namespace coupler

@@ -11,6 +11,7 @@
 
 namespace coupler {
 
+class Peers;
 struct Config;
 struct ProcessInfo;
 
@@ -29,9 +30,16 @@ class Store {
   // Adds to the number under key (absent: 0), returns the sum. Numbers are apart from values.
   virtual int64_t add(const std::string& key, int64_t delta) = 0;
 
+  // What is known of the other ranks; null where the store does not watch them.
+  virtual std::shared_ptr<Peers> peers() const { return nullptr; }
+
   // A view in which every key starts with prefix + "/"; keeps the parent alive.
   static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);
 };
+
+// The key under which a rank says what it was doing when another was lost.
+std::string standing_key(int rank);
+inline constexpr const char* kStandingPrefix = "coupler/standing/";
 
 // Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
 // (hosted_store.h) or for several (network_store.h); a store in this process's memory where world

@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <iterator>
 
+#include "log/log.h"
 #include "rendezvous/network_interface.h"
+#include "rendezvous/silence.h"
 
 namespace coupler {
 namespace {
@@ -26,6 +30,8 @@ using store_wire::Status;
 constexpr auto kFrameTimeout = std::chrono::seconds(30);
 // A get() that only asks still has to let the server answer.
 constexpr auto kLeastWait = std::chrono::seconds(5);
+// After a rank was lost: what the others were about to set still comes.
+constexpr auto kAfterLoss = std::chrono::milliseconds(300);
 // The longest pause between two attempts to get in.
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
@@ -62,6 +68,7 @@ StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secre
 }
 
 StoreClient::~StoreClient() {
+  leave();
   link_->shutdown();  // ends the reading thread
   reader_.join();
 }
@@ -134,34 +141,146 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
 
 void StoreClient::read_replies() {
   std::string frame;
+  auto heard = Clock::now();
+  auto looked = heard;
   while (true) {
-    link_->wait_readable();
-    uint32_t length = 0;
-    const auto deadline = deadline_after(kFrameTimeout);
-    if (link_->receive(&length, sizeof length, deadline) != IoResult::kOk) {
-      lose("the connection was closed");
+    int timeout = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      if (joined_ && joined_->host_rank >= 0 && joined_->host_rank != rank_ &&
+          joined_->limit.count() > 0) {
+        timeout = std::max(1, static_cast<int>(joined_->limit.count() / 8));
+      }
+    }
+    if (!link_->wait_readable(timeout)) {
+      look_at_host(heard, looked);
+      continue;
+    }
+    if (!read_frame(frame) || !take_reply(frame)) {
       return;
     }
-    if (length > store_wire::kMaxFrame) {
-      lose("it sent too large a frame");
-      return;
-    }
-    frame.resize(length + store_wire::kMacSize);
-    if (link_->receive(frame.data(), frame.size(), deadline) != IoResult::kOk) {
-      lose("the connection was closed");
-      return;
-    }
-    const auto body = opener_->open(frame);
-    auto reply = body ? store_wire::decode_reply(*body) : std::nullopt;
-    if (!reply) {
-      lose("it sent a frame that is not authentic");
-      return;
-    }
+    heard = looked = Clock::now();
+  }
+}
+
+bool StoreClient::read_frame(std::string& frame) {
+  uint32_t length = 0;
+  const auto deadline = deadline_after(kFrameTimeout);
+  if (link_->receive(&length, sizeof length, deadline) != IoResult::kOk) {
+    lose("the connection was closed");
+    return false;
+  }
+  if (length > store_wire::kMaxFrame) {
+    lose("it sent too large a frame");
+    return false;
+  }
+  frame.resize(length + store_wire::kMacSize);
+  if (link_->receive(frame.data(), frame.size(), deadline) != IoResult::kOk) {
+    lose("the connection was closed");
+    return false;
+  }
+  return true;
+}
+
+bool StoreClient::take_reply(const std::string& frame) {
+  const auto body = opener_->open(frame);
+  auto reply = body ? store_wire::decode_reply(*body) : std::nullopt;
+  if (!reply) {
+    lose("it sent a frame that is not authentic");
+    return false;
+  }
+  if (reply->id == store_wire::kEventId) {
+    take_event(*reply);
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  if (const auto found = pending_.find(reply->id); found != pending_.end()) {
+    found->second->reply = *std::move(reply);
+    found->second->done.notify_one();
+  }  // else the caller's deadline passed before
+  return true;
+}
+
+void StoreClient::take_event(const Reply& event) {
+  switch (static_cast<store_wire::Event>(event.number)) {
+    case store_wire::Event::kAlive:
+      say({.operation = Operation::kAlive});
+      break;
+    case store_wire::Event::kLost:
+      if (auto loss = decode_loss(event.value)) {
+        lose_peer(*std::move(loss));
+      }
+      break;
+    case store_wire::Event::kCameBack:
+      take_back(std::atoi(event.value.c_str()));
+      break;
+  }
+}
+
+// On the reading thread, which must not wait for the server to read: it may wait for us. Whoever
+// holds the lock is sending, and so is heard.
+void StoreClient::say(const Request& request) {
+  const std::unique_lock lock(send_mutex_, std::try_to_lock);
+  if (lock && link_->is_writable()) {
+    const auto frame = sealer_->seal(store_wire::encode(request));
+    link_->send(frame.data(), frame.size(), deadline_after(kLeastWait));  // the reader sees an end
+  }
+}
+
+void StoreClient::say_standing() {
+  const std::string text = peers_->standing();
+  int rank = -1;
+  {
     const std::lock_guard lock(mutex_);
-    if (const auto found = pending_.find(reply->id); found != pending_.end()) {
-      found->second->reply = *std::move(reply);
-      found->second->done.notify_one();
-    }  // else the caller's deadline passed before
+    rank = rank_;
+  }
+  if (rank >= 0 && !text.empty()) {
+    say({.operation = Operation::kSet, .key = standing_key(rank), .value = text});
+  }
+}
+
+// The rank that runs the server is watched by each of the others.
+void StoreClient::look_at_host(Clock::time_point& heard, Clock::time_point& looked) {
+  const auto now = Clock::now();
+  const store_wire::Joined& host = *joined_;
+  const auto tick = host.limit / 8;
+  if (const auto held_up = now - looked - tick; held_up > tick) {
+    heard += held_up;  // we did not listen
+  }
+  looked = now;
+  const bool here = host.machine == machine_identity();
+  if (const auto reason =
+          judge({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
+    if (!peers_->loss_of(host.host_rank)) {
+      lose_peer({.rank = host.host_rank,
+                 .reason = *reason,
+                 .text = describe_loss(host.host_rank, host.host.pid, *reason),
+                 .when = now});
+    }
+  }
+}
+
+void StoreClient::take_back(int rank) {
+  peers_->came_back(rank);
+  const std::lock_guard lock(mutex_);
+  if (peer_loss_ && peer_loss_->rank == rank && !peer_loss_->is_for_good()) {
+    peer_loss_.reset();
+  }
+}
+
+void StoreClient::lose_peer(PeerLoss loss) {
+  peers_->lose(loss);
+  if (loss.reason == PeerLoss::Reason::kLeft) {
+    return;
+  }
+  log(LogLevel::kInfo, "store", loss.text);
+  say_standing();
+  const std::lock_guard lock(mutex_);
+  if (!peer_loss_ || !peer_loss_->is_for_good()) {
+    peer_loss_ = std::move(loss);
+  }
+  for (const auto& [id, pending] : pending_) {
+    pending->done.notify_one();
   }
 }
 
@@ -171,6 +290,14 @@ void StoreClient::lose(const std::string& reason) {
     lost_ = reason;
   }
   link_->shutdown();
+  if (joined_ && joined_->host_rank >= 0 && joined_->host_rank != rank_ &&
+      !peers_->loss_of(joined_->host_rank)) {
+    const auto gone = PeerLoss::Reason::kGone;
+    peers_->lose({.rank = joined_->host_rank,
+                  .reason = gone,
+                  .text = describe_loss(joined_->host_rank, joined_->host.pid, gone),
+                  .when = Clock::now()});
+  }
   for (const auto& [id, pending] : pending_) {
     pending->done.notify_one();
   }
@@ -207,8 +334,15 @@ std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) 
   lock.unlock();
   send_frame(request, deadline);
   lock.lock();
-  pending.done.wait_until(lock, deadline,
-                          [&] { return pending.reply.has_value() || !lost_.empty(); });
+  while (!pending.reply && lost_.empty() && Clock::now() < deadline) {
+    // What waits for another rank does not wait long once one is lost.
+    const bool in_vain = request.wait && peer_loss_;
+    const auto until = in_vain ? std::min(deadline, peer_loss_->when + kAfterLoss) : deadline;
+    if (in_vain && Clock::now() >= until) {
+      break;
+    }
+    pending.done.wait_until(lock, until);
+  }
   pending_.erase(request.id);
   if (pending.reply) {
     if (pending.reply->status == Status::kRefused) {
@@ -222,7 +356,24 @@ std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) 
   if (!lost_.empty()) {
     throw_lost(lost_);
   }
+  if (request.wait && peer_loss_ && Clock::now() < deadline) {
+    const PeerLoss loss = *peer_loss_;
+    lock.unlock();
+    cancel(request.id);
+    throw_peer_lost(request.key, loss);
+  }
   return std::nullopt;
+}
+
+void StoreClient::throw_peer_lost(const std::string& key, const PeerLoss& loss) const {
+  throw Error(ErrorCode::kPeerLost,
+              loss.rank == rank_
+                  ? fmt::format("the other ranks have given this one up: {}", loss.text)
+                  : fmt::format("{}; '{}' was waited for", loss.text, key),
+              {.rank = loss.rank,
+               .subject = key,
+               .hint = "look at the output of the lost rank; the survivors cannot go on without "
+                       "it"});
 }
 
 void StoreClient::throw_no_answer(const std::string& call, const std::string& key) const {
@@ -308,5 +459,38 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
   }
   return reply->number;
 }
+
+void StoreClient::join(int rank) {
+  Request request{
+      .operation = Operation::kJoin,
+      .key = fmt::format("rank {}", rank),
+      .value = store_wire::encode(store_wire::Joining{rank, own_identity(), machine_identity()})};
+  const auto reply = exchange(request, deadline_after(timeout_));
+  auto joined = reply ? store_wire::decode_joined(reply->value) : std::nullopt;
+  if (!joined) {
+    throw_no_answer("join", request.key);
+  }
+  const std::lock_guard lock(mutex_);
+  joined_ = std::move(joined);
+  rank_ = rank;
+}
+
+void StoreClient::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank_ < 0 || !lost_.empty()) {
+      return;
+    }
+    rank_ = -1;
+  }
+  Request request{.operation = Operation::kLeave, .wait = std::uncaught_exceptions() > 0};
+  try {
+    exchange(request, deadline_after(kAfterLoss));
+  } catch (const Error&) {
+    return;  // the store is gone, and with it those who would miss us
+  }
+}
+
+std::shared_ptr<Peers> StoreClient::peers() const { return peers_; }
 
 }  // namespace coupler

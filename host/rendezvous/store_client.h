@@ -2,6 +2,7 @@
 // socket, a thread of its own takes the replies, and a get() that waits blocks its caller only.
 //
 // Once the server is gone every pending and later call throws Error(kPeerLost) naming its address.
+// Once a rank is lost, waits for what nobody has set yet end with it too: see join().
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "rendezvous/peers.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_link.h"
@@ -36,14 +38,34 @@ class StoreClient : public Store {
                                                     std::chrono::nanoseconds timeout) override;
   int64_t add(const std::string& key, int64_t delta) override;
 
+  // Declares this process to be that rank of the job, until the client is destroyed: the others
+  // learn when it is lost, and peers() tells of them. At most once. Throws Error(kInvalidArgument)
+  // where the job has given that rank up, or another process is it.
+  void join(int rank);
+  std::shared_ptr<Peers> peers() const override;  // knows nothing before join()
+
+ protected:
+  // Says that this rank is done, and that the others need not miss it. Never throws.
+  void leave();
+
  private:
+  using Clock = std::chrono::steady_clock;
   struct Pending;
 
   void connect(const Bytes32& secret, Deadline deadline, Start start);
   bool handshake(const Bytes32& secret, Deadline deadline);
   [[noreturn]] void throw_no_answer(const std::string& call, const std::string& key) const;
+  [[noreturn]] void throw_peer_lost(const std::string& key, const PeerLoss& loss) const;
   void cancel(uint64_t id);
   void read_replies();
+  bool read_frame(std::string& frame);  // false: the connection is lost
+  bool take_reply(const std::string& frame);
+  void take_event(const store_wire::Reply& event);
+  void look_at_host(Clock::time_point& heard, Clock::time_point& looked);
+  void lose_peer(PeerLoss loss);
+  void take_back(int rank);
+  void say_standing();
+  void say(const store_wire::Request& request);  // without waiting for anything
   // Sends the request, waits for its reply; nothing when the deadline passed.
   std::optional<store_wire::Reply> exchange(store_wire::Request& request, Deadline deadline);
   void send_frame(const store_wire::Request& request, Deadline deadline);
@@ -55,6 +77,7 @@ class StoreClient : public Store {
   const int port_;
   const std::chrono::nanoseconds timeout_;
   const std::unique_ptr<StoreTls> tls_;  // null: plain
+  const std::shared_ptr<Peers> peers_ = std::make_shared<Peers>();
   std::unique_ptr<StoreLink> link_;
   std::optional<store_wire::FrameOpener> opener_;  // the reading thread's
 
@@ -64,7 +87,10 @@ class StoreClient : public Store {
   std::mutex mutex_;  // guards what follows
   std::unordered_map<uint64_t, Pending*> pending_;
   uint64_t next_id_ = 1;
-  std::string lost_;  // why the connection ended; empty while it lives
+  std::string lost_;                          // why the connection ended; empty while it lives
+  std::optional<store_wire::Joined> joined_;  // from join() on
+  int rank_ = -1;                             // from join() on
+  std::optional<PeerLoss> peer_loss_;         // the first that is no leaving
 
   std::thread reader_;
 };

@@ -136,16 +136,23 @@ IoResult StoreLink::receive(void* data, size_t size, Deadline deadline) {
   return IoResult::kOk;
 }
 
-void StoreLink::wait_readable() {
+bool StoreLink::wait_readable(int timeout) {
   if (ssl_ != nullptr) {
     const std::lock_guard lock(tls_mutex_);
     if (::SSL_has_pending(ssl_.get()) == 1 || BIO_pending(::SSL_get_rbio(ssl_.get())) > 0) {
-      return;
+      return true;
     }
   }
   pollfd entry{fd_.get(), POLLIN, 0};
-  while (::poll(&entry, 1, -1) < 0 && errno == EINTR) {
+  int ready = 0;
+  while ((ready = ::poll(&entry, 1, timeout)) < 0 && errno == EINTR) {
   }
+  return ready != 0;
+}
+
+bool StoreLink::is_writable() const {
+  pollfd entry{fd_.get(), POLLOUT, 0};
+  return ::poll(&entry, 1, 0) == 1;
 }
 
 void StoreLink::shutdown() { ::shutdown(fd_.get(), SHUT_RDWR); }

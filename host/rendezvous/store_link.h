@@ -23,9 +23,12 @@ class StoreLink {
 
   IoResult send(const void* data, size_t size, Deadline deadline);
   IoResult receive(void* data, size_t size, Deadline deadline);
-  // Until there is something to receive, or the connection has ended. No deadline: shutdown() and
-  // the other side's end wake it.
-  void wait_readable();
+  // Until there is something to receive, or the connection has ended, which shutdown() brings about
+  // too: true. False: timeout (milliseconds, -1: none) passed.
+  bool wait_readable(int timeout);
+  // Whether a short message can be sent at once.
+  bool is_writable() const;
+  int socket() const { return fd_.get(); }
   void shutdown();
 
  private:

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <bit>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <csignal>
 #include <system_error>
@@ -100,7 +101,7 @@ Listener listen_on(const StoreServerOptions& options) {
 
 struct StoreServer::Impl {
   Impl(const Bytes32& secret, const StoreServerOptions& options)
-      : hub(secret, options), acceptor(io), pause(io) {
+      : hub(secret, options, io), acceptor(io), pause(io) {
     hub.descriptors = descriptors_for_strangers(options.members, options.limits.strangers);
     Listener listener = listen_on(options);
     port = listener.port;
@@ -118,6 +119,7 @@ struct StoreServer::Impl {
   ~Impl() {
     io.stop();
     thread.join();
+    hub.members.stop();
     while (!hub.sessions.empty()) {
       const auto session = hub.sessions.begin()->second;
       session->close();
@@ -183,6 +185,10 @@ StoreServer::~StoreServer() = default;
 
 const std::string& StoreServer::host() const { return impl_->hub.options.host; }
 int StoreServer::port() const { return impl_->port; }
+void StoreServer::watch(int rank, const ProcessIdentity& process) {
+  asio::post(impl_->io, [this, rank, process] { impl_->hub.members.watch(rank, process); });
+}
+
 size_t StoreServer::clients() const { return impl_->hub.clients.load(std::memory_order_relaxed); }
 
 }  // namespace coupler

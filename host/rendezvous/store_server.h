@@ -14,6 +14,8 @@
 #include <memory>
 #include <string>
 
+#include "rendezvous/peers.h"
+#include "rendezvous/process_identity.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/store_table.h"
 
@@ -27,8 +29,14 @@ struct StoreServerOptions {
   size_t members = 0;              // how many are to come, where that is known
   StoreLimits limits;
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(2);
+  // Ranks that join (StoreClient::join) are lost when they have said nothing for about that long;
+  // zero: never for that.
+  std::chrono::milliseconds peer_timeout{0};
+  int host_rank = -1;  // the rank this process is; -1: none
   // Called after each set().
   std::function<void(const std::string& key, const std::string& value)> on_set;
+  // Called when a rank is lost, or has left.
+  std::function<void(const PeerLoss& loss)> on_lost;
 };
 
 class StoreServer {
@@ -44,6 +52,9 @@ class StoreServer {
   const std::string& host() const;
   int port() const;
   size_t clients() const;  // authenticated connections now
+
+  // Says which process of this machine will be that rank, so that its loss is known before it joins.
+  void watch(int rank, const ProcessIdentity& process);
 
  private:
   struct Impl;

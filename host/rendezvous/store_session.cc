@@ -26,8 +26,12 @@ constexpr size_t kPiecesAtOnce = 8;
 
 }  // namespace
 
-StoreHub::StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options)
-    : secret(job_secret), options(server_options), table(server_options.limits) {
+StoreHub::StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options,
+                   boost::asio::io_context& io)
+    : secret(job_secret),
+      options(server_options),
+      table(server_options.limits),
+      members(*this, io) {
   if (options.tls) {
     tls.emplace(secret, StoreTls::Side::kServer);
   }
@@ -101,6 +105,7 @@ void StoreSession::close() {
   stream_.close();
   hub_.strangers.erase(id_);
   hub_.sessions.erase(id_);
+  hub_.members.closed(id_);
 }
 
 void StoreSession::on_proof() {
@@ -190,6 +195,7 @@ void StoreSession::on_frame() {
   if (incoming_.capacity() > 65536) {
     incoming_ = std::string();  // large values are rare: do not keep their room
   }
+  hub_.members.heard(id_);
   handle(*std::move(request));
   read_length();
 }
@@ -215,6 +221,15 @@ void StoreSession::handle(store_wire::Request request) {
       break;
     case Operation::kGetRanks:
       handle_get_ranks(request);
+      break;
+    case Operation::kJoin:
+      answer(hub_.members.join(id_, request));
+      break;
+    case Operation::kAlive:
+      break;
+    case Operation::kLeave:
+      hub_.members.leave(id_, request.wait);
+      answer({.id = request.id});
       break;
   }
 }

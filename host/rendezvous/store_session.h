@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "rendezvous/store_members.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/store_stream.h"
 #include "rendezvous/store_wire.h"
@@ -23,7 +24,8 @@ namespace coupler {
 class StoreSession;
 
 struct StoreHub {
-  StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options);
+  StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options,
+           boost::asio::io_context& io);
 
   // Makes room for one more stranger by dropping the oldest ones.
   void limit_strangers(size_t most);
@@ -37,10 +39,11 @@ struct StoreHub {
   std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id, which grows with time
   std::set<uint64_t> strangers;                                // ids of those not authenticated
   size_t descriptors = 0;                                      // that strangers may take together
-  uint64_t next_id = 0;
-  uint64_t refused = 0;  // strangers with a wrong proof
+  uint64_t next_id = 1;                                        // 0: no session
+  uint64_t refused = 0;                                        // strangers with a wrong proof
   uint64_t dropped = 0;  // strangers that did not prove themselves in time, or made room
   std::atomic<size_t> clients{0};
+  StoreMembers members;
 };
 
 class StoreSession : public std::enable_shared_from_this<StoreSession> {
@@ -50,6 +53,8 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   void start();
   void close();  // idempotent; the session leaves the hub
   void answer(const store_wire::Reply& reply);
+  int socket() { return stream_.native_handle(); }
+  bool idle() const { return outgoing_.empty(); }  // nothing is on its way to the client
   void answer_wait(uint64_t request, const std::string& value);
   void answer_wait(uint64_t request, const std::shared_ptr<const StoreTable::RankValues>& values);
 

@@ -54,6 +54,7 @@ class StoreStream {
     boost::system::error_code ignored;  // closing has no other outcome
     socket_.close(ignored);
   }
+  int native_handle() { return socket_.native_handle(); }
   auto get_executor() { return socket_.get_executor(); }
 
  private:

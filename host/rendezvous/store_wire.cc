@@ -1,9 +1,12 @@
 #include "rendezvous/store_wire.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <sstream>
 #include <vector>
 
 namespace coupler::store_wire {
@@ -147,7 +150,7 @@ std::optional<Request> decode_request(std::string_view body) {
   request.count = reader.take<uint32_t>();
   request.key = reader.take_text(kMaxKey);
   request.value = reader.take_text(kMaxValue);
-  if (!reader.finished() || operation < 1 || operation > 5 || wait > 1) {
+  if (!reader.finished() || operation < 1 || operation > 8 || wait > 1) {
     return std::nullopt;
   }
   request.operation = static_cast<Operation>(operation);
@@ -184,6 +187,39 @@ std::optional<Reply> decode_reply(std::string_view body) {
   }
   reply.status = static_cast<Status>(status);
   return reply;
+}
+
+std::string encode(const Joining& joining) {
+  return fmt::format("{} {} {} {}", joining.rank, joining.process.pid, joining.process.started,
+                     joining.machine);
+}
+
+std::optional<Joining> decode_join(const std::string& text) {
+  std::istringstream words(text);
+  Joining joining;
+  if (!(words >> joining.rank >> joining.process.pid >> joining.process.started >>
+        joining.machine) ||
+      joining.rank < 0) {
+    return std::nullopt;
+  }
+  return joining;
+}
+
+std::string encode(const Joined& joined) {
+  return fmt::format("{} {} {} {} {}", joined.host_rank, joined.host.pid, joined.host.started,
+                     joined.machine, joined.limit.count());
+}
+
+std::optional<Joined> decode_joined(const std::string& text) {
+  std::istringstream words(text);
+  Joined joined;
+  int64_t limit = 0;
+  if (!(words >> joined.host_rank >> joined.host.pid >> joined.host.started >> joined.machine >>
+        limit)) {
+    return std::nullopt;
+  }
+  joined.limit = std::chrono::milliseconds(limit);
+  return joined;
 }
 
 void append_rank_value(std::string& values, const std::optional<std::string_view>& value) {

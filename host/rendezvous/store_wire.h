@@ -1,7 +1,7 @@
 // What goes over the wire between the store's server and its clients. Plain functions and values;
 // a FrameSealer or FrameOpener belongs to one direction of one connection and one thread at a time.
 //
-//   server -> client   magic "CPLRSTR2", server nonce (32)
+//   server -> client   magic "CPLRSTR3", server nonce (32)
 //   client -> server   client nonce (32), HMAC(secret, "client" + both nonces)
 //   server -> client   HMAC(secret, "server" + both nonces), or a refusal (32)
 //
@@ -12,6 +12,7 @@
 // little-endian.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,11 +20,12 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/process_identity.h"
 #include "rendezvous/secret.h"
 
 namespace coupler::store_wire {
 
-constexpr std::string_view kMagic = "CPLRSTR2";
+constexpr std::string_view kMagic = "CPLRSTR3";
 constexpr size_t kHelloSize = 8 + 32;  // magic, nonce
 constexpr size_t kProofSize = 32 + 32;
 constexpr size_t kMacSize = 32;
@@ -71,7 +73,16 @@ class FrameOpener {
   uint64_t sequence_ = 0;
 };
 
-enum class Operation : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kCancel = 4, kGetRanks = 5 };
+enum class Operation : uint8_t {
+  kSet = 1,
+  kGet = 2,
+  kAdd = 3,
+  kCancel = 4,
+  kGetRanks = 5,
+  kJoin = 6,   // the value: Joining; the reply's: Joined
+  kAlive = 7,  // in answer to Event::kAlive; no reply
+  kLeave = 8,  // the rank is done; wait: because of an error
+};
 
 // One request. The id is chosen by the client and returned in the reply; kCancel names the kGet or
 // kGetRanks to forget and has no reply.
@@ -103,6 +114,32 @@ std::optional<Reply> decode_reply(std::string_view body);
 // who answers many with one value encodes and hashes that once.
 std::string encode_value(std::string_view value);
 std::string encode_rest(const Reply& reply);
+
+// What the server says unasked, to ranks that have joined: a Reply of this id whose number is the
+// event.
+constexpr uint64_t kEventId = 0;
+enum class Event : int64_t {
+  kAlive = 1,     // say that you are
+  kLost = 2,      // the value: a PeerLoss
+  kCameBack = 3,  // the value: the rank, which had left
+};
+
+struct Joining {
+  int rank = -1;
+  ProcessIdentity process;
+  std::string machine = {};  // machine_identity()
+};
+std::string encode(const Joining& joining);
+std::optional<Joining> decode_join(const std::string& text);
+
+struct Joined {
+  int host_rank = -1;  // the rank that runs the server; -1: a launcher
+  ProcessIdentity host;
+  std::string machine = {};
+  std::chrono::milliseconds limit{};  // of the silence that is borne; zero: any
+};
+std::string encode(const Joined& joined);
+std::optional<Joined> decode_joined(const std::string& text);
 
 // The values of kGetRanks, one after another.
 void append_rank_value(std::string& values, const std::optional<std::string_view>& value);

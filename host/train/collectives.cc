@@ -13,15 +13,16 @@ std::optional<detail::BatchSamples> Accelerator::Impl::batch_samples() const {
   return detail::BatchSamples{loader->batch_samples(), loader->own_samples()};
 }
 
-at::Tensor Accelerator::gather(const at::Tensor& tensor) {
+at::Tensor Accelerator::gather(const at::Tensor& tensor, CallSite) {
   return gather_nested(detail::view_of(tensor))[0];
 }
 
-at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction, double scale) {
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction, double scale,
+                               CallSite) {
   return reduce_nested(detail::view_of(tensor), reduction, scale)[0];
 }
 
-at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int from) {
+at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int from, CallSite) {
   return broadcast_nested(detail::view_of(tensor), from)[0];
 }
 
@@ -49,13 +50,13 @@ std::vector<at::Tensor> Accelerator::pad_nested(const detail::NestedView& value,
 
 void Accelerator::set_trigger() { impl_->trigger = true; }
 
-bool Accelerator::check_trigger() {
+bool Accelerator::check_trigger(CallSite) {
   const double any = all_reduce_number(*impl_->comm, impl_->trigger ? 1 : 0, DB_MAX);
   impl_->trigger = false;
   return any != 0;
 }
 
-void Accelerator::wait_for_everyone() {
+void Accelerator::wait_for_everyone(CallSite) {
   db_op op{};
   op.kind = DB_BARRIER;
   op.dtype = DB_U8;

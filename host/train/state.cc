@@ -24,7 +24,7 @@ PartialState::PartialState() {
   set_place(accelerator != nullptr ? place_of(*accelerator) : place_of(detect_process()));
 }
 
-void PartialState::wait_for_everyone() {
+void PartialState::wait_for_everyone(CallSite) {
   if (Accelerator* const accelerator = current_accelerator()) {
     accelerator->wait_for_everyone();
   } else if (world() > 1) {

@@ -34,9 +34,9 @@ void Accelerator::trigger_sync_of(const detail::ModelRef& model) {
   impl_->strategy_of(model).set_sync(true);
 }
 
-void Accelerator::backward(const at::Tensor& loss) { backward_of(loss, std::nullopt); }
+void Accelerator::backward(const at::Tensor& loss, CallSite) { backward_of(loss, std::nullopt); }
 
-void Accelerator::backward(const at::Tensor& loss_sum, double weight) {
+void Accelerator::backward(const at::Tensor& loss_sum, double weight, CallSite) {
   if (!(weight >= 0) || !std::isfinite(weight)) {
     throw Error(
         ErrorCode::kInvalidArgument,

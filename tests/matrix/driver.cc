@@ -179,6 +179,13 @@ std::string judge_absent(const Trial& trial) {
   return expect_reports(trial, "timeout " + victim, {victim}, trial.victim());
 }
 
+std::string judge_stopped(const Trial& trial) {
+  std::string wrong = expect_code(trial, 4);
+  if (!wrong.empty()) return wrong;
+  const std::string victim = fmt::format("rank {}", trial.victim());
+  return expect_reports(trial, "peer lost " + victim, {victim, "is stopped"}, trial.victim());
+}
+
 struct Step {
   std::string variant;
   std::vector<std::string> options;
@@ -238,9 +245,11 @@ const std::vector<Behaviour>& behaviours() {
        [](const DistributedBackend&) {
          return std::vector<Step>{{"", {}, judge_killed}};
        }},
-      {"stopped", "a stopped peer is named at the deadline", 2,
+      {"stopped", "a stopped peer is named, or waited for until the deadline", 2,
        [](const DistributedBackend&) {
-         return std::vector<Step>{{"", {"backend.timeout=1s"}, judge_absent}};
+         return std::vector<Step>{
+             {"watched", {"backend.timeout=20s"}, judge_stopped},
+             {"unwatched", {"backend.timeout=1s", "backend.peer_timeout=0s"}, judge_absent}};
        }},
       {"deadline", "a deadline is kept", 2,
        [](const DistributedBackend&) {

@@ -108,13 +108,13 @@ class Accelerator : public Processes {
   // Backward of a mean loss. Where it synchronises, gradients are the mean over ranks afterwards,
   // of the mean over the batches of the window: a window that ends early is divided by what it
   // held. Without accumulate() the loss is divided by gradient_accumulation_steps.
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, CallSite site = {});
   // Backward of a loss that is a sum over `weight` things (tokens, samples). Where it synchronises,
   // gradients are those of the sum over the window and over all ranks divided by the sum of the
   // weights, so that every thing counts the same however they fall to batches and ranks. Weights
   // are finite and at least 0; gradients are 0 where all are 0. A window has them in every backward
   // or in none. One small collective more per step.
-  void backward(const at::Tensor& loss_sum, double weight);
+  void backward(const at::Tensor& loss_sum, double weight, CallSite site = {});
   // training.gradient_accumulation_steps; a new value (at least 1) holds from the next scope on.
   int64_t gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int64_t steps);
@@ -126,12 +126,12 @@ class Accelerator : public Processes {
   // it returns infinity instead where the step will be skipped. Does nothing (and returns 0) while
   // accumulating. Collective.
   template <class Model>
-  double clip_grad_norm(Model& model, double max_norm) {
+  double clip_grad_norm(Model& model, double max_norm, CallSite = {}) {
     return clip_grad_norm_of(reference_to(model), max_norm);
   }
   // Clamps every gradient element to [-max_value, max_value]; likewise.
   template <class Model>
-  void clip_grad_value(Model& model, double max_value) {
+  void clip_grad_value(Model& model, double max_value, CallSite = {}) {
     clip_grad_value_of(reference_to(model), max_value);
   }
 
@@ -216,9 +216,9 @@ class Accelerator : public Processes {
   // and any other Error about a value the job can go on. docs/collectives.md.
 
   // Concatenation over ranks along dimension 0 (scalars become [world]); the same shape everywhere.
-  at::Tensor gather(const at::Tensor& tensor);
+  at::Tensor gather(const at::Tensor& tensor, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
-  T gather(const T& value) {
+  T gather(const T& value, CallSite = {}) {
     return detail::with_leaves(value, gather_nested(detail::view_of(value)));
   }
 
@@ -229,7 +229,7 @@ class Accelerator : public Processes {
   // Error(kInvalidArgument) for a scalar, or a leaf with another number of rows. A std::vector of
   // anything but tensors goes through objects.h, to be included then.
   template <class T>
-  T gather_for_metrics(const T& value) {
+  T gather_for_metrics(const T& value, CallSite = {}) {
     if constexpr (is_nested_v<T>) {
       return detail::with_leaves(value, gather_metrics(detail::view_of(value)));
     } else {
@@ -241,16 +241,17 @@ class Accelerator : public Processes {
   // toward zero, a scale other than 1 is Error(kUnsupported); of Bool the sum is "or", and there is
   // no mean.
   at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
-                    double scale = 1.0);
+                    double scale = 1.0, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
-  T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0) {
+  T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0,
+           CallSite = {}) {
     return detail::with_leaves(value, reduce_nested(detail::view_of(value), reduction, scale));
   }
 
   // The value of rank `from`; every rank passes one of the same structure, shapes and dtypes.
-  at::Tensor broadcast(const at::Tensor& tensor, int from = 0);
+  at::Tensor broadcast(const at::Tensor& tensor, int from = 0, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
-  T broadcast(const T& value, int from = 0) {
+  T broadcast(const T& value, int from = 0, CallSite = {}) {
     return detail::with_leaves(value, broadcast_nested(detail::view_of(value), from));
   }
 
@@ -259,7 +260,7 @@ class Accelerator : public Processes {
   // differ too; tensors that have no such dimension stay as they are.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T pad_across_processes(const T& value, int64_t dim = 0, const at::Scalar& pad_index = 0,
-                         bool pad_first = false) {
+                         bool pad_first = false, CallSite = {}) {
     return detail::with_leaves(value,
                                pad_nested(detail::view_of(value), dim, pad_index, pad_first));
   }
@@ -273,9 +274,9 @@ class Accelerator : public Processes {
   // Any rank sets the trigger, e.g. to end early; check_trigger says on every rank whether one did
   // since the last check, and resets it. Only check_trigger is collective.
   void set_trigger();
-  bool check_trigger();
+  bool check_trigger(CallSite site = {});
 
-  void wait_for_everyone() override;
+  void wait_for_everyone(CallSite site = {}) override;
   // Gives LibTorch's generator of this device the state that rank 0's has.
   void synchronize_random_state();
 

@@ -4,6 +4,7 @@
 // it.
 #pragma once
 
+#include <coupler/call_site.h>
 #include <torch/optim/optimizer.h>
 
 #include <memory>
@@ -19,7 +20,7 @@ class Optimizer {
   // One update. SGD, Adam and AdamW run as fused kernels over the model's flat memory, with the
   // numbers of torch::optim (to 1e-6); any other optimizer runs as it is. Does nothing while
   // gradients are being accumulated.
-  void step();
+  void step(CallSite site = {});
 
   // Whether the last step() changed nothing, because a gradient was infinite or NaN on some rank:
   // possible with fp16 only (docs/precision.md). The same on every rank.

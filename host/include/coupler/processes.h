@@ -3,6 +3,8 @@
 // thread that trains.
 #pragma once
 
+#include <coupler/call_site.h>
+
 #include <iostream>
 #include <optional>
 #include <sstream>
@@ -32,7 +34,7 @@ class Processes {
   bool is_last_process() const { return rank() == world() - 1; }
 
   // Returns when every process has called it. Throws Error where one does not come. Collective.
-  virtual void wait_for_everyone() = 0;
+  virtual void wait_for_everyone(CallSite site = {}) = 0;
 
   // Calls function() on the process of that name only; on the others does nothing. Not collective.
   template <class Function>

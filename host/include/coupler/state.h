@@ -22,7 +22,7 @@ class PartialState : public Processes {
   PartialState();
 
   // Throws Error(kUsage) for several processes without an Accelerator.
-  void wait_for_everyone() override;
+  void wait_for_everyone(CallSite site = {}) override;
 };
 
 // How this process trains. The constructor throws Error(kUsage) where there is no Accelerator.

@@ -102,7 +102,6 @@ TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
     const char* says;
   } rows[] = {{{"--tpu"}, "no backend for TPUs"},
               {{"--use_megatron_lm"}, "--use_fsdp"},
-              {{"--max_restarts", "3"}, "not restarted"},
               {{"--gpu_ids", "0,1"}, "CUDA_VISIBLE_DEVICES"},
               {{"-m"}, "executables"},
               {{"--dynamo_backend", "inductor"}, "torch.compile"},

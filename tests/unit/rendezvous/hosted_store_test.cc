@@ -17,6 +17,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
+BackendConfig within(std::chrono::nanoseconds timeout) {
+  BackendConfig backend;
+  backend.timeout = timeout;
+  return backend;
+}
+
 class HostedStoreTest : public testing::Test {
  protected:
   HostedStoreTest() {
@@ -37,9 +43,9 @@ class HostedStoreTest : public testing::Test {
 
 TEST_F(HostedStoreTest, Ranks_MeetThroughAPrivateFile_WhichIsRemoved) {
   std::shared_ptr<Store> one;
-  std::thread rank_one([&] { one = host_or_join_store("job", 1, 20s); });
+  std::thread rank_one([&] { one = host_or_join_store("job", 1, within(20s)); });
   std::this_thread::sleep_for(20ms);  // rank 1 comes first
-  auto zero = host_or_join_store("job", 0, 20s);
+  auto zero = host_or_join_store("job", 0, within(20s));
   rank_one.join();
   zero->set("key", "value");
   EXPECT_EQ(one->get("key", 20s), "value");
@@ -55,9 +61,9 @@ TEST_F(HostedStoreTest, Ranks_MeetThroughAPrivateFile_WhichIsRemoved) {
 }
 
 TEST_F(HostedStoreTest, TwoJobsOfOneId_AreRefused_WithAHint) {
-  const auto first = host_or_join_store("job", 0, 20s);
+  const auto first = host_or_join_store("job", 0, within(20s));
   try {
-    host_or_join_store("job", 0, 20s);
+    host_or_join_store("job", 0, within(20s));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
@@ -69,20 +75,20 @@ TEST_F(HostedStoreTest, TwoJobsOfOneId_AreRefused_WithAHint) {
 TEST_F(HostedStoreTest, FileOfAKilledRankZero_IsIgnoredAndReplaced) {
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto store = host_or_join_store("job", 0, 20s);
+    const auto store = host_or_join_store("job", 0, within(20s));
     ::kill(::getpid(), SIGKILL);
   }
   ::waitpid(child, nullptr, 0);
   ASSERT_EQ(files(), 1U);
   try {
-    host_or_join_store("job", 1, 50ms);
+    host_or_join_store("job", 1, within(50ms));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
     EXPECT_EQ(error.detail().rank, 0);
   }
-  const auto zero = host_or_join_store("job", 0, 20s);
-  const auto one = host_or_join_store("job", 1, 20s);
+  const auto zero = host_or_join_store("job", 0, within(20s));
+  const auto one = host_or_join_store("job", 1, within(20s));
   one->set("key", "value");
   EXPECT_EQ(zero->get("key", 20s), "value");
 }
@@ -92,7 +98,7 @@ TEST_F(HostedStoreTest, FolderOthersCanEnter_IsRefused_NamingIt) {
   const auto folder = folder_ + "/coupler";
   ::chmod(folder.c_str(), 0755);
   try {
-    host_or_join_store("job", 0, 20s);
+    host_or_join_store("job", 0, within(20s));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(folder), std::string::npos) << error.what();

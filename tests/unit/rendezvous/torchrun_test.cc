@@ -36,7 +36,7 @@ void expect_all_met(const std::string& text, int world) {
   }
 }
 
-TEST(JoinStore, UnderTorchrun_UsesItsStore_AllRanksMeet) {
+TEST(JoinStore, UnderTorchrun_IsHostedByRankZero_AllRanksMeet) {
   if (!is_installed("torchrun")) {
     GTEST_SKIP() << "torchrun (of the Python package torch) is not on PATH";
   }

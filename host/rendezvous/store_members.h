@@ -1,0 +1,72 @@
+// StoreMembers: which ranks of the job are there, as the store's server sees it: each has declared
+// itself on its connection and answers when it is asked for a sign of life. Lives on the server's
+// io thread.
+//
+// A connection that closes without a word is a rank that is gone, at once. Silence is judged
+// (silence.h) when it has lasted; where this thread itself was held up, silence is not counted.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "rendezvous/peers.h"
+#include "rendezvous/process_identity.h"
+#include "rendezvous/store_server.h"
+#include "rendezvous/store_wire.h"
+
+namespace coupler {
+
+struct StoreHub;
+
+class StoreMembers {
+ public:
+  StoreMembers(StoreHub& hub, boost::asio::io_context& io);
+
+  // A process of this machine that is to become that rank: it may be stopped before it joins.
+  void watch(int rank, ProcessIdentity process);
+
+  // The answer to kJoin: kRefused with the reason, or kOk with what the client is to know.
+  store_wire::Reply join(uint64_t session, const store_wire::Request& request);
+  void heard(uint64_t session);
+  void leave(uint64_t session, bool failed);
+  void closed(uint64_t session);
+
+  // From now on nothing is anybody's loss: the server ends.
+  void stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Member {
+    ProcessIdentity process;
+    bool here = false;                               // on this machine
+    std::map<uint64_t, Clock::time_point> sessions;  // when each was last heard of
+    Clock::time_point running;  // of one that was not here yet: when it last was not stopped
+    std::optional<PeerLoss> loss;
+  };
+
+  // How long silence is borne: backend.peer_timeout, longer where there are very many.
+  std::chrono::milliseconds limit() const;
+  std::chrono::milliseconds tick() const { return limit() / 8; }
+  void tick_later();
+  void look(Clock::time_point now);
+  void look_at(int rank, Member& member, Clock::time_point now);
+  void lose(int rank, PeerLoss::Reason reason);
+  void tell(const store_wire::Reply& event, uint64_t except);
+
+  StoreHub& hub_;
+  boost::asio::steady_timer timer_;
+  bool ticking_ = false;
+  bool stopped_ = false;
+  bool ask_ = false;  // in this look
+  Clock::time_point looked_;
+  const std::string machine_ = machine_identity();
+  std::map<int, Member> members_;            // by rank
+  std::unordered_map<uint64_t, int> ranks_;  // by session
+};
+
+}  // namespace coupler

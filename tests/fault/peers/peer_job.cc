@@ -1,0 +1,80 @@
+// A rank that comes to a moment and stays there, for the last rank to be killed or stopped in:
+//   peer_job init | collective | between | end
+// Writes its process id to pid.RANK when it is there.
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "config/config.h"
+#include "plugin/plugin.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+#include "simple_ops.h"
+
+namespace {
+
+using namespace coupler;
+
+constexpr auto kLong = std::chrono::seconds(60);  // longer than the test waits
+
+void arrive(int rank) {
+  const std::string path = fmt::format("pid.{}", rank);
+  std::ofstream(path + ".new") << ::getpid() << "\n";
+  (void)std::rename((path + ".new").c_str(), path.c_str());  // the test then misses it
+}
+
+void collectives(Communicator& communicator, int rank) {
+  std::vector<float> values(1000, 1.0f);
+  for (uint64_t step = 0;; ++step) {
+    communicator.run(matrix::all_reduce(values));
+    if (step == 10) arrive(rank);
+  }
+}
+
+void work(const std::string& moment, const Config& config) {
+  const ProcessInfo process = detect_process();
+  const bool victim = process.rank == process.world - 1;
+  const Plugin plugin = Plugin::load(config.backend);
+  const auto store = join_store(process, config);
+  if (moment == "init") {
+    arrive(process.rank);
+    if (victim) std::this_thread::sleep_for(kLong);
+  }
+  const auto communicator = Communicator::create(
+      {.plugin = plugin, .process = process, .store = store, .backend = &config.backend});
+  communicator->run(matrix::barrier());
+  if (moment == "collective") collectives(*communicator, process.rank);
+  if (moment == "between") {
+    arrive(process.rank);
+    std::this_thread::sleep_for(kLong);
+  }
+  if (moment == "end" && !victim) {
+    // The last of all: everybody but the victim has come.
+    arrive(process.rank);
+    communicator->run(matrix::barrier());
+  }
+  if (moment == "end" && victim) {
+    arrive(process.rank);
+    std::this_thread::sleep_for(kLong);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Config config = load_config(take_config_arguments(argc, argv));
+    work(argc > 1 ? argv[1] : "", config);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "coupler: error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

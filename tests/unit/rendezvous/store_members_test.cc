@@ -1,0 +1,310 @@
+// Who is lost, how that is known, and who is not. The ranks are processes, stopped and killed for
+// real; a lost connection between machines is in tests/e2e/hosts.
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "rendezvous/served_store.h"
+#include "rendezvous/silence.h"
+#include "rendezvous/store_client.h"
+#include "rendezvous/store_server.h"
+
+namespace coupler {
+namespace {
+
+using namespace std::chrono_literals;
+using Reason = PeerLoss::Reason;
+
+// What is promised within a second is awaited for ten.
+constexpr auto kPromised = 10s;
+
+class Child {
+ public:
+  explicit Child(const std::function<void()>& body) : pid_(::fork()) {
+    if (pid_ == 0) {
+      body();
+      ::_exit(0);
+    }
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  void signal(int number) const { ::kill(pid_, number); }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+class StoreMembersTest : public testing::Test {
+ protected:
+  explicit StoreMembersTest(std::chrono::milliseconds timeout = 400ms) {
+    StoreServerOptions options;
+    options.peer_timeout = timeout;
+    options.on_lost = [this](const PeerLoss& loss) { server_side_.lose(loss); };
+    server_ = std::make_unique<StoreServer>(secret_, options);
+  }
+  std::unique_ptr<StoreClient> client() const {
+    return std::make_unique<StoreClient>("127.0.0.1", server_->port(), secret_, 20s);
+  }
+  std::unique_ptr<StoreClient> rank(int number) const {
+    auto store = client();
+    store->join(number);
+    return store;
+  }
+  // A rank in a process of its own, which is there when this returns.
+  std::unique_ptr<Child> child(int number) const {
+    auto result = std::make_unique<Child>([&] {
+      const auto store = rank(number);
+      store->set(fmt::format("ready/{}", number), "");
+      ::pause();
+    });
+    EXPECT_TRUE(client()->get(fmt::format("ready/{}", number), 20s));
+    return result;
+  }
+
+  const Bytes32 secret_ = random_bytes32();
+  Peers server_side_;
+  std::unique_ptr<StoreServer> server_;
+};
+
+class UnwatchedStoreMembersTest : public StoreMembersTest {
+ protected:
+  UnwatchedStoreMembersTest() : StoreMembersTest(0ms) {}
+};
+
+std::optional<PeerLoss> loss_of(const Store& store, int rank) {
+  return store.peers()->await_lost({rank}, kPromised);
+}
+
+TEST_F(StoreMembersTest, Killed_IsGone_AndTheOthersAreTold) {
+  const auto zero = rank(0);
+  const auto one = child(1);
+  EXPECT_FALSE(zero->peers()->any_lost());
+  one->signal(SIGKILL);
+  const auto loss = loss_of(*zero, 1);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->reason, Reason::kGone);
+  EXPECT_EQ(loss->text, fmt::format("rank 1 (process {}) is gone: it ended without leaving the job",
+                                    one->pid()));
+  EXPECT_TRUE(server_side_.await_lost({1}, kPromised));
+}
+
+TEST_F(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
+  const auto zero = rank(0);
+  const auto one = child(1);
+  one->signal(SIGSTOP);
+  try {
+    zero->get("what rank 1 never sets", 60s);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_EQ(error.detail().rank, 1);
+    EXPECT_NE(std::string(error.what()).find(fmt::format("(process {}) is stopped", one->pid())),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
+  // What is there can still be had, also by who comes later and hears of the loss at once.
+  zero->set("key", "value");
+  const auto two = rank(2);
+  EXPECT_EQ(two->get("key", 20s), "value");
+  EXPECT_TRUE(loss_of(*two, 1));
+}
+
+TEST_F(StoreMembersTest, Continued_AfterItWasGivenUp_LearnsThat) {
+  const auto zero = rank(0);
+  const Child one([&] {
+    const auto store = rank(1);
+    store->set("ready/1", "");
+    const auto own = loss_of(*store, 1);
+    store->set(own && own->reason == Reason::kStopped ? "told" : "not told", "");
+  });
+  ASSERT_TRUE(zero->get("ready/1", 20s));
+  one.signal(SIGSTOP);
+  ASSERT_TRUE(loss_of(*zero, 1));
+  one.signal(SIGCONT);
+  EXPECT_TRUE(client()->get("told", kPromised));
+}
+
+TEST_F(StoreMembersTest, StoppedForAMoment_IsNotLost) {
+  const auto zero = rank(0);
+  const auto one = child(1);
+  one->signal(SIGSTOP);
+  std::this_thread::sleep_for(100ms);
+  one->signal(SIGCONT);
+  std::this_thread::sleep_for(600ms);
+  EXPECT_FALSE(zero->peers()->any_lost());
+}
+
+TEST_F(StoreMembersTest, HeldByADebugger_IsNotLost) {
+  const auto zero = rank(0);
+  const auto one = child(1);
+  if (::ptrace(PTRACE_SEIZE, one->pid(), nullptr, nullptr) != 0) {
+    GTEST_SKIP() << "this machine lets nobody trace a process";
+  }
+  ::ptrace(PTRACE_INTERRUPT, one->pid(), nullptr, nullptr);
+  int status = 0;
+  ::waitpid(one->pid(), &status, 0);
+  std::this_thread::sleep_for(1s);
+  EXPECT_FALSE(zero->peers()->any_lost());
+}
+
+TEST_F(UnwatchedStoreMembersTest, Stopped_IsWaitedFor) {
+  const auto zero = rank(0);
+  const auto one = child(1);
+  one->signal(SIGSTOP);
+  EXPECT_FALSE(zero->peers()->await_lost({1}, 1s));
+  one->signal(SIGKILL);  // which is known all the same
+  EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kGone);
+}
+
+TEST_F(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
+  const auto zero = rank(0);
+  auto one = rank(1);
+  one.reset();
+  EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kLeft);
+  zero->set("still", "there");
+  EXPECT_FALSE(zero->get("what nobody sets", 500ms)) << "its leaving ends no wait";
+  one = rank(1);
+  const auto until = std::chrono::steady_clock::now() + kPromised;
+  while (zero->peers()->any_lost() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_FALSE(zero->peers()->any_lost());
+}
+
+TEST_F(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
+  const auto zero = rank(0);
+  zero->peers()->add_standing(this, [] { return std::string("operation 7"); });
+  try {
+    const auto one = rank(1);
+    throw std::runtime_error("the program's own");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kFailed);
+  EXPECT_EQ(client()->get(standing_key(0), kPromised), "operation 7");
+  try {
+    zero->get("what nobody sets", 60s);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("has left the job after an error"), std::string::npos);
+  }
+  const auto one = rank(1);
+  const auto until = std::chrono::steady_clock::now() + kPromised;
+  while (zero->peers()->any_lost() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_FALSE(zero->get("what nobody sets", 500ms)) << "it is back";
+  zero->peers()->remove_standing(this);
+}
+
+TEST_F(StoreMembersTest, Lost_DoesNotComeBack) {
+  const auto zero = rank(0);
+  auto one = child(1);
+  one->signal(SIGKILL);
+  ASSERT_TRUE(loss_of(*zero, 1));
+  try {
+    rank(1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the job has given it up"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
+  const auto one = child(1);
+  try {
+    rank(1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find(fmt::format("rank 1 is process {} already", one->pid())),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(StoreMembersTest, Watched_IsLostBeforeItJoins) {
+  const auto zero = rank(0);
+  const Child one([] { ::pause(); });
+  server_->watch(1, identity_of(one.pid()));
+  one.signal(SIGSTOP);
+  EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
+}
+
+TEST(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
+  const Bytes32 secret = random_bytes32();
+  int port[2];
+  ASSERT_EQ(::pipe(port), 0);
+  BackendConfig backend;
+  backend.peer_timeout = 400ms;
+  for (const int how : {SIGSTOP, SIGKILL}) {
+    const Child zero([&] {
+      const ServedStore store(secret, ServedStore::server_options(backend), 20s);
+      const int number = store.server().port();
+      (void)!::write(port[1], &number, sizeof number);
+      ::pause();
+    });
+    int number = 0;
+    ASSERT_EQ(::read(port[0], &number, sizeof number), static_cast<ssize_t>(sizeof number));
+    StoreClient one("127.0.0.1", number, secret, 20s);
+    one.join(1);
+    EXPECT_FALSE(one.peers()->await_lost({0}, 600ms)) << "it lives";
+    zero.signal(how);
+    const auto loss = loss_of(one, 0);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->reason, how == SIGSTOP ? Reason::kStopped : Reason::kGone);
+    EXPECT_NE(loss->text.find(fmt::format("rank 0 (process {})", zero.pid())), std::string::npos);
+  }
+  ::close(port[0]);
+  ::close(port[1]);
+}
+
+TEST(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
+  const Bytes32 secret = random_bytes32();
+  BackendConfig backend;
+  auto zero = std::make_unique<ServedStore>(secret, ServedStore::server_options(backend), 20s);
+  StoreClient one("127.0.0.1", zero->server().port(), secret, 20s);
+  one.join(1);
+  zero.reset();
+  std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(loss_of(one, 0)->reason, Reason::kLeft);
+}
+
+TEST(SilenceTest, ProcessThatRuns_IsMerelySlow) {
+  const ProcessIdentity self = own_identity();
+  EXPECT_FALSE(judge({1h, -1, &self}, 800ms));
+  const ProcessIdentity nobody{self.pid, "1"};
+  EXPECT_EQ(judge({1s, -1, &nobody}, 800ms), Reason::kGone);
+  EXPECT_FALSE(judge({700ms, -1, nullptr}, 800ms));
+  EXPECT_EQ(judge({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "of another machine";
+}
+
+TEST(PeerLossTest, Text_ThereAndBack) {
+  const PeerLoss loss{.rank = 3, .reason = Reason::kStopped, .text = "rank 3 (a b) is\nstopped"};
+  const auto back = decode_loss(encode(loss));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->rank, 3);
+  EXPECT_EQ(back->reason, Reason::kStopped);
+  EXPECT_EQ(back->text, loss.text);
+  for (const char* wrong : {"", "x", "1", "1 9 text", "-1 0 text"}) {
+    EXPECT_FALSE(decode_loss(wrong)) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace coupler
