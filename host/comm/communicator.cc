@@ -102,10 +102,9 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   backend->connect();
   std::vector<int> world_ranks(static_cast<size_t>(process.world));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
-  return std::shared_ptr<Communicator>(new Communicator(
-      std::make_shared<CommunicatorState>(options.name, std::move(backend), std::move(store),
-                                          options.backend->timeout, std::move(board),
-                                          std::move(world_ranks))));
+  return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
+      options.name, std::move(backend), std::move(store), options.backend->timeout,
+      std::move(board), std::move(world_ranks))));
 }
 
 int Communicator::rank() const { return state_->rank; }

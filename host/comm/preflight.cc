@@ -158,9 +158,9 @@ std::vector<int> share_world_ranks(const Meeting& meeting, int own) {
   std::vector<int> ranks;
   for (const auto& text : texts) {
     if (!text) {
-      throw_verdict(meeting, fmt::format("absent{}{}{}{:.3g}", kValueStart, ranks.size(),
-                                         kValueStart,
-                                         std::chrono::duration<double>(meeting.timeout).count()));
+      throw_verdict(meeting,
+                    fmt::format("absent{}{}{}{:.3g}", kValueStart, ranks.size(), kValueStart,
+                                std::chrono::duration<double>(meeting.timeout).count()));
     }
     ranks.push_back(std::stoi(*text));
   }

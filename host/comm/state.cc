@@ -206,7 +206,8 @@ Error CommunicatorState::end(const Error& own) {
       // Where another rank was first, ours is likely to be a consequence of its error.
       mark = notice->publish(mark);
     } catch (const std::exception& thrown) {
-      log(LogLevel::kWarning, "comm",
+      // Where the rank that has the store is lost, the others learn that themselves.
+      log(lost_member() ? LogLevel::kDebug : LogLevel::kWarning, "comm",
           fmt::format("communicator '{}': the other ranks cannot be told of the error: {}", name,
                       thrown.what()));
     }

@@ -191,7 +191,8 @@ void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
                         .hint = hint_for(ErrorCode::kMismatch)}));
     }
   } catch (const std::exception& thrown) {
-    store_failed_ = true;  // deadlines go on without it
+    store_failed_ = true;              // deadlines go on without it
+    if (state_.lost_member()) return;  // which is the reason, and is reported
     log(LogLevel::kWarning, "comm",
         fmt::format("communicator '{}': the store no longer answers, so an operation on which the "
                     "ranks disagree ends by its deadline only: {}",

@@ -10,12 +10,13 @@ namespace {
 
 using Reason = PeerLoss::Reason;
 
-// How long the other machine has acknowledged nothing of what was sent to it; zero: all is well.
+// How long the other machine has acknowledged nothing, while there is something to acknowledge, or
+// to send to it, which a link that is down does not take; zero: all is well.
 std::chrono::milliseconds unacknowledged(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (socket < 0 || ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-      info.tcpi_unacked == 0) {
+      (info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0)) {
     return {};
   }
   return std::chrono::milliseconds(info.tcpi_last_ack_recv);

@@ -248,6 +248,9 @@ void StoreClient::look_at_host(Clock::time_point& heard, Clock::time_point& look
     heard += held_up;  // we did not listen
   }
   looked = now;
+  if (now - heard >= host.limit / 2) {
+    say({.operation = Operation::kAlive});  // for its machine to acknowledge
+  }
   const bool here = host.machine == machine_identity();
   if (const auto reason =
           judge({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
@@ -257,6 +260,7 @@ void StoreClient::look_at_host(Clock::time_point& heard, Clock::time_point& look
                  .text = describe_loss(host.host_rank, host.host.pid, *reason),
                  .when = now});
     }
+    lose("its host does not answer: " + peers_->loss_of(host.host_rank)->text);
   }
 }
 

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <thread>
 
 #include "two_hosts.h"
 
@@ -47,6 +49,15 @@ class Hosts : public testing::Test {
     return hosts_->run(launch(0, program), launch(1, program));
   }
 
+  // The same, but that nobody can ask the kernel about a process of the other host, or share memory
+  // with it: the second has process ids of its own, as another machine has.
+  TwoHosts::Result run_apart(const std::string& program) const {
+    std::ofstream(folder_ / "second.sh") << launch(1, program) << "\n";
+    return hosts_->run(launch(0, program),
+                       fmt::format("unshare --pid --fork --mount-proc --kill-child sh {}",
+                                   (folder_ / "second.sh").string()));
+  }
+
   // One mpirun, on the first host, that reaches the other through an agent.
   TwoHosts::Result run_via_mpirun(const std::string& backend, const std::string& program) const {
     std::ofstream(folder_ / "hosts") << TwoHosts::address(0) << " slots=2\n"
@@ -63,6 +74,13 @@ class Hosts : public testing::Test {
 
   static std::string meet() {
     return std::string(COUPLER_BINARY_DIR) + "/bin/tests/rendezvous_meet";
+  }
+  static std::string job() { return std::string(COUPLER_BINARY_DIR) + "/bin/tests/peer_job"; }
+  static void await_file(const std::filesystem::path& path) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
   static void expect_part(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -101,6 +119,38 @@ TEST_F(Hosts, NoSecretOrInterface_EveryHostSaysWhatIsMissing) {
     expect_part(without_interface.output[host],
                 fmt::format("wire ({})", TwoHosts::address(static_cast<int>(host))));
     EXPECT_EQ(without_interface.code[host], 2);
+  }
+}
+
+// Each side loses all ranks of the other, and says so within the promised second (ten here).
+TEST_F(Hosts, WireCut_BothSidesNameWhomTheyLost) {
+  const std::string program = job() + " -o backend.timeout=60s collective";
+  std::chrono::steady_clock::time_point cut;
+  std::thread cutter([&] {
+    for (int rank = 0; rank < 4; ++rank) await_file(folder_ / fmt::format("pid.{}", rank));
+    hosts_->cut_wire();
+    cut = std::chrono::steady_clock::now();
+  });
+  const auto result = run_apart(program);
+  cutter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - cut, std::chrono::seconds(10));
+  const std::regex lost_by_first("rank [23] \\(process [0-9]+\\) cannot be reached");
+  EXPECT_TRUE(std::regex_search(result.output[0], lost_by_first)) << result.output[0];
+  const std::regex lost_by_second("rank 0 \\(process [0-9]+\\) cannot be reached");
+  EXPECT_TRUE(std::regex_search(result.output[1], lost_by_second)) << result.output[1];
+  EXPECT_EQ(result.code[0], 4);
+  EXPECT_EQ(result.code[1], 4);
+}
+
+TEST_F(Hosts, StoppedOnTheOtherMachine_IsNamed) {
+  const std::string program = job() + " -o backend.timeout=60s stops";
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = run_apart(program);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  const std::regex lost("rank 3 \\(process [0-9]+\\) is stopped");
+  for (size_t host = 0; host < 2; ++host) {
+    EXPECT_TRUE(std::regex_search(result.output[host], lost)) << result.output[host];
+    EXPECT_EQ(result.code[host], 4);
   }
 }
 

@@ -71,6 +71,12 @@ TwoHosts::~TwoHosts() {
   for (const std::string& host : names_) run_shell("ip netns delete " + host, code);
 }
 
+void TwoHosts::cut_wire() const {
+  int code = 0;
+  const auto text = run_shell(fmt::format("ip -n {} link set {} down", name(0), kInterface), code);
+  EXPECT_EQ(code, 0) << text;
+}
+
 std::string TwoHosts::write_agent(const std::string& folder) const {
   const std::string path = folder + "/agent";
   std::ofstream(path) << fmt::format(

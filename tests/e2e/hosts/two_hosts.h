@@ -1,6 +1,6 @@
 // TwoHosts: two network namespaces, "host" 0 and 1, joined by a wire of their own, in which a test
 // runs programs as on two machines. Made and removed by the object; needs root and `ip`. Not for
-// several threads.
+// several threads, but for cut_wire() while run() runs.
 #pragma once
 
 #include <array>
@@ -22,6 +22,9 @@ class TwoHosts {
   // Of a host on the wire; the same in every test, since nobody else is on it.
   static std::string address(int host) { return host == 0 ? "10.77.0.1" : "10.77.0.2"; }
   const std::string& name(int host) const { return names_[static_cast<size_t>(host)]; }
+
+  // The hosts do not reach each other any more.
+  void cut_wire() const;
 
   // A program for Open MPI in the place of ssh, which it calls with a host (never the first one)
   // and a command.

@@ -1,11 +1,12 @@
 // A rank that comes to a moment and stays there, for the last rank to be killed or stopped in:
-//   peer_job init | collective | between | end
-// Writes its process id to pid.RANK when it is there.
+//   peer_job init | collective | stops | between | end
+// Writes its process id to pid.RANK when it is there. "stops": it stops itself.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -31,11 +32,12 @@ void arrive(int rank) {
   (void)std::rename((path + ".new").c_str(), path.c_str());  // the test then misses it
 }
 
-void collectives(Communicator& communicator, int rank) {
+void collectives(Communicator& communicator, int rank, bool stops) {
   std::vector<float> values(1000, 1.0f);
   for (uint64_t step = 0;; ++step) {
     communicator.run(matrix::all_reduce(values));
     if (step == 10) arrive(rank);
+    if (step == 20 && stops) ::raise(SIGSTOP);
   }
 }
 
@@ -51,7 +53,8 @@ void work(const std::string& moment, const Config& config) {
   const auto communicator = Communicator::create(
       {.plugin = plugin, .process = process, .store = store, .backend = &config.backend});
   communicator->run(matrix::barrier());
-  if (moment == "collective") collectives(*communicator, process.rank);
+  if (moment == "collective") collectives(*communicator, process.rank, false);
+  if (moment == "stops") collectives(*communicator, process.rank, victim);
   if (moment == "between") {
     arrive(process.rank);
     std::this_thread::sleep_for(kLong);
