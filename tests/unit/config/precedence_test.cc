@@ -19,6 +19,7 @@ std::vector<Sample> samples() {
   return {
       {"backend.use", {text("a"), text("b"), text("c"), text("d")}},
       {"backend.timeout", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
+      {"backend.peer_timeout", {text("1s"), text("0s"), text("3ms"), text("4us")}},
       {"backend.interface", {text("a"), text("b"), text("c"), text("d")}},
       {"backend.sha256",
        {text(std::string(64, 'a')), text(std::string(64, 'b')), text(std::string(64, 'c')),
