@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/signalfd.h>
 
 #include <array>
@@ -34,7 +35,8 @@ ChildLoop::ChildLoop() {
   ::signal(SIGPIPE, SIG_IGN);
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   null_.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!signals_ || !null_) {
+  ends_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!signals_ || !null_ || !ends_) {
     throw Error(ErrorCode::kIo, fmt::format("cannot prepare to start processes: {}",
                                             std::generic_category().message(errno)));
   }
@@ -59,7 +61,7 @@ size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_in
   command.standard_input = gets_input ? input_.child_end() : null_.get();
   command.group = guard_.group();
   command.signal_mask = previous_mask_;
-  entries_.push_back({ChildProcess(command), false, std::nullopt, std::nullopt});
+  entries_.push_back({ChildProcess(command), std::nullopt, std::nullopt});
   Entry& entry = entries_.back();
   entry.error.emplace(std::move(error.reading), 2, output.prefix, std::move(error_log));
   if (out.reading) {
@@ -67,6 +69,13 @@ size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_in
   }
   if (gets_input) {
     input_.release_child_end();
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = entries_.size() - 1;
+  if (::epoll_ctl(ends_.get(), EPOLL_CTL_ADD, entry.process.end_fd(), &event) != 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot watch a process: {}", std::generic_category().message(errno)));
   }
   ++running_;
   return entries_.size() - 1;
@@ -87,10 +96,11 @@ void ChildLoop::check_started(const std::string& program) {
 }
 
 ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd) {
-  std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}};
+  constexpr size_t kFirst = 3;  // of the entries
+  std::vector<pollfd> polled = {
+      {signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}, {ends_.get(), POLLIN, 0}};
   for (const Entry& entry : entries_) {
-    // A negative descriptor is skipped by poll: every entry has its three places.
-    polled.push_back({entry.ended ? -1 : entry.process.end_fd(), POLLIN, 0});
+    // A negative descriptor is skipped by poll: every entry has its two places.
     polled.push_back({entry.output ? entry.output->fd() : -1, POLLIN, 0});
     polled.push_back({entry.error ? entry.error->fd() : -1, POLLIN, 0});
   }
@@ -110,23 +120,35 @@ ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd)
   }
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (polled[2 + 3 * i + 1].revents != 0) {
+    if (polled[kFirst + 2 * i].revents != 0) {
       entry.output->pump();
     }
-    if (polled[2 + 3 * i + 2].revents != 0) {
+    if (polled[kFirst + 2 * i + 1].revents != 0) {
       entry.error->pump();
     }
-    if (polled[2 + 3 * i].revents != 0) {
-      entry.ended = true;
-      --running_;
-      events.ended.push_back({i, entry.process.reap()});
-      entry.error->pump();  // its last words, before anything is said about its end
-    }
+  }
+  if (polled[2].revents != 0) {
+    take_ended(events);
   }
   if (relays_input) {
     input_.pump(polled.back());
   }
   return events;
+}
+
+// Two that end within a millisecond are seen together: epoll has them in the order of their ends,
+// poll would have them in ours.
+void ChildLoop::take_ended(Events& events) {
+  std::array<epoll_event, 64> ready;
+  const int count = ::epoll_wait(ends_.get(), ready.data(), ready.size(), 0);
+  for (int i = 0; i < count; ++i) {
+    const auto child = static_cast<size_t>(ready[static_cast<size_t>(i)].data.u64);
+    Entry& entry = entries_[child];
+    ::epoll_ctl(ends_.get(), EPOLL_CTL_DEL, entry.process.end_fd(), nullptr);
+    --running_;
+    events.ended.push_back({child, entry.process.reap()});
+    entry.error->pump();  // its last words, before anything is said about its end
+  }
 }
 
 std::deque<std::string> ChildLoop::last_lines(size_t index) const {

@@ -46,7 +46,7 @@ class ChildLoop {
     int status;  // as of waitpid
   };
   struct Events {
-    std::vector<Ended> ended;
+    std::vector<Ended> ended;  // in the order in which they ended
     std::vector<int> signals;
   };
   // Until something happened or the deadline passed (nothing: no deadline, for there are children
@@ -65,14 +65,16 @@ class ChildLoop {
  private:
   struct Entry {
     ChildProcess process;
-    bool ended = false;
     std::optional<OutputRelay> output, error;
   };
+
+  void take_ended(Events& events);
 
   ProcessGuard guard_;
   sigset_t previous_mask_{};
   UniqueFd signals_;
   UniqueFd null_;
+  UniqueFd ends_;  // readable when a child has ended; epoll knows who was first
   InputRelay input_;
   std::deque<Entry> entries_;
   size_t running_ = 0;

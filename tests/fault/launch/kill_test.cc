@@ -1,4 +1,5 @@
 // kill -9 of any of them, at any moment, leaves no process.
+#include <array>
 #include <csignal>
 #include <random>
 #include <thread>
@@ -48,6 +49,29 @@ TEST(Launch, RankKilled_IsNamed_AndLeavesNoProcess) {
     EXPECT_SAYS(result.error,
                 "coupler: rank " + std::to_string(victim) + " was killed by signal 9 (Killed)");
     ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+  }
+}
+
+// One after the other, with almost no time between: the launcher sees both at once.
+TEST(Launch, TwoRanksKilledWithinAMillisecond_TheFirstIsNamed) {
+  std::mt19937 random(6);
+  for (int i = 0; i < kill_count(20); ++i) {
+    CouplerRun run(launch_script(3, "echo $$ > pid.$COUPLER_RANK; exec sleep 60"));
+    std::array<pid_t, 3> pids{};
+    for (size_t rank = 0; rank < pids.size(); ++rank) {
+      pids[rank] = run.wait_for_pid("pid." + std::to_string(rank));
+      ASSERT_GT(pids[rank], 0);
+    }
+    const size_t first = random() % 3;
+    const size_t second = (first + 1 + random() % 2) % 3;
+    ::kill(pids[first], SIGKILL);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 800));
+    ::kill(pids[second], SIGKILL);
+    const auto result = run.wait();
+    EXPECT_SAYS(result.error,
+                "coupler: rank " + std::to_string(first) + " was killed by signal 9 (Killed)");
+    EXPECT_SAYS(result.error,
+                "then rank " + std::to_string(second) + " was killed by signal 9 (Killed)");
   }
 }
 

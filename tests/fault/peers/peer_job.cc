@@ -1,5 +1,5 @@
 // A rank that comes to a moment and stays there, for the last rank to be killed or stopped in:
-//   peer_job init | collective | stops | between | end
+//   peer_job init | collective | soak | stops | between | end
 // Writes its process id to pid.RANK when it is there. "stops": it stops itself.
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -41,6 +41,18 @@ void collectives(Communicator& communicator, int rank, bool stops) {
   }
 }
 
+// For half an hour, a little at a time.
+void soak(Communicator& communicator) {
+  std::vector<float> values(1000, 1.0f);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(30);
+  for (bool done = false; !done;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    values.assign(values.size(), std::chrono::steady_clock::now() >= end ? 1.0f : 0.0f);
+    communicator.run(matrix::all_reduce(values));
+    done = values[0] > 0;
+  }
+}
+
 void work(const std::string& moment, const Config& config) {
   const ProcessInfo process = detect_process();
   const bool victim = process.rank == process.world - 1;
@@ -54,6 +66,7 @@ void work(const std::string& moment, const Config& config) {
       {.plugin = plugin, .process = process, .store = store, .backend = &config.backend});
   communicator->run(matrix::barrier());
   if (moment == "collective") collectives(*communicator, process.rank, false);
+  if (moment == "soak") soak(*communicator);
   if (moment == "stops") collectives(*communicator, process.rank, victim);
   if (moment == "between") {
     arrive(process.rank);

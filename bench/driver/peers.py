@@ -1,0 +1,117 @@
+"""How soon a lost rank is named: killed or stopped at any moment of a training job."""
+import contextlib
+import os
+import random
+import re
+import signal
+import statistics
+import time
+
+from . import children, steps
+from .report import Bar, Row
+from .turns import Group
+
+LIMIT = 30  # s, to name it: beyond that the round is lost
+WORLD = 2
+CELLS = (("gloo_cpu", ()), ("mpi", ()),
+         ("fsdp", ("backend.fsdp.base=gloo_cpu",)), ("fsdp", ("backend.fsdp.base=mpi",)))
+
+
+def process_of(rank, launcher_log):
+    """The process id of that rank of the job that writes this log, or None."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+            if (f"COUPLER_RANK={rank}".encode() in variables
+                    and f"BENCH_JOB={launcher_log}".encode() in variables
+                    and os.readlink(f"/proc/{entry}/exe").endswith("/digits")):
+                return int(entry)
+        except OSError:
+            continue  # it has just ended
+    return None
+
+
+def start(context, command, log_path):
+    environment = children.environment()
+    environment["BENCH_JOB"] = log_path
+    return children.start(command, context.folder, environment, open(log_path, "w"))
+
+
+def seconds_to_name(context, command, number, moment):
+    """From the signal, `moment` seconds after the start, to the line that says who; None where the
+    job had ended before."""
+    log_path = os.path.join(context.folder, "job.log")
+    process = start(context, command, log_path)
+    try:
+        time.sleep(moment)
+        victim = process_of(WORLD - 1, log_path)
+        if victim is None:
+            return None
+        begin = time.monotonic()
+        os.kill(victim, number)
+        named = re.compile(rf"rank {WORLD - 1}( \(process {victim}\))? "
+                           "(was killed by signal|is stopped|is gone|cannot be reached)")
+        while time.monotonic() < begin + LIMIT:
+            with open(log_path) as log:
+                if named.search(log.read()):
+                    return time.monotonic() - begin
+            time.sleep(0.002)
+            if process.poll() == 0:
+                return None  # it ended at the same time
+        return float(LIMIT)
+    except ProcessLookupError:
+        return None
+    finally:
+        children.end(process)
+
+
+def peers(context):
+    """A rank of the digits example is killed or stopped at a random moment: seconds until its name."""
+    rows = []
+    random.seed(1)
+    program = context.program("digits")
+    for backend, options in CELLS:
+        command = context.launch(WORLD, backend, program, "--epochs", "10", options=options)
+        begin = time.monotonic()
+        children.run(command, context.folder, 120)
+        length = time.monotonic() - begin
+        name = backend + "".join(" over " + option.split("=")[1] for option in options)
+        for number, what in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")):
+            taken = []
+            while len(taken) < context.rounds_or(100):
+                seconds = seconds_to_name(context, command, number,
+                                          random.uniform(0.05, length))
+                if seconds is not None:
+                    taken.append(seconds)
+            taken.sort()
+            p99 = taken[min(len(taken) - 1, int(0.99 * len(taken)))]
+            rows.append(Row(f"{name}: a rank {what} is named, p99 of {len(taken)} / promised", "s",
+                            [p99], [1.0], Bar("<=", 1, "ours", "p99 <= 1 s"),
+                            less_is_better=True,
+                            extra={"median": statistics.median(taken), "max": taken[-1]}))
+    return rows
+
+
+def watch(context):
+    """GPT steps of 2 ranks that watch each other against the same with backend.peer_timeout = 0s."""
+    program = context.program("bench/bench_steps")
+    count = steps.STEPS["gpt"]
+    with contextlib.ExitStack() as stack:
+        def group(name, timeout):
+            return stack.enter_context(contextlib.closing(Group(
+                name, context.folder, WORLD, lambda path: [context.launch(
+                    WORLD, "gloo_cpu", program, "--model", "gpt", "--control", path,
+                    options=(f"backend.peer_timeout={timeout}",))])))
+
+        groups = [group("watched", "800ms"), group("unwatched", "0s")]
+        speed = [[], []]
+        for each in groups:
+            each.turn("ours", steps.WARM_UP, None)
+        for round_number in range(context.rounds_or(21)):
+            for side in (0, 1) if round_number % 2 == 0 else (1, 0):
+                speed[side].append(count / groups[side].turn("ours", count, None)[0])
+    return [Row("gpt 2 ranks gloo_cpu, watched / unwatched", "steps/s", speed[0], speed[1],
+                Bar(">=", 0.99))]
