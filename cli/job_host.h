@@ -45,6 +45,9 @@ class JobHost {
 
   // Says which process of this machine is that rank, from its start on.
   void watch(int rank, long pid);
+  // Of these the ranks that have ended since the last call, in the order of their ends: reports
+  // about them may come in another one.
+  std::vector<int> take_ended();
 
   // To every rank-shim, in order; shims that come later hear it too.
   void tell_shims(ShimOrder order);
@@ -56,6 +59,8 @@ class JobHost {
   void sleep() const;  // until wake() the next time
 
   UniqueFd wake_;
+  UniqueFd ends_;                  // epoll over watched_
+  std::vector<UniqueFd> watched_;  // pidfds; guarded by mutex_
   mutable std::mutex mutex_;
   std::vector<RankEnd> reports_;          // guarded by mutex_
   std::vector<PeerLoss> losses_;          // guarded by mutex_

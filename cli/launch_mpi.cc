@@ -95,6 +95,7 @@ class MpiJob {
   }
 
   void take_reports() {
+    outcome_.record_order(host_.take_ended());
     for (auto& end : host_.take_reports()) {
       outcome_.record(std::move(end));
       ++reported_;

@@ -99,6 +99,10 @@ ShimOrder decode_order(const std::string& text) {
 
 void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
 
+void JobOutcome::record_order(const std::vector<int>& ranks) {
+  order_.insert(order_.end(), ranks.begin(), ranks.end());
+}
+
 std::string JobOutcome::record_loss(const PeerLoss& loss) {
   record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
   return fmt::format("coupler: {}; the job ends (backend.peer_timeout says how long it waits)\n",
@@ -122,8 +126,13 @@ const RankEnd* JobOutcome::cause() const {
   const auto badness = [](const RankEnd& end) {
     return end.stopped ? 0 : is_consequence(end) ? 1 : 2;
   };
+  const auto is_earlier = [&](const RankEnd& one, const RankEnd& other) {
+    const auto place = [&](int rank) { return std::find(order_.begin(), order_.end(), rank); };
+    return place(one.rank) < place(other.rank);
+  };
   for (const RankEnd& end : ends_) {
-    if (is_failure(end) && (best == nullptr || badness(end) > badness(*best))) {
+    if (is_failure(end) && (best == nullptr || badness(end) > badness(*best) ||
+                            (badness(end) == badness(*best) && is_earlier(end, *best)))) {
       best = &end;
     }
   }

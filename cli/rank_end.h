@@ -51,6 +51,8 @@ ShimOrder decode_order(const std::string& text);
 class JobOutcome {
  public:
   void record(RankEnd end);
+  // The order in which ranks ended, where that is known: ends may be recorded in another one.
+  void record_order(const std::vector<int>& ranks);
   // Returns what is to be said of it at once; report() does not repeat it.
   std::string record_loss(const PeerLoss& loss);
   // When the first rank failed, if any did; and the first that failed by itself, not for the loss
@@ -70,6 +72,7 @@ class JobOutcome {
 
  private:
   std::vector<RankEnd> ends_;  // as they came
+  std::vector<int> order_;     // ranks
 };
 
 // "  its last lines:" and the lines, or nothing.

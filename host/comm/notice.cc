@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 #include <thread>
+
+#include "rendezvous/process_identity.h"
 
 namespace coupler {
 namespace {
@@ -24,16 +25,6 @@ std::optional<Mark> decode(const std::string& text) {
   words.get();
   std::getline(words, mark.text, '\0');
   return mark;
-}
-
-// 'T' stopped, 'Z' or 0 gone, else running; of /proc/PID/stat, whose third word follows the ')'.
-char process_state(int64_t process_id) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process_id));
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  const size_t parenthesis = line.rfind(')');
-  return parenthesis == std::string::npos || parenthesis + 2 >= line.size() ? 0
-                                                                            : line[parenthesis + 2];
 }
 
 }  // namespace
@@ -104,7 +95,7 @@ std::string Notice::absent(uint64_t sequence, int* rank) const {
     std::string state;
     if (board_ != nullptr) {
       const int64_t process_id = board_->process_id(other);
-      const char letter = process_id == 0 ? 'R' : process_state(process_id);
+      const char letter = process_id == 0 ? 'R' : status_of(process_id).state;
       if (board_->left(other)) {
         state = "has left the communicator";
       } else if (letter == 'T' || letter == 't') {

@@ -61,7 +61,6 @@ void Watchdog::run() {
     ticket = current;
     if (now - active > kSleepAfter) {
       lock.unlock();
-      show_place();
       if (state_.notice->through_store()) check_store(now, kStall);  // the others may ask for us
       lock.lock();
       asleep_.store(true, std::memory_order_seq_cst);
@@ -76,7 +75,8 @@ void Watchdog::run() {
     condition_.wait_for(lock, kPeriod, [&] { return stop_; });
     if (stop_) break;
     lock.unlock();
-    if (!state_.notice->through_store()) show_place();
+    // Through the store it is a message: only where this rank seems to do something else.
+    if (!state_.notice->through_store() || now - active > kStall) show_place();
     check(Clock::now());
     lock.lock();
   }

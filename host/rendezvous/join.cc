@@ -3,15 +3,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 
 #include "rendezvous/hosted_store.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/memory_store.h"
 #include "rendezvous/network_store.h"
+#include "rendezvous/process_identity.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_client.h"
@@ -44,20 +42,11 @@ std::string open_mpi_job() {
 std::string mpich_job() {
   long pid = ::getppid();
   while (pid > 1) {
-    std::ifstream file(fmt::format("/proc/{}/stat", pid));
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
-    const auto begin = text.find('(');
-    const auto end = text.rfind(')');
-    if (begin == std::string::npos || end == std::string::npos) {
-      break;
-    }
-    if (text.compare(begin + 1, 6, "hydra_") == 0) {
+    const ProcessStatus status = status_of(pid);
+    if (status.name.compare(0, 6, "hydra_") == 0) {
       return fmt::format("mpich {}", pid);
     }
-    std::string state;
-    if (!(std::istringstream(text.substr(end + 1)) >> state >> pid)) {
-      break;
-    }
+    pid = status.parent;  // 0 where there is none
   }
   throw Error(ErrorCode::kConfig,
               "PMI_RANK is set, but no process above this one is MPICH's (hydra_pmi_proxy)",

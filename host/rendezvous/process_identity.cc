@@ -1,44 +1,43 @@
 #include "rendezvous/process_identity.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "rendezvous/unique_fd.h"
+
 namespace coupler {
-namespace {
 
-struct Status {
-  char state = 0;
-  std::string started;  // empty where there is no such process
-};
-
-Status status_of(long pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+// Not by a stream: reading fails where the process ends meanwhile, and a stream's iterators throw.
+ProcessStatus status_of(long pid) {
+  const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> bytes{};
+  const ssize_t size = file ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
+  const std::string text(bytes.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  const auto name = text.find('(');
   const auto name_end = text.rfind(')');  // the name may hold anything, spaces too
-  if (name_end == std::string::npos) {
+  if (name == std::string::npos || name_end == std::string::npos) {
     return {};
   }
+  ProcessStatus status{.name = text.substr(name + 1, name_end - name - 1)};
   std::istringstream fields(text.substr(name_end + 1));
-  Status status;
-  fields >> status.state;
-  for (int number = 4; number <= 22 && fields >> status.started; ++number) {
+  fields >> status.state >> status.parent;
+  for (int number = 5; number <= 22 && fields >> status.started; ++number) {
   }
-  return fields ? status : Status{};
+  return fields ? status : ProcessStatus{};
 }
-
-}  // namespace
 
 ProcessIdentity own_identity() { return identity_of(::getpid()); }
 
 ProcessIdentity identity_of(long pid) { return {pid, status_of(pid).started}; }
 
 char state_of(const ProcessIdentity& process) {
-  const Status status = status_of(process.pid);
+  const ProcessStatus status = status_of(process.pid);
   return status.started == process.started ? status.state : '\0';
 }
 

@@ -53,7 +53,8 @@ class StoreServer {
   int port() const;
   size_t clients() const;  // authenticated connections now
 
-  // Says which process of this machine will be that rank, so that its loss is known before it joins.
+  // Says which process of this machine will be that rank, so that its loss is known before it
+  // joins.
   void watch(int rank, const ProcessIdentity& process);
 
  private:

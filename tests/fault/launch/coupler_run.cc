@@ -8,9 +8,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <thread>
+
+#include "rendezvous/process_identity.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
@@ -22,8 +23,9 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();  // no exception where it is of a process that just ended
+  return text.str();
 }
 
 void pause() { std::this_thread::sleep_for(1ms); }
@@ -169,13 +171,11 @@ std::vector<std::string> launch_script(int processes, const std::string& script,
   return launch(processes, {"/bin/sh", "-c", script}, backend);
 }
 
-pid_t parent_of(pid_t pid) {
-  const auto text = read_file("/proc/" + std::to_string(pid) + "/stat");
-  std::istringstream fields(text.substr(text.rfind(')') + 1));
-  std::string state;
-  pid_t parent = -1;
-  fields >> state >> parent;
-  return parent;
+pid_t parent_of(pid_t pid) { return static_cast<pid_t>(status_of(pid).parent); }
+
+char state_of(pid_t pid) {
+  const char state = status_of(pid).state;
+  return state == 0 ? 'Z' : state;
 }
 
 int kill_count(int usual) {

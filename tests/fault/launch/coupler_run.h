@@ -63,6 +63,7 @@ std::vector<std::string> launch_script(int processes, const std::string& script,
                                        const std::string& backend = "gloo_cpu");
 
 pid_t parent_of(pid_t pid);
+char state_of(pid_t pid);  // as in /proc/PID/stat; 'Z' where it is gone, too
 // How often a kill is repeated: 20, or COUPLER_TEST_KILLS.
 int kill_count(int usual);
 

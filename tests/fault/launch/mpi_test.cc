@@ -1,6 +1,7 @@
 // The launcher over mpirun: reports come from the ranks, whatever mpirun says; nothing is left.
 #include <sys/stat.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <random>
@@ -56,6 +57,27 @@ TEST_F(LaunchMpiTest, RankThatFails_IsNamed_WithItsCodeAndLastLines) {
   EXPECT_SAYS(result.error.substr(report), "    coupler: error: no memory");
   EXPECT_SAYS_NOT(result.error.substr(report), "mpirun");  // ours comes last
   EXPECT_TRUE(run.is_all_gone());
+}
+
+// Their shims report them in any order.
+TEST_F(LaunchMpiTest, TwoRanksEndWithinAMillisecond_TheFirstIsNamed) {
+  for (int i = 0; i < kill_count(5); ++i) {
+    CouplerRun run(launch_script(3, "echo $$ > pid.$COUPLER_RANK; exec sleep 60", "mpi"));
+    std::array<pid_t, 3> pids{};
+    for (size_t rank = 0; rank < pids.size(); ++rank) {
+      pids[rank] = run.wait_for_pid("pid." + std::to_string(rank));
+      ASSERT_GT(pids[rank], 0);
+    }
+    std::this_thread::sleep_for(100ms);  // the launcher knows them by then
+    const auto first = static_cast<size_t>(i % 3);
+    const size_t second = (first + 1) % 3;
+    ::kill(pids[first], SIGKILL);
+    while (state_of(pids[first]) != 'Z') {
+    }
+    ::kill(pids[second], SIGKILL);
+    EXPECT_SAYS(run.wait().error,
+                "coupler: rank " + std::to_string(first) + " was killed by signal 9 (Killed)");
+  }
 }
 
 TEST_F(LaunchMpiTest, Prefix_NamesTheRank) {

@@ -1,6 +1,7 @@
 // Ranks that do not call the same: an error naming both, on every rank, and never a hang.
 #include <functional>
 
+#include "coupler/call_site.h"
 #include "ranks.h"
 
 namespace coupler {
@@ -150,6 +151,7 @@ TEST(Timeout, RankThatNeverComes_IsNamedWithItsLastOperation) {
         3,
         [&](Communicator& c) {
           std::vector<float> values(4);
+          const CallSite site("src/train.cc", 42);
           c.run(all_reduce(values));
           if (c.rank() == 2) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1500));
@@ -174,7 +176,11 @@ TEST(Timeout, RankThatNeverComes_IsNamedWithItsLastOperation) {
       EXPECT_NE(text.find("rank 2 has not reached operation 2"), std::string::npos) << text;
       EXPECT_NE(text.find("barrier"), std::string::npos) << text;
       if (!apart) {
-        EXPECT_NE(text.find("its last was 1 (all_reduce f32 x4 sum)"), std::string::npos) << text;
+        EXPECT_NE(
+            text.find("its last was 1 (all_reduce f32 x4 sum), and its program called last at "
+                      "train.cc:42"),
+            std::string::npos)
+            << text;
       }
     }
   }

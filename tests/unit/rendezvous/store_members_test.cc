@@ -294,6 +294,20 @@ TEST(SilenceTest, ProcessThatRuns_IsMerelySlow) {
   EXPECT_EQ(judge({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "of another machine";
 }
 
+// Reading fails in the middle where it is reaped meanwhile.
+TEST(ProcessStatusTest, OfProcessesThatEnd_IsItsStateOrNothing) {
+  for (int i = 0; i < 300; ++i) {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(0);
+    std::thread reaper([&] { ::waitpid(pid, nullptr, 0); });
+    for (char state = status_of(pid).state; state != 0; state = status_of(pid).state) {
+      ASSERT_NE(std::string("RSDZX").find(state), std::string::npos) << state;
+    }
+    reaper.join();
+  }
+  EXPECT_EQ(status_of(::getpid()).parent, ::getppid());
+}
+
 TEST(PeerLossTest, Text_ThereAndBack) {
   const PeerLoss loss{.rank = 3, .reason = Reason::kStopped, .text = "rank 3 (a b) is\nstopped"};
   const auto back = decode_loss(encode(loss));
