@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -11,8 +13,33 @@
 
 namespace coupler {
 
+namespace {
+
+std::string text_of(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "), tensor.requires_grad() ? "" : ", frozen");
+}
+
+// What would else be found by the first broadcast, which knows no names.
+Facts facts_of(const Model& model) {
+  Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
+                 {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
+  for (const ModelParameter& parameter : model.parameters) {
+    facts.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
+                       text_of(parameter.tensor));
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    facts.emplace_back(fmt::format("buffer '{}' of the model", name), text_of(buffer));
+  }
+  return facts;
+}
+
+}  // namespace
+
 Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config)
     : Strategy(std::move(described)) {
+  const bool several = comm != nullptr && comm->size() > 1;
+  if (several) comm->verify(facts_of(model()));
   make_meta_tensors();
   NamedTensors trainable;
   std::vector<at::Tensor> frozen, buffers;
@@ -24,7 +51,6 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
     }
   }
   for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
-  const bool several = comm != nullptr && comm->size() > 1;
   flat_ = std::make_unique<FlatParameters>(trainable, several);
   if (!several) return;
 

@@ -159,6 +159,13 @@ void wrong_calls(Accelerator& accelerator) {
   };
   torch::nn::Sequential empty(torch::nn::ReLU{});
   contains(error_of([&] { accelerator.prepare(empty); }), "has no parameters");
+  if (accelerator.world() > 1) {
+    torch::nn::Linear uneven(3, accelerator.rank() == 0 ? 2 : 4);
+    const std::string text = error_of([&] { accelerator.prepare(uneven); });
+    contains(text, "the ranks differ in");
+    contains(text, "on rank 0");
+    contains(text, "[2, 3]");
+  }
   Branch model, other;
   torch::optim::SGD foreign(other->parameters(), 0.1), own(model->parameters(), 0.1);
   contains(error_of([&] { auto scope = accelerator.accumulate(model); }), "was not prepared");
