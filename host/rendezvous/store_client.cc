@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <sstream>
 
 #include "log/log.h"
 #include "rendezvous/network_interface.h"
@@ -211,6 +212,17 @@ void StoreClient::take_event(const Reply& event) {
         lose_peer(*std::move(loss));
       }
       break;
+    case store_wire::Event::kLeft: {
+      std::istringstream ranks(event.value);
+      for (int rank = 0; ranks >> rank;) {
+        const auto left = PeerLoss::Reason::kLeft;
+        lose_peer({.rank = rank,
+                   .reason = left,
+                   .text = fmt::format("rank {} has left the job", rank),
+                   .when = Clock::now()});
+      }
+      break;
+    }
     case store_wire::Event::kCameBack:
       take_back(std::atoi(event.value.c_str()));
       break;

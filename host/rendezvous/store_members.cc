@@ -16,6 +16,8 @@ using store_wire::Event;
 using store_wire::Reply;
 using store_wire::Status;
 
+constexpr auto kLeavingTogether = std::chrono::milliseconds(20);
+
 Reply event(Event what, std::string value) {
   return {
       .id = store_wire::kEventId, .number = static_cast<int64_t>(what), .value = std::move(value)};
@@ -23,7 +25,8 @@ Reply event(Event what, std::string value) {
 
 }  // namespace
 
-StoreMembers::StoreMembers(StoreHub& hub, boost::asio::io_context& io) : hub_(hub), timer_(io) {}
+StoreMembers::StoreMembers(StoreHub& hub, boost::asio::io_context& io)
+    : hub_(hub), timer_(io), leaving_timer_(io) {}
 
 std::chrono::milliseconds StoreMembers::limit() const {
   // Five questions a second for each of thousands would be work for a core.
@@ -191,10 +194,33 @@ void StoreMembers::lose(int rank, PeerLoss::Reason reason) {
   if (reason != PeerLoss::Reason::kLeft) {
     log(LogLevel::kInfo, "store", member.loss->text);
   }
-  tell(event(Event::kLost, encode(*member.loss)), 0);
+  if (reason != PeerLoss::Reason::kLeft) {
+    tell(event(Event::kLost, encode(*member.loss)), 0);
+  } else {
+    leaving_.push_back(rank);
+    if (leaving_.size() == 1) {
+      leaving_timer_.expires_after(kLeavingTogether);
+      leaving_timer_.async_wait([this](boost::system::error_code failure) {
+        if (!failure) {
+          tell_who_left();
+        }
+      });
+    }
+  }
   if (hub_.options.on_lost) {
     hub_.options.on_lost(*member.loss);
   }
+}
+
+void StoreMembers::tell_who_left() {
+  std::string ranks;
+  for (const int rank : std::exchange(leaving_, {})) {
+    const Member& member = members_[rank];
+    if (member.loss && member.loss->reason == PeerLoss::Reason::kLeft) {  // not back by now
+      ranks += std::to_string(rank) + " ";
+    }
+  }
+  tell(event(Event::kLeft, std::move(ranks)), 0);
 }
 
 void StoreMembers::tell(const Reply& event, uint64_t except) {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "rendezvous/peers.h"
 #include "rendezvous/process_identity.h"
@@ -56,10 +57,14 @@ class StoreMembers {
   void look(Clock::time_point now);
   void look_at(int rank, Member& member, Clock::time_point now);
   void lose(int rank, PeerLoss::Reason reason);
+  void tell_who_left();
   void tell(const store_wire::Reply& event, uint64_t except);
 
   StoreHub& hub_;
   boost::asio::steady_timer timer_;
+  // At its end thousands leave a job, and each would be told of each: it is told of many at once.
+  boost::asio::steady_timer leaving_timer_;
+  std::vector<int> leaving_;
   bool ticking_ = false;
   bool stopped_ = false;
   bool ask_ = false;  // in this look

@@ -122,6 +122,7 @@ enum class Event : int64_t {
   kAlive = 1,     // say that you are
   kLost = 2,      // the value: a PeerLoss
   kCameBack = 3,  // the value: the rank, which had left
+  kLeft = 4,      // the value: the ranks that have, with spaces between
 };
 
 struct Joining {
