@@ -35,7 +35,11 @@ JobHost::JobHost(const JobHostOptions& options)
 
 void JobHost::on_set(const std::string& key, const std::string& value) {
   if (const auto started = rank_of_start_key(key)) {
-    watch(*started, std::strtol(value.c_str(), nullptr, 10));
+    {
+      const std::lock_guard lock(mutex_);
+      starts_.emplace_back(*started, std::strtol(value.c_str(), nullptr, 10));
+    }
+    wake();
   }
   if (const auto standing = rank_of_standing_key(key)) {
     const std::lock_guard lock(mutex_);
@@ -78,7 +82,6 @@ void JobHost::watch(int rank, long pid) {
   event.events = EPOLLIN;
   event.data.u64 = (static_cast<uint64_t>(end.get()) << 32) | static_cast<uint32_t>(rank);
   if (end && ::epoll_ctl(ends_.get(), EPOLL_CTL_ADD, end.get(), &event) == 0) {
-    const std::lock_guard lock(mutex_);
     watched_.push_back(std::move(end));
   }  // else it has ended, and is the only one so far
 }
@@ -108,6 +111,14 @@ void JobHost::sleep() const {
 
 std::vector<RankEnd> JobHost::take_reports() {
   sleep();
+  std::vector<std::pair<int, long>> starts;
+  {
+    const std::lock_guard lock(mutex_);
+    starts.swap(starts_);
+  }
+  for (const auto& [rank, pid] : starts) {
+    watch(rank, pid);
+  }
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});
 }

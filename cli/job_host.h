@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
@@ -60,11 +61,12 @@ class JobHost {
 
   UniqueFd wake_;
   UniqueFd ends_;                  // epoll over watched_
-  std::vector<UniqueFd> watched_;  // pidfds; guarded by mutex_
+  std::vector<UniqueFd> watched_;  // pidfds
   mutable std::mutex mutex_;
-  std::vector<RankEnd> reports_;          // guarded by mutex_
-  std::vector<PeerLoss> losses_;          // guarded by mutex_
-  std::map<int, std::string> standings_;  // guarded by mutex_
+  std::vector<RankEnd> reports_;              // guarded by mutex_
+  std::vector<std::pair<int, long>> starts_;  // that shims report: rank, process; guarded by mutex_
+  std::vector<PeerLoss> losses_;              // guarded by mutex_
+  std::map<int, std::string> standings_;      // guarded by mutex_
   std::optional<StoreServer> server_;
   JobAddress address_;
   UniqueFd memory_file_;
