@@ -31,7 +31,7 @@ struct BackendConfig {
   std::string use = "auto";
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds peer_timeout = std::chrono::milliseconds(800);  // 0: never
-  std::string interface_name;                                // empty: loopback
+  std::string interface_name;                                              // empty: loopback
   std::string sha256;                                        // pin of the plugin file, empty: none
   std::vector<std::string> plugin_path;                      // folders searched first
   std::map<std::string, std::vector<PluginOption>> options;  // by plugin name
