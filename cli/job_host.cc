@@ -75,8 +75,9 @@ std::map<int, std::string> JobHost::standings() const {
   return standings_;
 }
 
-void JobHost::watch(int rank, long pid) {
-  server_->watch(rank, identity_of(pid));
+void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid)); }
+
+void JobHost::await_end(int rank, long pid) {
   UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   epoll_event event{};
   event.events = EPOLLIN;
@@ -118,6 +119,7 @@ std::vector<RankEnd> JobHost::take_reports() {
   }
   for (const auto& [rank, pid] : starts) {
     watch(rank, pid);
+    await_end(rank, pid);
   }
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});

@@ -46,17 +46,18 @@ class JobHost {
 
   // Says which process of this machine is that rank, from its start on.
   void watch(int rank, long pid);
-  // Of these the ranks that have ended since the last call, in the order of their ends: reports
-  // about them may come in another one.
+  // Of the ranks below shims those that have ended since the last call, in the order of their ends:
+  // the shims' reports may come in another one.
   std::vector<int> take_ended();
 
   // To every rank-shim, in order; shims that come later hear it too.
   void tell_shims(ShimOrder order);
 
  private:
-  void on_set(const std::string& key, const std::string& value);  // this and the next two: the
-  void on_lost(const PeerLoss& loss);                             // server's thread
+  void on_set(const std::string& key, const std::string& value);  // on the server's thread, as are
+  void on_lost(const PeerLoss& loss);                             // these two
   void wake() const;
+  void await_end(int rank, long pid);
   void sleep() const;  // until wake() the next time
 
   UniqueFd wake_;

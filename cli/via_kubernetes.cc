@@ -120,12 +120,12 @@ std::string container(const LaunchPlan& plan, const std::string& name, const Mee
         "{0}    mountPath: {1}\n"
         "{0}    subPath: {2}\n"
         "{0}    readOnly: true\n"
-        "{3}volumes:\n"
-        "{3}- name: job-secret\n"
-        "{3}  secret:\n"
-        "{3}    secretName: {4}\n"
-        "{3}    defaultMode: 0400\n",
-        indent, kSecretPath, kSecretKey, indent.substr(2), secret_name(plan));
+        "{0}volumes:\n"
+        "{0}- name: job-secret\n"
+        "{0}  secret:\n"
+        "{0}    secretName: {3}\n"
+        "{0}    defaultMode: 0400\n",
+        indent, kSecretPath, kSecretKey, secret_name(plan));
   }
   return text;
 }

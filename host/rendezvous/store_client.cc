@@ -33,6 +33,8 @@ constexpr auto kFrameTimeout = std::chrono::seconds(30);
 constexpr auto kLeastWait = std::chrono::seconds(5);
 // After a rank was lost: what the others were about to set still comes.
 constexpr auto kAfterLoss = std::chrono::milliseconds(300);
+// Its reply is for nobody; requests count up from 1.
+constexpr uint64_t kNobodysRequest = ~uint64_t{0};
 // The longest pause between two attempts to get in.
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
@@ -150,7 +152,7 @@ void StoreClient::read_replies() {
       const std::lock_guard lock(mutex_);
       if (joined_ && joined_->host_rank >= 0 && joined_->host_rank != rank_ &&
           joined_->limit.count() > 0) {
-        timeout = std::max(1, static_cast<int>(joined_->limit.count() / 8));
+        timeout = static_cast<int>(store_wire::tick_of(joined_->limit).count());
       }
     }
     if (!link_->wait_readable(timeout)) {
@@ -247,7 +249,10 @@ void StoreClient::say_standing() {
     rank = rank_;
   }
   if (rank >= 0 && !text.empty()) {
-    say({.operation = Operation::kSet, .key = standing_key(rank), .value = text});
+    say({.operation = Operation::kSet,
+         .id = kNobodysRequest,
+         .key = standing_key(rank),
+         .value = text});
   }
 }
 
@@ -255,7 +260,7 @@ void StoreClient::say_standing() {
 void StoreClient::look_at_host(Clock::time_point& heard, Clock::time_point& looked) {
   const auto now = Clock::now();
   const store_wire::Joined& host = *joined_;
-  const auto tick = host.limit / 8;
+  const auto tick = store_wire::tick_of(host.limit);
   if (const auto held_up = now - looked - tick; held_up > tick) {
     heard += held_up;  // we did not listen
   }

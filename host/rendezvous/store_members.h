@@ -52,7 +52,7 @@ class StoreMembers {
 
   // How long silence is borne: backend.peer_timeout, longer where there are very many.
   std::chrono::milliseconds limit() const;
-  std::chrono::milliseconds tick() const { return limit() / 8; }
+  std::chrono::milliseconds tick() const { return store_wire::tick_of(limit()); }
   void tick_later();
   void look(Clock::time_point now);
   void look_at(int rank, Member& member, Clock::time_point now);

@@ -12,6 +12,7 @@
 // little-endian.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -139,6 +140,10 @@ struct Joined {
   std::string machine = {};
   std::chrono::milliseconds limit{};  // of the silence that is borne; zero: any
 };
+// How often silence is looked at: both sides say something every other time.
+inline std::chrono::milliseconds tick_of(std::chrono::milliseconds limit) {
+  return std::max(limit / 8, std::chrono::milliseconds(5));
+}
 std::string encode(const Joined& joined);
 std::optional<Joined> decode_joined(const std::string& text);
 

@@ -1,7 +1,9 @@
 // Other launchers: what they are asked for, what becomes of their end, and what is refused before.
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "coupler_run.h"
 #include "expect.h"
@@ -266,6 +268,32 @@ TEST(ViaMpirun, RealMpich_RanksMeet) {
   EXPECT_SAYS(mpi.error, "only Open MPI's mpirun can start");
 }
 
+// The script of a job that is restarted, run by a shell with an srun that fails twice.
+TEST(ViaSlurm, ScriptWithRestarts_StartsAgainUntilItSucceeds) {
+  FakeLaunchers fakes;
+  const auto script = run_coupler(
+      {"launch", "--via", "slurm", "--print", "-n", "2", "--max-restarts", "4", "./train"});
+  EXPECT_EQ(script.code, 0) << script.error;
+  std::ofstream(fakes.folder() + "/job.sh") << "srun() { echo start $COUPLER_RESTART_COUNT; [ "
+                                               "$COUPLER_RESTART_COUNT = 2 ] || return 7; }\n"
+                                            << script.output;
+  const std::string out = fakes.folder() + "/out";
+  EXPECT_EQ(std::system(("bash " + fakes.folder() + "/job.sh > " + out).c_str()), 0);
+  std::ostringstream text;
+  text << std::ifstream(out).rdbuf();
+  EXPECT_EQ(text.str(), "start 0\nstart 1\nstart 2\n");
+}
+
+TEST(ViaTorchrun, RestartsAreItsOwn) {
+  FakeLaunchers fakes;
+  fakes.add("torchrun");
+  const auto result =
+      run_coupler(via("torchrun", {"-n", "2", "--max-restarts", "3", "/bin/true"}), fakes.path());
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_SAYS(result.output, "[--max-restarts=3]");
+  EXPECT_SAYS_NOT(result.error, "coupler: restart");
+}
+
 TEST(ViaKubernetes, Manifests_HaveThePodsCommand_AndNothingIsStarted) {
   const auto job_set = run_coupler(via("k8s", {"--image", "reg/x:1", "-n", "4", "--machines", "2",
                                                "--name", "t1", "./train", "$(X)", "a\"b"}));
@@ -283,6 +311,30 @@ TEST(ViaKubernetes, Manifests_HaveThePodsCommand_AndNothingIsStarted) {
                            "- name: pytorch\n", "\"$(RANK)\"", "\"$(MASTER_ADDR)\""}) {
     EXPECT_SAYS(pytorch.output, part);
   }
+}
+
+TEST(ViaKubernetes, SecretAndRestarts_AreInTheManifest) {
+  const auto words = [](const std::string& manifest) {
+    return via("k8s", {"--manifest", manifest, "--image", "i", "--machines", "2", "--per-machine",
+                       "1", "--name", "t1", "--max-restarts", "3", "-o",
+                       "launch.secret_file=/home/me/s", "./train"});
+  };
+  const auto job_set = run_coupler(words("jobset"));
+  for (const char* part :
+       {"# First: kubectl create secret generic t1-secret --from-file=job.secret=/home/me/s\n",
+        "spec:\n  failurePolicy:\n    maxRestarts: 3\n  network:\n",
+        "\n              volumeMounts:\n              - name: job-secret\n"
+        "                mountPath: /run/secrets/coupler/job.secret\n"
+        "                subPath: job.secret\n",
+        "\n            volumes:\n            - name: job-secret\n              secret:\n"
+        "                secretName: t1-secret\n",
+        "- \"launch.secret_file=\\\"/run/secrets/coupler/job.secret\\\"\"\n"}) {
+    EXPECT_SAYS(job_set.output, part);
+  }
+  const auto pytorch = run_coupler(words("pytorchjob"));
+  EXPECT_SAYS(pytorch.output, "spec:\n  runPolicy:\n    backoffLimit: 3\n  pytorchReplicaSpecs:\n");
+  EXPECT_SAYS(pytorch.output, "      restartPolicy: OnFailure\n");
+  EXPECT_SAYS(pytorch.output, "\n          volumes:\n          - name: job-secret\n");
 }
 
 TEST(ViaKubernetes, NoImage_OrANameItDoesNotTake_IsRefused) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <future>
 
+#include "rendezvous/memory_store.h"
 #include "rendezvous/store_server.h"
 
 namespace coupler {
@@ -101,6 +102,46 @@ TEST_F(NetworkStore, RankZeroNeverComes_TimeoutNamesThePlace) {
   config_.backend.timeout = 100ms;
   const int port = free_port();
   expect_part(refusal(rank(1, port)), "127.0.0.1:" + std::to_string(port));
+}
+
+// What is left of an earlier start does not get in.
+TEST_F(NetworkStore, RankOfAnotherStart_IsRefused) {
+  const int port = free_port();
+  ::setenv("COUPLER_RESTART_COUNT", "1", 1);
+  const auto zero = host_or_join_network_store(rank(0, port), config_);
+  EXPECT_NO_THROW(host_or_join_network_store(rank(1, port), config_));
+  ::unsetenv("COUPLER_RESTART_COUNT");
+  expect_part(refusal(rank(1, port)), "the secret is that of another job");
+}
+
+TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
+  for (const bool with_file : {true, false}) {
+    if (!with_file) config_.launch.secret_file = "";
+    MemoryStore agent;
+    auto one = std::async(std::launch::async,
+                          [&] { return host_or_join_through(agent, rank(1, 1), config_); });
+    const auto zero = host_or_join_through(agent, rank(0, 1), config_);
+    zero->set("key", "value");
+    const auto other = one.get();
+    EXPECT_EQ(other->get("key", 20s), "value") << with_file;
+    EXPECT_NE(other->peers(), nullptr) << "they watch each other";
+    const auto said = agent.get("coupler/store", 0s);
+    EXPECT_EQ(said->find(std::string(64, '0')) != std::string::npos, with_file)
+        << "with the file the secret lies nowhere else";
+  }
+}
+
+TEST_F(NetworkStore, ThroughAnAgentsStore_RankZeroNeverComes_IsNamed) {
+  config_.backend.timeout = 100ms;
+  MemoryStore agent;
+  try {
+    host_or_join_through(agent, rank(1, 1), config_);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_EQ(error.detail().rank, 0);
+    expect_part(error.what(), "rank 0 did not say in torchrun's store where the job's store is");
+  }
 }
 
 TEST_F(NetworkStore, PortInUse_IsNamed) {
