@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
+#include <sstream>
 #include <utility>
 
 namespace coupler::cli {
@@ -26,7 +26,10 @@ JobHost::JobHost(const JobHostOptions& options)
   server.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(options.peer_timeout);
   server.tls = options.tls;
   server.members = static_cast<size_t>(options.processes);
-  address_ = {.host = server.host, .secret = random_bytes32(), .tls = options.tls};
+  server.host = options.host;
+  address_ = {.host = options.host,
+              .secret = options.secret ? *options.secret : random_bytes32(),
+              .tls = options.tls};
   server_.emplace(address_.secret, server);
   address_.port = server_->port();
   memory_file_ = make_job_memory_file(address_);
@@ -37,7 +40,7 @@ void JobHost::on_set(const std::string& key, const std::string& value) {
   if (const auto started = rank_of_start_key(key)) {
     {
       const std::lock_guard lock(mutex_);
-      starts_.emplace_back(*started, std::strtol(value.c_str(), nullptr, 10));
+      starts_.emplace_back(*started, value);
     }
     wake();
   }
@@ -112,14 +115,19 @@ void JobHost::sleep() const {
 
 std::vector<RankEnd> JobHost::take_reports() {
   sleep();
-  std::vector<std::pair<int, long>> starts;
+  std::vector<std::pair<int, std::string>> starts;
   {
     const std::lock_guard lock(mutex_);
     starts.swap(starts_);
   }
-  for (const auto& [rank, pid] : starts) {
-    watch(rank, pid);
-    await_end(rank, pid);
+  for (const auto& [rank, text] : starts) {
+    long pid = 0;
+    std::string machine;
+    std::istringstream(text) >> pid >> machine;
+    if (machine == machine_identity()) {  // elsewhere it is its shim's to say how it ends
+      watch(rank, pid);
+      await_end(rank, pid);
+    }
   }
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});

@@ -22,6 +22,8 @@ namespace coupler::cli {
 
 struct JobHostOptions {
   int processes = 1;
+  std::string host = "127.0.0.1";   // where the store listens
+  std::optional<Bytes32> secret{};  // nothing: one of its own
   bool tls = false;
   std::chrono::nanoseconds peer_timeout{};  // backend.peer_timeout
 };
@@ -29,11 +31,13 @@ JobHostOptions job_host_options(const Config& config, int processes);
 
 class JobHost {
  public:
-  // Throws Error(kIo).
+  // Throws Error(kIo) naming the address.
   explicit JobHost(const JobHostOptions& options = {});
 
   // For COUPLER_JOB_FILE; it exists as long as this process.
   const std::string& job_file() const { return job_file_; }
+
+  int port() const { return address_.port; }
 
   int wake_fd() const { return wake_.get(); }  // readable when reports or losses wait
   std::vector<RankEnd> take_reports();
@@ -64,10 +68,11 @@ class JobHost {
   UniqueFd ends_;                  // epoll over watched_
   std::vector<UniqueFd> watched_;  // pidfds
   mutable std::mutex mutex_;
-  std::vector<RankEnd> reports_;              // guarded by mutex_
-  std::vector<std::pair<int, long>> starts_;  // that shims report: rank, process; guarded by mutex_
-  std::vector<PeerLoss> losses_;              // guarded by mutex_
-  std::map<int, std::string> standings_;      // guarded by mutex_
+  std::vector<RankEnd> reports_;  // guarded by mutex_
+  // Of shims: rank, "process machine". Guarded by mutex_.
+  std::vector<std::pair<int, std::string>> starts_;
+  std::vector<PeerLoss> losses_;          // guarded by mutex_
+  std::map<int, std::string> standings_;  // guarded by mutex_
   std::optional<StoreServer> server_;
   JobAddress address_;
   UniqueFd memory_file_;

@@ -12,6 +12,7 @@
 #include "launch_plan.h"
 #include "log_files.h"
 #include "mpirun.h"
+#include "network_job.h"
 #include "output_relay.h"
 #include "plugin/transport.h"
 #include "restarts.h"
@@ -97,7 +98,8 @@ int start_via_mpirun(LaunchPlan& plan) {
   if (plan_backend(plan, open_mpi ? MpiLaunch::kPossible : MpiLaunch::kTooLate) && !open_mpi) {
     refuse_mpi(plan, mpirun.path);
   }
-  return open_mpi && stays_on_this_machine(plan) && plan.processes > 1
+  return open_mpi && plan.processes > 1 &&
+                 (stays_on_this_machine(plan) || can_have_network_store(plan))
              ? start_with_shims(plan, mpirun)
              : start_foreign(plan,
                              [&](const LaunchPlan& it) { return mpirun_command(it, mpirun); });

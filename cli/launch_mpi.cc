@@ -11,6 +11,7 @@
 #include "job_host.h"
 #include "launch_modes.h"
 #include "mpi_folder.h"
+#include "network_job.h"
 #include "rank_end.h"
 #include "rank_environment.h"
 #include "stop_schedule.h"
@@ -28,18 +29,29 @@ constexpr auto kLeaveTime = std::chrono::milliseconds(100);
 
 class MpiJob {
  public:
-  explicit MpiJob(const LaunchPlan& plan) : plan_(plan) {}
+  explicit MpiJob(const LaunchPlan& plan)
+      : plan_(plan),
+        network_job_(stays_on_this_machine(plan) ? std::nullopt
+                                                 : std::optional(make_network_job(plan))),
+        host_(host_options()) {}
 
   void start(const Mpirun& mpirun) {
     ChildCommand command;
     command.path = mpirun.path;
-    command.arguments = shim_command(plan_, mpirun);
-    Variables added = local_variables(plan_);
-    added["COUPLER_JOB_FILE"] = host_.job_file();
+    Variables added = network_job_ ? common_variables(plan_) : local_variables(plan_);
+    if (network_job_) {
+      network_job_->address.port = host_.port();
+      added[kShimStore] = encode(*network_job_);
+    } else {
+      added["COUPLER_JOB_FILE"] = host_.job_file();
+    }
     tell_shims_by(added);
+    command.arguments = shim_command(plan_, mpirun, added);
     command.environment = environment_with(added, plan_.owns_ranks);
-    for (auto& variable : folder_.environment()) {
-      command.environment.push_back(std::move(variable));
+    if (!network_job_) {  // the folder is on this machine only
+      for (auto& variable : folder_.environment()) {
+        command.environment.push_back(std::move(variable));
+      }
     }
     loop_.start(std::move(command), {}, true);
     loop_.check_started("mpirun");
@@ -72,6 +84,15 @@ class MpiJob {
   }
 
  private:
+  JobHostOptions host_options() const {
+    JobHostOptions options = job_host_options(plan_.config, plan_.processes);
+    if (network_job_) {
+      options.host = network_job_->address.host;
+      options.secret = network_job_->address.secret;
+    }
+    return options;
+  }
+
   // What rank-shims are to do besides starting their ranks.
   void tell_shims_by(Variables& added) const {
     if (plan_.prefix) {
@@ -84,7 +105,7 @@ class MpiJob {
       added["COUPLER_SHIM_LOG_DIR"] = plan_.log_dir;
     }
     for (const auto& cpus : rank_cpus(plan_)) {
-      if (!cpus.empty()) {
+      if (!cpus.empty() && !network_job_) {
         auto& lists = added["COUPLER_SHIM_CPUS"];
         lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
       }
@@ -168,9 +189,10 @@ class MpiJob {
   }
 
   const LaunchPlan& plan_;
-  MpiFolder folder_;  // removed last
-  ChildLoop loop_;    // before the store's thread: it forks the guard
-  JobHost host_{job_host_options(plan_.config, plan_.processes)};
+  MpiFolder folder_;                       // removed last
+  ChildLoop loop_;                         // before the store's thread: it forks the guard
+  std::optional<NetworkJob> network_job_;  // where ranks run on other machines, too
+  JobHost host_;
   StopSchedule schedule_{kTimes};
   JobOutcome outcome_;
   int reported_ = 0;

@@ -109,13 +109,20 @@ bool stays_on_this_machine(const LaunchPlan& plan) {
   return nodes == nullptr || std::string(nodes) == "1";
 }
 
-std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun) {
-  // Ranks may have several threads: what binds them is --bind, through their shims.
-  Arguments arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to", "none"};
+std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun,
+                                      const Variables& added) {
+  // Ranks may have several threads: what binds them is --bind, through their shims where those are
+  // on a machine that we know.
+  const bool here = stays_on_this_machine(plan);
+  Arguments arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
+                         here ? "none" : bind_word(plan.bind)};
   if (plan.host_file.hosts.empty()) {
     arguments.emplace_back("--oversubscribe");  // more ranks than cores are fine
   } else {
     append(arguments, {"--host", host_list(plan.host_file)});
+  }
+  if (!here) {
+    append(arguments, passed_variables(added));
   }
   arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   append(arguments, {"rank-shim", "--", plan.path});

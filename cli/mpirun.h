@@ -23,11 +23,13 @@ Mpirun find_open_mpi();
 // where there is none, or it is of neither kind.
 Mpirun find_mpirun(const LaunchPlan& plan);
 
-// Whether the ranks all run on this machine, so that our own shims can watch over them.
+// Whether the ranks all run on this machine.
 bool stays_on_this_machine(const LaunchPlan& plan);
 
-// What starts a `coupler rank-shim` for each rank, on this machine.
-std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun);
+// What starts a `coupler rank-shim` for each rank. added: variables for the shims of other
+// machines.
+std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun,
+                                      const Variables& added = {});
 
 // What starts the ranks themselves, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cpu_binding.h"
+#include "network_job.h"
 #include "rank_end.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
@@ -103,7 +104,8 @@ std::vector<std::string> environment_with(const Variables& added, bool owns_rank
   // Those of an outer launch say nothing about our ranks.
   std::vector<const char*> foreign = {
       "COUPLER_RANK",     "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
-      "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath,     "COUPLER_RESTART_COUNT"};
+      "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath,     "COUPLER_RESTART_COUNT",
+      kShimStore};
   if (owns_ranks) {
     foreign.insert(foreign.end(), {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   }

@@ -25,8 +25,10 @@
 #include "commands.h"
 #include "cpu_binding.h"
 #include "log_files.h"
+#include "network_job.h"
 #include "rank_end.h"
 #include "rendezvous/job_file.h"
+#include "rendezvous/process_identity.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store_client.h"
 
@@ -194,17 +196,24 @@ int run_rank_shim(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const ProcessInfo process = detect_process();
   const char* job_file = std::getenv("COUPLER_JOB_FILE");
-  if (argc < 4 || std::strcmp(argv[1], "--") != 0 || job_file == nullptr ||
+  const char* place = std::getenv(kShimStore);
+  if (argc < 4 || std::strcmp(argv[1], "--") != 0 || (job_file == nullptr && place == nullptr) ||
       process.launcher != LauncherKind::kOpenMpi) {
     throw Error(ErrorCode::kUsage, "rank-shim is started by `coupler launch` through mpirun only",
                 {.subject = "rank-shim", .hint = "use `coupler launch`"});
   }
   ChildLoop loop;  // before any thread: it forks
-  const JobAddress job = read_job_file(job_file);
+  const JobAddress job = place == nullptr ? read_job_file(job_file) : read_network_job(place);
+  // The program finds a job file in any case; where the launcher's is on another machine, ours.
+  const UniqueFd memory_file = place == nullptr ? UniqueFd() : make_job_memory_file(job);
   ChildCommand command;
   command.path = argv[2];
   command.arguments.assign(argv + 3, argv + argc);
   command.environment = program_environment(process);
+  if (memory_file) {
+    command.environment.push_back(
+        fmt::format("COUPLER_JOB_FILE=/proc/{}/fd/{}", ::getpid(), memory_file.get()));
+  }
   const char* cpus = std::getenv("COUPLER_SHIM_CPUS");  // of each local rank, by ":"
   command.cpus = cpus_of_rank(cpus == nullptr ? "" : cpus, process.local_rank);
   const char* logs = std::getenv("COUPLER_SHIM_LOG_DIR");
@@ -215,7 +224,7 @@ int run_rank_shim(int argc, char** argv) {
              true);
   loop.check_started(argv[3]);
   StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
-  store.set(start_key(process.rank), std::to_string(loop.child(0).pid()));
+  store.set(start_key(process.rank), fmt::format("{} {}", loop.child(0).pid(), machine_identity()));
   Shim shim(loop, store, process.rank);
   const RankEnd end = shim.await_program();
   store.set(end_key(process.rank), encode(end));

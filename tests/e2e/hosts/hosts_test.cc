@@ -59,17 +59,24 @@ class Hosts : public testing::Test {
   }
 
   // One mpirun, on the first host, that reaches the other through an agent.
-  TwoHosts::Result run_via_mpirun(const std::string& backend, const std::string& program) const {
+  std::string via_mpirun(const std::string& backend, const std::string& program) const {
     std::ofstream(folder_ / "hosts") << TwoHosts::address(0) << " slots=2\n"
                                      << TwoHosts::address(1) << " slots=2\n";
-    return hosts_->run(
-        fmt::format(
-            "cd {} && OMPI_MCA_plm_rsh_agent={} OMPI_MCA_oob_tcp_if_include=wire "
-            "OMPI_MCA_btl_tcp_if_include=wire {}/bin/coupler launch --via mpirun --hostfile "
-            "hosts -n 4 -o launch.secret_file={} {} {}",
-            folder_.string(), hosts_->write_agent(folder_), COUPLER_BINARY_DIR, secret_, backend,
-            program),
-        "true");
+    return fmt::format(
+        "cd {} && OMPI_MCA_plm_rsh_agent={} OMPI_MCA_oob_tcp_if_include=wire "
+        "OMPI_MCA_btl_tcp_if_include=wire exec {}/bin/coupler launch --via mpirun --hostfile "
+        "hosts -n 4 -o launch.secret_file={} {} {}",
+        folder_.string(), hosts_->write_agent(folder_), COUPLER_BINARY_DIR, secret_, backend,
+        program);
+  }
+  TwoHosts::Result run_via_mpirun(const std::string& backend, const std::string& program) const {
+    return hosts_->run(via_mpirun(backend, program), "true");
+  }
+  std::string write_script(const std::string& name, const std::string& text) const {
+    const std::filesystem::path path = folder_ / name;
+    std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+    ::chmod(path.c_str(), 0700);
+    return path;
   }
 
   static std::string meet() {
@@ -154,15 +161,55 @@ TEST_F(Hosts, StoppedOnTheOtherMachine_IsNamed) {
   }
 }
 
-TEST_F(Hosts, Mpirun_StartsRanksOnBoth) {
-  if (std::system("mpirun.openmpi --version > /dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "Open MPI is not installed";
+class HostsOfMpirun : public Hosts {
+ protected:
+  void SetUp() override {
+    if (std::system("mpirun.openmpi --version > /dev/null 2>&1") != 0) {
+      GTEST_SKIP() << "Open MPI is not installed";
+    }
+    Hosts::SetUp();
   }
+};
+
+TEST_F(HostsOfMpirun, RanksOfBoth_Meet) {
   const auto result = run_via_mpirun("-o backend.use=gloo_cpu -o backend.interface=wire", meet());
   for (int rank = 0; rank < 4; ++rank) {
     expect_part(result.output[0], fmt::format("rank {} of 4 met 4", rank));
   }
   EXPECT_EQ(result.code[0], 0);
+}
+
+// The launcher's own report, as on one machine.
+TEST_F(HostsOfMpirun, RankThatFailsOnTheOtherHost_IsNamed_WithItsLastLines) {
+  const std::string gloo = "-o backend.use=gloo_cpu -o backend.interface=wire";
+  const auto failed =
+      run_via_mpirun(gloo, write_script("fails",
+                                        "[ $COUPLER_RANK = 3 ] && { echo no memory >&2; exit 7; }\n"
+                                        "sleep 60"));
+  EXPECT_EQ(failed.code[0], 7);
+  expect_part(failed.output[0], "coupler: rank 3 exited with code 7");
+  expect_part(failed.output[0], "    no memory");
+  const auto stopped = run_via_mpirun(gloo, job() + " -o backend.timeout=60s stops");
+  EXPECT_EQ(stopped.code[0], 4);
+  const std::regex lost("coupler: rank 3 \\(process [0-9]+\\) is stopped");
+  EXPECT_TRUE(std::regex_search(stopped.output[0], lost)) << stopped.output[0];
+}
+
+TEST_F(HostsOfMpirun, LauncherKilled_NothingIsLeftOnEither) {
+  const auto launcher =
+      write_script("launcher", via_mpirun("-o backend.use=gloo_cpu -o backend.interface=wire",
+                                          job() + " -o backend.timeout=60s between"));
+  const auto killer =
+      write_script("killer", launcher + " &\nwhile ! [ -e " + (folder_ / "pid.3").string() +
+                                 " ]; do sleep 0.05; done\nkill -9 $!\nwait");
+  hosts_->run("timeout 60 " + killer, "true");
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string left;
+  do {
+    left = hosts_->processes(0) + hosts_->processes(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (!left.empty() && std::chrono::steady_clock::now() < deadline);
+  EXPECT_EQ(left, "");
 }
 
 #ifdef COUPLER_DIGITS

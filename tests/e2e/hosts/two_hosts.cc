@@ -71,6 +71,11 @@ TwoHosts::~TwoHosts() {
   for (const std::string& host : names_) run_shell("ip netns delete " + host, code);
 }
 
+std::string TwoHosts::processes(int host) const {
+  int code = 0;
+  return run_shell("ip netns pids " + name(host), code);
+}
+
 void TwoHosts::cut_wire() const {
   int code = 0;
   const auto text = run_shell(fmt::format("ip -n {} link set {} down", name(0), kInterface), code);

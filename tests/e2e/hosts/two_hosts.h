@@ -23,6 +23,9 @@ class TwoHosts {
   static std::string address(int host) { return host == 0 ? "10.77.0.1" : "10.77.0.2"; }
   const std::string& name(int host) const { return names_[static_cast<size_t>(host)]; }
 
+  // The ids of those that run on a host, one a line.
+  std::string processes(int host) const;
+
   // The hosts do not reach each other any more.
   void cut_wire() const;
 
