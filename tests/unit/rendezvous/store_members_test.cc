@@ -1,6 +1,7 @@
 // Who is lost, how that is known, and who is not. The ranks are processes, stopped and killed for
 // real; a lost connection between machines is in tests/e2e/hosts.
 #include <coupler/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
@@ -9,9 +10,11 @@
 
 #include <chrono>
 #include <csignal>
-#include <functional>
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/served_store.h"
 #include "rendezvous/silence.h"
@@ -27,12 +30,19 @@ using Reason = PeerLoss::Reason;
 // What is promised within a second is awaited for ten.
 constexpr auto kPromised = 10s;
 
+// A program, not a copy of the test: a copy of a process with threads may start none under the
+// thread sanitizer.
 class Child {
  public:
-  explicit Child(const std::function<void()>& body) : pid_(::fork()) {
+  explicit Child(std::vector<std::string> arguments, int output = 1) {
+    std::vector<char*> argv;
+    for (auto& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
     if (pid_ == 0) {
-      body();
-      ::_exit(0);
+      ::dup2(output, 1);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
     }
   }
   ~Child() {
@@ -45,8 +55,10 @@ class Child {
   pid_t pid() const { return pid_; }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
 };
+
+const std::string kMember = COUPLER_BINARY_DIR "/bin/tests/rendezvous_member";
 
 class StoreMembersTest : public testing::Test {
  protected:
@@ -66,11 +78,8 @@ class StoreMembersTest : public testing::Test {
   }
   // A rank in a process of its own, which is there when this returns.
   std::unique_ptr<Child> child(int number) const {
-    auto result = std::make_unique<Child>([&] {
-      const auto store = rank(number);
-      store->set(fmt::format("ready/{}", number), "");
-      ::pause();
-    });
+    auto result = std::make_unique<Child>(std::vector<std::string>{
+        kMember, "join", std::to_string(server_->port()), to_hex(secret_), std::to_string(number)});
     EXPECT_TRUE(client()->get(fmt::format("ready/{}", number), 20s));
     return result;
   }
@@ -126,17 +135,11 @@ TEST_F(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
 
 TEST_F(StoreMembersTest, Continued_AfterItWasGivenUp_LearnsThat) {
   const auto zero = rank(0);
-  const Child one([&] {
-    const auto store = rank(1);
-    store->set("ready/1", "");
-    const auto own = loss_of(*store, 1);
-    store->set(own && own->reason == Reason::kStopped ? "told" : "not told", "");
-  });
-  ASSERT_TRUE(zero->get("ready/1", 20s));
-  one.signal(SIGSTOP);
+  const auto one = child(1);
+  one->signal(SIGSTOP);
   ASSERT_TRUE(loss_of(*zero, 1));
-  one.signal(SIGCONT);
-  EXPECT_TRUE(client()->get("told", kPromised));
+  one->signal(SIGCONT);
+  EXPECT_TRUE(client()->get("told/1", kPromised));
 }
 
 TEST_F(StoreMembersTest, StoppedForAMoment_IsNotLost) {
@@ -240,7 +243,7 @@ TEST_F(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
 
 TEST_F(StoreMembersTest, Watched_IsLostBeforeItJoins) {
   const auto zero = rank(0);
-  const Child one([] { ::pause(); });
+  const Child one({"/bin/sleep", "60"});
   server_->watch(1, identity_of(one.pid()));
   one.signal(SIGSTOP);
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
@@ -248,20 +251,13 @@ TEST_F(StoreMembersTest, Watched_IsLostBeforeItJoins) {
 
 TEST(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
   const Bytes32 secret = random_bytes32();
-  int port[2];
-  ASSERT_EQ(::pipe(port), 0);
-  BackendConfig backend;
-  backend.peer_timeout = 400ms;
   for (const int how : {SIGSTOP, SIGKILL}) {
-    const Child zero([&] {
-      const ServedStore store(secret, ServedStore::server_options(backend), 20s);
-      const int number = store.server().port();
-      (void)!::write(port[1], &number, sizeof number);
-      ::pause();
-    });
-    int number = 0;
-    ASSERT_EQ(::read(port[0], &number, sizeof number), static_cast<ssize_t>(sizeof number));
-    StoreClient one("127.0.0.1", number, secret, 20s);
+    int output[2];
+    ASSERT_EQ(::pipe2(output, O_CLOEXEC), 0);
+    const Child zero({kMember, "host", to_hex(secret)}, output[1]);
+    char port[16] = {};
+    ASSERT_GT(::read(output[0], port, sizeof port - 1), 0);
+    StoreClient one("127.0.0.1", std::atoi(port), secret, 20s);
     one.join(1);
     EXPECT_FALSE(one.peers()->await_lost({0}, 600ms)) << "it lives";
     zero.signal(how);
@@ -269,9 +265,9 @@ TEST(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
     ASSERT_TRUE(loss);
     EXPECT_EQ(loss->reason, how == SIGSTOP ? Reason::kStopped : Reason::kGone);
     EXPECT_NE(loss->text.find(fmt::format("rank 0 (process {})", zero.pid())), std::string::npos);
+    ::close(output[0]);
+    ::close(output[1]);
   }
-  ::close(port[0]);
-  ::close(port[1]);
 }
 
 TEST(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
