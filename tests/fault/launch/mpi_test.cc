@@ -28,6 +28,21 @@ class LaunchMpiTest : public testing::Test {
   }
 };
 
+// Until the launcher has heard from the shims which processes are the ranks: it then has a pidfd of
+// each, and one of mpirun.
+void wait_until_watched(pid_t launcher, size_t ranks) {
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  for (size_t watched = 0; watched <= ranks; std::this_thread::sleep_for(1ms)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    watched = 0;
+    std::error_code gone;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(launcher) + "/fd", gone)) {
+      watched += std::filesystem::read_symlink(entry.path(), gone) == "anon_inode:[pidfd]" ? 1 : 0;
+    }
+  }
+}
+
 const std::string kRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
 
 TEST_F(LaunchMpiTest, Ranks_Meet_AndExitWith0) {
@@ -68,7 +83,7 @@ TEST_F(LaunchMpiTest, TwoRanksEndWithinAMillisecond_TheFirstIsNamed) {
       pids[rank] = run.wait_for_pid("pid." + std::to_string(rank));
       ASSERT_GT(pids[rank], 0);
     }
-    std::this_thread::sleep_for(100ms);  // the launcher knows them by then
+    wait_until_watched(run.pid(), pids.size());
     const auto first = static_cast<size_t>(i % 3);
     const size_t second = (first + 1) % 3;
     ::kill(pids[first], SIGKILL);
