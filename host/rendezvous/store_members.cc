@@ -94,31 +94,26 @@ void StoreMembers::heard(uint64_t session) {
 }
 
 void StoreMembers::leave(uint64_t session, bool failed) {
-  const auto found = ranks_.find(session);
-  if (found == ranks_.end()) {
-    return;
-  }
-  const int rank = found->second;
-  ranks_.erase(found);
-  Member& member = members_[rank];
-  member.sessions.erase(session);
-  if (member.sessions.empty() && !member.loss) {
-    lose(rank, failed ? PeerLoss::Reason::kFailed : PeerLoss::Reason::kLeft);
+  const auto rank = part_from(session);
+  if (rank && members_[*rank].sessions.empty() && !members_[*rank].loss) {
+    lose(*rank, failed ? PeerLoss::Reason::kFailed : PeerLoss::Reason::kLeft);
   }
 }
 
 void StoreMembers::closed(uint64_t session) {
-  const auto found = ranks_.find(session);
-  if (found == ranks_.end()) {
-    return;
+  const auto rank = part_from(session);
+  if (rank && !members_[*rank].loss) {
+    lose(*rank, PeerLoss::Reason::kGone);
   }
-  const int rank = found->second;
-  ranks_.erase(found);
-  Member& member = members_[rank];
-  member.sessions.erase(session);
-  if (!member.loss) {
-    lose(rank, PeerLoss::Reason::kGone);
+}
+
+std::optional<int> StoreMembers::part_from(uint64_t session) {
+  const auto found = ranks_.extract(session);
+  if (!found) {
+    return std::nullopt;
   }
+  members_[found.mapped()].sessions.erase(session);
+  return found.mapped();
 }
 
 void StoreMembers::stop() { stopped_ = true; }

@@ -56,6 +56,8 @@ class StoreMembers {
   void tick_later();
   void look(Clock::time_point now);
   void look_at(int rank, Member& member, Clock::time_point now);
+  // The rank that the session belonged to, if it had joined.
+  std::optional<int> part_from(uint64_t session);
   void lose(int rank, PeerLoss::Reason reason);
   void tell_who_left();
   void tell(const store_wire::Reply& event, uint64_t except);
