@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/epoll.h>
 #include <sys/signalfd.h>
 
 #include <array>
@@ -35,8 +34,7 @@ ChildLoop::ChildLoop() {
   ::signal(SIGPIPE, SIG_IGN);
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   null_.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  ends_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!signals_ || !null_ || !ends_) {
+  if (!signals_ || !null_) {
     throw Error(ErrorCode::kIo, fmt::format("cannot prepare to start processes: {}",
                                             std::generic_category().message(errno)));
   }
@@ -70,13 +68,7 @@ size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_in
   if (gets_input) {
     input_.release_child_end();
   }
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = entries_.size() - 1;
-  if (::epoll_ctl(ends_.get(), EPOLL_CTL_ADD, entry.process.end_fd(), &event) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot watch a process: {}", std::generic_category().message(errno)));
-  }
+  ends_.add(entries_.size() - 1, entry.process.end_fd());
   ++running_;
   return entries_.size() - 1;
 }
@@ -98,7 +90,7 @@ void ChildLoop::check_started(const std::string& program) {
 ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd) {
   constexpr size_t kFirst = 3;  // of the entries
   std::vector<pollfd> polled = {
-      {signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}, {ends_.get(), POLLIN, 0}};
+      {signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}, {ends_.fd(), POLLIN, 0}};
   for (const Entry& entry : entries_) {
     // A negative descriptor is skipped by poll: every entry has its two places.
     polled.push_back({entry.output ? entry.output->fd() : -1, POLLIN, 0});
@@ -136,15 +128,9 @@ ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd)
   return events;
 }
 
-// Two that end within a millisecond are seen together: epoll has them in the order of their ends,
-// poll would have them in ours.
 void ChildLoop::take_ended(Events& events) {
-  std::array<epoll_event, 64> ready;
-  const int count = ::epoll_wait(ends_.get(), ready.data(), ready.size(), 0);
-  for (int i = 0; i < count; ++i) {
-    const auto child = static_cast<size_t>(ready[static_cast<size_t>(i)].data.u64);
+  for (const size_t child : ends_.take()) {
     Entry& entry = entries_[child];
-    ::epoll_ctl(ends_.get(), EPOLL_CTL_DEL, entry.process.end_fd(), nullptr);
     --running_;
     events.ended.push_back({child, entry.process.reap()});
     entry.error->pump();  // its last words, before anything is said about its end

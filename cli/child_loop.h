@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "child_process.h"
+#include "end_watch.h"
 #include "input_relay.h"
 #include "output_relay.h"
 #include "process_guard.h"
@@ -74,7 +75,7 @@ class ChildLoop {
   sigset_t previous_mask_{};
   UniqueFd signals_;
   UniqueFd null_;
-  UniqueFd ends_;  // readable when a child has ended; epoll knows who was first
+  EndWatch ends_;
   InputRelay input_;
   std::deque<Entry> entries_;
   size_t running_ = 0;

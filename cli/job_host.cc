@@ -1,12 +1,10 @@
 #include "job_host.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <sstream>
 #include <utility>
 
@@ -18,8 +16,7 @@ JobHostOptions job_host_options(const Config& config, int processes) {
           .peer_timeout = config.backend.peer_timeout};
 }
 
-JobHost::JobHost(const JobHostOptions& options)
-    : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), ends_(::epoll_create1(EPOLL_CLOEXEC)) {
+JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   StoreServerOptions server;
   server.on_set = [this](const std::string& key, const std::string& value) { on_set(key, value); };
   server.on_lost = [this](const PeerLoss& loss) { on_lost(loss); };
@@ -82,24 +79,15 @@ void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid))
 
 void JobHost::await_end(int rank, long pid) {
   UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = (static_cast<uint64_t>(end.get()) << 32) | static_cast<uint32_t>(rank);
-  if (end && ::epoll_ctl(ends_.get(), EPOLL_CTL_ADD, end.get(), &event) == 0) {
+  if (end) {  // else it has ended, and is the only one so far
+    ends_.add(static_cast<size_t>(rank), end.get());
     watched_.push_back(std::move(end));
-  }  // else it has ended, and is the only one so far
+  }
 }
 
 std::vector<int> JobHost::take_ended() {
-  std::array<epoll_event, 64> ready;
-  std::vector<int> ranks;
-  const int count = ::epoll_wait(ends_.get(), ready.data(), ready.size(), 0);
-  for (int i = 0; i < count; ++i) {
-    const uint64_t data = ready[static_cast<size_t>(i)].data.u64;
-    ::epoll_ctl(ends_.get(), EPOLL_CTL_DEL, static_cast<int>(data >> 32), nullptr);
-    ranks.push_back(static_cast<int>(data & 0xffffffff));
-  }
-  return ranks;
+  const auto ranks = ends_.take();
+  return {ranks.begin(), ranks.end()};
 }
 
 std::vector<PeerLoss> JobHost::take_losses() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "end_watch.h"
 #include "rank_end.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/store_client.h"
@@ -65,8 +66,8 @@ class JobHost {
   void sleep() const;  // until wake() the next time
 
   UniqueFd wake_;
-  UniqueFd ends_;                  // epoll over watched_
   std::vector<UniqueFd> watched_;  // pidfds
+  EndWatch ends_;                  // over them, by rank
   mutable std::mutex mutex_;
   std::vector<RankEnd> reports_;  // guarded by mutex_
   // Of shims: rank, "process machine". Guarded by mutex_.

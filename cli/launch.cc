@@ -83,7 +83,8 @@ int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const Lau
 }
 
 int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
-  if (only_described(plan, {"mpirun", shim_command(plan, mpirun), local_variables(plan), true})) {
+  if (only_described(plan,
+                     {"mpirun", shim_command(plan, mpirun), shim_rank_variables(plan), true})) {
     return 0;
   }
   if (!plan.log_dir.empty()) {

@@ -59,10 +59,9 @@ class LocalJob {
                          .last_lines = loop_.last_lines(ended.child),
                          .when = now});
       }
-      for (const auto& loss : host_ ? host_->take_losses() : std::vector<PeerLoss>()) {
-        if (!schedule_.told_to_stop()) {
-          write_all(2, outcome_.record_loss(loss));
-        }
+      const auto losses = host_ ? host_->take_losses() : std::vector<PeerLoss>();
+      if (!schedule_.told_to_stop()) {
+        write_all(2, outcome_.record_losses(losses));
       }
       for (const int signal : events.signals) {
         handle(signal, now);

@@ -38,15 +38,14 @@ class MpiJob {
   void start(const Mpirun& mpirun) {
     ChildCommand command;
     command.path = mpirun.path;
-    Variables added = network_job_ ? common_variables(plan_) : local_variables(plan_);
+    command.arguments = shim_command(plan_, mpirun);
+    Variables added = shim_variables(plan_);
     if (network_job_) {
       network_job_->address.port = host_.port();
       added[kShimStore] = encode(*network_job_);
     } else {
       added["COUPLER_JOB_FILE"] = host_.job_file();
     }
-    tell_shims_by(added);
-    command.arguments = shim_command(plan_, mpirun, added);
     command.environment = environment_with(added, plan_.owns_ranks);
     if (!network_job_) {  // the folder is on this machine only
       for (auto& variable : folder_.environment()) {
@@ -93,38 +92,15 @@ class MpiJob {
     return options;
   }
 
-  // What rank-shims are to do besides starting their ranks.
-  void tell_shims_by(Variables& added) const {
-    if (plan_.prefix) {
-      added["COUPLER_SHIM_PREFIX"] = "1";
-    }
-    if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
-      added[kShimLibraryPath] = path;  // before mpirun adds to it
-    }
-    if (!plan_.log_dir.empty()) {
-      added["COUPLER_SHIM_LOG_DIR"] = plan_.log_dir;
-    }
-    for (const auto& cpus : rank_cpus(plan_)) {
-      if (!cpus.empty() && !network_job_) {
-        auto& lists = added["COUPLER_SHIM_CPUS"];
-        lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
-      }
-    }
-    if (::geteuid() == 0) {
-      added["OMPI_ALLOW_RUN_AS_ROOT"] = added["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
-    }
-  }
-
   void take_reports() {
     outcome_.record_order(host_.take_ended());
     for (auto& end : host_.take_reports()) {
       outcome_.record(std::move(end));
       ++reported_;
     }
-    for (const auto& loss : host_.take_losses()) {
-      if (!schedule_.told_to_stop()) {
-        write_all(2, outcome_.record_loss(loss));
-      }
+    const auto losses = host_.take_losses();
+    if (!schedule_.told_to_stop()) {
+      write_all(2, outcome_.record_losses(losses));
     }
     if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
       leave_by_ = deadline_after(kLeaveTime);

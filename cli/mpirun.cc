@@ -10,6 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cpu_binding.h"
+#include "network_job.h"
+#include "rank_end.h"
 #include "run_and_read.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
@@ -109,8 +112,34 @@ bool stays_on_this_machine(const LaunchPlan& plan) {
   return nodes == nullptr || std::string(nodes) == "1";
 }
 
-std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun,
-                                      const Variables& added) {
+Variables shim_rank_variables(const LaunchPlan& plan) {
+  return stays_on_this_machine(plan) ? local_variables(plan) : common_variables(plan);
+}
+
+Variables shim_variables(const LaunchPlan& plan) {
+  Variables variables = shim_rank_variables(plan);
+  if (plan.prefix) {
+    variables["COUPLER_SHIM_PREFIX"] = "1";
+  }
+  if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
+    variables[kShimLibraryPath] = path;  // before mpirun adds to it
+  }
+  if (!plan.log_dir.empty()) {
+    variables["COUPLER_SHIM_LOG_DIR"] = plan.log_dir;
+  }
+  for (const auto& cpus : rank_cpus(plan)) {
+    if (!cpus.empty() && stays_on_this_machine(plan)) {
+      auto& lists = variables["COUPLER_SHIM_CPUS"];
+      lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
+    }
+  }
+  if (::geteuid() == 0) {
+    variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+  }
+  return variables;
+}
+
+std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun) {
   // Ranks may have several threads: what binds them is --bind, through their shims where those are
   // on a machine that we know.
   const bool here = stays_on_this_machine(plan);
@@ -122,7 +151,9 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
     append(arguments, {"--host", host_list(plan.host_file)});
   }
   if (!here) {
-    append(arguments, passed_variables(added));
+    Variables passed = shim_variables(plan);
+    passed[kShimStore];  // whose value is known once the store is there
+    append(arguments, passed_variables(passed));
   }
   arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   append(arguments, {"rank-shim", "--", plan.path});

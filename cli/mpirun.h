@@ -26,10 +26,14 @@ Mpirun find_mpirun(const LaunchPlan& plan);
 // Whether the ranks all run on this machine.
 bool stays_on_this_machine(const LaunchPlan& plan);
 
-// What starts a `coupler rank-shim` for each rank. added: variables for the shims of other
-// machines.
-std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun,
-                                      const Variables& added = {});
+// What starts a `coupler rank-shim` for each rank.
+std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun);
+
+// What the ranks find in their environment besides where the store is: all that their shims are
+// told by it is theirs alone.
+Variables shim_rank_variables(const LaunchPlan& plan);
+// The same, and what the shims are to do besides starting their ranks.
+Variables shim_variables(const LaunchPlan& plan);
 
 // What starts the ranks themselves, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);

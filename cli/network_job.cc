@@ -19,9 +19,7 @@ namespace {
 constexpr auto kLookUpTime = std::chrono::seconds(10);
 
 Bytes32 secret_of(const NetworkJob& job) {
-  const std::string text = "coupler launch " + job.nonce;
-  return hmac_sha256(read_secret_file(job.secret_file),
-                     {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  return read_secret_file(job.secret_file, "launch " + job.nonce);
 }
 
 // The address of this machine by which packets for that host leave it. Sends nothing.

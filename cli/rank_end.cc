@@ -103,6 +103,14 @@ void JobOutcome::record_order(const std::vector<int>& ranks) {
   order_.insert(order_.end(), ranks.begin(), ranks.end());
 }
 
+std::string JobOutcome::record_losses(const std::vector<PeerLoss>& losses) {
+  std::string text;
+  for (const auto& loss : losses) {
+    text += record_loss(loss);
+  }
+  return text;
+}
+
 std::string JobOutcome::record_loss(const PeerLoss& loss) {
   record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
   return fmt::format("coupler: {}; the job ends (backend.peer_timeout says how long it waits)\n",

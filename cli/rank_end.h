@@ -53,8 +53,8 @@ class JobOutcome {
   void record(RankEnd end);
   // The order in which ranks ended, where that is known: ends may be recorded in another one.
   void record_order(const std::vector<int>& ranks);
-  // Returns what is to be said of it at once; report() does not repeat it.
-  std::string record_loss(const PeerLoss& loss);
+  // Returns what is to be said of them at once; report() does not repeat it.
+  std::string record_losses(const std::vector<PeerLoss>& losses);
   // When the first rank failed, if any did; and the first that failed by itself, not for the loss
   // of a peer.
   std::optional<Deadline> first_failure() const;
@@ -71,6 +71,8 @@ class JobOutcome {
   std::string report(const std::map<int, std::string>& standings = {}) const;
 
  private:
+  std::string record_loss(const PeerLoss& loss);
+
   std::vector<RankEnd> ends_;  // as they came
   std::vector<int> order_;     // ranks
 };

@@ -114,15 +114,22 @@ void CommunicatorState::leave_backend() {
   ticket.store(ticket.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-std::string CommunicatorState::standing() const {
-  if ((ticket.load(std::memory_order_acquire) & 1) == 0) return {};
+std::optional<Operation> CommunicatorState::inside() const {
+  if ((ticket.load(std::memory_order_acquire) & 1) == 0) return std::nullopt;
   Operation operation;
   operation.sequence = inside_sequence.load(std::memory_order_relaxed);
   operation.fingerprint.what = inside_what.load(std::memory_order_relaxed);
   operation.fingerprint.shown = inside_shown.load(std::memory_order_relaxed);
+  operation.peer = inside_peer.load(std::memory_order_relaxed);
+  return operation;
+}
+
+std::string CommunicatorState::standing() const {
+  const auto operation = inside();
+  if (!operation) return {};
   const std::string site = CallSite::last();
-  return fmt::format("operation {} ({}) of communicator '{}'{}", operation.sequence,
-                     describe(operation.fingerprint), name, site.empty() ? "" : ", at " + site);
+  return fmt::format("operation {} ({}) of communicator '{}'{}", operation->sequence,
+                     describe(operation->fingerprint), name, site.empty() ? "" : ", at " + site);
 }
 
 std::string CommunicatorState::context(const Operation& operation) const {

@@ -77,7 +77,9 @@ struct CommunicatorState {
   Error peer_error(const Operation& operation, const LostMember& lost) const;
 
   std::string context(const Operation& operation) const;
-  // What a rank is in, by the blocking operation in the backend; "" where there is none.
+  // The blocking operation in the backend, if there is one.
+  std::optional<Operation> inside() const;
+  // What a rank is in, by that operation; "" where there is none.
   std::string standing() const;
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
@@ -102,7 +104,7 @@ struct CommunicatorState {
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
   std::vector<uint64_t> sent, received;
 
-  // The blocking operation in the backend, if any: the ticket is odd while there is one.
+  // See inside(): the ticket is odd while there is one.
   std::atomic<uint64_t> ticket{0};
   std::atomic<uint64_t> inside_sequence{0}, inside_what{0}, inside_shown{0};
   std::atomic<int> inside_peer{-1};

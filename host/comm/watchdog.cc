@@ -101,15 +101,7 @@ std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
     last_ticket_ = ticket;
     ticket_since_ = now;
   }
-  if ((ticket & 1) != 0) {
-    Stuck stuck;
-    stuck.operation.sequence = state_.inside_sequence.load(std::memory_order_relaxed);
-    stuck.operation.fingerprint.what = state_.inside_what.load(std::memory_order_relaxed);
-    stuck.operation.fingerprint.shown = state_.inside_shown.load(std::memory_order_relaxed);
-    stuck.operation.peer = state_.inside_peer.load(std::memory_order_relaxed);
-    stuck.since = ticket_since_;
-    result = stuck;
-  }
+  if (const auto operation = state_.inside()) result = Stuck{*operation, ticket_since_};
   if (state_.pending_count.load(std::memory_order_relaxed) == 0) return result;
   const std::lock_guard lock(state_.pending_mutex);
   for (const PendingOperation* pending : state_.pending) {

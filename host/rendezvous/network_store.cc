@@ -46,10 +46,9 @@ void check_interface_is_set(const ProcessInfo& process, const BackendConfig& bac
 }
 
 // Ranks of a job that was restarted do not meet those left of an earlier start.
-Bytes32 of_this_start(const Bytes32& secret) {
+Bytes32 secret_of_this_start(const std::string& path) {
   const char* count = std::getenv("COUPLER_RESTART_COUNT");
-  const std::string start = fmt::format("coupler start {}", count == nullptr ? "0" : count);
-  return hmac_sha256(secret, {reinterpret_cast<const uint8_t*>(start.data()), start.size()});
+  return read_secret_file(path, fmt::format("start {}", count == nullptr ? "0" : count));
 }
 
 // Where rank 0 listens.
@@ -78,14 +77,14 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
 
 }  // namespace
 
-Bytes32 read_secret_file(const std::string& path) {
+Bytes32 read_secret_file(const std::string& path, std::string_view purpose) {
   const std::string text = read_private_file("launch.secret_file", path, kMostSecret, kMakeSecret);
   if (text.size() < kLeastSecret) {
     fail(fmt::format("launch.secret_file {} holds {} bytes, a secret has {} at least", path,
                      text.size(), kLeastSecret),
          "launch.secret_file", kMakeSecret);
   }
-  return Digest().update(text).finish();
+  return derive_key(Digest().update(text).finish(), purpose);
 }
 
 std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
@@ -95,7 +94,7 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
   const bool has_file = !config.launch.secret_file.empty();
   if (process.rank == 0) {
     const Bytes32 secret =
-        has_file ? read_secret_file(config.launch.secret_file) : random_bytes32();
+        has_file ? secret_of_this_start(config.launch.secret_file) : random_bytes32();
     StoreServerOptions options = ServedStore::server_options(config.backend);
     options.host = bind_address(config.backend.interface_name);
     options.tls = config.launch.tls;
@@ -117,7 +116,7 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
                  .hint = "look at rank 0's messages; raise backend.timeout where starting takes "
                          "longer"});
   }
-  const Bytes32 secret = has_file ? read_secret_file(config.launch.secret_file) : job->secret;
+  const Bytes32 secret = has_file ? secret_of_this_start(config.launch.secret_file) : job->secret;
   auto store =
       std::make_shared<StoreClient>(job->host, job->port, secret, config.backend.timeout, job->tls);
   store->join(process.rank);
@@ -140,7 +139,7 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
   if (!moves_by_mpi(config.backend)) {
     check_interface_is_set(process, config.backend);
   }
-  const Bytes32 secret = of_this_start(read_secret_file(config.launch.secret_file));
+  const Bytes32 secret = secret_of_this_start(config.launch.secret_file);
   if (process.rank != 0) {
     auto store = std::make_shared<StoreClient>(process.store_host, process.store_port, secret,
                                                config.backend.timeout, config.launch.tls,

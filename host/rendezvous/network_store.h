@@ -26,9 +26,9 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process, co
 std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
                                             const Config& config);
 
-// The secret of all processes that have this file: the SHA-256 of its bytes, 32 of them at least.
-// Throws Error(kConfig) naming the path: not there, no regular file, another user's, readable by
-// others, or too short.
-Bytes32 read_secret_file(const std::string& path);
+// The secret of all processes that have this file, of 32 bytes at least, for one purpose: a key
+// derived from the SHA-256 of the file. Throws Error(kConfig) naming the path: not there, no
+// regular file, another user's, readable by others, or too short.
+Bytes32 read_secret_file(const std::string& path, std::string_view purpose);
 
 }  // namespace coupler

@@ -33,8 +33,6 @@ constexpr auto kFrameTimeout = std::chrono::seconds(30);
 constexpr auto kLeastWait = std::chrono::seconds(5);
 // After a rank was lost: what the others were about to set still comes.
 constexpr auto kAfterLoss = std::chrono::milliseconds(300);
-// Its reply is for nobody; requests count up from 1.
-constexpr uint64_t kNobodysRequest = ~uint64_t{0};
 // The longest pause between two attempts to get in.
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
@@ -48,11 +46,6 @@ void check_size(const char* what, const std::string& key, size_t size, size_t mo
 }
 
 }  // namespace
-
-struct StoreClient::Pending {
-  std::condition_variable done;
-  std::optional<Reply> reply;
-};
 
 StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secret,
                          std::chrono::nanoseconds timeout, bool tls, Start start)
@@ -145,7 +138,7 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
 void StoreClient::read_replies() {
   std::string frame;
   auto heard = Clock::now();
-  auto looked = heard;
+  ListeningClock listening;
   while (true) {
     int timeout = -1;
     {
@@ -156,13 +149,14 @@ void StoreClient::read_replies() {
       }
     }
     if (!link_->wait_readable(timeout)) {
-      look_at_host(heard, looked);
+      look_at_host(heard, listening);
       continue;
     }
     if (!read_frame(frame) || !take_reply(frame)) {
       return;
     }
-    heard = looked = Clock::now();
+    heard = Clock::now();
+    listening.listened(heard);
   }
 }
 
@@ -202,107 +196,6 @@ bool StoreClient::take_reply(const std::string& frame) {
     found->second->done.notify_one();
   }  // else the caller's deadline passed before
   return true;
-}
-
-void StoreClient::take_event(const Reply& event) {
-  switch (static_cast<store_wire::Event>(event.number)) {
-    case store_wire::Event::kAlive:
-      say({.operation = Operation::kAlive});
-      break;
-    case store_wire::Event::kLost:
-      if (auto loss = decode_loss(event.value)) {
-        lose_peer(*std::move(loss));
-      }
-      break;
-    case store_wire::Event::kLeft: {
-      std::istringstream ranks(event.value);
-      for (int rank = 0; ranks >> rank;) {
-        const auto left = PeerLoss::Reason::kLeft;
-        lose_peer({.rank = rank,
-                   .reason = left,
-                   .text = fmt::format("rank {} has left the job", rank),
-                   .when = Clock::now()});
-      }
-      break;
-    }
-    case store_wire::Event::kCameBack:
-      take_back(std::atoi(event.value.c_str()));
-      break;
-  }
-}
-
-// On the reading thread, which must not wait for the server to read: it may wait for us. Whoever
-// holds the lock is sending, and so is heard.
-void StoreClient::say(const Request& request) {
-  const std::unique_lock lock(send_mutex_, std::try_to_lock);
-  if (lock && link_->is_writable()) {
-    const auto frame = sealer_->seal(store_wire::encode(request));
-    link_->send(frame.data(), frame.size(), deadline_after(kLeastWait));  // the reader sees an end
-  }
-}
-
-void StoreClient::say_standing() {
-  const std::string text = peers_->standing();
-  int rank = -1;
-  {
-    const std::lock_guard lock(mutex_);
-    rank = rank_;
-  }
-  if (rank >= 0 && !text.empty()) {
-    say({.operation = Operation::kSet,
-         .id = kNobodysRequest,
-         .key = standing_key(rank),
-         .value = text});
-  }
-}
-
-// The rank that runs the server is watched by each of the others.
-void StoreClient::look_at_host(Clock::time_point& heard, Clock::time_point& looked) {
-  const auto now = Clock::now();
-  const store_wire::Joined& host = *joined_;
-  const auto tick = store_wire::tick_of(host.limit);
-  if (const auto held_up = now - looked - tick; held_up > tick) {
-    heard += held_up;  // we did not listen
-  }
-  looked = now;
-  if (now - heard >= host.limit / 2) {
-    say({.operation = Operation::kAlive});  // for its machine to acknowledge
-  }
-  const bool here = host.machine == machine_identity();
-  if (const auto reason =
-          judge({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
-    if (!peers_->loss_of(host.host_rank)) {
-      lose_peer({.rank = host.host_rank,
-                 .reason = *reason,
-                 .text = describe_loss(host.host_rank, host.host.pid, *reason),
-                 .when = now});
-    }
-    lose("its host does not answer: " + peers_->loss_of(host.host_rank)->text);
-  }
-}
-
-void StoreClient::take_back(int rank) {
-  peers_->came_back(rank);
-  const std::lock_guard lock(mutex_);
-  if (peer_loss_ && peer_loss_->rank == rank && !peer_loss_->is_for_good()) {
-    peer_loss_.reset();
-  }
-}
-
-void StoreClient::lose_peer(PeerLoss loss) {
-  peers_->lose(loss);
-  if (loss.reason == PeerLoss::Reason::kLeft) {
-    return;
-  }
-  log(LogLevel::kInfo, "store", loss.text);
-  say_standing();
-  const std::lock_guard lock(mutex_);
-  if (!peer_loss_ || !peer_loss_->is_for_good()) {
-    peer_loss_ = std::move(loss);
-  }
-  for (const auto& [id, pending] : pending_) {
-    pending->done.notify_one();
-  }
 }
 
 void StoreClient::lose(const std::string& reason) {
@@ -384,17 +277,6 @@ std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) 
     throw_peer_lost(request.key, loss);
   }
   return std::nullopt;
-}
-
-void StoreClient::throw_peer_lost(const std::string& key, const PeerLoss& loss) const {
-  throw Error(ErrorCode::kPeerLost,
-              loss.rank == rank_
-                  ? fmt::format("the other ranks have given this one up: {}", loss.text)
-                  : fmt::format("{}; '{}' was waited for", loss.text, key),
-              {.rank = loss.rank,
-               .subject = key,
-               .hint = "look at the output of the lost rank; the survivors cannot go on without "
-                       "it"});
 }
 
 void StoreClient::throw_no_answer(const std::string& call, const std::string& key) const {
@@ -480,38 +362,5 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
   }
   return reply->number;
 }
-
-void StoreClient::join(int rank) {
-  Request request{
-      .operation = Operation::kJoin,
-      .key = fmt::format("rank {}", rank),
-      .value = store_wire::encode(store_wire::Joining{rank, own_identity(), machine_identity()})};
-  const auto reply = exchange(request, deadline_after(timeout_));
-  auto joined = reply ? store_wire::decode_joined(reply->value) : std::nullopt;
-  if (!joined) {
-    throw_no_answer("join", request.key);
-  }
-  const std::lock_guard lock(mutex_);
-  joined_ = std::move(joined);
-  rank_ = rank;
-}
-
-void StoreClient::leave() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (rank_ < 0 || !lost_.empty()) {
-      return;
-    }
-    rank_ = -1;
-  }
-  Request request{.operation = Operation::kLeave, .wait = std::uncaught_exceptions() > 0};
-  try {
-    exchange(request, deadline_after(kAfterLoss));
-  } catch (const Error&) {
-    return;  // the store is gone, and with it those who would miss us
-  }
-}
-
-std::shared_ptr<Peers> StoreClient::peers() const { return peers_; }
 
 }  // namespace coupler

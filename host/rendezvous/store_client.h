@@ -15,6 +15,7 @@
 
 #include "rendezvous/peers.h"
 #include "rendezvous/secret.h"
+#include "rendezvous/silence.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_link.h"
 #include "rendezvous/store_wire.h"
@@ -50,7 +51,10 @@ class StoreClient : public Store {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Pending;
+  struct Pending {
+    std::condition_variable done;
+    std::optional<store_wire::Reply> reply;
+  };
 
   void connect(const Bytes32& secret, Deadline deadline, Start start);
   bool handshake(const Bytes32& secret, Deadline deadline);
@@ -61,7 +65,7 @@ class StoreClient : public Store {
   bool read_frame(std::string& frame);  // false: the connection is lost
   bool take_reply(const std::string& frame);
   void take_event(const store_wire::Reply& event);
-  void look_at_host(Clock::time_point& heard, Clock::time_point& looked);
+  void look_at_host(Clock::time_point& heard, ListeningClock& listening);
   void lose_peer(PeerLoss loss);
   void take_back(int rank);
   void say_standing();

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "log/log.h"
-#include "rendezvous/silence.h"
 #include "rendezvous/store_session.h"
 
 namespace coupler {
@@ -123,7 +122,7 @@ void StoreMembers::tick_later() {
     return;
   }
   ticking_ = true;
-  looked_ = Clock::now();
+  listening_.listened(Clock::now());
   timer_.expires_after(tick());
   timer_.async_wait([this](boost::system::error_code failure) {
     ticking_ = false;
@@ -135,16 +134,12 @@ void StoreMembers::tick_later() {
 }
 
 void StoreMembers::look(Clock::time_point now) {
-  // Stopped and continued, or starved: what was not heard meanwhile may be waiting to be read.
-  const auto held_up = now - looked_ - tick();
-  const bool late = held_up > tick();
+  const auto held_up = listening_.held_up(now, tick());
   ask_ = !ask_;
   for (auto& [rank, member] : members_) {
-    if (late) {
-      member.running += held_up;
-      for (auto& [session, heard] : member.sessions) {
-        heard += held_up;
-      }
+    member.running += held_up;
+    for (auto& [session, heard] : member.sessions) {
+      heard += held_up;
     }
     if (!member.loss) {
       look_at(rank, member, now);

@@ -17,6 +17,7 @@
 
 #include "rendezvous/peers.h"
 #include "rendezvous/process_identity.h"
+#include "rendezvous/silence.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/store_wire.h"
 
@@ -70,7 +71,7 @@ class StoreMembers {
   bool ticking_ = false;
   bool stopped_ = false;
   bool ask_ = false;  // in this look
-  Clock::time_point looked_;
+  ListeningClock listening_;
   const std::string machine_ = machine_identity();
   std::map<int, Member> members_;            // by rank
   std::unordered_map<uint64_t, int> ranks_;  // by session

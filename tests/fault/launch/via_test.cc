@@ -182,6 +182,23 @@ TEST(ViaMpirun, HostsOfAHostfile_GoToOpenMpi_WithOurVariables) {
   EXPECT_SAYS(result.output, " /bin/echo x\n");
 }
 
+TEST(ViaMpirun, ShimsOnSeveralMachines_ArePassedWhatARunPassesThem) {
+  FakeLaunchers fakes;
+  fakes.add("mpirun");
+  auto environment = fakes.path();
+  environment["COUPLER_FAKE_VERSION"] = "mpirun (Open MPI) 4.1.4";
+  const auto hosts = write_hostfile(fakes, "node1 slots=2\nnode2:2\n");
+  const auto result =
+      run_coupler(via("mpirun", {"--hostfile", hosts, "-n", "4", "--prefix", "-o",
+                                 "launch.secret_file=/job.secret", "--dry-run", "/bin/echo", "x"}),
+                  environment);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_SAYS(result.output, "/mpirun -n 4 --bind-to none --host node1:2,node2:2 -x ");
+  EXPECT_SAYS(result.output, " -x COUPLER_OVERRIDES ");
+  EXPECT_SAYS(result.output, " -x COUPLER_SHIM_PREFIX -x COUPLER_SHIM_STORE ");
+  EXPECT_SAYS(result.output, " rank-shim -- /bin/echo /bin/echo x\n");
+}
+
 TEST(ViaMpirun, HostsOfAHostfile_GoToHydra_InItsWords) {
   FakeLaunchers fakes;
   fakes.add("mpirun");
