@@ -1,0 +1,61 @@
+// Files that are not lost: written beside, forced to the disk, and only then given their names.
+// Single-threaded each; different files by different threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "rendezvous/secret.h"
+#include "rendezvous/unique_fd.h"
+
+namespace coupler {
+
+// What was written: for a manifest.
+struct WrittenFile {
+  uint64_t bytes = 0;
+  Bytes32 sha256{};
+};
+
+// A new file, written once from front to back. The disk is kept busy while the next bytes are
+// hashed, so that finish() has little left to wait for.
+class DurableFile {
+ public:
+  // Throws Error(kIo) naming the path where it exists already or cannot be made.
+  explicit DurableFile(std::string path);
+  ~DurableFile();  // removes the file unless finish() has returned
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  // Throws Error(kIo) naming the path and what the system says (a full disk, an input/output
+  // error): the file is of no use then.
+  void write(const void* data, size_t size);
+  // Returns when the bytes are on the disk. At most once. The file's name is on the disk after
+  // sync_folder of its folder.
+  WrittenFile finish();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  [[noreturn]] void fail(const char* action, int error) const;
+
+  std::string path_;
+  UniqueFd file_;
+  Digest digest_;
+  uint64_t bytes_ = 0;
+  uint64_t started_ = 0;  // of which the disk has been told
+  bool finished_ = false;
+};
+
+// Returns when the names in a folder are on the disk. Throws Error(kIo).
+void sync_folder(const std::string& folder);
+
+// Gives a file or folder another name in place of what has it, if anything, and returns when that
+// is on the disk. What is renamed must be on the disk before. Throws Error(kIo).
+void rename_durably(const std::string& from, const std::string& to);
+
+// A whole small file in place of what is there: either is on the disk, never a part. Throws
+// Error(kIo).
+void replace_file(const std::string& path, const std::string& text);
+
+}  // namespace coupler
