@@ -55,6 +55,7 @@ void DurableFile::write(const void* data, size_t size) {
   while (size > 0) {
     const size_t chunk = std::min(size, kChunk);
     digest_.update({rest, chunk});
+    sums_.update(rest, chunk);
     for (size_t done = 0; done < chunk;) {
       const ssize_t count = ::write(file_.get(), rest + done, chunk - done);
       if (count < 0 && errno == EINTR) continue;
@@ -82,7 +83,7 @@ WrittenFile DurableFile::finish() {
     fail("close", error);
   }
   finished_ = true;
-  return {bytes_, digest_.finish()};
+  return {bytes_, digest_.finish(), sums_.finish()};
 }
 
 void sync_folder(const std::string& folder) {

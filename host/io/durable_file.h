@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "io/chunk_sums.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/unique_fd.h"
 
@@ -15,6 +17,8 @@ namespace coupler {
 struct WrittenFile {
   uint64_t bytes = 0;
   Bytes32 sha256{};
+  // Of every kCheckedChunk bytes, the last of what is left: see chunk_sums.h.
+  std::vector<uint64_t> sums;
 };
 
 // A new file, written once from front to back. The disk is kept busy while the next bytes are
@@ -42,6 +46,7 @@ class DurableFile {
   std::string path_;
   UniqueFd file_;
   Digest digest_;
+  ChunkSums sums_;
   uint64_t bytes_ = 0;
   uint64_t started_ = 0;  // of which the disk has been told
   bool finished_ = false;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <utility>
 
 namespace coupler {
 namespace {
@@ -17,7 +18,11 @@ class AdamKernel : public FusedKernel {
  public:
   AdamKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
              const char* name)
-      : FusedKernel(optimizer, models, any_amsgrad(optimizer) ? 3 : 2), name_(name) {}
+      : FusedKernel(optimizer, models,
+                    any_amsgrad(optimizer)
+                        ? std::vector<std::string>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                        : std::vector<std::string>{"exp_avg", "exp_avg_sq"}),
+        name_(name) {}
   std::string name() const override { return name_; }
 
  private:
@@ -56,7 +61,9 @@ void adamw(TensorList parameters, TensorList gradients, TensorList average, Tens
 class SgdKernel : public FusedKernel {
  public:
   SgdKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models)
-      : FusedKernel(optimizer, models, any_momentum(optimizer) ? 1 : 0) {}
+      : FusedKernel(optimizer, models,
+                    any_momentum(optimizer) ? std::vector<std::string>{"momentum_buffer"}
+                                            : std::vector<std::string>{}) {}
   std::string name() const override { return "SGD"; }
 
  private:
@@ -110,8 +117,9 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
 }
 
 FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
-                         const std::vector<FlatParameters*>& models, size_t state_tensors)
-    : state_tensors_(state_tensors) {
+                         const std::vector<FlatParameters*>& models,
+                         std::vector<std::string> state_names)
+    : state_names_(std::move(state_names)) {
   std::vector<std::vector<torch::optim::OptimizerOptions*>> options(models.size());
   for (size_t m = 0; m < models.size(); ++m) options[m].resize(models[m]->slots().size());
   for (auto& group : optimizer.param_groups()) {
@@ -131,7 +139,8 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
       for (size_t i = group.first_slot; i < group.end_slot; ++i) {
         if (options[m][i] == nullptr) continue;
         std::vector<at::Tensor>& state = state_[m][g];
-        while (state.size() < state_tensors) state.push_back(at::zeros_like(group.parameters));
+        while (state.size() < state_names_.size())
+          state.push_back(at::zeros_like(group.parameters));
         members_.push_back({.model = &model,
                             .slot = &model.slots()[i],
                             .slot_index = i,
@@ -141,6 +150,27 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
     }
   }
   gradients_.assign(members_.size(), Gradient::kNone);
+}
+
+FusedKernel::Member& FusedKernel::member_of(const at::Tensor& held) {
+  return *std::find_if(members_.begin(), members_.end(),
+                       [&](const Member& member) { return member.slot->parameter.is_same(held); });
+}
+
+ParameterState FusedKernel::state_of(const at::Tensor& held) {
+  const Member& member = member_of(held);
+  ParameterState result{.steps = member.steps};
+  for (size_t k = 0; k < state_names_.size(); ++k) {
+    const at::Tensor& memory = (*member.state)[k];
+    result.tensors.emplace_back(state_names_[k],
+                                memory.narrow(0, member.slot->offset, member.slot->numel));
+  }
+  return result;
+}
+
+void FusedKernel::set_steps(const at::Tensor& held, int64_t steps) {
+  member_of(held).steps = steps;
+  first_step_cut_ = true;  // runs count steps of their own: they are cut anew
 }
 
 FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
@@ -180,7 +210,7 @@ FusedKernel::Batch& FusedKernel::batch_for(const Member& member) {
   Batch& batch = batches_.emplace_back();
   batch.options = member.options;
   batch.first_step = first_step;
-  batch.state.resize(state_tensors_);
+  batch.state.resize(state_names_.size());
   return batch;
 }
 
@@ -230,7 +260,7 @@ void FusedKernel::cut_runs() {
     Batch& batch = batch_for(first);
     batch.parameters.push_back(place(group.parameters));
     batch.gradients.push_back(flat ? place(group.gradients) : at::Tensor());
-    for (size_t k = 0; k < state_tensors_; ++k) {
+    for (size_t k = 0; k < state_names_.size(); ++k) {
       batch.state[k].push_back(place((*first.state)[k]));
     }
     batch.steps.push_back(at::scalar_tensor(static_cast<double>(first.steps), at::kFloat));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/parameter_state.h"
 #include "strategy/flat_parameters.h"
 
 namespace coupler {
@@ -29,6 +30,11 @@ class FusedKernel {
   virtual std::string name() const = 0;
   void step();
 
+  // What is remembered of a variable that the optimizer holds: views of flat memory, to be written
+  // to by a checkpoint's loader, which sets the steps it has taken, too.
+  ParameterState state_of(const at::Tensor& held);
+  void set_steps(const at::Tensor& held, int64_t steps);
+
  protected:
   // The runs that one kernel call updates: same options, and all or none in their first step.
   struct Batch {
@@ -40,8 +46,9 @@ class FusedKernel {
     std::vector<int> member;  // by run: index of the one member whose .grad is read anew, or -1
   };
 
+  // state_names: of the tensors of the kernel's state, as torch::optim calls them.
   FusedKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
-              size_t state_tensors);
+              std::vector<std::string> state_names);
   virtual void update(Batch& batch) = 0;
 
  private:
@@ -55,6 +62,7 @@ class FusedKernel {
   };
   enum class Gradient : uint8_t { kNone, kFlat, kOwn };
 
+  Member& member_of(const at::Tensor& held);
   static Gradient gradient_of(const Member& member);
   void cut_runs();
   static int64_t padded_end(const FlatParameters& model, size_t slot_index);
@@ -65,7 +73,7 @@ class FusedKernel {
   std::vector<Batch> batches_;
   // By model and dtype group, then by state tensor.
   std::vector<std::vector<std::vector<at::Tensor>>> state_;
-  size_t state_tensors_;
+  std::vector<std::string> state_names_;
   bool first_step_cut_ = false;  // runs were cut while some member was in its first step
 };
 

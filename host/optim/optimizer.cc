@@ -8,6 +8,7 @@
 
 #include "log/log.h"
 #include "optim/optimizer_state.h"
+#include "optim/torch_state.h"
 
 namespace coupler {
 namespace {
@@ -43,6 +44,7 @@ void OptimizerState::hold_own_parts() {
   std::vector<std::vector<at::Tensor>> held;
   for (auto& group : optimizer_.param_groups()) {
     std::vector<at::Tensor>& list = held.emplace_back();
+    std::vector<Given>& given = given_.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
       // Module::parameters() lists a tied parameter once for each module: it is one all the same.
       const auto [first, is_new] =
@@ -55,6 +57,8 @@ void OptimizerState::hold_own_parts() {
       const auto model =
           std::find_if(models_.begin(), models_.end(),
                        [&](const Strategy* strategy) { return strategy->has(parameter); });
+      given.push_back(model == models_.end() ? Given{nullptr, 0}
+                                             : Given{*model, (*model)->index_of(parameter)});
       const std::vector<at::Tensor> parts =
           model == models_.end() ? std::vector{parameter} : (*model)->held_for(parameter);
       divided = divided || parts.size() != 1 || !parts[0].is_same(parameter);
@@ -123,6 +127,37 @@ void OptimizerState::step() {
   }
   for (Strategy* model : models_) model->parameters_changed();
   if (rules_.after_update) rules_.after_update();
+  ++steps_;
+}
+
+ParameterState OptimizerState::state_of(const at::Tensor& held) {
+  if (kernel_ == nullptr) return torch_state_of(optimizer_, held);
+  ParameterState state = kernel_->state_of(held);
+  if (state.steps == 0) state.tensors.clear();
+  return state;
+}
+
+ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
+                                          const std::vector<std::string>& names) {
+  if (kernel_ == nullptr) return make_torch_state(optimizer_, held, steps, names);
+  ParameterState state = kernel_->state_of(held);
+  const bool same = state.tensors.size() == names.size() &&
+                    std::all_of(state.tensors.begin(), state.tensors.end(), [&](const auto& own) {
+                      return std::find(names.begin(), names.end(), own.first) != names.end();
+                    });
+  if (!same) {
+    std::vector<std::string> own;
+    for (const auto& [name, tensor] : state.tensors) own.push_back(name);
+    throw Error(
+        ErrorCode::kMismatch,
+        fmt::format("{} remembers [{}], the checkpoint has [{}]", kernel_->name(),
+                    fmt::join(own, ", "), fmt::join(names, ", ")),
+        {.subject = kernel_->name(),
+         .hint = "resume with the optimizer's options that were saved (momentum, amsgrad)"});
+  }
+  kernel_->set_steps(held, steps);
+  state.steps = steps;
+  return state;
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {

@@ -9,6 +9,7 @@
 
 #include "optim/fused_kernel.h"
 #include "optim/loss_scaler.h"
+#include "optim/parameter_state.h"
 #include "optim/step_state.h"
 #include "strategy/strategy.h"
 
@@ -38,6 +39,24 @@ class OptimizerState {
   bool step_was_skipped() const { return skipped_; }
   std::string description() const;
 
+  // ---- For checkpoints ----
+  // The parameters as they were given, by group, each once.
+  struct Given {
+    Strategy* model;   // null: of none
+    size_t parameter;  // in model's
+  };
+  const std::vector<std::vector<Given>>& given() const { return given_; }
+  // What is remembered of a variable that the optimizer holds. Throws Error(kUnsupported) where the
+  // optimizer is of a kind that is not known.
+  ParameterState state_of(const at::Tensor& held);
+  // Makes it remember so many steps and these tensors, whose values the caller writes. Throws
+  // Error(kMismatch) where it has no such.
+  ParameterState make_state(const at::Tensor& held, int64_t steps,
+                            const std::vector<std::string>& names);
+  // Steps that changed something, over all starts of the job.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
  private:
   bool drops_gradients() const;
   void hold_own_parts();
@@ -47,12 +66,14 @@ class OptimizerState {
 
   torch::optim::Optimizer& optimizer_;
   std::vector<Strategy*> models_;
+  std::vector<std::vector<Given>> given_;
   size_t parameters_;      // given at prepare; groups added later are not ours
   std::string not_fused_;  // why; before kernel_, whose making fills it in
   std::unique_ptr<FusedKernel> kernel_;
   StepRules rules_;
   uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
   bool skipped_ = false;
+  int64_t steps_ = 0;
 };
 
 }  // namespace coupler

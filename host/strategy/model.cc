@@ -5,7 +5,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
-#include <unordered_set>
+#include <unordered_map>
 
 namespace coupler {
 namespace {
@@ -19,14 +19,14 @@ class Describer {
     return model_.modules.size() - 1;
   }
   void add_parameter(size_t module, const std::string& name, const at::Tensor& tensor) {
-    if (!is_new(tensor)) return;
     const std::string path = join(module, name);
+    if (!is_new(tensor, path)) return;
     require_host(path, tensor);
     model_.parameters.push_back({path, tensor, module});
   }
   void add_buffer(size_t module, const std::string& name, const at::Tensor& tensor) {
-    if (!is_new(tensor)) return;
     const std::string path = join(module, name);
+    if (!is_new(tensor, path)) return;
     require_host(path, tensor);
     model_.buffers.emplace_back(path, tensor);
   }
@@ -44,8 +44,11 @@ class Describer {
   }
 
  private:
-  bool is_new(const at::Tensor& tensor) {
-    return tensor.defined() && seen_.insert(tensor.unsafeGetTensorImpl()).second;
+  bool is_new(const at::Tensor& tensor, const std::string& path) {
+    if (!tensor.defined()) return false;
+    const auto [first, is_new] = seen_.emplace(tensor.unsafeGetTensorImpl(), path);
+    if (!is_new) model_.aliases.emplace_back(path, first->second);
+    return is_new;
   }
   static void require_host(const std::string& name, const at::Tensor& tensor) {
     if (tensor.device().is_cpu() || tensor.is_meta()) return;
@@ -56,7 +59,7 @@ class Describer {
   }
 
   Model& model_;
-  std::unordered_set<const void*> seen_;
+  std::unordered_map<const void*, std::string> seen_;
 };
 
 void walk(Describer& into, const torch::nn::Module& module, const std::string& path,

@@ -39,6 +39,8 @@ struct Model {
   std::vector<ModelModule> modules;
   std::vector<ModelParameter> parameters;  // a tied one once, under its first name
   NamedTensors buffers;
+  // The other names of tied parameters and buffers, each with its first.
+  std::vector<std::pair<std::string, std::string>> aliases;
   std::shared_ptr<void> keep;  // so that identity stays its own; null for a module on the stack
 };
 

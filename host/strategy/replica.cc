@@ -39,7 +39,11 @@ Facts facts_of(const Model& model) {
 Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config)
     : Strategy(std::move(described)) {
   const bool several = comm != nullptr && comm->size() > 1;
-  if (several) comm->verify(facts_of(model()));
+  if (several) {
+    copies_ = comm->size();
+    copy_ = comm->rank();
+    comm->verify(facts_of(model()));
+  }
   make_meta_tensors();
   NamedTensors trainable;
   std::vector<at::Tensor> frozen, buffers;
@@ -150,6 +154,21 @@ ModelTypes Replica::types() const {
     result.stored.insert(type);
     result.computed.insert(type);
     if (parameter.tensor.requires_grad()) result.reduced.insert(type);
+  }
+  return result;
+}
+
+std::vector<ParameterPart> Replica::parts() {
+  std::vector<ParameterPart> result;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    result.push_back({.parameter = i,
+                      .begin = 0,
+                      .end = parameter.numel(),
+                      .values = parameter.detach(),
+                      .held = parameter.requires_grad() ? parameter : at::Tensor(),
+                      .copies = copies_,
+                      .copy = copy_});
   }
   return result;
 }

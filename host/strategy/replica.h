@@ -31,6 +31,7 @@ class Replica : public Strategy {
   bool parameters_stay() const override { return true; }
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override { return parameter.grad(); }
+  std::vector<ParameterPart> parts() override;
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 
@@ -39,6 +40,7 @@ class Replica : public Strategy {
 
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;  // null for one process
+  int copies_ = 1, copy_ = 0;                 // ranks, and this one
   bool sync_ = true;
   double factor_ = 1;  // of the backward under way
 };

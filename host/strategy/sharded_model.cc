@@ -160,6 +160,38 @@ void ShardedModel::for_each_parameter(
   }
 }
 
+std::vector<ParameterPart> ShardedModel::parts() {
+  const int copies = comms_.copies != nullptr ? comms_.copies->size() : 1;
+  const int copy = comms_.copies != nullptr ? comms_.copies->rank() : 0;
+  std::vector<ParameterPart> result;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    const bool trains = parameter.requires_grad();
+    if (places_[i].unit < 0) {
+      result.push_back({.parameter = i,
+                        .begin = 0,
+                        .end = parameter.numel(),
+                        .values = parameter.detach(),
+                        .held = trains ? parameter : at::Tensor(),
+                        .copies = comms_.world->size(),
+                        .copy = comms_.world->rank()});
+      continue;
+    }
+    const ShardUnit& unit = *units_[static_cast<size_t>(places_[i].unit)];
+    const ShardMember& member = unit.members[places_[i].index];
+    const ShardPart& part = member.part;
+    if (part.begin == part.end && part.numel > 0) continue;
+    result.push_back({.parameter = i,
+                      .begin = part.begin,
+                      .end = part.end,
+                      .values = unit.master.narrow(0, part.shard_offset, part.end - part.begin),
+                      .held = member.own,
+                      .copies = copies,
+                      .copy = copy});
+  }
+  return result;
+}
+
 void ShardedModel::check_parameters() const {
   for (size_t i = 0; i < places_.size(); ++i) {
     const Place place = places_[i];

@@ -40,6 +40,7 @@ class ShardedModel : public Strategy,
   bool parameters_stay() const override { return resident_units_.empty(); }
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;
+  std::vector<ParameterPart> parts() override;
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
 

@@ -25,6 +25,15 @@ struct ModelTypes {
   std::set<at::ScalarType> reduced;   // gradients on their way between ranks
 };
 
+// What this rank keeps of one parameter of a model.
+struct ParameterPart {
+  size_t parameter = 0;        // in Model::parameters
+  int64_t begin = 0, end = 0;  // of its elements, row-major
+  at::Tensor values;           // [end - begin], or the whole parameter in its shape
+  at::Tensor held;             // what an optimizer holds for it; undefined: it is frozen
+  int copies = 1, copy = 0;    // ranks that keep the same part, and which of them this one is
+};
+
 class Strategy {
  public:
   explicit Strategy(Model model) : model_(std::move(model)) {}
@@ -35,9 +44,14 @@ class Strategy {
   const Model& model() const { return model_; }
   // Whether a variable is a parameter of this model, by identity.
   bool has(const at::Tensor& parameter) const {
-    return std::any_of(
-        model_.parameters.begin(), model_.parameters.end(),
-        [&](const ModelParameter& known) { return known.tensor.is_same(parameter); });
+    return index_of(parameter) < model_.parameters.size();
+  }
+  // In model().parameters; their number where it is not among them.
+  size_t index_of(const at::Tensor& parameter) const {
+    const auto found =
+        std::find_if(model_.parameters.begin(), model_.parameters.end(),
+                     [&](const ModelParameter& known) { return known.tensor.is_same(parameter); });
+    return static_cast<size_t>(found - model_.parameters.begin());
   }
 
   // The memory that an optimizer updates on this rank.
@@ -72,6 +86,9 @@ class Strategy {
 
   // The gradient of a parameter of this model, whole; undefined where no rank has one. Collective.
   virtual at::Tensor whole_gradient(const at::Tensor& parameter) = 0;
+  // This rank's part of each parameter that it keeps something of, in order of registration.
+  // parameters_changed() is to be called where the values were written to.
+  virtual std::vector<ParameterPart> parts() = 0;
   // Calls visit with each parameter, whole, in order of registration; the tensor is valid until
   // visit returns. Collective.
   virtual void for_each_parameter(

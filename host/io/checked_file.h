@@ -1,0 +1,39 @@
+// CheckedFile: reads ranges of a file whose size and checksums are known, straight into the
+// caller's memory. Single-threaded each; different objects by different threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rendezvous/unique_fd.h"
+
+namespace coupler {
+
+class CheckedFile {
+ public:
+  // sums: ChunkSums of the whole file. Throws Error(kIo) naming the path where it cannot be opened
+  // or is of another size.
+  CheckedFile(std::string path, uint64_t size, std::vector<uint64_t> sums);
+
+  // Throws Error(kIo) naming the path, and the place of a chunk that is not what was written; the
+  // memory's contents are undefined then. Reads at most a chunk more at either end.
+  void read(uint64_t offset, void* into, size_t size);
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  void read_chunk(uint64_t chunk, char* into);
+  [[noreturn]] void fail(uint64_t chunk, const std::string& why) const;
+
+  std::string path_;
+  uint64_t size_;
+  std::vector<uint64_t> sums_;
+  UniqueFd file_;
+  std::vector<char> edge_;  // the chunk read last of which only a part was wanted
+  uint64_t edge_chunk_ = ~uint64_t{0};
+};
+
+}  // namespace coupler
