@@ -11,62 +11,13 @@
 #include "coupler/error.h"
 #include "io/mapped_file.h"
 #include "io/safetensors_header.h"
+#include "io/safetensors_types.h"
 
 namespace coupler {
 namespace {
 
 using safetensors::DType;
-
-at::ScalarType scalar_type(DType dtype, const std::string& where) {
-  switch (dtype) {
-    case DType::kBool:
-      return at::kBool;
-    case DType::kU8:
-      return at::kByte;
-    case DType::kI8:
-      return at::kChar;
-    case DType::kF8E5M2:
-      return at::kFloat8_e5m2;
-    case DType::kF8E4M3:
-      return at::kFloat8_e4m3fn;
-    case DType::kF8E8M0:
-      return at::kFloat8_e8m0fnu;
-    case DType::kF8E5M2Fnuz:
-      return at::kFloat8_e5m2fnuz;
-    case DType::kF8E4M3Fnuz:
-      return at::kFloat8_e4m3fnuz;
-    case DType::kI16:
-      return at::kShort;
-    case DType::kU16:
-      return at::kUInt16;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kI32:
-      return at::kInt;
-    case DType::kU32:
-      return at::kUInt32;
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kC64:
-      return at::kComplexFloat;
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kU64:
-      return at::kUInt64;
-    case DType::kF4:
-    case DType::kF6E2M3:
-    case DType::kF6E3M2:
-      break;
-  }
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("{}: LibTorch has no tensor of dtype {}", where, safetensors::to_string(dtype)),
-      {.subject = where, .hint = "store the tensor in a dtype of whole bytes"});
-}
+using safetensors::scalar_type;
 
 std::string some_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;

@@ -137,6 +137,16 @@ ParameterState OptimizerState::state_of(const at::Tensor& held) {
   return state;
 }
 
+void OptimizerState::forget(const at::Tensor& held) {
+  if (kernel_ == nullptr) {
+    optimizer_.state().erase(held.unsafeGetTensorImpl());
+    return;
+  }
+  kernel_->set_steps(held, 0);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, values] : kernel_->state_of(held).tensors) values.zero_();
+}
+
 ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
                                           const std::vector<std::string>& names) {
   if (kernel_ == nullptr) return make_torch_state(optimizer_, held, steps, names);

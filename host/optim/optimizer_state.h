@@ -53,6 +53,8 @@ class OptimizerState {
   // Error(kMismatch) where it has no such.
   ParameterState make_state(const at::Tensor& held, int64_t steps,
                             const std::vector<std::string>& names);
+  // As if the variable had taken part in no step yet.
+  void forget(const at::Tensor& held);
   // Steps that changed something, over all starts of the job.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }

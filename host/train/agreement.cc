@@ -11,7 +11,7 @@ namespace {
 
 // What travels first. Plain words, the same size for every operation and value.
 struct Header {
-  uint64_t low = 0, high = 0;  // the digest
+  uint64_t low = 0, high = 0;  // the hash
   int64_t number = 0;
   uint64_t problem = 0;  // 0: none; else ErrorCode + 1
 };
@@ -29,25 +29,25 @@ int64_t shown_size(const at::Tensor& tensor, int64_t dim, SameSizes same) {
   return free ? kAnySize : tensor.size(dim);
 }
 
-Digest digest_of(const Claim& claim) {
-  Digest digest;
-  digest.add(claim.operation);
-  if (claim.value == nullptr) return digest;
+ClaimHash hash_of(const Claim& claim) {
+  ClaimHash hash;
+  hash.add(claim.operation);
+  if (claim.value == nullptr) return hash;
   for (const detail::Node& node : claim.value->nodes) {
-    digest.add(static_cast<uint64_t>(node.kind));
-    digest.add(node.count);
-    digest.add(node.name);
+    hash.add(static_cast<uint64_t>(node.kind));
+    hash.add(node.count);
+    hash.add(node.name);
   }
   for (const at::Tensor& leaf : claim.value->leaves) {
-    digest.add(
+    hash.add(
         static_cast<uint64_t>(leaf.defined() ? leaf.scalar_type() : at::ScalarType::Undefined));
     if (!leaf.defined()) continue;
-    digest.add(static_cast<uint64_t>(leaf.dim()));
+    hash.add(static_cast<uint64_t>(leaf.dim()));
     for (int64_t d = 0; d < leaf.dim(); ++d) {
-      digest.add(static_cast<uint64_t>(shown_size(leaf, d, claim.same)));
+      hash.add(static_cast<uint64_t>(shown_size(leaf, d, claim.same)));
     }
   }
-  return digest;
+  return hash;
 }
 
 std::string form_of(const at::Tensor& leaf, SameSizes same) {
@@ -153,14 +153,14 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
 
 }  // namespace
 
-void Digest::add(uint64_t word) {
+void ClaimHash::add(uint64_t word) {
   Fingerprint next;
   next.what = word;
   low_ = chain_hash(low_, next);
   high_ = chain_hash(high_, next);
 }
 
-void Digest::add(std::string_view text) {
+void ClaimHash::add(std::string_view text) {
   add(text.size());
   for (size_t at = 0; at < text.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -174,8 +174,8 @@ std::vector<int64_t> agree(Communicator& comm, const Claim& claim) {
     if (claim.problem) throw Error(*claim.problem);
     return {claim.number};
   }
-  const Digest digest = digest_of(claim);
-  const Header mine = {digest.low(), digest.high(), claim.number,
+  const ClaimHash hash = hash_of(claim);
+  const Header mine = {hash.low(), hash.high(), claim.number,
                        claim.problem ? static_cast<uint64_t>(claim.problem->code()) + 1 : 0};
   std::vector<Header> all(static_cast<size_t>(comm.size()));
   db_op op{};

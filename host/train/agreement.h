@@ -19,7 +19,7 @@
 namespace coupler {
 
 // 128 bits of what ranks must agree on: two chains of the hash that orders of operations use.
-class Digest {
+class ClaimHash {
  public:
   void add(uint64_t word);
   void add(std::string_view text);

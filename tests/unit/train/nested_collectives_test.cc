@@ -197,9 +197,9 @@ TEST(NestedCollectives, Broadcast_NoSuchRank_Error) {
       [](Communicator& comm) { broadcast_leaves(comm, detail::view_of(at::ones({1})), 2); });
 }
 
-TEST(Digest, OrderAndBoundaries_Matter) {
+TEST(ClaimHash, OrderAndBoundaries_Matter) {
   const auto of = [](const std::vector<std::string>& texts) {
-    Digest digest;
+    ClaimHash digest;
     for (const auto& text : texts) digest.add(text);
     return std::pair(digest.low(), digest.high());
   };

@@ -39,8 +39,8 @@ class LoaderCore : public LoaderView {
   void set_epoch(int64_t epoch);  // of the next start_epoch; Error(kInvalidArgument) below 0
 
   // See DataLoader.
-  LoaderCursor state() const;
-  void load_state(const LoaderCursor& cursor);
+  LoaderCursor state() const override;
+  void load_state(const LoaderCursor& cursor) override;
   void skip_first_batches(int64_t count);
 
   // Batches yielded in this loop.

@@ -2,6 +2,8 @@
 // stands. Used by the thread that iterates. Behind data_loader.h; not included by users.
 #pragma once
 
+#include <coupler/loader_cursor.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -22,6 +24,10 @@ class LoaderView {
   LoaderView(const LoaderView&) = delete;
   LoaderView& operator=(const LoaderView&) = delete;
   virtual ~LoaderView() = default;
+
+  // What a checkpoint holds of it: see DataLoader.
+  virtual LoaderCursor state() const = 0;
+  virtual void load_state(const LoaderCursor& cursor) = 0;
 
   // Whether a loop over it is under way.
   virtual bool in_loop() const = 0;

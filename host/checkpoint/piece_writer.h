@@ -1,0 +1,18 @@
+// Writes one rank's part of a checkpoint into a file. Plain function, any thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_piece.h"
+#include "io/durable_file.h"
+
+namespace coupler::checkpoint {
+
+// Straight from the pieces' memory, which is contiguous and in host memory; returns when the file is
+// on the disk. Throws Error(kIo) naming the file, and leaves none.
+WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>& pieces,
+                         const std::map<std::string, std::string>& metadata);
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,57 @@
+#include <coupler/error.h>
+#include <coupler/state_dict.h>
+#include <fmt/format.h>
+
+#include <variant>
+
+namespace coupler {
+
+void StateDict::refuse(const std::string& name, const char* kind) const {
+  std::string there;
+  for (const auto& [other, tensor] : tensors_) there += (there.empty() ? "" : ", ") + other;
+  for (const auto& [other, value] : values_) there += (there.empty() ? "" : ", ") + other;
+  throw Error(ErrorCode::kMismatch,
+              fmt::format("the saved object has no {} '{}'; it has: {}", kind, name,
+                          there.empty() ? "nothing" : there),
+              {.subject = name, .hint = "load what was saved by the same version of the program"});
+}
+
+const StateDict::Value& StateDict::value(const std::string& name, const char* kind) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) refuse(name, kind);
+  return found->second;
+}
+
+const at::Tensor& StateDict::tensor(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) refuse(name, "tensor");
+  return found->second;
+}
+
+int64_t StateDict::integer(const std::string& name) const {
+  const auto* number = std::get_if<int64_t>(&value(name, "integer"));
+  if (number == nullptr) refuse(name, "integer");
+  return *number;
+}
+
+double StateDict::number(const std::string& name) const {
+  const Value& found = value(name, "number");
+  if (const auto* integer = std::get_if<int64_t>(&found)) return static_cast<double>(*integer);
+  const auto* number = std::get_if<double>(&found);
+  if (number == nullptr) refuse(name, "number");
+  return *number;
+}
+
+bool StateDict::boolean(const std::string& name) const {
+  const auto* truth = std::get_if<bool>(&value(name, "boolean"));
+  if (truth == nullptr) refuse(name, "boolean");
+  return *truth;
+}
+
+const std::string& StateDict::text(const std::string& name) const {
+  const auto* text = std::get_if<std::string>(&value(name, "text"));
+  if (text == nullptr) refuse(name, "text");
+  return *text;
+}
+
+}  // namespace coupler

@@ -1,0 +1,48 @@
+// What things are called in a checkpoint: files, tensors, metadata. Shared by those who write and
+// read it; pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_piece.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+class OptimizerState;
+}
+
+namespace coupler::checkpoint {
+
+struct TrainingState;
+
+inline constexpr const char* kExtension = ".safetensors";
+inline constexpr const char* kOptimizerKey = "coupler.optimizer";
+inline constexpr const char* kObjectKey = "coupler.values";
+inline constexpr const char* kTorchGenerator = "torch_cpu";
+
+// Accelerate's way of counting: model, model_1, model_2.
+inline std::string numbered(const std::string& kind, size_t index) {
+  return index == 0 ? kind : kind + "_" + std::to_string(index);
+}
+inline std::string random_base(int rank) { return "random_states_" + std::to_string(rank); }
+inline std::string object_base(size_t index) {
+  return "custom_checkpoint_" + std::to_string(index);
+}
+inline std::string own_buffer_prefix(size_t model) { return numbered("model", model) + "/"; }
+// Of a parameter where several models may have one of that name.
+inline std::string parameter_name(size_t model, const std::string& name) {
+  return model == 0 ? name : numbered("model", model) + "/" + name;
+}
+
+// A parameter's part that this rank's optimizer holds.
+struct OptimizerPart {
+  std::string name;            // parameter_name
+  std::vector<int64_t> shape;  // of the whole parameter
+  ParameterPart part;
+};
+std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerState& optimizer);
+StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::Tensor values);
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,62 @@
+// TrainingState: the objects of a training job that a checkpoint holds, and what becomes of them in
+// its files and its manifest. Used by the thread that trains.
+//
+// Files: model, model_1, … (parameters and buffers under the names of the modules); optimizer, …
+// ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, rank 0's); with several ranks
+// each of them writes its part of these, NAME-00001-of-00004.safetensors. random_states_0, … are by
+// rank. The rest is in the manifest's state.
+#pragma once
+
+#include <coupler/detail/loader_view.h>
+#include <coupler/state_dict.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/state_piece.h"
+#include "optim/loss_scaler.h"
+#include "optim/optimizer_state.h"
+#include "optim/scheduler_core.h"
+#include "strategy/strategy.h"
+
+namespace coupler::checkpoint {
+
+struct TrainingState {
+  int rank = 0, world = 1;
+  std::vector<std::shared_ptr<Strategy>> models;
+  std::vector<std::shared_ptr<OptimizerState>> optimizers;
+  std::vector<std::shared_ptr<SchedulerCore>> schedulers;
+  LossScaler* scaler = nullptr;
+  std::vector<std::shared_ptr<detail::LoaderView>> loaders;
+  std::vector<detail::Registered*> objects;
+  bool own_buffers = false;  // ranks have different ones: training.broadcast_buffers is false
+
+  // Optimizer steps that the job has taken.
+  int64_t steps() const;
+};
+
+// One file of this rank's.
+struct StateFile {
+  std::string name;
+  std::vector<StatePiece> pieces;
+  std::map<std::string, std::string> metadata;
+};
+
+struct Snapshot {
+  std::vector<StateFile> files;
+  nlohmann::json state;  // the same on every rank
+  int64_t steps = 0;
+};
+
+// What this rank is to write. The pieces are the objects' own memory, or copies of it. Throws Error
+// where something cannot be saved.
+Snapshot take_snapshot(const TrainingState& job, bool copy);
+
+// "model-00002-of-00004.safetensors"
+std::string file_name(const std::string& base, int rank, int world);
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,75 @@
+// StateDict: what an object of the program's own saves in a checkpoint: named tensors, numbers and
+// texts. A value; not thread-safe.
+//
+//   struct Progress {
+//     int64_t best = 0;
+//     void save(coupler::StateDict& state) const { state.set("best", best); }
+//     void load(const coupler::StateDict& state) { best = state.integer("best"); }
+//   };
+//   accelerator.register_for_checkpointing(progress);
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+namespace coupler {
+
+class StateDict {
+ public:
+  using Value = std::variant<bool, int64_t, double, std::string>;
+
+  // Of any layout and device; read back as a dense tensor in host memory.
+  void set(const std::string& name, const at::Tensor& tensor) { tensors_[name] = tensor; }
+  void set(const std::string& name, const std::string& text) { values_[name] = text; }
+  void set(const std::string& name, const char* text) { values_[name] = std::string(text); }
+  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
+  void set(const std::string& name, T number) {
+    if constexpr (std::is_same_v<T, bool>) {
+      values_[name] = number;
+    } else if constexpr (std::is_integral_v<T>) {
+      values_[name] = static_cast<int64_t>(number);
+    } else {
+      values_[name] = static_cast<double>(number);
+    }
+  }
+
+  bool has(const std::string& name) const {
+    return tensors_.count(name) != 0 || values_.count(name) != 0;
+  }
+
+  // Throw Error(kMismatch) naming what is missing, or of another kind, and what is there.
+  const at::Tensor& tensor(const std::string& name) const;
+  int64_t integer(const std::string& name) const;
+  double number(const std::string& name) const;  // an integer, too
+  bool boolean(const std::string& name) const;
+  const std::string& text(const std::string& name) const;
+
+  const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
+  const std::map<std::string, Value>& values() const { return values_; }
+
+ private:
+  const Value& value(const std::string& name, const char* kind) const;
+  [[noreturn]] void refuse(const std::string& name, const char* kind) const;
+
+  std::map<std::string, at::Tensor> tensors_;
+  std::map<std::string, Value> values_;
+};
+
+namespace detail {
+
+// An object registered for checkpointing, whatever its type.
+class Registered {
+ public:
+  virtual ~Registered() = default;
+  virtual void save(StateDict& state) const = 0;
+  virtual void load(const StateDict& state) = 0;
+};
+
+}  // namespace detail
+
+}  // namespace coupler
