@@ -21,14 +21,15 @@ constexpr size_t kChunk = size_t{1} << 20;
 // How much the disk is told of at once.
 constexpr uint64_t kStart = uint64_t{8} << 20;
 
-[[noreturn]] void throw_io(const char* action, const std::string& path, int error) {
-  throw Error(
-      ErrorCode::kIo,
-      fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(error)),
-      {.subject = path,
-       .hint = error == ENOSPC || error == EDQUOT  ? "free some space, or write elsewhere"
-               : error == EROFS || error == EACCES ? "write to a folder that this user may write to"
-                                                   : ""});
+// Again where a signal came first: some network file systems let one interrupt any call. Never for
+// close, which gives the descriptor back all the same.
+template <typename Call>
+int restarted(const Call& call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
 }
 
 std::string folder_of(const std::string& path) {
@@ -38,9 +39,20 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
+void throw_io(const char* action, const std::string& path, int error) {
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(error)),
+      {.subject = path,
+       .hint = error == ENOSPC || error == EDQUOT  ? "free some space, or write elsewhere"
+               : error == EROFS || error == EACCES ? "write to a folder that this user may write to"
+                                                   : ""});
+}
+
 DurableFile::DurableFile(std::string path)
-    : path_(std::move(path)),
-      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), file_(restarted([this] {
+        return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      })) {
   if (!file_) fail("create", errno);
 }
 
@@ -75,9 +87,9 @@ void DurableFile::write(const void* data, size_t size) {
 }
 
 WrittenFile DurableFile::finish() {
-  if (::fsync(file_.get()) != 0) fail("write", errno);
+  if (restarted([this] { return ::fsync(file_.get()); }) != 0) fail("write", errno);
   // Network file systems report here what they could not write.
-  if (::close(file_.release()) != 0) {
+  if (::close(file_.release()) != 0 && errno != EINTR) {
     const int error = errno;
     ::unlink(path_.c_str());
     fail("close", error);
@@ -87,12 +99,15 @@ WrittenFile DurableFile::finish() {
 }
 
 void sync_folder(const std::string& folder) {
-  const UniqueFd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor || ::fsync(descriptor.get()) != 0) throw_io("sync", folder, errno);
+  const UniqueFd descriptor(
+      restarted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!descriptor || restarted([&] { return ::fsync(descriptor.get()); }) != 0)
+    throw_io("sync", folder, errno);
 }
 
 void rename_durably(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw_io("rename to", to, errno);
+  if (restarted([&] { return ::rename(from.c_str(), to.c_str()); }) != 0)
+    throw_io("rename to", to, errno);
   sync_folder(folder_of(to));
 }
 

@@ -13,6 +13,10 @@
 
 namespace coupler {
 
+// Throws Error(kIo) "cannot ACTION PATH: what the system says", with what to do about a full disk
+// and a folder that may not be written to.
+[[noreturn]] void throw_io(const char* action, const std::string& path, int error);
+
 // What was written: for a manifest.
 struct WrittenFile {
   uint64_t bytes = 0;

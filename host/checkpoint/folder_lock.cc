@@ -1,0 +1,70 @@
+#include "checkpoint/folder_lock.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
+#include "checkpoint/strict_json.h"
+#include "io/durable_file.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+// "process 4711 on host node3, since 2026-11-22T15:04:05Z"
+std::string holder(int file) {
+  std::array<char, 300> text{};
+  const ssize_t size = ::pread(file, text.data(), text.size(), 0);
+  // One that has just taken it may not have written yet.
+  if (size <= 0) return "another process";
+  const std::string_view line(text.data(), static_cast<size_t>(size));
+  return std::string(line.substr(0, line.find('\n')));
+}
+
+std::string own_line() {
+  std::array<char, 128> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return fmt::format("process {} on host {}, since {}\n", ::getpid(), host.data(), now_utc());
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder) {
+  const std::string path = folder + "/" + kLockName;
+  do {
+    file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+  } while (!file_ && errno == EINTR);
+  if (!file_) throw_io("open", path, errno);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  int result = 0;
+  do {
+    result = ::fcntl(file_.get(), F_OFD_SETLK, &lock);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EAGAIN && errno != EACCES) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot lock {}: {}", path, std::generic_category().message(errno)),
+                {.subject = path,
+                 .hint = "the file system has to lock files, so that no two jobs write here: mount "
+                         "it with locks (Lustre: -o flock), or write elsewhere"});
+  }
+  if (result != 0) {
+    throw Error(
+        ErrorCode::kIo, fmt::format("{} is written to by {}", folder, shown(holder(file_.get()))),
+        {.subject = folder, .hint = "give each job a folder of its own, or end the other one"});
+  }
+  // For the message above only: where it cannot be written, a full disk say, the lock is held all
+  // the same, and saving says what is wrong.
+  const std::string line = own_line();
+  const ssize_t written = ::pwrite(file_.get(), line.data(), line.size(), 0);
+  if (written > 0 && ::ftruncate(file_.get(), written) != 0) return;
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,172 @@
+#include "checkpoint/folder_writer.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/make_folders.h"
+#include "checkpoint/names.h"
+#include "io/durable_file.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void misuse(const std::string& message, const std::string& hint) {
+  throw Error(ErrorCode::kUsage, message, {.subject = "checkpoint", .hint = hint});
+}
+
+// All entries whose names are of ours, committed or not.
+std::vector<Name> names_in(const std::string& folder) {
+  std::vector<Name> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto name = read_name(entry->path().filename().string())) names.push_back(*name);
+  }
+  if (error) throw_io("read", folder, error.value());
+  return names;
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) return true;
+  if (errno != ENOENT) throw_io("examine", path, errno);
+  return false;
+}
+
+void check_files(const std::string& folder, const Manifest& manifest) {
+  for (const ManifestFile& file : manifest.files) {
+    const std::string path = folder + "/" + file.name;
+    struct stat status {};
+    std::string rule;
+    if (::lstat(path.c_str(), &status) != 0)
+      rule = errno == ENOENT ? "is missing" : std::generic_category().message(errno);
+    else if (!S_ISREG(status.st_mode))
+      rule = "is no regular file";
+    else if (static_cast<uint64_t>(status.st_size) != file.bytes)
+      rule = fmt::format("has {} bytes, not the {} that were written", status.st_size, file.bytes);
+    if (!rule.empty())
+      throw Error(ErrorCode::kIo, fmt::format("{} {}", path, rule),
+                  {.subject = path,
+                   .hint = "every process of the job has to see the same folder, and nothing else "
+                           "may change it"});
+  }
+}
+
+[[noreturn]] void fail_exists(const std::string& path) {
+  throw Error(ErrorCode::kIo, fmt::format("{} exists already", path),
+              {.subject = path, .hint = "checkpoints are never replaced: save as the next number"});
+}
+
+}  // namespace
+
+FolderWriter::FolderWriter(const std::string& folder)
+    : folder_(make_folders(folder)), lock_(folder_) {}
+
+FolderWriter::~FolderWriter() { abandon(); }
+
+int64_t FolderWriter::next_number() const {
+  int64_t next = 0;
+  for (const Name& name : names_in(folder_)) next = std::max(next, name.number + 1);
+  return next;
+}
+
+void FolderWriter::clear_leftovers() const {
+  for (const Name& name : names_in(folder_)) {
+    if (name.kind != NameKind::kCommitted) remove_folder(path_of(name_of(name)));
+  }
+}
+
+std::string FolderWriter::begin(int64_t number) {
+  if (begun_)
+    misuse(fmt::format("checkpoint_{} is begun while checkpoint_{} is under way", number, *begun_),
+           "commit or abandon one before the next");
+  const std::string final = path_of(name_of({NameKind::kCommitted, number}));
+  if (number < 0 || !read_name(name_of({NameKind::kCommitted, number})))
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is no number of a checkpoint", number),
+                {.subject = "number", .hint = "count from 0"});
+  if (exists(final)) fail_exists(final);
+  try {
+    clear_leftovers();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it costs space, a save that fails more
+  }
+  const std::string path = path_of(name_of({NameKind::kPartial, number}));
+  if (::mkdir(path.c_str(), 0777) != 0) throw_io("create", path, errno);
+  begun_ = number;
+  return path;
+}
+
+std::string FolderWriter::commit(const Manifest& manifest) {
+  if (!begun_) misuse("a checkpoint is committed that was not begun", "call begin() first");
+  if (manifest.number != *begun_)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the manifest is of checkpoint_{}, begun was checkpoint_{}",
+                            manifest.number, *begun_),
+                {.subject = "number", .hint = {}});
+  const std::string partial = path_of(name_of({NameKind::kPartial, *begun_}));
+  const std::string final = path_of(name_of({NameKind::kCommitted, *begun_}));
+  const std::string text = format(manifest);
+  check_files(partial, manifest);
+  // The order is what it is all about: the files' names before the manifest that lists them, the
+  // manifest before the name by which readers find it.
+  sync_folder(partial);
+  DurableFile file(partial + "/" + kManifestName);
+  file.write(text.data(), text.size());
+  file.finish();
+  sync_folder(partial);
+  if (exists(final)) fail_exists(final);
+  rename_durably(partial, final);
+  committed_ = begun_;
+  begun_.reset();
+  return final;
+}
+
+void FolderWriter::abandon() noexcept {
+  if (!begun_) return;
+  const int64_t number = *std::exchange(begun_, std::nullopt);
+  try {
+    remove_folder(path_of(name_of({NameKind::kPartial, number})));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next begin() tries again
+  }
+}
+
+void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
+  if (!committed_ || begun_)
+    misuse("checkpoints are pruned before the new one is committed", "call prune() after commit()");
+  if (total_limit < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a limit of {} checkpoints would leave none", total_limit),
+                {.subject = "total_limit", .hint = "give 1 or more"});
+  std::vector<int64_t> valid;  // by number
+  for (const Entry& entry : list(folder_)) {
+    if (entry.manifest) valid.push_back(entry.number);
+  }
+  auto excess = static_cast<int64_t>(valid.size()) - total_limit;
+  bool renamed = false;
+  for (const int64_t number : valid) {
+    if (excess <= 0) break;
+    if (number == *committed_ || keep.contains(number)) continue;
+    const std::string hidden = path_of(name_of({NameKind::kRemoved, number}));
+    remove_folder(hidden);
+    const std::string path = path_of(name_of({NameKind::kCommitted, number}));
+    if (::rename(path.c_str(), hidden.c_str()) != 0) throw_io("remove", path, errno);
+    renamed = true;
+    --excess;
+  }
+  // Hidden for good before the first file goes: none is left that looks whole and is not.
+  if (renamed) sync_folder(folder_);
+  clear_leftovers();
+}
+
+}  // namespace coupler::checkpoint

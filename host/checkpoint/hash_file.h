@@ -1,0 +1,13 @@
+// The hash of a file that may be larger than memory. Plain function, any thread.
+#pragma once
+
+#include <string>
+
+#include "io/durable_file.h"
+
+namespace coupler::checkpoint {
+
+// Reads the file from front to back. Throws Error(kIo) where it cannot be read.
+WrittenFile hash_file(const std::string& path);
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,72 @@
+#include "checkpoint/make_folders.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "checkpoint/manifest.h"
+#include "io/durable_file.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make(const fs::path& path) {
+  const fs::path above = path.parent_path();
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) {
+      if (above == path) return;
+      make(above);
+      // It may be of a process that was killed before it came to this. Where nothing can be written
+      // it is not: nothing of ours was made there.
+      if (::access(above.c_str(), R_OK | W_OK) == 0) sync_folder(above.string());
+      return;
+    }
+    throw Error(ErrorCode::kIo, fmt::format("{} is a file, not a folder", path.string()),
+                {.subject = path.string(),
+                 .hint = "name another folder for checkpoints, or move the file away"});
+  }
+  if (errno == ENOENT && ::lstat(path.c_str(), &status) == 0)
+    throw Error(ErrorCode::kIo, fmt::format("{} is a link to nothing", path.string()),
+                {.subject = path.string(), .hint = "make what it links to, or remove it"});
+  if (errno != ENOENT && errno != ENOTDIR) throw_io("open", path.string(), errno);
+  if (above != path) make(above);
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_io("create", path.string(), errno);
+  sync_folder(above.string());
+}
+
+}  // namespace
+
+std::string make_folders(const std::string& path) {
+  fs::path absolute = fs::absolute(path.empty() ? "." : path).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();  // a '/' at the end
+  make(absolute);
+  std::error_code error;
+  const fs::path real = fs::canonical(absolute, error);
+  if (error) throw_io("open", absolute.string(), error.value());
+  return real.string();
+}
+
+void remove_folder(const std::string& path) {
+  std::error_code error;
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return;
+    throw_io("remove", path, errno);
+  }
+  // First what makes it a checkpoint: what is left of it if this is cut short is none.
+  if (S_ISDIR(status.st_mode) && ::unlink((path + "/" + kManifestName).c_str()) != 0 &&
+      errno != ENOENT)
+    throw_io("remove", path, errno);
+  fs::remove_all(path, error);
+  if (error) throw_io("remove", path, error.value());
+}
+
+}  // namespace coupler::checkpoint

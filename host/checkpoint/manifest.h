@@ -1,0 +1,61 @@
+// What a checkpoint's manifest.json says: what was saved, when, by what, and every file with its
+// size and hash. A folder without one is no checkpoint. Plain values and pure functions, any
+// thread.
+//
+// The text is JSON for people and programs to read. Its last line is a SHA-256 of everything above
+// it, so that a flipped bit is noticed. Manifests come from strangers: parse() accepts what
+// format() writes and refuses all else, with work and memory linear in the text, which is capped.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/secret.h"
+
+namespace coupler::checkpoint {
+
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kFormat = "coupler.checkpoint/1";
+inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
+inline constexpr int kMaxNesting = 64;
+
+struct ManifestFile {
+  std::string name;  // in the checkpoint's folder: see check_file_name
+  uint64_t bytes = 0;
+  Bytes32 sha256{};
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct Manifest {
+  int64_t number = 0;  // of the checkpoint, counted from 0
+  int64_t steps = 0;   // optimizer steps done
+  int world = 1;
+  std::string backend;
+  std::string plan;
+  std::string coupler_version;
+  std::string libtorch_version;
+  std::string saved_at;                             // now_utc()
+  nlohmann::json state = nlohmann::json::object();  // of the layer above; always an object
+  std::vector<ManifestFile> files;
+  bool operator==(const Manifest&) const = default;
+};
+
+// Throws Error(kInvalidArgument) naming the key where parse() would refuse the result.
+std::string format(const Manifest& manifest);
+
+// Throws Error(kIo) naming `file`, the key and what is wrong with it; where another major version
+// of the format is met, both versions.
+Manifest parse(std::string_view text, const std::string& file);
+
+// "" or why a file of a checkpoint cannot have that name.
+std::string check_file_name(std::string_view name);
+
+// What makes a text that ends before the last line a whole one. Public for tests of parse().
+std::string with_checksum(std::string body);
+
+std::string now_utc();  // "2026-11-22T15:04:05Z"
+
+}  // namespace coupler::checkpoint
