@@ -28,7 +28,7 @@ class Problems {
     std::string text;
     for (const std::string& line : texts_) text += "\n  " + line;
     if (count_ > texts_.size()) text += fmt::format("\n  and {} more", count_ - texts_.size());
-    throw Error(ErrorCode::kMismatch,
+    throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the checkpoint {} is of another program:{}", folder, text),
                 {.subject = folder,
                  .hint = "resume with the models, optimizers and objects that were saved, or start "
@@ -93,7 +93,8 @@ void check_model(Problems& problems, const json& saved, const Strategy& strategy
   for (const auto& [name, buffer] : model.buffers) check(name, buffer);
   for (const auto& [alias, name] : model.aliases) known[alias] = true;
   for (const auto& [name, entry] : tensors.items()) {
-    if (!known.contains(name)) problems.add(fmt::format("tensor '{}'{} is unexpected", name, where));
+    if (!known.contains(name))
+      problems.add(fmt::format("tensor '{}'{} is unexpected", name, where));
   }
 }
 

@@ -9,39 +9,16 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoint/file_sums.h"
 #include "io/mapped_file.h"
 #include "io/safetensors_types.h"
 
 namespace coupler::checkpoint {
 namespace {
 
-constexpr size_t kSumDigits = 16;
-
 [[noreturn]] void refuse(const std::string& file, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", file, problem),
               {.subject = file, .hint = "use another checkpoint"});
-}
-
-std::vector<uint64_t> decode_sums(const Manifest& manifest, const std::string& name,
-                                  const std::string& path) {
-  const auto sums = manifest.state.find("sums");
-  const auto own = sums == manifest.state.end() || !sums->is_object() ? nlohmann::json::const_iterator()
-                                                                      : sums->find(name);
-  if (sums == manifest.state.end() || !sums->is_object() || own == sums->end() ||
-      !own->is_string()) {
-    refuse(path, "the manifest has no checksums of it");
-  }
-  const auto& text = own->get_ref<const std::string&>();
-  if (text.size() % kSumDigits != 0) refuse(path, "its checksums in the manifest are cut off");
-  std::vector<uint64_t> result(text.size() / kSumDigits);
-  for (size_t i = 0; i < result.size(); ++i) {
-    const char* begin = text.data() + i * kSumDigits;
-    const auto [end, error] = std::from_chars(begin, begin + kSumDigits, result[i], 16);
-    if (error != std::errc() || end != begin + kSumDigits) {
-      refuse(path, "its checksums in the manifest are no numbers");
-    }
-  }
-  return result;
 }
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -67,26 +44,19 @@ EntryRange read_entry_name(const std::string& entry) {
   const auto begin = std::from_chars(entry.data() + open + 1, last, result.begin);
   if (begin.ec != std::errc() || begin.ptr == last || *begin.ptr != ':') return whole;
   const auto end = std::from_chars(begin.ptr + 1, last, result.end);
-  const bool valid = end.ec == std::errc() && end.ptr == last && result.begin >= 0 &&
-                     result.end > result.begin;
+  const bool valid =
+      end.ec == std::errc() && end.ptr == last && result.begin >= 0 && result.end > result.begin;
   return valid ? result : whole;
-}
-
-nlohmann::json encode_sums(const std::vector<uint64_t>& sums) {
-  std::string text;
-  for (const uint64_t sum : sums) text += fmt::format("{:016x}", sum);
-  return text;
 }
 
 PieceReader::PieceReader(const std::string& folder, const Manifest& manifest,
                          const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::string path = (std::filesystem::path(folder) / name).string();
-    const auto known =
-        std::find_if(manifest.files.begin(), manifest.files.end(),
-                     [&](const ManifestFile& file) { return file.name == name; });
+    const auto known = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                    [&](const ManifestFile& file) { return file.name == name; });
     if (known == manifest.files.end()) refuse(path, "the manifest does not list it");
-    auto sums = decode_sums(manifest, name, path);
+    auto sums = sums_of(manifest, name, path);
     files_.push_back(std::make_unique<CheckedFile>(path, known->bytes, std::move(sums)));
     const auto mapped = MappedFile::open(path);
     const auto header = safetensors::parse_header(mapped->data(), mapped->size(), path);
@@ -129,11 +99,8 @@ void PieceReader::read_all(
     const Entry& first = entries.front();
     const at::Tensor value =
         at::empty(first.shape, at::TensorOptions(safetensors::scalar_type(first.dtype, name)));
-    read(name, {.name = name,
-                .shape = first.shape,
-                .begin = 0,
-                .end = value.numel(),
-                .values = value});
+    read(name,
+         {.name = name, .shape = first.shape, .begin = 0, .end = value.numel(), .values = value});
     visit(name, value);
   }
 }
@@ -152,10 +119,11 @@ void PieceReader::read_elements(const std::string& tensor, const StatePiece& pie
       CheckedFile& file = *files_[entry.file];
       const auto dtype = safetensors::scalar_type(entry.dtype, tensor);
       if (dtype != into.scalar_type()) {
-        throw Error(ErrorCode::kMismatch,
-                    fmt::format("{}: tensor '{}' is {}, the program's is {}", file.path(), tensor,
-                                c10::toString(dtype), c10::toString(into.scalar_type())),
-                    {.subject = tensor, .hint = "load it into a model of the dtypes it was saved with"});
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format("{}: tensor '{}' is {}, the program's is {}", file.path(), tensor,
+                        c10::toString(dtype), c10::toString(into.scalar_type())),
+            {.subject = tensor, .hint = "load it into a model of the dtypes it was saved with"});
       }
       file.read(entry.offset + static_cast<uint64_t>((at - entry.begin) * size),
                 static_cast<char*>(into.mutable_data_ptr()) + (at - piece.begin) * size,
@@ -164,8 +132,8 @@ void PieceReader::read_elements(const std::string& tensor, const StatePiece& pie
       if (at == piece.end) return;
     }
   }
-  refuse(tensor, fmt::format("elements {} to {} are in none of the checkpoint's files", at,
-                             piece.end));
+  refuse(tensor,
+         fmt::format("elements {} to {} are in none of the checkpoint's files", at, piece.end));
 }
 
 }  // namespace coupler::checkpoint

@@ -25,7 +25,7 @@ class PieceReader {
 
   bool has(const std::string& tensor) const { return tensors_.count(tensor) != 0; }
   // Reads the elements of that tensor which the piece is, straight into its values where these are
-  // contiguous. Throws Error(kMismatch) for another dtype, Error(kIo) where elements are in no file
+  // contiguous. Throws Error(kInvalidArgument) for another dtype, Error(kIo) where elements are in no file
   // or a file is damaged.
   void read(const std::string& tensor, const StatePiece& piece);
 
@@ -52,9 +52,5 @@ class PieceReader {
   std::map<std::string, std::vector<Entry>, std::less<>> tensors_;  // entries by begin
   std::vector<std::map<std::string, std::string, std::less<>>> metadata_;
 };
-
-// The checksums of a checkpoint's files travel in the manifest's state: by file, sixteen
-// hexadecimal digits a chunk.
-nlohmann::json encode_sums(const std::vector<uint64_t>& sums);
 
 }  // namespace coupler::checkpoint

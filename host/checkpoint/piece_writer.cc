@@ -14,8 +14,8 @@ WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>&
   for (const StatePiece& piece : pieces) {
     const std::string name = entry_name(piece);
     const auto dtype = safetensors::dtype_of(piece.values.scalar_type(), name);
-    entries.push_back({name, dtype,
-                       piece.whole() ? piece.shape : std::vector<int64_t>{piece.numel()}});
+    entries.push_back(
+        {name, dtype, piece.whole() ? piece.shape : std::vector<int64_t>{piece.numel()}});
     values[name] = &piece.values;
   }
   safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});

@@ -145,7 +145,8 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
       }
     });
   }
-  reader.read_all([&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
+  reader.read_all(
+      [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
   object.load(state);
 }
 

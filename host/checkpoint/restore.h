@@ -9,7 +9,7 @@
 
 namespace coupler::checkpoint {
 
-// Throws Error(kMismatch) naming everything in which the checkpoint is of another program: models,
+// Throws Error(kInvalidArgument) naming everything in which the checkpoint is of another program: models,
 // tensors that are missing, unexpected or of another shape, optimizers, schedulers, loaders,
 // objects. Changes nothing.
 void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder);

@@ -10,7 +10,7 @@ void StateDict::refuse(const std::string& name, const char* kind) const {
   std::string there;
   for (const auto& [other, tensor] : tensors_) there += (there.empty() ? "" : ", ") + other;
   for (const auto& [other, value] : values_) there += (there.empty() ? "" : ", ") + other;
-  throw Error(ErrorCode::kMismatch,
+  throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the saved object has no {} '{}'; it has: {}", kind, name,
                           there.empty() ? "nothing" : there),
               {.subject = name, .hint = "load what was saved by the same version of the program"});

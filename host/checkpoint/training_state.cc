@@ -78,9 +78,9 @@ json describe_optimizer(const TrainingState& job, OptimizerState& optimizer) {
     for (const OptimizerState::Given& given : optimizer.given()[g]) {
       names.push_back(full_name(job, given));
     }
-    groups.push_back({{"options", options_of(torch_optimizer,
-                                             torch_optimizer.param_groups()[g].options())},
-                      {"parameters", std::move(names)}});
+    groups.push_back(
+        {{"options", options_of(torch_optimizer, torch_optimizer.param_groups()[g].options())},
+         {"parameters", std::move(names)}});
   }
   return {{"type", optimizer_type(torch_optimizer)},
           {"steps", optimizer.steps()},
@@ -134,7 +134,8 @@ StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, st
       names.push_back(state_name);
       pieces.push_back(state_piece(part, state_name, values));
     }
-    if (state.steps > 0 || !state.tensors.empty()) known[{state.steps, std::move(names)}].push_back(part.name);
+    if (state.steps > 0 || !state.tensors.empty())
+      known[{state.steps, std::move(names)}].push_back(part.name);
   }
   json list = json::array();
   for (const auto& [what, parameters] : known) {

@@ -61,9 +61,20 @@ struct LaunchConfig {
   std::string secret_file;          // what the machines of a job without one launcher share
 };
 
+struct CheckpointConfig {
+  std::string dir;              // empty: none are made by themselves
+  int64_t every = 0;            // optimizer steps; 0: none are made by themselves
+  std::string resume = "auto";  // auto, no, or a path
+  int64_t total_limit = 0;      // how many are kept; 0: all
+  bool async = false;           // written while training goes on
+  std::chrono::nanoseconds timeout = std::chrono::minutes(30);  // for the slowest rank to write
+  std::chrono::nanoseconds grace = std::chrono::seconds(30);    // after SIGTERM, to save
+};
+
 struct Config {
   BackendConfig backend;
   TrainingConfig training;
+  CheckpointConfig checkpoint;
   LaunchConfig launch;
 
   std::string file;                            // "" where none was read
@@ -81,8 +92,8 @@ struct ConfigRequest {
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
 // valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
 // variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
-// COUPLER_TRAINING_ or COUPLER_LAUNCH_ is an error. Options of a plugin have no variables, since
-// plugin names and keys both hold underscores.
+// COUPLER_TRAINING_, COUPLER_CHECKPOINT_ or COUPLER_LAUNCH_ is an error. Options of a plugin have no
+// variables, since plugin names and keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 
 // Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare

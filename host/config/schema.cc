@@ -80,6 +80,7 @@ bool is_sha256_or_empty(const SettingValue& value) {
 std::vector<SchemaKey> make_schema() {
   constexpr auto kBackend = &Config::backend;
   constexpr auto kTraining = &Config::training;
+  constexpr auto kCheckpoint = &Config::checkpoint;
   constexpr auto kLaunch = &Config::launch;
   using T = ValueType;
   return {
@@ -151,6 +152,32 @@ std::vector<SchemaKey> make_schema() {
           "training.fp8_emulate", T::kBoolean, "", nullptr,
           "With fp8: whether a device without fp8 matrix units computes what one with them would, "
           "slower than fp32; to try a program."),
+      key<kCheckpoint, &CheckpointConfig::dir>(
+          "checkpoint.dir", T::kString, "", nullptr,
+          "The folder of the job's checkpoints, checkpoint_0 and so on; all machines share it. "
+          "Empty: none are made or looked for by themselves."),
+      key<kCheckpoint, &CheckpointConfig::every>(
+          "checkpoint.every", T::kInteger, ">= 0", at_least<0>,
+          "After how many optimizer steps a checkpoint is made, at the end of the loop's body; 0 "
+          "makes none by itself."),
+      key<kCheckpoint, &CheckpointConfig::resume>(
+          "checkpoint.resume", T::kString, "auto, no or a path", is_not_empty,
+          "What accelerator.resume() loads: the newest valid checkpoint of checkpoint.dir if there "
+          "is one (auto), nothing (no), or this checkpoint."),
+      key<kCheckpoint, &CheckpointConfig::total_limit>(
+          "checkpoint.total_limit", T::kInteger, ">= 0", at_least<0>,
+          "How many checkpoints are kept: older ones are removed once a new one is there; 0 keeps "
+          "all."),
+      key<kCheckpoint, &CheckpointConfig::async>(
+          "checkpoint.async", T::kBoolean, "", nullptr,
+          "Whether checkpoints are written while training goes on, from a copy in memory."),
+      key<kCheckpoint, &CheckpointConfig::timeout>(
+          "checkpoint.timeout", T::kDuration, "> 0", is_positive_duration,
+          "How long the slowest rank may take to write its part of a checkpoint."),
+      key<kCheckpoint, &CheckpointConfig::grace>(
+          "checkpoint.grace", T::kDuration, "> 0", is_positive_duration,
+          "How long the processes have after SIGTERM to save and end, where checkpoint.dir is set, "
+          "before the launcher kills them."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

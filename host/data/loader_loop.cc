@@ -234,6 +234,7 @@ bool LoaderCore::next(uint64_t pass) {
                 "a loop over a data loader goes on after another began (or after prepare)",
                 {.subject = "data loader",
                  .hint = "nest loops over two loaders, not over one and the same"});
+  if (s.position > 0 && s.end_of_body) s.end_of_body();
   if (!s.more) {
     s.finish();
     return false;

@@ -4,6 +4,7 @@
 
 #include <coupler/detail/loader_core.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -52,6 +53,8 @@ struct LoaderCore::State {
   std::optional<bool> even;  // in place of options.even_batches
   BatchPlan plan;            // of the loop under way, or of the next one
   size_t start = 0;          // the first sample of it
+
+  std::function<void()> end_of_body;  // null: nobody asks
 
   int64_t epoch = 0;
   int64_t next_epoch = 0;

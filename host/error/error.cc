@@ -33,6 +33,8 @@ std::string_view to_string(ErrorCode code) {
       return "aborted";
     case ErrorCode::kIo:
       return "input/output";
+    case ErrorCode::kPreempted:
+      return "preempted";
     case ErrorCode::kInternal:
       return "internal";
   }
@@ -55,6 +57,8 @@ int Error::exit_code() const {
     case ErrorCode::kPeerLost:
     case ErrorCode::kTimeout:
       return 4;
+    case ErrorCode::kPreempted:
+      return 75;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
     case ErrorCode::kAborted:

@@ -159,7 +159,7 @@ ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
     std::vector<std::string> own;
     for (const auto& [name, tensor] : state.tensors) own.push_back(name);
     throw Error(
-        ErrorCode::kMismatch,
+        ErrorCode::kInvalidArgument,
         fmt::format("{} remembers [{}], the checkpoint has [{}]", kernel_->name(),
                     fmt::join(own, ", "), fmt::join(names, ", ")),
         {.subject = kernel_->name(),

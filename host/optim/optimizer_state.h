@@ -50,7 +50,7 @@ class OptimizerState {
   // optimizer is of a kind that is not known.
   ParameterState state_of(const at::Tensor& held);
   // Makes it remember so many steps and these tensors, whose values the caller writes. Throws
-  // Error(kMismatch) where it has no such.
+  // Error(kInvalidArgument) where it has no such.
   ParameterState make_state(const at::Tensor& held, int64_t steps,
                             const std::vector<std::string>& names);
   // As if the variable had taken part in no step yet.

@@ -139,7 +139,7 @@ bool show_options(optim::OptimizerOptions& base, const Visit& visit) {
 }
 
 [[noreturn]] void refuse_option(const std::string& name, const json& values) {
-  throw Error(ErrorCode::kMismatch,
+  throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the checkpoint's options of a parameter group have no valid '{}': {}",
                           name, values.dump()),
               {.subject = name, .hint = "resume with the kind of optimizer that was saved"});
@@ -206,7 +206,7 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
     refuse(optimizer);
   }
   if (state == nullptr) {
-    throw Error(ErrorCode::kMismatch,
+    throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} does not have the state that the checkpoint holds: {}",
                             optimizer_type(optimizer), fmt::join(names, ", ")),
                 {.hint = "resume with the kind of optimizer that was saved"});

@@ -20,7 +20,7 @@ std::string optimizer_type(const torch::optim::Optimizer& optimizer);
 ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& held);
 
 // Makes the optimizer remember so many steps and tensors of these names, of zeros, to be written
-// to. Throws as above, and Error(kMismatch) for a name that its state does not have.
+// to. Throws as above, and Error(kInvalidArgument) for a name that its state does not have.
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names);
 
@@ -28,7 +28,7 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
 // Throws Error(kUnsupported) as above.
 nlohmann::json options_of(const torch::optim::Optimizer& optimizer,
                           const torch::optim::OptimizerOptions& options);
-// Sets them. Throws Error(kMismatch) naming the option that is missing or no number; nothing is
+// Sets them. Throws Error(kInvalidArgument) naming the option that is missing or no number; nothing is
 // changed then.
 void set_options(const torch::optim::Optimizer& optimizer, torch::optim::OptimizerOptions& options,
                  const nlohmann::json& values);

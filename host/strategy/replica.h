@@ -28,6 +28,7 @@ class Replica : public Strategy {
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
   std::vector<at::Tensor> own_gradients() override;
+  std::string description() const override { return "whole on every rank"; }
   bool parameters_stay() const override { return true; }
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override { return parameter.grad(); }

@@ -101,6 +101,11 @@ std::vector<at::Tensor> ShardedModel::own_gradients() {
   return result;
 }
 
+std::string ShardedModel::description() const {
+  return fmt::format("{} units divided over groups of {} ranks, {} parameters whole on every rank",
+                     units_.size(), plan_.group_size, plan_.replicated.size());
+}
+
 ModelTypes ShardedModel::types() const {
   ModelTypes result;
   for (const auto& unit : units_) {

@@ -37,6 +37,7 @@ class ShardedModel : public Strategy,
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
   std::vector<at::Tensor> own_gradients() override;
+  std::string description() const override;
   bool parameters_stay() const override { return resident_units_.empty(); }
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;

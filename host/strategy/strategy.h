@@ -80,6 +80,8 @@ class Strategy {
   // This rank's gradients, which together with those of the other ranks are all of this model: in
   // as few tensors as may be, padding of flat memory (zeros) included.
   virtual std::vector<at::Tensor> own_gradients() = 0;
+  // How the model is kept, in a few words for people.
+  virtual std::string description() const = 0;
   // Whether the values of parameters stay in memory from one use to the next.
   virtual bool parameters_stay() const = 0;
   virtual ModelTypes types() const = 0;

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "log/log.h"
 #include "train/accelerator_impl.h"
+#include "train/checkpoints.h"
 #include "train/current.h"
 #include "train/precision.h"
 #include "train/process_setup.h"
@@ -52,9 +53,11 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
                                .name = "world"});
   if (process.world > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
+  checkpoints = std::make_unique<Checkpoints>(*this);
 }
 
 Accelerator::Impl::~Impl() {
+  checkpoints.reset();  // what it writes is theirs
   set_current_communicator(nullptr);
   models.clear();
 }

@@ -71,10 +71,12 @@ class Accelerator::Impl {
   std::unique_ptr<LossScaler> scaler;  // with fp16
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<PreparedOptimizer> optimizers;
+  std::vector<std::weak_ptr<SchedulerCore>> schedulers;
   std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the prepare under way
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
   bool trigger = false;  // set on this rank since the last check
+  std::unique_ptr<Checkpoints> checkpoints;  // last: its thread ends before the rest
 };
 
 }  // namespace coupler

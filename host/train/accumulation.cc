@@ -40,6 +40,8 @@ void Accumulation::end() {
   loop_ = {};
 }
 
+bool Accumulation::pending() const { return !windows_.empty(); }
+
 void Accumulation::clear() {
   scope_.clear();
   windows_.clear();

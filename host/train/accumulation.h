@@ -30,6 +30,8 @@ class Accumulation {
   // models have accumulated different numbers of batches.
   void begin(std::vector<Strategy*> models, bool last);
   void end();
+  // Whether some model has accumulated gradients that no step has used.
+  bool pending() const;
   // Forgets every window.
   void clear();
 

@@ -10,6 +10,7 @@
 #include "optim/optimizer_state.h"
 #include "optim/scheduler_core.h"
 #include "train/accelerator_impl.h"
+#include "train/checkpoints.h"
 #include "train/precision.h"
 
 namespace coupler {
@@ -90,6 +91,7 @@ void Accelerator::free_memory() {
   impl_->accumulation.clear();
   impl_->optimizers.clear();
   impl_->unbound_schedulers.clear();
+  impl_->schedulers.clear();
   impl_->models.clear();
   impl_->loaders.clear();
 }
@@ -117,11 +119,14 @@ void Accelerator::bind_schedulers() {
     // Gone where the prepare that it was given to threw.
     if (const auto core = weak.lock()) core->bind(optimizers);
   }
+  std::erase_if(impl_->schedulers, [](const auto& other) { return other.expired(); });
+  impl_->schedulers.insert(impl_->schedulers.end(), unbound.begin(), unbound.end());
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
   // A loader made anew for every epoch leaves nothing behind.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
+  loader->at_end_of_body([impl = impl_.get()] { impl->checkpoints->end_of_body(); });
   impl_->loaders.push_back(std::move(loader));
 }
 

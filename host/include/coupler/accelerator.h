@@ -11,6 +11,7 @@
 #include <coupler/autocast.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
+#include <coupler/detail/registered.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
@@ -36,6 +37,7 @@
 namespace coupler {
 
 struct Config;
+class Checkpoints;
 
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
 
@@ -180,6 +182,43 @@ class Accelerator : public Processes {
   // Forgets what was prepared, so that its memory goes with the program's own objects. Nothing made
   // by prepare, and no module that a backend has divided, may be used any more.
   void free_memory();
+
+  // ---- Checkpoints (docs/checkpoints.md) ----
+  // Also saved and loaded from now on, in this order: anything with save(StateDict&) const and
+  // load(const StateDict&), and modules that are not prepared (an average of weights). Each outlives
+  // the Accelerator's last checkpoint. Rank 0's are saved, every rank loads them.
+  template <class... Objects>
+  void register_for_checkpointing(Objects&... objects) {
+    (register_object(detail::registered(objects)), ...);
+  }
+  // Saves models, optimizers, schedulers, the loss scale, every rank's random state, the places of
+  // the data loaders and registered objects as the next checkpoint_{n} of `folder` (checkpoint.dir;
+  // ./checkpoints where that is not set), and returns its path once it cannot be lost any more.
+  // Between two optimizer steps only. Where it fails, every rank throws and older checkpoints are as
+  // they were. Collective.
+  std::string save_state(const std::string& folder = "", CallSite site = {});
+  // The opposite, of a checkpoint or of the newest valid one in a folder, written by any number of
+  // ranks under any backend. Where the checkpoint is of another program, Error(kInvalidArgument)
+  // names every difference and nothing has changed. Outside of loops. Collective.
+  void load_state(const std::string& path = "", CallSite site = {});
+  // What checkpoint.resume says; whether anything was loaded. To be called once all is prepared and
+  // registered, before the first loop; the epochs to go begin with the loader's next_epoch().
+  bool resume(CallSite site = {});
+  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Collective.
+  void end_training(CallSite site = {});
+  // Waits for a checkpoint that is being written (checkpoint.async). Throws why it failed.
+  void wait_for_checkpoint();
+  // What prepared loaders do at the end of each pass through the body of the outermost loop, for
+  // loops over anything else: saves where checkpoint.every says so; after SIGTERM saves and throws
+  // Error(kPreempted), which ends the process with 75. Collective.
+  void end_of_body(CallSite site = {});
+
+  // Called with the folder of a checkpoint before its files are written (what is put there becomes
+  // part of it) or read, on every rank, as long as the result lives.
+  using CheckpointHook = std::function<void(const std::string& folder)>;
+  [[nodiscard]] SyncScope register_save_state_pre_hook(CheckpointHook hook);
+  [[nodiscard]] SyncScope register_load_state_pre_hook(CheckpointHook hook);
+
   // ---- Uneven inputs ----
   // Loops begun while the scope lives keep the ranks in step where they have different numbers of
   // batches, under every backend: before every batch the ranks agree whether any still has one, and
@@ -334,7 +373,9 @@ class Accelerator : public Processes {
     }
   }
 
+  friend class Checkpoints;
   friend class GradientState;
+  void register_object(std::unique_ptr<detail::Registered> object);
   void start(Config config);
   void require_prepared(const detail::ModelRef& model) const;
   void prepare_module(torch::nn::Module& module);

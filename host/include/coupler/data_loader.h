@@ -63,8 +63,10 @@ class DataLoader {
     return shared_->core.size();
   }
 
-  // The epoch iterated now or last, counted from 0, and the one to begin next.
+  // The epoch iterated now or last, counted from 0, and the one that the next loop is of (after a
+  // checkpoint was loaded: the one that was under way).
   int64_t epoch() const { return shared_->core.epoch(); }
+  int64_t next_epoch() const { return shared_->core.state().epoch; }
   void set_epoch(int64_t epoch) { shared_->core.set_epoch(epoch); }
 
   // What comes next: within a loop the samples behind the current batch, outside of one (after a

@@ -19,6 +19,7 @@ enum class ErrorCode {
   kTimeout,          // a deadline passed
   kAborted,          // ended because of an earlier error or abort()
   kIo,               // files and sockets
+  kPreempted,        // the job was told to end, and has saved its state
   kInternal,         // a bug of Coupler or of a backend
 };
 
@@ -39,7 +40,7 @@ class Error : public std::runtime_error {
   const ErrorDetail& detail() const { return detail_; }
 
   // The process's documented exit code where the error ends it: 2 usage or configuration, 3 plugin
-  // unusable, 4 peer lost, mismatch or timeout, else 1.
+  // unusable, 4 peer lost, mismatch or timeout, 75 preempted, else 1.
   int exit_code() const;
 
  private:

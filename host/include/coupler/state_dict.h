@@ -42,7 +42,7 @@ class StateDict {
     return tensors_.count(name) != 0 || values_.count(name) != 0;
   }
 
-  // Throw Error(kMismatch) naming what is missing, or of another kind, and what is there.
+  // Throw Error(kInvalidArgument) naming what is missing, or of another kind, and what is there.
   const at::Tensor& tensor(const std::string& name) const;
   int64_t integer(const std::string& name) const;
   double number(const std::string& name) const;  // an integer, too

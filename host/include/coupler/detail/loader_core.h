@@ -46,6 +46,7 @@ class LoaderCore : public LoaderView {
   // Batches yielded in this loop.
   int64_t position() const;
 
+  void at_end_of_body(std::function<void()> call) override;
   bool in_loop() const override;
   uint64_t loop_number() const override;
   bool at_last_batch() const override;

@@ -5,6 +5,7 @@
 #include <coupler/loader_cursor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 namespace coupler::detail {
@@ -28,6 +29,9 @@ class LoaderView {
   // What a checkpoint holds of it: see DataLoader.
   virtual LoaderCursor state() const = 0;
   virtual void load_state(const LoaderCursor& cursor) = 0;
+
+  // Called by the thread that iterates at the end of every pass through a loop's body.
+  virtual void at_end_of_body(std::function<void()> call) = 0;
 
   // Whether a loop over it is under way.
   virtual bool in_loop() const = 0;

@@ -1,0 +1,20 @@
+// The checksums of a checkpoint's files (io/chunk_sums.h) in its manifest's state: under "sums", by
+// file, sixteen hexadecimal digits a chunk. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+
+namespace coupler::checkpoint {
+
+std::string encode_sums(const std::vector<uint64_t>& sums);
+
+// Those of a file of the manifest. Throws Error(kIo) naming path where there are none, or no
+// numbers.
+std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
+                              const std::string& path);
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,174 @@
+#include "checkpoint/job_writer.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/file_sums.h"
+#include "checkpoint/hash_file.h"
+#include "log/log.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// What one rank tells the others: {"path": …}, {"files": […]} or {"error": …, "code": …}.
+std::string failure(const std::exception& thrown, int rank) {
+  const auto* error = dynamic_cast<const Error*>(&thrown);
+  return json{{"error", thrown.what()},
+              {"code", static_cast<int>(error == nullptr ? ErrorCode::kInternal : error->code())},
+              {"rank", error == nullptr || error->detail().rank < 0 ? rank : error->detail().rank}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+[[noreturn]] void throw_failure(const json& said, const std::string& folder) {
+  throw Error(
+      static_cast<ErrorCode>(said.at("code").get<int>()),
+      fmt::format("no checkpoint was made in {}: {}", folder, said.at("error").get<std::string>()),
+      {.rank = said.at("rank").get<int>(), .subject = folder, .hint = {}});
+}
+
+json describe(const std::vector<NamedFile>& files) {
+  json list = json::array();
+  for (const NamedFile& file : files) {
+    list.push_back({{"name", file.name},
+                    {"bytes", file.written.bytes},
+                    {"sha256", to_hex(file.written.sha256)},
+                    {"sums", encode_sums(file.written.sums)}});
+  }
+  return {{"files", std::move(list)}};
+}
+
+}  // namespace
+
+JobWriter::JobWriter(std::shared_ptr<Store> store, const Options& options)
+    : store_(std::move(store)), options_(options) {}
+
+std::string JobWriter::key(const char* what) const { return fmt::format("{}/{}", saves_, what); }
+
+std::string JobWriter::await(const std::string& name) {
+  auto value = store_->get(name, options_.timeout);
+  if (value) return *std::move(value);
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("rank 0 did not go on with the checkpoint in {} s",
+                  std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count()),
+      {.rank = 0,
+       .subject = "checkpoint.timeout",
+       .hint = "raise checkpoint.timeout where the disk takes longer"});
+}
+
+// On rank 0.
+std::string JobWriter::make_folder(const std::string& folder) {
+  if (!folder_ || folder_name_ != folder) {
+    folder_.reset();
+    folder_.emplace(folder);
+  }
+  return folder_->begin(folder_->next_number());
+}
+
+std::string JobWriter::begin(const std::string& folder) {
+  ++saves_;
+  std::string begun;
+  if (options_.rank == 0) {
+    try {
+      begun = json{{"path", make_folder(folder)}}.dump();
+    } catch (const std::exception& thrown) {
+      begun = failure(thrown, 0);
+    }
+    if (store_ != nullptr) store_->set(key("folder"), begun);
+  } else {
+    begun = await(key("folder"));
+  }
+  folder_name_ = folder;
+  const json start = json::parse(begun);
+  if (start.contains("error")) throw_failure(start, folder);
+  path_ = start.at("path").get<std::string>();
+  return path_;
+}
+
+std::string JobWriter::finish(Manifest facts,
+                              const std::function<std::vector<NamedFile>()>& write) {
+  std::string own;
+  try {
+    if (!std::filesystem::is_directory(path_)) {
+      throw Error(
+          ErrorCode::kIo,
+          fmt::format("rank {} does not see the folder {} that rank 0 made", options_.rank, path_),
+          {.rank = options_.rank,
+           .subject = "checkpoint.dir",
+           .hint = "checkpoint.dir has to be on a file system that all machines share"});
+    }
+    own = describe(write()).dump();
+  } catch (const std::exception& thrown) {
+    own = failure(thrown, options_.rank);
+  }
+  std::string result;
+  if (options_.rank == 0) {
+    try {
+      result = json{{"path", lead(std::move(facts), own)}}.dump();
+    } catch (const std::exception& thrown) {
+      folder_->abandon();
+      result = failure(thrown, 0);
+    }
+    if (store_ != nullptr) store_->set(key("result"), result);
+  } else {
+    const std::string mine = fmt::format("{}/{}", key("files"), options_.rank);
+    store_->set(mine, own);
+    result = await(key("result"));
+    store_->set(mine, "");  // rank 0 has read it
+  }
+  const json end = json::parse(result);
+  if (end.contains("error")) throw_failure(end, folder_name_);
+  return end.at("path").get<std::string>();
+}
+
+// On rank 0: what all wrote becomes a checkpoint.
+std::string JobWriter::lead(Manifest facts, const std::string& own) {
+  std::vector<std::string> said = {own};
+  for (int rank = 1; rank < options_.world; ++rank) {
+    said.push_back(await(fmt::format("{}/{}", key("files"), rank)));
+  }
+  json sums = json::object();
+  const auto add = [&](const std::string& name, const WrittenFile& written) {
+    facts.files.push_back({.name = name, .bytes = written.bytes, .sha256 = written.sha256});
+    sums[name] = encode_sums(written.sums);
+  };
+  for (const std::string& text : said) {
+    const json rank = json::parse(text);
+    if (rank.contains("error")) {
+      throw Error(static_cast<ErrorCode>(rank.at("code").get<int>()),
+                  rank.at("error").get<std::string>(), {.rank = rank.at("rank").get<int>()});
+    }
+    for (const json& file : rank.at("files")) {
+      ManifestFile listed{.name = file.at("name"), .bytes = file.at("bytes")};
+      from_hex(file.at("sha256").get_ref<const std::string&>(), listed.sha256);
+      sums[listed.name] = file.at("sums");
+      facts.files.push_back(std::move(listed));
+    }
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    const std::string name = entry.path().filename();
+    if (!sums.contains(name)) add(name, hash_file(entry.path()));
+  }
+  facts.state["sums"] = std::move(sums);
+  const std::string folder = std::filesystem::path(path_).filename();
+  facts.number = std::stoll(folder.substr(folder.rfind('_') + 1));
+  facts.world = options_.world;
+  facts.saved_at = now_utc();
+  const std::string committed = folder_->commit(facts);
+  if (options_.total_limit > 0) {
+    try {
+      folder_->prune(options_.total_limit);
+    } catch (const Error& error) {
+      // The new one is there: that an old one is, too, is no reason to fail.
+      log(LogLevel::kWarning, "checkpoint", fmt::format("in {}: {}", folder_name_, error.what()));
+    }
+  }
+  return committed;
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,314 @@
+#include "train/checkpoints.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/piece_writer.h"
+#include "checkpoint/restore.h"
+#include "log/log.h"
+#include "train/agreement.h"
+#include "train/precision.h"
+
+namespace coupler {
+namespace {
+
+constexpr const char* kDefaultFolder = "checkpoints";
+
+checkpoint::JobWriter::Options options_of(const ProcessInfo& process,
+                                          const CheckpointConfig& config) {
+  return {.rank = process.rank,
+          .world = process.world,
+          .timeout = config.timeout,
+          .total_limit = config.total_limit};
+}
+
+std::shared_ptr<Store> part_of(const std::shared_ptr<Store>& store, const char* name) {
+  return store == nullptr ? nullptr : Store::with_prefix(store, name);
+}
+
+std::vector<checkpoint::NamedFile> write_all(const std::string& path,
+                                             const std::vector<checkpoint::StateFile>& files) {
+  std::vector<checkpoint::NamedFile> written;
+  for (const checkpoint::StateFile& file : files) {
+    const std::string full = (std::filesystem::path(path) / file.name).string();
+    written.push_back({file.name, checkpoint::write_pieces(full, file.pieces, file.metadata)});
+  }
+  return written;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(Accelerator::Impl& impl)
+    : impl_(impl),
+      writer_(part_of(impl.store, "coupler/checkpoint"),
+              options_of(impl.process, impl.config.checkpoint)),
+      questions_(part_of(impl.store, "coupler/load")) {
+  if (by_itself()) {
+    preemption_ = std::make_unique<Preemption>(part_of(impl.store, "coupler/preemption"),
+                                               impl.process.rank, impl.process.world,
+                                               impl.config.backend.timeout);
+  }
+}
+
+Checkpoints::~Checkpoints() {
+  if (writing_.valid()) writing_.wait();
+}
+
+checkpoint::TrainingState Checkpoints::job() const {
+  checkpoint::TrainingState job{.rank = impl_.process.rank,
+                                .world = impl_.process.world,
+                                .models = impl_.models,
+                                .scaler = impl_.scaler.get(),
+                                .own_buffers = impl_.process.world > 1 &&
+                                               !impl_.config.training.broadcast_buffers};
+  for (const auto& prepared : impl_.optimizers) {
+    if (auto state = prepared.state.lock()) job.optimizers.push_back(std::move(state));
+  }
+  for (const auto& weak : impl_.schedulers) {
+    if (auto core = weak.lock()) job.schedulers.push_back(std::move(core));
+  }
+  for (const auto& weak : impl_.loaders) {
+    if (auto loader = weak.lock()) job.loaders.push_back(std::move(loader));
+  }
+  for (const auto& object : objects_) job.objects.push_back(object.get());
+  return job;
+}
+
+std::string Checkpoints::folder_or(const std::string& folder) const {
+  return !folder.empty() ? folder : by_itself() ? impl_.config.checkpoint.dir : kDefaultFolder;
+}
+
+std::future<std::string> Checkpoints::begin(const std::string& folder, bool async) {
+  if (impl_.accumulation.pending()) {
+    throw Error(ErrorCode::kUsage,
+                "a checkpoint was asked for while gradients are being accumulated, which it would "
+                "lose",
+                {.subject = "save_state",
+                 .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
+  }
+  wait();
+  const std::string path = writer_.begin(folder);
+  std::optional<Error> problem;
+  std::shared_ptr<checkpoint::Snapshot> snapshot;
+  try {
+    for (const Hook& hook : save_hooks) hook(path);
+    snapshot = std::make_shared<checkpoint::Snapshot>(checkpoint::take_snapshot(job(), async));
+  } catch (const Error& error) {
+    problem = error;
+  } catch (const std::exception& error) {
+    problem = Error(ErrorCode::kInternal, error.what());
+  }
+  checkpoint::Manifest facts{.steps = snapshot == nullptr ? 0 : snapshot->steps,
+                             .backend = impl_.plugin.name(),
+                             .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
+                             .coupler_version = COUPLER_VERSION,
+                             .libtorch_version = TORCH_VERSION};
+  if (snapshot != nullptr) facts.state = std::move(snapshot->state);
+  saved_steps_ = facts.steps;
+  return std::async(async ? std::launch::async : std::launch::deferred,
+                    [this, path, problem, snapshot, facts = std::move(facts)]() mutable {
+                      return writer_.finish(std::move(facts), [&] {
+                        if (problem) throw Error(*problem);
+                        return write_all(path, snapshot->files);
+                      });
+                    });
+}
+
+std::string Checkpoints::save(const std::string& folder) {
+  const std::string path = begin(folder_or(folder), /*async=*/false).get();
+  if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+  return path;
+}
+
+void Checkpoints::wait() {
+  if (!writing_.valid()) return;
+  const std::string path = writing_.get();
+  if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+}
+
+// In a loop a checkpoint that fails is no reason to lose the job: the older ones are there, and the
+// next may succeed.
+void Checkpoints::save_by_itself() {
+  const int64_t before = saved_steps_;
+  try {
+    auto writing = begin(impl_.config.checkpoint.dir, impl_.config.checkpoint.async);
+    if (impl_.config.checkpoint.async) {
+      writing_ = std::move(writing);
+    } else {
+      const std::string path = writing.get();
+      if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout) throw;
+    log(LogLevel::kError, "checkpoint", error.what());
+    saved_steps_ = before;
+  }
+}
+
+void Checkpoints::end_of_body() {
+  if (!by_itself()) return;
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    try {
+      wait();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout) throw;
+      log(LogLevel::kError, "checkpoint", error.what());
+    }
+  }
+  int loops = 0;
+  for (const auto& weak : impl_.loaders) {
+    const auto loader = weak.lock();
+    loops += loader != nullptr && loader->in_loop() ? 1 : 0;
+  }
+  // Within another loop the outer one's body has not ended; gradients under way are not saved.
+  if (loops > 1 || impl_.accumulation.pending()) return;
+  if (preemption_->due()) {
+    const std::string path = save("");
+    throw Error(ErrorCode::kPreempted,
+                fmt::format("the job was told to end (SIGTERM); its state is in {}", path),
+                {.subject = path, .hint = "start it again to go on"});
+  }
+  const int64_t every = impl_.config.checkpoint.every;
+  if (every > 0 && job().steps() - saved_steps_ >= every) save_by_itself();
+}
+
+void Checkpoints::end_training() {
+  wait();
+  if (by_itself() && job().steps() != saved_steps_) save("");
+}
+
+std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
+  const std::string key = std::to_string(asked_++);
+  std::string found, problem;
+  if (impl_.process.rank == 0) {
+    try {
+      found = find();
+    } catch (const Error& error) {
+      problem = error.what();
+      if (questions_ == nullptr) throw;
+    }
+    if (questions_ == nullptr) return found;
+    questions_->set(key, (problem.empty() ? "+" : "-") + (problem.empty() ? found : problem));
+  } else {
+    const auto said = questions_->get(key, impl_.config.checkpoint.timeout);
+    if (!said || said->empty()) {
+      throw Error(ErrorCode::kTimeout, "rank 0 did not say which checkpoint to load",
+                  {.rank = 0, .subject = "checkpoint.timeout", .hint = {}});
+    }
+    (said->front() == '+' ? found : problem) = said->substr(1);
+  }
+  if (!problem.empty()) {
+    throw Error(ErrorCode::kIo, problem, {.rank = 0, .subject = "checkpoint", .hint = {}});
+  }
+  return found;
+}
+
+// Nothing: it is loaded. Else why not, the same on every rank.
+std::optional<Error> Checkpoints::try_load(const std::string& path) {
+  std::optional<Error> problem;
+  try {
+    const checkpoint::Manifest manifest = checkpoint::open_checkpoint(path);
+    const checkpoint::TrainingState state = job();
+    checkpoint::check_fits(state, manifest, path);
+    for (const Hook& hook : load_hooks) hook(path);
+    checkpoint::restore(state, manifest, path);
+  } catch (const Error& error) {
+    problem = error;
+  } catch (const std::exception& error) {
+    problem = Error(ErrorCode::kInternal, error.what());
+  }
+  try {
+    agree(*impl_.comm, {.operation = "load_state", .problem = problem});
+  } catch (const Error& error) {
+    problem = error;
+  }
+  if (problem) return problem;
+  for (const auto& model : impl_.models) model->parameters_changed();
+  drop_cast_copies();
+  saved_steps_ = job().steps();
+  if (impl_.process.rank == 0) {
+    log(LogLevel::kInfo, "checkpoint", fmt::format("loaded {}, step {}", path, saved_steps_));
+  }
+  return std::nullopt;
+}
+
+void Checkpoints::load(const std::string& given) {
+  wait();
+  const std::string folder = folder_or(given);
+  const bool one = std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
+  if (!one && load_newest(folder)) return;
+  if (const auto problem = try_load(of_rank_0([&] {
+        if (!one) checkpoint::open_checkpoint(folder);  // throws: says what the folder is instead
+        return folder;
+      }))) {
+    throw Error(*problem);
+  }
+}
+
+// The newest that can be read whole; false where there is none.
+bool Checkpoints::load_newest(const std::string& folder) {
+  std::optional<int64_t> below;  // those from there on are damaged
+  while (true) {
+    const std::string path = of_rank_0([&]() -> std::string {
+      if (!std::filesystem::exists(folder)) return "";
+      auto entries = checkpoint::list(folder);
+      for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+        if (below && entry->number >= *below) continue;
+        if (entry->manifest) return entry->path;
+        log(LogLevel::kWarning, "checkpoint",
+            fmt::format("{} is passed over: {}", entry->path, entry->reason));
+      }
+      return "";
+    });
+    if (path.empty()) return false;
+    const auto problem = try_load(path);
+    if (!problem) return true;
+    if (problem->code() != ErrorCode::kIo) throw Error(*problem);
+    if (impl_.process.rank == 0) {
+      log(LogLevel::kWarning, "checkpoint",
+          fmt::format("{} is passed over: {}", path, problem->what()));
+    }
+    below = std::stoll(path.substr(path.rfind('_') + 1));
+  }
+}
+
+bool Checkpoints::resume() {
+  const std::string& resume = impl_.config.checkpoint.resume;
+  if (resume == "no") return false;
+  if (resume != "auto") {
+    load(resume);
+    return true;
+  }
+  return by_itself() && load_newest(impl_.config.checkpoint.dir);
+}
+
+SyncScope Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {
+  const auto place = hooks.insert(hooks.end(), std::move(hook));
+  return SyncScope([&hooks, place] { hooks.erase(place); });
+}
+
+// ---- Accelerator ----
+
+void Accelerator::register_object(std::unique_ptr<detail::Registered> object) {
+  impl_->checkpoints->add(std::move(object));
+}
+std::string Accelerator::save_state(const std::string& folder, CallSite) {
+  return impl_->checkpoints->save(folder);
+}
+void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
+bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
+void Accelerator::end_training(CallSite) { impl_->checkpoints->end_training(); }
+void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
+void Accelerator::end_of_body(CallSite) { impl_->checkpoints->end_of_body(); }
+SyncScope Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
+}
+SyncScope Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->load_hooks, std::move(hook));
+}
+
+}  // namespace coupler

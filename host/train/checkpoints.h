@@ -1,0 +1,65 @@
+// Checkpoints: when the state of a job is saved, where, and the thread that writes it. Owned by the
+// Accelerator; used by the thread that trains.
+#pragma once
+
+#include <coupler/accelerator.h>
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/job_writer.h"
+#include "checkpoint/training_state.h"
+#include "train/accelerator_impl.h"
+#include "train/preemption.h"
+
+namespace coupler {
+
+class Checkpoints {
+ public:
+  using Hook = Accelerator::CheckpointHook;
+
+  explicit Checkpoints(Accelerator::Impl& impl);
+  ~Checkpoints();  // waits for what is being written
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+
+  // See Accelerator.
+  void add(std::unique_ptr<detail::Registered> object) { objects_.push_back(std::move(object)); }
+  std::string save(const std::string& folder);
+  void load(const std::string& path);
+  bool resume();
+  void end_training();
+  void wait();
+  void end_of_body();
+  SyncScope add_hook(std::list<Hook>& hooks, Hook hook);
+  std::list<Hook> save_hooks, load_hooks;
+
+ private:
+  checkpoint::TrainingState job() const;
+  bool by_itself() const { return !impl_.config.checkpoint.dir.empty(); }
+  std::string folder_or(const std::string& folder) const;
+  std::future<std::string> begin(const std::string& folder, bool async);
+  void save_by_itself();
+  // What rank 0 finds, on every rank.
+  std::string of_rank_0(const std::function<std::string()>& find);
+  bool load_newest(const std::string& folder);
+  std::optional<Error> try_load(const std::string& path);
+
+  Accelerator::Impl& impl_;
+  std::vector<std::unique_ptr<detail::Registered>> objects_;
+  checkpoint::JobWriter writer_;
+  const std::shared_ptr<Store> questions_;  // null: one process
+  std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not ours
+  int64_t asked_ = 0;                       // by of_rank_0
+  int64_t saved_steps_ = 0;                 // optimizer steps in the latest checkpoint
+  std::future<std::string> writing_;        // last: its thread uses the rest
+};
+
+}  // namespace coupler
