@@ -41,8 +41,6 @@ constexpr std::array<DTypeRow, 22> kDTypes{{
     {DType::kU64, "U64", 64},
 }};
 
-constexpr std::string_view kMetadataKey = "__metadata__";
-
 // The events of one header. The state says what the enclosing brackets are; every handler returns
 // false after setting problem_, which ends the parse.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,8 +44,16 @@ enum class DType {
   kU64,
 };
 
+// The name of the strings beside the tensors; no tensor can have it.
+inline constexpr std::string_view kMetadataKey = "__metadata__";
+
 std::string_view to_string(DType dtype);  // as in files: "BF16"
 uint64_t bits(DType dtype);               // of one element
+
+// The bytes of a tensor, or nothing where they are no whole number or do not fit 63 bits.
+// Dimensions of size 0 count as 1 in the check for overflow, since LibTorch's strides multiply them
+// so.
+std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape);
 
 struct TensorInfo {
   std::string name;
@@ -54,11 +63,13 @@ struct TensorInfo {
   uint64_t end;
 };
 
+using Metadata = std::map<std::string, std::string, std::less<>>;  // "__metadata__"
+
 struct Header {
-  std::vector<TensorInfo> tensors;                           // in the order of their bytes
-  std::map<std::string, size_t, std::less<>> index;          // name to position in tensors
-  std::map<std::string, std::string, std::less<>> metadata;  // "__metadata__"
-  uint64_t data_offset = 0;                                  // where the data starts in the file
+  std::vector<TensorInfo> tensors;                   // in the order of their bytes
+  std::map<std::string, size_t, std::less<>> index;  // name to position in tensors
+  Metadata metadata;
+  uint64_t data_offset = 0;  // where the data starts in the file
 };
 
 // Parses the whole file's bytes; only the header's are read. Throws Error(kIo) naming `file`, the
