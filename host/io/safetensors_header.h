@@ -19,6 +19,7 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference im
 inline constexpr uint64_t kMaxTensors = 1u << 18;         // against headers made to be slow
 inline constexpr uint64_t kMaxRank = 64;
 
+// In the order in which the reference implementation sorts a file, narrow to wide.
 enum class DType {
   kBool,
   kF4,
@@ -29,8 +30,8 @@ enum class DType {
   kF8E5M2,
   kF8E4M3,
   kF8E8M0,
-  kF8E5M2Fnuz,
   kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
   kI16,
   kU16,
   kF16,

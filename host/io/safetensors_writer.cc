@@ -51,39 +51,42 @@ uint64_t checked_bytes(const std::string& file, const TensorEntry& entry) {
 }
 
 // The members of the JSON object one by one, so that a header that grows too long is refused before
-// it takes memory.
+// it takes time and memory.
 class HeaderText {
  public:
   explicit HeaderText(const std::string& file) : file_(file) {}
 
   void add(const std::string& member) {
     text_ += text_.size() == 1 ? "" : ",";
+    expect(member.size());
     text_ += member;
-    check();
   }
 
-  std::string take() {
-    text_ += '}';
-    while (text_.size() % kHeaderAlignment != 0) text_ += ' ';
-    check();
-    return std::move(text_);
-  }
-
- private:
-  void check() const {
-    if (text_.size() > kMaxHeaderBytes)
+  // Refuses what so many bytes more make too long.
+  void expect(size_t bytes) const {
+    if (bytes > kMaxHeaderBytes || text_.size() + bytes > kMaxHeaderBytes)
       refuse(file_,
              fmt::format("the header needs more than the format's {} bytes", kMaxHeaderBytes),
              "write the tensors to several files, or give them shorter names");
   }
 
+  std::string take() {
+    text_ += '}';
+    while (text_.size() % kHeaderAlignment != 0) text_ += ' ';
+    expect(0);
+    return std::move(text_);
+  }
+
+ private:
   const std::string& file_;
   std::string text_ = "{";
 };
 
-std::string metadata_member(const std::string& file, const Metadata& metadata) {
+std::string metadata_member(const std::string& file, const HeaderText& header,
+                            const Metadata& metadata) {
   std::string strings;
   for (const auto& [key, value] : metadata) {
+    header.expect(key.size() + value.size());
     const auto key_text = json_string(key, JsonEscape::kNeeded);
     const auto value_text = json_string(value, JsonEscape::kNeeded);
     if (!key_text || !value_text)
@@ -112,9 +115,10 @@ Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
   layout.tensors.reserve(entries.size());
   std::set<std::string_view> names;
   HeaderText header(file);
-  if (!metadata.empty()) header.add(metadata_member(file, metadata));
+  if (!metadata.empty()) header.add(metadata_member(file, header, metadata));
   for (const TensorEntry& entry : entries) {
     const uint64_t bytes = checked_bytes(file, entry);
+    header.expect(entry.name.size());
     const auto name = json_string(entry.name, JsonEscape::kNeeded);
     if (!name) refuse(file, entry, "the name is no valid UTF-8", "rename the tensor");
     if (!names.insert(entry.name).second)
