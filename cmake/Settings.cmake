@@ -35,7 +35,17 @@ elseif(COUPLER_SANITIZER STREQUAL "thread")
 elseif(COUPLER_SANITIZER)
   message(FATAL_ERROR "COUPLER_SANITIZER is '${COUPLER_SANITIZER}'; valid: address, thread, or empty")
 endif()
-if(COUPLER_SANITIZER)
+if(COUPLER_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" OR COUPLER_SANITIZER)
+    message(FATAL_ERROR "COUPLER_FUZZERS needs clang++ and brings its own sanitizers, so that "
+                        "COUPLER_SANITIZER has to be empty: use the preset fuzz.")
+  endif()
+  # Release, but with the checks of asserts and of the standard library.
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer -g -UNDEBUG -D_GLIBCXX_ASSERTIONS)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+if(COUPLER_SANITIZER OR COUPLER_FUZZERS)
   add_compile_definitions(COUPLER_SANITIZED=1)
 endif()
 

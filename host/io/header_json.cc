@@ -26,8 +26,8 @@ constexpr std::array<DTypeRow, 22> kDTypes{{
     {DType::kF8E5M2, "F8_E5M2", 8},
     {DType::kF8E4M3, "F8_E4M3", 8},
     {DType::kF8E8M0, "F8_E8M0", 8},
-    {DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
     {DType::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+    {DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
     {DType::kI16, "I16", 16},
     {DType::kU16, "U16", 16},
     {DType::kF16, "F16", 16},
@@ -40,8 +40,6 @@ constexpr std::array<DTypeRow, 22> kDTypes{{
     {DType::kI64, "I64", 64},
     {DType::kU64, "U64", 64},
 }};
-
-constexpr std::string_view kMetadataKey = "__metadata__";
 
 // The events of one header. The state says what the enclosing brackets are; every handler returns
 // false after setting problem_, which ends the parse.

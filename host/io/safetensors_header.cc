@@ -10,6 +10,7 @@
 
 #include "coupler/error.h"
 #include "io/header_json.h"
+#include "io/json_text.h"
 
 static_assert(std::endian::native == std::endian::little,
               "safetensors data is little-endian and is used in place");
@@ -17,43 +18,13 @@ static_assert(std::endian::native == std::endian::little,
 namespace coupler::safetensors {
 namespace {
 
-// Names come from the file: shown short, without control characters.
-std::string shown(const std::string& name) {
-  std::string text;
-  for (const char c : name) {
-    if (text.size() >= 120) return text + "…";
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      text += c;
-  }
-  return text;
-}
-
 [[noreturn]] void broken(const std::string& file, const Problem& problem) {
-  const std::string where =
-      problem.tensor.empty() ? file : fmt::format("{}: tensor '{}'", file, shown(problem.tensor));
+  const std::string where = problem.tensor.empty()
+                                ? file
+                                : fmt::format("{}: tensor '{}'", file, shown_name(problem.tensor));
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
-              {.subject = problem.tensor.empty() ? file : shown(problem.tensor),
+              {.subject = problem.tensor.empty() ? file : shown_name(problem.tensor),
                .hint = "the file is damaged or no safetensors file; copy or write it again"});
-}
-
-// The bytes of a tensor, or nothing where the count does not fit 63 bits. Dimensions of size 0 are
-// left out of the overflow check's product as 1, since LibTorch's strides multiply them so.
-std::optional<uint64_t> byte_size(const TensorInfo& tensor) {
-  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  uint64_t elements = 1;
-  bool empty = false;
-  for (const int64_t dimension : tensor.shape) {
-    empty = empty || dimension == 0;
-    const uint64_t factor = std::max<int64_t>(dimension, 1);
-    if (elements > kMax / factor) return std::nullopt;
-    elements *= factor;
-  }
-  if (elements > kMax / bits(tensor.dtype)) return std::nullopt;
-  const uint64_t all_bits = empty ? 0 : elements * bits(tensor.dtype);
-  if (all_bits % 8 != 0) return std::nullopt;
-  return all_bits / 8;
 }
 
 // The rules of the layout: every tensor's range is as long as its shape and dtype say, ranges in
@@ -66,7 +37,7 @@ std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint
     if (tensor.begin > tensor.end) return problem(range + " end before they begin");
     if (tensor.end > data_bytes)
       return problem(fmt::format("{} reach past the file's {} bytes of data", range, data_bytes));
-    const auto size = byte_size(tensor);
+    const auto size = tensor_bytes(tensor.dtype, tensor.shape);
     if (!size)
       return problem(fmt::format("shape × dtype {} is no whole number of bytes below 2^63",
                                  to_string(tensor.dtype)));
@@ -87,6 +58,23 @@ std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint
 }
 
 }  // namespace
+
+std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape) {
+  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  uint64_t elements = 1;
+  bool empty = false;
+  for (const int64_t dimension : shape) {
+    if (dimension < 0) return std::nullopt;
+    empty = empty || dimension == 0;
+    const uint64_t factor = std::max<int64_t>(dimension, 1);
+    if (elements > kMax / factor) return std::nullopt;
+    elements *= factor;
+  }
+  if (elements > kMax / bits(dtype)) return std::nullopt;
+  const uint64_t all_bits = empty ? 0 : elements * bits(dtype);
+  if (all_bits % 8 != 0) return std::nullopt;
+  return all_bits / 8;
+}
 
 Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file) {
   uint64_t length = 0;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference im
 inline constexpr uint64_t kMaxTensors = 1u << 18;         // against headers made to be slow
 inline constexpr uint64_t kMaxRank = 64;
 
+// In the order in which the reference implementation sorts a file, narrow to wide.
 enum class DType {
   kBool,
   kF4,
@@ -28,8 +30,8 @@ enum class DType {
   kF8E5M2,
   kF8E4M3,
   kF8E8M0,
-  kF8E5M2Fnuz,
   kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
   kI16,
   kU16,
   kF16,
@@ -43,8 +45,16 @@ enum class DType {
   kU64,
 };
 
+// The name of the strings beside the tensors; no tensor can have it.
+inline constexpr std::string_view kMetadataKey = "__metadata__";
+
 std::string_view to_string(DType dtype);  // as in files: "BF16"
 uint64_t bits(DType dtype);               // of one element
+
+// The bytes of a tensor, or nothing where they are no whole number or do not fit 63 bits.
+// Dimensions of size 0 count as 1 in the check for overflow, since LibTorch's strides multiply them
+// so.
+std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape);
 
 struct TensorInfo {
   std::string name;
@@ -54,11 +64,13 @@ struct TensorInfo {
   uint64_t end;
 };
 
+using Metadata = std::map<std::string, std::string, std::less<>>;  // "__metadata__"
+
 struct Header {
-  std::vector<TensorInfo> tensors;                           // in the order of their bytes
-  std::map<std::string, size_t, std::less<>> index;          // name to position in tensors
-  std::map<std::string, std::string, std::less<>> metadata;  // "__metadata__"
-  uint64_t data_offset = 0;                                  // where the data starts in the file
+  std::vector<TensorInfo> tensors;                   // in the order of their bytes
+  std::map<std::string, size_t, std::less<>> index;  // name to position in tensors
+  Metadata metadata;
+  uint64_t data_offset = 0;  // where the data starts in the file
 };
 
 // Parses the whole file's bytes; only the header's are read. Throws Error(kIo) naming `file`, the

@@ -1,0 +1,86 @@
+#include "io/byte_size.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "io/json_text.h"
+
+namespace coupler {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr std::array<Unit, 10> kUnits = {{{"", 1},
+                                          {"B", 1},
+                                          {"KB", 1'000},
+                                          {"KiB", uint64_t{1} << 10},
+                                          {"MB", 1'000'000},
+                                          {"MiB", uint64_t{1} << 20},
+                                          {"GB", 1'000'000'000},
+                                          {"GiB", uint64_t{1} << 30},
+                                          {"TB", 1'000'000'000'000},
+                                          {"TiB", uint64_t{1} << 40}}};
+constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Takes the digits that the text begins with off it.
+std::string_view take_digits(std::string_view& text) {
+  const auto* end = std::find_if_not(text.begin(), text.end(), is_digit);
+  const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.begin()));
+  text.remove_prefix(digits.size());
+  return digits;
+}
+
+}  // namespace
+
+uint64_t parse_byte_size(std::string_view text, const std::string& what) {
+  const auto refuse = [&](const std::string& rule) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is no size: {}", what, shown_name(text), rule),
+                {.subject = what,
+                 .hint = "give a number of bytes, or a number and one of B, KB, MB, GB, TB, KiB, "
+                         "MiB, GiB and TiB, such as 10GB"});
+  };
+  std::string_view rest = text;
+  const std::string_view whole = take_digits(rest);
+  if (whole.empty())
+    refuse(rest.starts_with('-') ? "it is negative" : "it does not begin with a digit");
+  std::string_view fraction;
+  if (rest.starts_with('.')) {
+    rest.remove_prefix(1);
+    fraction = take_digits(rest);
+    if (fraction.empty()) refuse("no digit follows the point");
+  }
+  if (rest.size() > 1 && rest.front() == ' ') rest.remove_prefix(1);
+  const auto* unit =
+      std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == rest; });
+  if (unit == kUnits.end())
+    refuse(fmt::format("its unit '{}' is none of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
+                       shown_name(rest)));
+  if (!fraction.empty() && unit->bytes == 1) refuse("a byte has no parts");
+
+  uint64_t count = 0;
+  for (const char digit : whole) {
+    const auto value = static_cast<uint64_t>(digit - '0');
+    if (count > (kMax - value) / 10) refuse("it exceeds 2^63 - 1 bytes");
+    count = count * 10 + value;
+  }
+  // From the last digit to the first: exact, however many there are.
+  uint64_t part = 0;
+  std::for_each(fraction.rbegin(), fraction.rend(), [&](char digit) {
+    part = (static_cast<uint64_t>(digit - '0') * unit->bytes + part) / 10;
+  });
+  if (count > (kMax - part) / unit->bytes) refuse("it exceeds 2^63 - 1 bytes");
+  const uint64_t bytes = count * unit->bytes + part;
+  if (bytes == 0) refuse("it is less than a byte");
+  return bytes;
+}
+
+}  // namespace coupler

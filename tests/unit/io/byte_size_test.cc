@@ -1,0 +1,102 @@
+#include "io/byte_size.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "refusal.h"
+
+namespace coupler {
+namespace {
+
+uint64_t size_of(const std::string& text) { return parse_byte_size(text, "max_shard_size"); }
+
+std::string refusal(const std::string& text) {
+  return testing::refusal_of(ErrorCode::kInvalidArgument, [&] { size_of(text); });
+}
+
+TEST(ParseByteSize, EveryUnit_IsUnderstood) {
+  EXPECT_EQ(size_of("1"), 1u);
+  EXPECT_EQ(size_of("4096"), 4096u);
+  EXPECT_EQ(size_of("7B"), 7u);
+  EXPECT_EQ(size_of("2KB"), 2'000u);
+  EXPECT_EQ(size_of("2KiB"), 2'048u);
+  EXPECT_EQ(size_of("3MB"), 3'000'000u);
+  EXPECT_EQ(size_of("3MiB"), 3u << 20);
+  EXPECT_EQ(size_of("10GB"), 10'000'000'000u);
+  EXPECT_EQ(size_of("10GiB"), uint64_t{10} << 30);
+  EXPECT_EQ(size_of("5TB"), 5'000'000'000'000u);
+  EXPECT_EQ(size_of("5TiB"), uint64_t{5} << 40);
+}
+
+TEST(ParseByteSize, OneSpaceBeforeTheUnit_IsAllowed) {
+  EXPECT_EQ(size_of("10 GB"), 10'000'000'000u);
+  EXPECT_EQ(size_of("7 B"), 7u);
+}
+
+TEST(ParseByteSize, Decimals_AreExact_AndRoundedDown) {
+  EXPECT_EQ(size_of("1.5GB"), 1'500'000'000u);
+  EXPECT_EQ(size_of("0.5KiB"), 512u);
+  // What a double makes of this is a byte less.
+  EXPECT_EQ(size_of("4.35GB"), 4'350'000'000u);
+  EXPECT_EQ(size_of("1.3GiB"), 1'395'864'371u);
+  EXPECT_EQ(size_of("1.999999999999999999999999999999KB"), 1'999u);
+  EXPECT_EQ(size_of("9007199.254740993GB"), 9'007'199'254'740'993u);
+}
+
+TEST(ParseByteSize, TheLargestThatFits_IsTaken_AndOneMoreIsRefused) {
+  EXPECT_EQ(size_of("9223372036854775807"), 9'223'372'036'854'775'807u);
+  EXPECT_EQ(size_of("8388607.5TiB"), (uint64_t{8'388'607} << 40) + (uint64_t{1} << 39));
+  for (const char* text : {"9223372036854775808", "18446744073709551616", "8388608TiB",
+                           "99999999999999999999GB", "9223372.036854775808TB"})
+    EXPECT_EQ(refusal(text),
+              "max_shard_size: '" + std::string(text) + "' is no size: it exceeds 2^63 - 1 bytes");
+}
+
+TEST(ParseByteSize, UnitsSpelledOtherwise_AreRefused_NamingTheValidOnes) {
+  for (const char* unit : {"Gb", "gb", "gB", "G", "GIB", "Gib", "gib", "kB", "K", "b", "PB", "GBs",
+                           "GB ", "  GB", " ", "e9", "\tGB"})
+    EXPECT_EQ(refusal("10" + std::string(unit)).substr(0, 40).find("max_shard_size: '10"), 0u)
+        << unit;
+  EXPECT_EQ(refusal("10Gb"),
+            "max_shard_size: '10Gb' is no size: its unit 'Gb' is none of B, KB, MB, GB, TB, KiB, "
+            "MiB, GiB, TiB");
+  EXPECT_NE(refusal("1,5GB").find("its unit ',5GB' is none of"), std::string::npos);
+  EXPECT_NE(refusal("1.5.5GB").find("its unit '.5GB' is none of"), std::string::npos);
+}
+
+TEST(ParseByteSize, WhatIsNoPositiveNumber_IsRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "it does not begin with a digit"},
+      {"GB", "it does not begin with a digit"},
+      {" 1GB", "it does not begin with a digit"},
+      {"+1GB", "it does not begin with a digit"},
+      {".5GB", "it does not begin with a digit"},
+      {"inf", "it does not begin with a digit"},
+      {"-1", "it is negative"},
+      {"-1GB", "it is negative"},
+      {"0", "it is less than a byte"},
+      {"0GB", "it is less than a byte"},
+      {"0.0000001KB", "it is less than a byte"},
+      {"1.GB", "no digit follows the point"},
+      {"1.5", "a byte has no parts"},
+      {"1.5B", "a byte has no parts"}};
+  for (const auto& [text, rule] : cases)
+    EXPECT_EQ(refusal(text), "max_shard_size: '" + text + "' is no size: " + rule);
+}
+
+TEST(ParseByteSize, TheError_NamesTheKeyAndWhatIsValid) {
+  try {
+    parse_byte_size("10Gb", "max_shard_size");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.detail().subject, "max_shard_size");
+    EXPECT_EQ(error.detail().hint,
+              "give a number of bytes, or a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB and "
+              "TiB, such as 10GB");
+  }
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,29 @@
+// What an action is refused with, for the tests of the formats.
+#pragma once
+
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace coupler::testing {
+
+// The message of the Error that `action` ends with, of which the code must be `code`, or
+// "accepted".
+inline std::string refusal_of(ErrorCode code, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_FALSE(error.detail().subject.empty());
+    EXPECT_FALSE(error.detail().hint.empty());
+    const std::string message = error.what();
+    const std::string hint = "\n  hint: " + error.detail().hint;
+    EXPECT_TRUE(message.ends_with(hint)) << message;
+    return message.substr(0, message.size() - hint.size());
+  }
+  return "accepted";
+}
+
+}  // namespace coupler::testing
