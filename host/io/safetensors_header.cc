@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "coupler/error.h"
+#include "io/file_text.h"
 #include "io/header_json.h"
 
 static_assert(std::endian::native == std::endian::little,
@@ -16,19 +17,6 @@ static_assert(std::endian::native == std::endian::little,
 
 namespace coupler::safetensors {
 namespace {
-
-// Names come from the file: shown short, without control characters.
-std::string shown(const std::string& name) {
-  std::string text;
-  for (const char c : name) {
-    if (text.size() >= 120) return text + "…";
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      text += c;
-  }
-  return text;
-}
 
 [[noreturn]] void broken(const std::string& file, const Problem& problem) {
   const std::string where =
