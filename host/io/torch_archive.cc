@@ -79,7 +79,8 @@ void TorchArchive::fail(const std::string& rule) const {
                .hint = "the file is damaged or not written by torch.save; copy or write it again"});
 }
 
-// All entries are in one folder, whose name is the writer's choice.
+// All entries are in one folder, whose name is the writer's choice. A TorchScript program is told
+// before what is compressed, since some of it is.
 std::string TorchArchive::find_folder() const {
   if (zip_.entries().empty()) fail("the archive is empty");
   const std::string_view first = zip_.entries().begin()->first;
@@ -98,6 +99,7 @@ std::string TorchArchive::find_folder() const {
                    .hint = "load it with torch.jit.load where its author is trusted, and "
                            "torch.save its state_dict()"});
   }
+  for (const auto& [name, entry] : zip_.entries()) zip_.check_stored(name, entry);
   return folder;
 }
 

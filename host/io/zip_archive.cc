@@ -45,9 +45,11 @@ struct Directory {
 struct Central {
   std::string_view name;
   uint16_t flags;
+  uint16_t method;
   uint32_t crc32;
-  uint64_t size;
-  uint64_t local;  // where its local header begins
+  uint64_t size;    // uncompressed
+  uint64_t stored;  // in the file
+  uint64_t local;   // where its local header begins
 };
 
 class Reader {
@@ -63,7 +65,7 @@ class Reader {
     for (uint64_t i = 0; i < directory.entries; ++i) {
       const Central central = read_central(directory, at);
       const uint64_t begin = read_local(directory, central);
-      const ZipArchive::Entry entry{begin, begin + central.size, central.crc32};
+      const ZipArchive::Entry entry{begin, begin + central.stored, central.crc32, central.method};
       if (!entries.emplace(central.name, entry).second)
         fail(central.name, "the directory names it twice");
       taken.emplace_back(central.local, entry.end);
@@ -158,26 +160,28 @@ class Reader {
                                 name_bytes);
     if (name.empty()) fail("an entry has no name");
 
-    Central central{name, field<uint16_t>(at + 8), field<uint32_t>(at + 16),
-                    field<uint32_t>(at + 24), field<uint32_t>(at + 42)};
-    uint64_t stored = field<uint32_t>(at + 20);
+    Central central{name,
+                    field<uint16_t>(at + 8),
+                    field<uint16_t>(at + 10),
+                    field<uint32_t>(at + 16),
+                    field<uint32_t>(at + 24),
+                    field<uint32_t>(at + 20),
+                    field<uint32_t>(at + 42)};
     const uint64_t extra = at + kCentralBytes + name_bytes;
-    read_wide(central, stored, extra, extra + extra_bytes);
+    read_wide(central, extra, extra + extra_bytes);
     if ((central.flags & kEncrypted) != 0) fail(name, "it is encrypted");
     if ((central.flags & ~kKnownFlags) != 0)
       fail(name, fmt::format("its flags 0x{:04x} are not read", central.flags));
-    if (const auto method = field<uint16_t>(at + 10); method != 0)
-      fail(name, fmt::format("it is compressed (method {}); torch.save stores without compressing",
-                             method));
-    if (stored != central.size)
-      fail(name, fmt::format("{} bytes are stored for one of {} bytes", stored, central.size));
+    if (central.method == 0 && central.stored != central.size)
+      fail(name,
+           fmt::format("{} bytes are stored for one of {} bytes", central.stored, central.size));
     if (field<uint16_t>(at + 34) != 0) fail(name, "it is in another part of the archive");
     at += kCentralBytes + rest;
     return central;
   }
 
   // Takes from the extra fields what did not fit into 32 bits.
-  void read_wide(Central& central, uint64_t& stored, uint64_t at, uint64_t end) const {
+  void read_wide(Central& central, uint64_t at, uint64_t end) const {
     bool seen = false;
     while (at < end) {
       if (end - at < 4 || end - at - 4 < field<uint16_t>(at + 2))
@@ -186,7 +190,7 @@ class Reader {
       if (field<uint16_t>(at) == kWideExtra) {
         if (std::exchange(seen, true)) fail(central.name, "it has its 64-bit sizes twice");
         at += 4;
-        for (uint64_t* value : {&central.size, &stored, &central.local}) {
+        for (uint64_t* value : {&central.size, &central.stored, &central.local}) {
           if (*value != kInWide) continue;
           if (next - at < sizeof *value) fail(central.name, "its 64-bit sizes are cut off");
           *value = field<uint64_t>(at);
@@ -207,23 +211,24 @@ class Reader {
     const uint64_t name_bytes = field<uint16_t>(at + 26);
     const uint64_t room = directory.begin - at - kLocalBytes;
     const uint64_t rest = name_bytes + field<uint16_t>(at + 28);
-    if (rest > room || central.size > room - rest)
-      fail(central.name, fmt::format("its {} bytes reach past the data's end", central.size));
+    if (rest > room || central.stored > room - rest)
+      fail(central.name, fmt::format("its {} bytes reach past the data's end", central.stored));
     const std::string_view name(reinterpret_cast<const char*>(bytes_) + at + kLocalBytes,
                                 name_bytes);
     if (name != central.name || field<uint16_t>(at + 6) != central.flags ||
-        field<uint16_t>(at + 8) != 0)
+        field<uint16_t>(at + 8) != central.method)
       fail(central.name, "its header contradicts the directory");
     // Where the sizes follow the data, the header has zeros or what the directory has.
     const bool follow = (central.flags & 1u << 3) != 0;
     const auto agrees = [&](uint32_t value, uint64_t directory_value) {
       return value == directory_value || (follow && value == 0);
     };
-    const auto size_agrees = [&](uint32_t size) {
-      return size == kInWide || agrees(size, central.size);
+    const auto size_agrees = [&](uint32_t size, uint64_t directory_size) {
+      return size == kInWide || agrees(size, directory_size);
     };
     if (!agrees(field<uint32_t>(at + 14), central.crc32) ||
-        !size_agrees(field<uint32_t>(at + 18)) || !size_agrees(field<uint32_t>(at + 22)))
+        !size_agrees(field<uint32_t>(at + 18), central.stored) ||
+        !size_agrees(field<uint32_t>(at + 22), central.size))
       fail(central.name, "its header contradicts the directory");
     return at + kLocalBytes + rest;
   }
@@ -243,7 +248,18 @@ const ZipArchive::Entry* ZipArchive::find(std::string_view name) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+void ZipArchive::check_stored(std::string_view name, const Entry& entry) const {
+  if (entry.method == 0) return;
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: entry '{}': it is compressed (method {}); torch.save stores without "
+                          "compressing",
+                          file_, shown(name), entry.method),
+              {.subject = file_,
+               .hint = "name the file as torch.save wrote it, not one that was packed again"});
+}
+
 std::string_view ZipArchive::checked(std::string_view name, const Entry& entry) const {
+  check_stored(name, entry);
   const std::string_view bytes(reinterpret_cast<const char*>(bytes_) + entry.begin,
                                entry.end - entry.begin);
   boost::crc_32_type crc;

@@ -1,9 +1,10 @@
 // The zip container as torch.save writes it, over bytes in memory: which entries there are and
 // where their bytes lie. Immutable after construction; any thread may read.
 //
-// Files come from strangers: every size and offset is checked, entries must be stored (not
-// compressed), have names of their own and lie apart from each other. Work and memory grow linearly
-// with the size of the directory (n log n for names), and the number of entries is capped.
+// Files come from strangers: every size and offset is checked, entries must have names of their own
+// and lie apart from each other. What is compressed is listed, and refused where it is read. Work
+// and memory grow linearly with the size of the directory (n log n for names), and the number of
+// entries is capped.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class ZipArchive {
   struct Entry {
     uint64_t begin;  // of its bytes in the file
     uint64_t end;
-    uint32_t crc32;  // as the directory says
+    uint32_t crc32;   // as the directory says
+    uint16_t method;  // 0 where the bytes are stored as they are
   };
   using Entries = std::map<std::string_view, Entry>;
 
@@ -32,8 +34,10 @@ class ZipArchive {
   // Null where there is none of the name.
   const Entry* find(std::string_view name) const;
 
-  // An entry's bytes once their checksum has been found right; throws Error(kIo) where it is not.
-  // Reads them all.
+  // Throws Error(kIo) where an entry is compressed.
+  void check_stored(std::string_view name, const Entry& entry) const;
+  // An entry's bytes once their checksum has been found right; throws Error(kIo) where it is not,
+  // or where it is compressed. Reads them all.
   std::string_view checked(std::string_view name, const Entry& entry) const;
 
  private:
