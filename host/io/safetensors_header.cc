@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "coupler/error.h"
+#include "io/file_text.h"
 #include "io/header_json.h"
 #include "io/json_text.h"
 

@@ -1,0 +1,15 @@
+// Text that comes from files, whose writers are strangers. Pure functions, any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace coupler {
+
+// For messages: short, and without control characters.
+std::string shown(std::string_view text);
+
+// Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms.
+bool valid_utf8(std::string_view bytes);
+
+}  // namespace coupler

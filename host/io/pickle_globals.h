@@ -1,0 +1,32 @@
+// The functions and classes that a pickle may name, and what each stands for: a table, none of
+// which is ever called. Immutable; any thread. Internal to the reader of pickles.
+#pragma once
+
+#include <string_view>
+
+#include "io/pickle.h"
+
+namespace coupler::pickle {
+
+enum class Role : uint8_t {
+  kOrderedDict,
+  kTensor,              // torch._utils._rebuild_tensor_v2: the type is the storage's
+  kTensorOfType,        // …_v3: the storage is untyped
+  kParameter,           // a tensor, and whether it requires a gradient
+  kParameterWithState,  // … and attributes
+  kSize,                // torch.Size, a tuple
+  kDevice,              // torch.device, a string
+  kStorageType,
+  kElementType,
+};
+
+struct Global {
+  std::string_view name;  // with its module: "torch.float32"
+  Role role;
+  const ElementType* type = nullptr;  // of kStorageType (null: untyped) and kElementType
+};
+
+// Null where the table does not have it.
+const Global* find_global(std::string_view module, std::string_view name);
+
+}  // namespace coupler::pickle

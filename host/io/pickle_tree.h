@@ -1,0 +1,36 @@
+// What can only be seen once a pickle has been read to its end: that no container holds itself,
+// that a walk from the root is neither deep nor long, and that no dictionary has a key twice.
+// Internal to the reader of pickles.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/pickle.h"
+
+namespace coupler::pickle {
+
+class TreeCheck {
+ public:
+  explicit TreeCheck(const std::string& file) : file_(file) {}
+
+  // Without recursion, and each value once, however often it is referred to. Throws Error(kIo).
+  void check(Value* root);
+
+ private:
+  struct Visit {
+    Value* value;
+    size_t next = 0;  // of its items
+  };
+
+  [[noreturn]] void fail(const std::string& rule) const;
+  void enter(Value* value);
+  void leave(Value* value);
+  void check_keys(const Value& dictionary);
+
+  const std::string& file_;
+  std::vector<Visit> path_;
+  std::vector<const Value*> keys_;
+};
+
+}  // namespace coupler::pickle
