@@ -22,7 +22,11 @@ void make(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) {
-      if (above == path) return;
+      // A folder on which another disk is mounted was there before.
+      struct stat status_above {};
+      if (above == path || ::stat(above.c_str(), &status_above) != 0 ||
+          status_above.st_dev != status.st_dev)
+        return;
       make(above);
       // It may be of a process that was killed before it came to this. Where nothing can be written
       // it is not: nothing of ours was made there.

@@ -1,0 +1,94 @@
+#include "checkpoint_words.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "io/mapped_file.h"
+#include "secrets.h"
+#include "table.h"
+
+namespace coupler::cli {
+namespace {
+
+// Long values are of use to programs, which read the file.
+constexpr size_t kMaxValue = 100;
+
+std::string value_text(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true);  // ASCII: cutting it leaves it whole
+  if (text.size() > kMaxValue) text = text.substr(0, kMaxValue) + "…";
+  return text;
+}
+
+}  // namespace
+
+std::string readable_bytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> kUnits = {"B",   "KiB", "MiB", "GiB",
+                                                      "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  // What would be shown as 1024.0 is 1.0 of the next.
+  for (; value >= 1023.95 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+uint64_t total_bytes(const checkpoint::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string size_text(const checkpoint::Manifest& manifest) {
+  const size_t count = manifest.files.size();
+  return fmt::format("{} in {} file{}", readable_bytes(total_bytes(manifest)), count,
+                     count == 1 ? "" : "s");
+}
+
+std::string shape_text(const safetensors::TensorInfo& tensor) {
+  std::string text = "[";
+  for (const int64_t size : tensor.shape)
+    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
+  return text + "]";
+}
+
+std::string manifest_text(const checkpoint::Manifest& manifest, const std::string& path) {
+  return format_table({{"Checkpoint", path},
+                       {"Number", std::to_string(manifest.number)},
+                       {"Steps", std::to_string(manifest.steps)},
+                       {"Processes", std::to_string(manifest.world)},
+                       {"Backend", printable(manifest.backend)},
+                       {"Plan", printable(manifest.plan)},
+                       {"Saved at", manifest.saved_at},
+                       {"Coupler", printable(manifest.coupler_version)},
+                       {"LibTorch", printable(manifest.libtorch_version)},
+                       {"Size", size_text(manifest)}});
+}
+
+std::string state_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"STATE", "VALUE"}};
+  for (const auto& [key, value] : manifest.state.items())
+    rows.push_back({printable(key), value_text(value)});
+  return rows.size() == 1 ? "" : format_table(rows);
+}
+
+std::string files_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"FILE", "SIZE", "SHA-256"}};
+  for (const auto& file : manifest.files)
+    rows.push_back({file.name, readable_bytes(file.bytes), to_hex(file.sha256)});
+  return format_table(rows);
+}
+
+std::string tensors_text(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  const auto header = safetensors::parse_header(file->data(), file->size(), path);
+  std::vector<std::vector<std::string>> rows = {{"TENSOR", "DTYPE", "SHAPE", "SIZE"}};
+  for (const auto& tensor : header.tensors) {
+    rows.push_back({printable(tensor.name), std::string(safetensors::to_string(tensor.dtype)),
+                    shape_text(tensor), readable_bytes(tensor.end - tensor.begin)});
+  }
+  return format_table(rows);
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/folder_writer.h"
+#include "io/durable_file.h"
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Two tensors: 'bias' F32 [2] and 'count' I64 [].
+std::string safetensors_file() {
+  std::string header = R"({"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                       R"("count":{"dtype":"I64","shape":[],"data_offsets":[8,16]}})";
+  std::string text(8, '\0');
+  text[0] = static_cast<char>(header.size());
+  return text + header + std::string(16, 'x');
+}
+
+std::string save(const Workplace& here, int64_t number, const std::string& weights) {
+  checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
+  const std::string folder = writer.begin(number);
+  DurableFile file(folder + "/model.safetensors");
+  file.write(weights.data(), weights.size());
+  const WrittenFile written = file.finish();
+  checkpoint::Manifest manifest;
+  manifest.number = number;
+  manifest.steps = 10 * number;
+  manifest.world = 4;
+  manifest.backend = "gloo_cpu";
+  manifest.plan = "zero1";
+  manifest.coupler_version = "1.2.3";
+  manifest.libtorch_version = "2.9.0";
+  manifest.saved_at = "2026-11-22T15:04:05Z";
+  manifest.state = {{"epoch", 2}, {"name", "a\x1b[31m"}};
+  manifest.files = {{"model.safetensors", written.bytes, written.sha256}};
+  return writer.commit(manifest);
+}
+
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+}
+
+TEST(CheckpointCommand, List_ShowsEach_AndWhyOneIsNotValid) {
+  const Workplace here;
+  save(here, 1, safetensors_file());
+  fs::remove(save(here, 2, "") + "/manifest.json");
+  const Outcome outcome = here.coupler({"checkpoint", "list"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out,
+            "NUMBER  STEPS  PROCESSES  BACKEND   SAVED AT              SIZE   VALID\n"
+            "1       10     4          gloo_cpu  2026-11-22T15:04:05Z  138 B  yes\n"
+            "2       -      -          -         -                     -      no: has no "
+            "manifest.json: it is a checkpoint that was never finished or something else\n");
+  EXPECT_EQ(here.coupler({"checkpoint", "list", "checkpoints"}).out, outcome.out);
+}
+
+TEST(CheckpointCommand, ListOfAnythingElse_SaysWhatItIs) {
+  const Workplace here;
+  Outcome outcome = here.coupler({"checkpoint", "list"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(
+      outcome.err,
+      "coupler: error: checkpoints is not there\n  hint: no checkpoint was saved there yet\n");
+  fs::create_directory(here.path() / "checkpoints");
+  EXPECT_EQ(here.coupler({"checkpoint", "list"}).out, "There are no checkpoints in checkpoints.\n");
+  save(here, 1, "");
+  outcome = here.coupler({"checkpoint", "list", "checkpoints/checkpoint_1"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  expect_in(outcome.err, "checkpoints/checkpoint_1 is one checkpoint, not a folder of them");
+}
+
+TEST(CheckpointCommand, Show_SaysWhatIsInIt_WithItsTensors) {
+  const Workplace here;
+  save(here, 1, safetensors_file());
+  const Outcome outcome = here.coupler({"checkpoint", "show"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part :
+       {"Checkpoint  checkpoints/checkpoint_1\n", "Steps       10\n", "Plan        zero1\n",
+        "Size        138 B in 1 file\n", "epoch  2\n", "name   \"a\\u001b[31m\"\n",
+        "FILE               SIZE   SHA-256\nmodel.safetensors  138 B  ",
+        "\nmodel.safetensors\nTENSOR  DTYPE  SHAPE  SIZE\nbias    F32    [2]    8 B\n"
+        "count   I64    []     8 B\n"})
+    expect_in(outcome.out, part);
+  EXPECT_EQ(here.coupler({"checkpoint", "show", "checkpoints/checkpoint_1"}).out, outcome.out);
+}
+
+TEST(CheckpointCommand, ShowOfAFileThatIsNoSafetensors_SaysSo_AndFails) {
+  const Workplace here;
+  save(here, 1, "text");
+  const Outcome outcome = here.coupler({"checkpoint", "show"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  expect_in(outcome.out, "cannot be read: checkpoints/checkpoint_1/model.safetensors: ");
+}
+
+TEST(CheckpointCommand, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
+  const Workplace here;
+  save(here, 1, safetensors_file());
+  fs::remove(save(here, 2, "") + "/model.safetensors");
+  const Outcome outcome = here.coupler({"checkpoint", "verify"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "checkpoints/checkpoint_1: 138 B in 1 file, all as they were saved.\n");
+  EXPECT_EQ(outcome.err,
+            "coupler: checkpoints/checkpoint_2 is skipped: model.safetensors is missing\n");
+  fs::remove_all(here.path() / "checkpoints/checkpoint_1");
+  const Outcome none = here.coupler({"checkpoint", "verify"});
+  EXPECT_EQ(none.exit_code, 1);
+  expect_in(none.err, "coupler: error: checkpoints holds no valid checkpoint\n");
+}
+
+TEST(CheckpointCommand, Verify_NamesTheFileThatDiffers) {
+  const Workplace here;
+  const std::string path = save(here, 1, "weights");
+  std::ofstream(path + "/model.safetensors") << "Weights";
+  const Outcome outcome = here.coupler({"checkpoint", "verify", path});
+  EXPECT_EQ(outcome.exit_code, 1);
+  expect_in(outcome.out, path + "/model.safetensors differs: its SHA-256 is ");
+  fs::remove(path + "/model.safetensors");
+  EXPECT_EQ(here.coupler({"checkpoint", "verify", path}).out,
+            path + "/model.safetensors is missing\n");
+}
+
+TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysHowToConvertIt) {
+  const Workplace here;
+  here.write("old/model.safetensors", "");
+  here.write("old/optimizer.bin", "");
+  for (const char* word : {"show", "verify"}) {
+    const Outcome outcome = here.coupler({"checkpoint", word, "old"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(outcome.err,
+              "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
+              "optimizer.bin)\n  hint: convert it with 'coupler checkpoint convert old'\n");
+  }
+}
+
+TEST(CheckpointCommand, WrongWords_EndWithTwo_AndTheValidOnes) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({"checkpoint", "verfy"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(
+      outcome.err,
+      "coupler: error: checkpoint: unknown word 'verfy'; did you mean 'verify'?; valid: list, "
+      "show, verify\n  hint: 'coupler checkpoint --help' shows what there is\n");
+  EXPECT_EQ(here.coupler({"checkpoint", "list", "--all"}).exit_code, 2);
+  EXPECT_EQ(here.coupler({"checkpoint", "list", "a", "b"}).exit_code, 2);
+  const Outcome none = here.coupler({"checkpoint"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_EQ(none.err, here.coupler({"checkpoint", "--help"}).out);
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,291 @@
+// A library for LD_PRELOAD that comes between a program and the disk: counts the calls that concern
+// one folder, logs them with their data, and at the n-th kills the process or lets the call fail.
+// Set by the environment; see operation_log.h for the log.
+//
+//   DISK_FAULTS_FOLDER  the folder; the library does nothing without
+//   DISK_FAULTS_AT      n, counted from 1
+//   DISK_FAULTS_DO      kill_before, kill_after, short_write, ENOSPC, EIO or EINTR
+//   DISK_FAULTS_LOG     a file (elsewhere) for the log
+//   DISK_FAULTS_REPORT  a descriptor: what is written to it is logged as a report
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+enum class Do { kNothing, kKillBefore, kKillAfter, kShortWrite, kFail };
+
+struct Settings {
+  std::string folder;
+  long at = 0;
+  Do action = Do::kNothing;
+  int error = 0;
+  int log = -1;
+  int report = -1;
+};
+
+const char* variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+Settings& settings() {
+  static Settings* const result = [] {
+    auto* made = new Settings;  // never freed: calls come while the process ends, too
+    made->folder = variable("DISK_FAULTS_FOLDER");
+    made->at = std::atol(variable("DISK_FAULTS_AT"));
+    const std::string action = variable("DISK_FAULTS_DO");
+    if (action == "kill_before") made->action = Do::kKillBefore;
+    if (action == "kill_after") made->action = Do::kKillAfter;
+    if (action == "short_write") made->action = Do::kShortWrite;
+    made->error = action == "ENOSPC" ? ENOSPC : action == "EIO" ? EIO : EINTR;
+    if (action.starts_with('E')) made->action = Do::kFail;
+    const char* log = variable("DISK_FAULTS_LOG");
+    if (*log != '\0') {
+      made->log = static_cast<int>(
+          ::syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    }
+    const char* report = variable("DISK_FAULTS_REPORT");
+    if (*report != '\0') made->report = std::atoi(report);
+    return made;
+  }();
+  return *result;
+}
+
+std::string path_of(int file) {
+  char link[64];
+  char path[PATH_MAX];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  const ssize_t size = ::readlink(link, path, sizeof path);
+  return size > 0 ? std::string(path, static_cast<size_t>(size)) : "";
+}
+
+std::string path_at(int folder, const char* name) {
+  if (name == nullptr || *name == '/') return name == nullptr ? "" : name;
+  if (folder != AT_FDCWD) return path_of(folder) + "/" + name;
+  char here[PATH_MAX];
+  return ::getcwd(here, sizeof here) == nullptr ? name : std::string(here) + "/" + name;
+}
+
+bool concerns(const std::string& path) {
+  const std::string& folder = settings().folder;
+  return !folder.empty() && path.starts_with(folder) &&
+         (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+std::atomic<long> calls{0};
+
+// One call. The log has what has happened, and, where a kill comes first, nothing.
+struct Call {
+  const char* name;
+  std::string path;
+  std::string other = {};  // of a rename
+  const void* data = nullptr;
+  long long offset = 0;
+  bool is_ours = concerns(path);
+  long number = is_ours ? ++calls : 0;
+
+  bool hits() const { return is_ours && number == settings().at; }
+
+  // Whether the call is to be made; errno is set where it is not.
+  bool before() const {
+    if (!hits()) return true;
+    if (settings().action == Do::kKillBefore) ::kill(::getpid(), SIGKILL);
+    if (settings().action != Do::kFail) return true;
+    errno = settings().error;
+    return false;
+  }
+  void after(long long result) const {
+    const int error = errno;
+    if (is_ours) log(result);
+    if (hits() && settings().action == Do::kKillAfter) ::kill(::getpid(), SIGKILL);
+    errno = error;
+  }
+  void log(long long result) const {
+    if (settings().log < 0) return;
+    char line[2 * PATH_MAX + 100];
+    const size_t bytes = data != nullptr && result > 0 ? static_cast<size_t>(result) : 0;
+    const int size = std::snprintf(line, sizeof line, "%s\t%s\t%s\t%lld\t%lld\t%zu\n", name,
+                                   path.c_str(), other.c_str(), offset, result, bytes);
+    iovec parts[2] = {{line, static_cast<size_t>(size)}, {const_cast<void*>(data), bytes}};
+    ::syscall(SYS_writev, settings().log, parts, 2);
+  }
+};
+
+template <typename Make>
+auto made(const Call& call, const Make& make) -> decltype(make()) {
+  if (!call.before()) return -1;
+  const auto result = make();
+  call.after(static_cast<long long>(result));
+  return result;
+}
+
+// Opening is three calls in the log: one that makes a file, one that empties it, one that does
+// neither.
+int open_any(int folder, const char* name, int flags, mode_t mode) {
+  const std::string path = path_at(folder, name);
+  struct stat status {};
+  const bool there = !concerns(path) || ::lstat(path.c_str(), &status) == 0;
+  const char* kind = !there && (flags & O_CREAT) != 0 ? "create"
+                     : (flags & O_TRUNC) != 0         ? "empty"
+                                                      : "open";
+  return made(Call{kind, path},
+              [&] { return static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode)); });
+}
+
+mode_t mode_in(int flags, va_list list) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, mode_t) : 0;
+}
+
+template <typename Write>
+ssize_t write_any(int file, const void* data, size_t size, off64_t offset, const Write& write) {
+  if (file == settings().report && file >= 0) {
+    const ssize_t result = write(size);
+    Call{"report", "", {}, data, 0, true, 0}.log(result);
+    return result;
+  }
+  Call call{"write", path_of(file)};
+  if (!call.is_ours) return write(size);
+  call.data = data;
+  call.offset = offset >= 0 ? offset : ::lseek64(file, 0, SEEK_CUR);
+  const bool halves = call.hits() && settings().action == Do::kShortWrite && size > 1;
+  return made(call, [&] { return write(halves ? size / 2 : size); });
+}
+
+}  // namespace
+
+// These make the system calls themselves, so that none is counted twice.
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_in(flags, list);
+  va_end(list);
+  return open_any(AT_FDCWD, path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_in(flags, list);
+  va_end(list);
+  return open_any(AT_FDCWD, path, flags, mode);
+}
+int openat(int folder, const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_in(flags, list);
+  va_end(list);
+  return open_any(folder, path, flags, mode);
+}
+int openat64(int folder, const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_in(flags, list);
+  va_end(list);
+  return open_any(folder, path, flags, mode);
+}
+int creat(const char* path, mode_t mode) {
+  return open_any(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+int creat64(const char* path, mode_t mode) {
+  return open_any(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+
+ssize_t write(int file, const void* data, size_t size) {
+  return write_any(file, data, size, -1,
+                   [&](size_t part) { return ::syscall(SYS_write, file, data, part); });
+}
+ssize_t pwrite(int file, const void* data, size_t size, off_t offset) {
+  return write_any(file, data, size, offset,
+                   [&](size_t part) { return ::syscall(SYS_pwrite64, file, data, part, offset); });
+}
+ssize_t pwrite64(int file, const void* data, size_t size, off64_t offset) {
+  return write_any(file, data, size, offset,
+                   [&](size_t part) { return ::syscall(SYS_pwrite64, file, data, part, offset); });
+}
+// As one write of the first part: a call that writes less is one that callers have to expect.
+ssize_t writev(int file, const iovec* parts, int count) {
+  if (!concerns(path_of(file))) return ::syscall(SYS_writev, file, parts, count);
+  for (int i = 0; i < count; ++i) {
+    if (parts[i].iov_len > 0) return write(file, parts[i].iov_base, parts[i].iov_len);
+  }
+  return 0;
+}
+
+int fsync(int file) {
+  return made(Call{"fsync", path_of(file)},
+              [&] { return static_cast<int>(::syscall(SYS_fsync, file)); });
+}
+int fdatasync(int file) {
+  return made(Call{"fsync", path_of(file)},
+              [&] { return static_cast<int>(::syscall(SYS_fdatasync, file)); });
+}
+int sync_file_range(int file, off64_t offset, off64_t size, unsigned flags) {
+  return made(Call{"hint", path_of(file)}, [&] {
+    return static_cast<int>(::syscall(SYS_sync_file_range, file, offset, size, flags));
+  });
+}
+int ftruncate(int file, off_t size) {
+  Call call{"truncate", path_of(file)};
+  call.offset = size;
+  return made(call, [&] { return static_cast<int>(::syscall(SYS_ftruncate, file, size)); });
+}
+int ftruncate64(int file, off64_t size) { return ftruncate(file, size); }
+// The descriptor is given back even where closing fails.
+int close(int file) {
+  const Call call{"close", path_of(file)};
+  const bool made_it = call.before();
+  const int error = errno;
+  const auto result = static_cast<int>(::syscall(SYS_close, file));
+  if (made_it) {
+    call.after(result);
+    return result;
+  }
+  errno = error;
+  return -1;
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
+  Call call{"rename", path_at(from_folder, from)};
+  call.other = path_at(to_folder, to);
+  return made(call, [&] {
+    return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+  });
+}
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  return renameat2(from_folder, from, to_folder, to, 0);
+}
+int rename(const char* from, const char* to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
+
+int unlinkat(int folder, const char* path, int flags) {
+  return made(Call{"remove", path_at(folder, path)},
+              [&] { return static_cast<int>(::syscall(SYS_unlinkat, folder, path, flags)); });
+}
+int unlink(const char* path) { return unlinkat(AT_FDCWD, path, 0); }
+int rmdir(const char* path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
+int remove(const char* path) {
+  struct stat status {};
+  const bool folder = ::lstat(path, &status) == 0 && S_ISDIR(status.st_mode);
+  return unlinkat(AT_FDCWD, path, folder ? AT_REMOVEDIR : 0);
+}
+
+int mkdirat(int folder, const char* path, mode_t mode) {
+  return made(Call{"mkdir", path_at(folder, path)},
+              [&] { return static_cast<int>(::syscall(SYS_mkdirat, folder, path, mode)); });
+}
+int mkdir(const char* path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
+
+}  // extern "C"

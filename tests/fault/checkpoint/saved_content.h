@@ -1,0 +1,22 @@
+// What checkpoint_saver saves, computed from the checkpoint's number, so that a test knows it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace coupler::testing_checkpoint {
+
+inline constexpr const char* kFileNames[] = {"model.bin", "optimizer.bin"};
+
+inline std::string saved_content(int64_t number, size_t file, size_t bytes) {
+  uint64_t state = static_cast<uint64_t>(number) * 1000003 + file + 1;
+  std::string text(bytes, '\0');
+  for (char& byte : text) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<char>(state >> 56);
+  }
+  return text;
+}
+
+}  // namespace coupler::testing_checkpoint
