@@ -2,20 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace coupler {
 
-std::optional<std::string> json_string(std::string_view text, JsonEscape escape) {
+std::optional<std::string> json_string(std::string_view text) {
+  // Nearly all names: no need for a JSON value.
+  if (std::all_of(text.begin(), text.end(),
+                  [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; }))
+    return fmt::format("\"{}\"", text);
   try {
-    return nlohmann::json(text).dump(-1, ' ', escape == JsonEscape::kNonAscii);
+    return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {  // what it says of bytes that are no UTF-8
     return std::nullopt;
   }
 }
 
 std::string shown_name(std::string_view name) {
-  const bool valid = json_string(name, JsonEscape::kNeeded).has_value();
+  const bool valid = json_string(name).has_value();
   std::string text;
   for (const char c : name) {
     const auto byte = static_cast<unsigned char>(c);

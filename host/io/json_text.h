@@ -7,10 +7,9 @@
 
 namespace coupler {
 
-// The text as a JSON string, in quotes: nothing escaped that need not be, as serde_json does, or
-// all but ASCII escaped, as Python's json module does. Nothing where the text is no valid UTF-8.
-enum class JsonEscape { kNeeded, kNonAscii };
-std::optional<std::string> json_string(std::string_view text, JsonEscape escape);
+// The text as a JSON string, in quotes, with nothing escaped that need not be. Nothing where it is
+// no valid UTF-8.
+std::optional<std::string> json_string(std::string_view text);
 
 // A name out of somebody's file, for a message: short, without control characters, and without
 // bytes of 0x80 and more where it is no valid UTF-8.

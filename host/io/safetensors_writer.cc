@@ -87,8 +87,8 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
   std::string strings;
   for (const auto& [key, value] : metadata) {
     header.expect(key.size() + value.size());
-    const auto key_text = json_string(key, JsonEscape::kNeeded);
-    const auto value_text = json_string(value, JsonEscape::kNeeded);
+    const auto key_text = json_string(key);
+    const auto value_text = json_string(value);
     if (!key_text || !value_text)
       refuse(file,
              fmt::format("{}: the {} '{}' is no valid UTF-8", kMetadataKey,
@@ -119,7 +119,7 @@ Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
   for (const TensorEntry& entry : entries) {
     const uint64_t bytes = checked_bytes(file, entry);
     header.expect(entry.name.size());
-    const auto name = json_string(entry.name, JsonEscape::kNeeded);
+    const auto name = json_string(entry.name);
     if (!name) refuse(file, entry, "the name is no valid UTF-8", "rename the tensor");
     if (!names.insert(entry.name).second)
       refuse(file, entry, "the name is given twice", "give each tensor a name of its own");

@@ -174,9 +174,8 @@ std::string format_weight_index(const WeightIndex& index, const std::string& fil
   if (index.total_size) metadata[kTotalSize] = *index.total_size;
   nlohmann::json weights = nlohmann::json::object();
   for (const auto& [tensor, name] : index.weight_map) {
-    if (!json_string(tensor, JsonEscape::kNeeded)) wrong({tensor, "the name is no valid UTF-8"});
-    if (!is_plain(name) || !json_string(name, JsonEscape::kNeeded))
-      wrong({tensor, not_plain(name)});
+    if (!json_string(tensor)) wrong({tensor, "the name is no valid UTF-8"});
+    if (!is_plain(name) || !json_string(name)) wrong({tensor, not_plain(name)});
     weights[tensor] = name;
   }
   const nlohmann::json document = {{kMetadata, std::move(metadata)},

@@ -76,7 +76,7 @@ class SafetensorsWriter : public ::testing::Test {
   }
 
   std::string misuse(const std::function<void(Writer&)>& action) const {
-    const std::string message = coupler::testing::refusal_of(ErrorCode::kInternal, [&] {
+    std::string message = coupler::testing::refusal_of(ErrorCode::kInternal, [&] {
       Writer writer(path(), {{"a", DType::kF32, {2}}, {"b", DType::kU8, {3}}});
       action(writer);
     });
