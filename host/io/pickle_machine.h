@@ -2,7 +2,9 @@
 // that would run anything. One for each pickle, single-threaded. Internal to the reader of pickles.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -11,6 +13,8 @@
 
 #include "io/pickle.h"
 #include "io/pickle_globals.h"
+
+static_assert(std::endian::native == std::endian::little, "pickles are little-endian");
 
 namespace coupler::pickle {
 
@@ -48,7 +52,11 @@ class Machine {
   std::string_view take(uint64_t count);
   std::string_view take_line();
   template <typename T>
-  T number();
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
   int64_t long_number(uint64_t bytes);
 
   // The stack. No instruction reaches below the last open mark.

@@ -84,7 +84,7 @@ void TorchArchive::fail(const std::string& rule) const {
 std::string TorchArchive::find_folder() const {
   if (zip_.entries().empty()) fail("the archive is empty");
   const std::string_view first = zip_.entries().begin()->first;
-  const std::string folder(first.substr(0, first.find('/') + 1));
+  std::string folder(first.substr(0, first.find('/') + 1));
   if (folder.empty() || folder.size() > kMaxFolderBytes)
     fail(fmt::format("entry '{}' is in no folder of torch.save's", shown(first)));
   for (const auto& [name, entry] : zip_.entries()) {

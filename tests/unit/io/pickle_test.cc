@@ -3,9 +3,6 @@
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -379,13 +376,12 @@ TEST(Pickle_Values, ReadAsOtherKinds_AreErrors) {
   EXPECT_EQ(root->items()[1]->real(), 2.0);
 }
 
-TEST(Pickle_Values, OutliveTheReading) {
+TEST(Pickle_Values, ADictionarys_AreFoundByName) {
   const std::string bytes = "\x80\x02}\x8c\1aK\1s.";
-  const std::shared_ptr<const Value> root = read(bytes, "m.pt");
-  const std::shared_ptr<const Value> copy = root;
-  ASSERT_NE(copy->find("a"), nullptr);
-  EXPECT_EQ(copy->find("a")->integer(), 1);
-  EXPECT_EQ(copy->find("b"), nullptr);
+  const auto root = read(bytes, "m.pt");
+  ASSERT_NE(root->find("a"), nullptr);
+  EXPECT_EQ(root->find("a")->integer(), 1);
+  EXPECT_EQ(root->find("b"), nullptr);
 }
 
 TEST(Pickle_Damage, EveryTruncationAndBitFlip_IsHandled) {

@@ -19,7 +19,6 @@ namespace coupler {
 namespace {
 
 using coupler::testing::first_line;
-using coupler::testing::put_at;
 using coupler::testing::text_of;
 using coupler::testing::torch_bytes;
 using coupler::testing::zip_bytes;
@@ -324,9 +323,8 @@ std::string one_tensor(const std::string& elements, const std::string& offset_sh
 
 std::string placed(const std::string& elements, const std::string& offset_shape_strides,
                    size_t bytes = 24) {
-  const std::string message = bytes_refusal(
+  return bytes_refusal(
       torch_bytes(one_tensor(elements, offset_shape_strides), {std::string(bytes, 'x')}));
-  return message;
 }
 
 TEST(TorchArchive_Storages, WhoseSizeThePickleLiesAbout_AreRefused) {
