@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "checkpoint/folder_writer.h"
@@ -69,8 +70,8 @@ int main(int argc, char** argv) {
   try {
     return coupler::run(argv[1], std::atoi(argv[2]), std::atoll(argv[3]),
                         static_cast<size_t>(std::atoll(argv[4])));
-  } catch (const coupler::Error& error) {
-    coupler::report(fmt::format("failed: {}\n", error.what()));
+  } catch (const std::exception& error) {
+    coupler::report(std::string("failed: ") + error.what() + "\n");
     return 1;
   }
 }

@@ -47,7 +47,7 @@ void SaverFolder::clear() const {
 
 Saver::Saver(const SaverFolder& folder, const SaverArguments& arguments,
              const std::map<std::string, std::string>& variables) {
-  int pipe[2];
+  int pipe[2] = {-1, -1};
   if (::pipe2(pipe, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
   const std::string program = kPrograms + "checkpoint_saver";
   const std::array<std::string, 4> words = {folder.checkpoints(), std::to_string(arguments.count),
