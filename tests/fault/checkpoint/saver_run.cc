@@ -96,10 +96,10 @@ std::string examine(const std::string& checkpoints, long long reported, size_t b
     const auto differences = checkpoint::verify(entry.path);
     if (!differences.empty())
       return fmt::format("{}: {} {}", name, differences[0].file, differences[0].reason);
-    for (size_t i = 0; i < std::size(kFileNames); ++i) {
+    for (size_t i = 0; i < kFileNames.size(); ++i) {
       const auto& file = entry.manifest->files.at(i);
       const std::string content = saved_content(entry.number, i, bytes);
-      if (file.name != kFileNames[i] || file.sha256 != Digest().update(content).finish())
+      if (file.name != kFileNames.at(i) || file.sha256 != Digest().update(content).finish())
         return fmt::format("{}: {} is not what was saved", name, file.name);
     }
     newest = entry.number;
