@@ -83,7 +83,13 @@ int64_t FolderWriter::next_number() const {
 }
 
 void FolderWriter::clear_leftovers() const {
-  for (const Name& name : names_in(folder_)) {
+  const auto names = names_in(folder_);
+  // Hidden for good before the first file goes, whoever hid them: after a loss of power none is
+  // there that had its name back and not all its files.
+  if (std::any_of(names.begin(), names.end(),
+                  [](const Name& name) { return name.kind == NameKind::kRemoved; }))
+    sync_folder(folder_);
+  for (const Name& name : names) {
     if (name.kind != NameKind::kCommitted) remove_folder(path_of(name_of(name)));
   }
 }
@@ -101,7 +107,7 @@ std::string FolderWriter::begin(int64_t number) {
     clear_leftovers();
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it costs space, a save that fails more
   }
-  const std::string path = path_of(name_of({NameKind::kPartial, number}));
+  std::string path = path_of(name_of({NameKind::kPartial, number}));
   if (::mkdir(path.c_str(), 0777) != 0) throw_io("create", path, errno);
   begun_ = number;
   return path;
@@ -115,7 +121,7 @@ std::string FolderWriter::commit(const Manifest& manifest) {
                             manifest.number, *begun_),
                 {.subject = "number", .hint = {}});
   const std::string partial = path_of(name_of({NameKind::kPartial, *begun_}));
-  const std::string final = path_of(name_of({NameKind::kCommitted, *begun_}));
+  std::string final = path_of(name_of({NameKind::kCommitted, *begun_}));
   const std::string text = format(manifest);
   check_files(partial, manifest);
   // The order is what it is all about: the files' names before the manifest that lists them, the
@@ -153,19 +159,14 @@ void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
     if (entry.manifest) valid.push_back(entry.number);
   }
   auto excess = static_cast<int64_t>(valid.size()) - total_limit;
-  bool renamed = false;
   for (const int64_t number : valid) {
     if (excess <= 0) break;
     if (number == *committed_ || keep.contains(number)) continue;
     const std::string hidden = path_of(name_of({NameKind::kRemoved, number}));
-    remove_folder(hidden);
     const std::string path = path_of(name_of({NameKind::kCommitted, number}));
     if (::rename(path.c_str(), hidden.c_str()) != 0) throw_io("remove", path, errno);
-    renamed = true;
     --excess;
   }
-  // Hidden for good before the first file goes: none is left that looks whole and is not.
-  if (renamed) sync_folder(folder_);
   clear_leftovers();
 }
 

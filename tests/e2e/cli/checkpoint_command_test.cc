@@ -85,8 +85,8 @@ TEST(CheckpointCommand, Show_SaysWhatIsInIt_WithItsTensors) {
        {"Checkpoint  checkpoints/checkpoint_1\n", "Steps       10\n", "Plan        zero1\n",
         "Size        138 B in 1 file\n", "epoch  2\n", "name   \"a\\u001b[31m\"\n",
         "FILE               SIZE   SHA-256\nmodel.safetensors  138 B  ",
-        "\nmodel.safetensors\nTENSOR  DTYPE  SHAPE  SIZE\nbias    F32    [2]    8 B\n"
-        "count   I64    []     8 B\n"})
+        "\nmodel.safetensors\nTENSOR  DTYPE  SHAPE  SIZE\nbias    F32    [2]    8 B\n",
+        "\ncount   I64    []     8 B\n"})
     expect_in(outcome.out, part);
   EXPECT_EQ(here.coupler({"checkpoint", "show", "checkpoints/checkpoint_1"}).out, outcome.out);
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "checkpoint/folder_writer.h"
@@ -24,7 +25,7 @@ void report(const std::string& line) {
 
 checkpoint::ManifestFile write_file(const std::string& folder, int64_t number, size_t index,
                                     size_t bytes) {
-  const std::string name = testing_checkpoint::kFileNames[index];
+  const std::string name(testing_checkpoint::kFileNames.at(index));
   const std::string content = testing_checkpoint::saved_content(number, index, bytes);
   DurableFile file(folder + "/" + name);
   const size_t piece = bytes / 3 + 1;
@@ -39,7 +40,7 @@ void save(checkpoint::FolderWriter& writer, int64_t limit, size_t bytes) {
   manifest.number = writer.next_number();
   manifest.saved_at = "2026-11-22T15:04:05Z";
   const std::string folder = writer.begin(manifest.number);
-  for (size_t i = 0; i < std::size(testing_checkpoint::kFileNames); ++i)
+  for (size_t i = 0; i < testing_checkpoint::kFileNames.size(); ++i)
     manifest.files.push_back(write_file(folder, manifest.number, i, bytes));
   writer.commit(manifest);
   report(fmt::format("committed {}\n", manifest.number));
@@ -69,8 +70,8 @@ int main(int argc, char** argv) {
   try {
     return coupler::run(argv[1], std::atoi(argv[2]), std::atoll(argv[3]),
                         static_cast<size_t>(std::atoll(argv[4])));
-  } catch (const coupler::Error& error) {
-    coupler::report(fmt::format("failed: {}\n", error.what()));
+  } catch (const std::exception& error) {
+    coupler::report(std::string("failed: ") + error.what() + "\n");
     return 1;
   }
 }

@@ -87,9 +87,12 @@ TEST(CheckpointPowerLoss, AfterAnyCall_WhatWasCommittedIsThere) {
 TEST(CheckpointPowerLoss, AfterAKillAndAnotherRun_WhatWasCommittedIsThere) {
   const SaverFolder folder(true);
   const SaverArguments arguments{.count = 2, .limit = 1, .bytes = 300};
-  const size_t calls = record(folder, arguments).size();
+  auto calls = record(folder, arguments);
+  std::erase_if(calls, [](const Operation& call) { return call.name == "report"; });
   size_t states = 0;
-  for (size_t at = 1; at < calls; at += is_full() ? 1 : 12) {
+  for (size_t at = 1; at <= calls.size(); ++at) {
+    // Between a rename and what forces it to the disk there is most to lose.
+    if (!is_full() && calls[at - 1].name != "rename" && at % 12 != 0) continue;
     folder.clear();
     Saver(folder, arguments,
           {{"DISK_FAULTS_LOG", folder.log()},
@@ -115,16 +118,13 @@ TEST(CheckpointPowerLoss, ADiskThatLies_IsNoticed) {
   EXPECT_GT(replay(folder, operations, arguments.bytes, 1, {.folders = true}).wrong, 0u);
 }
 
-// So they do without any single one of the calls that force something to the disk, but those that
-// only make a folder last that holds nothing reported yet.
+// So they do with a writer that forgets any one of the files and folders it forces to the disk.
 TEST(CheckpointPowerLoss, AProtocolThatForgetsToSync_IsNoticed) {
   const SaverFolder folder(true);
   const SaverArguments arguments{.count = 2, .limit = 1, .bytes = 300};
   const auto operations = record(folder, arguments);
-  const std::string checkpoints = folder.checkpoints();
-  size_t tried = 0;
-  for (const char* which :
-       {"model.bin", "optimizer.bin", "manifest.json", ".checkpoint_1.partial", "checkpoints"}) {
+  for (const char* which : {"model.bin", "optimizer.bin", "manifest.json", ".checkpoint_1.partial",
+                            "checkpoints", "run", "base"}) {
     auto forgetful = operations;
     std::erase_if(forgetful, [&](const Operation& call) {
       return call.name == "fsync" && call.path.ends_with(std::string("/") + which);
@@ -132,9 +132,7 @@ TEST(CheckpointPowerLoss, AProtocolThatForgetsToSync_IsNoticed) {
     ASSERT_LT(forgetful.size(), operations.size()) << which;
     const Replay result = replay(folder, forgetful, arguments.bytes, 4);
     EXPECT_GT(result.wrong, 0u) << which;
-    ++tried;
   }
-  EXPECT_EQ(tried, 5u);
 }
 
 }  // namespace

@@ -1,13 +1,15 @@
 // What checkpoint_saver saves, computed from the checkpoint's number, so that a test knows it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace coupler::testing_checkpoint {
 
-inline constexpr const char* kFileNames[] = {"model.bin", "optimizer.bin"};
+inline constexpr std::array<std::string_view, 2> kFileNames = {"model.bin", "optimizer.bin"};
 
 inline std::string saved_content(int64_t number, size_t file, size_t bytes) {
   uint64_t state = static_cast<uint64_t>(number) * 1000003 + file + 1;

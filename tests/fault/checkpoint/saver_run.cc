@@ -47,7 +47,7 @@ void SaverFolder::clear() const {
 
 Saver::Saver(const SaverFolder& folder, const SaverArguments& arguments,
              const std::map<std::string, std::string>& variables) {
-  int pipe[2];
+  int pipe[2] = {-1, -1};
   if (::pipe2(pipe, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
   const std::string program = kPrograms + "checkpoint_saver";
   const std::array<std::string, 4> words = {folder.checkpoints(), std::to_string(arguments.count),
@@ -96,10 +96,10 @@ std::string examine(const std::string& checkpoints, long long reported, size_t b
     const auto differences = checkpoint::verify(entry.path);
     if (!differences.empty())
       return fmt::format("{}: {} {}", name, differences[0].file, differences[0].reason);
-    for (size_t i = 0; i < std::size(kFileNames); ++i) {
+    for (size_t i = 0; i < kFileNames.size(); ++i) {
       const auto& file = entry.manifest->files.at(i);
       const std::string content = saved_content(entry.number, i, bytes);
-      if (file.name != kFileNames[i] || file.sha256 != Digest().update(content).finish())
+      if (file.name != kFileNames.at(i) || file.sha256 != Digest().update(content).finish())
         return fmt::format("{}: {} is not what was saved", name, file.name);
     }
     newest = entry.number;
