@@ -3,6 +3,7 @@
 //
 //   digits --epochs 20
 //   coupler launch -n 2 -o backend.use=gloo_cpu digits --epochs 20
+//   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 digits --epochs 20
 #include <coupler/coupler.h>
 
 #include <CLI/CLI.hpp>
@@ -73,8 +74,9 @@ int main(int argc, char** argv) {
                                                                          .split_batches = true});
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
 
+  accelerator.resume();  // from the newest checkpoint of -o checkpoint.dir, if there is one
   coupler::ProgressBar progress("training", epochs * batches.size(), accelerator.is_main_process());
-  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+  for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
     double loss_sum = 0;
     for (auto& batch : batches) {
       auto step = accelerator.accumulate(net);
@@ -91,6 +93,7 @@ int main(int argc, char** argv) {
     progress.set_suffix(text);
   }
   progress.finish();
+  accelerator.end_training();
 
   torch::NoGradGuard no_grad;
   const auto train_loss =

@@ -1,6 +1,7 @@
 #include "checkpoint/restore.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -132,7 +133,8 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
   const auto values = metadata.find(kObjectKey);
   if (values != metadata.end()) {
     with_json(folder, "registered object", [&] {
-      for (const auto& [key, value] : json::parse(values->second).items()) {
+      const json saved = json::parse(values->second);
+      for (const auto& [key, value] : saved.items()) {
         if (value.is_boolean()) {
           state.set(key, value.get<bool>());
         } else if (value.is_number_integer()) {

@@ -1,6 +1,7 @@
 #include "checkpoint/training_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "checkpoint/piece_share.h"
 #include "checkpoint/state_names.h"
 #include "io/safetensors_types.h"
+#include "optim/torch_state.h"
 
 namespace coupler::checkpoint {
 namespace {

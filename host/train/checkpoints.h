@@ -3,6 +3,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/error.h>
 
 #include <cstdint>
 #include <functional>
@@ -50,7 +51,7 @@ class Checkpoints {
   // What rank 0 finds, on every rank.
   std::string of_rank_0(const std::function<std::string()>& find);
   bool load_newest(const std::string& folder);
-  std::optional<Error> try_load(const std::string& path);
+  std::optional<coupler::Error> try_load(const std::string& path);
 
   Accelerator::Impl& impl_;
   std::vector<std::unique_ptr<detail::Registered>> objects_;

@@ -80,7 +80,7 @@ bool Preemption::due() {
                                 rank),
                     {.rank = static_cast<int>(rank), .subject = "SIGTERM", .hint = {}});
       }
-      last = std::max(last, std::stoll(*all[rank]));
+      last = std::max(last, int64_t{std::stoll(*all[rank])});
     }
     lock.lock();
     last_ = last + 1;
