@@ -28,8 +28,8 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
 // Throws Error(kUnsupported) as above.
 nlohmann::json options_of(const torch::optim::Optimizer& optimizer,
                           const torch::optim::OptimizerOptions& options);
-// Sets them. Throws Error(kInvalidArgument) naming the option that is missing or no number; nothing is
-// changed then.
+// Sets them. Throws Error(kInvalidArgument) naming the option that is missing or no number; nothing
+// is changed then.
 void set_options(const torch::optim::Optimizer& optimizer, torch::optim::OptimizerOptions& options,
                  const nlohmann::json& values);
 

@@ -75,7 +75,7 @@ class Accelerator::Impl {
   std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the prepare under way
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
-  bool trigger = false;  // set on this rank since the last check
+  bool trigger = false;                      // set on this rank since the last check
   std::unique_ptr<Checkpoints> checkpoints;  // last: its thread ends before the rest
 };
 

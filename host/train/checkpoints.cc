@@ -48,9 +48,9 @@ Checkpoints::Checkpoints(Accelerator::Impl& impl)
               options_of(impl.process, impl.config.checkpoint)),
       questions_(part_of(impl.store, "coupler/load")) {
   if (by_itself()) {
-    preemption_ = std::make_unique<Preemption>(part_of(impl.store, "coupler/preemption"),
-                                               impl.process.rank, impl.process.world,
-                                               impl.config.backend.timeout);
+    preemption_ =
+        std::make_unique<Preemption>(part_of(impl.store, "coupler/preemption"), impl.process.rank,
+                                     impl.process.world, impl.config.backend.timeout);
   }
 }
 
@@ -59,12 +59,12 @@ Checkpoints::~Checkpoints() {
 }
 
 checkpoint::TrainingState Checkpoints::job() const {
-  checkpoint::TrainingState job{.rank = impl_.process.rank,
-                                .world = impl_.process.world,
-                                .models = impl_.models,
-                                .scaler = impl_.scaler.get(),
-                                .own_buffers = impl_.process.world > 1 &&
-                                               !impl_.config.training.broadcast_buffers};
+  checkpoint::TrainingState job{
+      .rank = impl_.process.rank,
+      .world = impl_.process.world,
+      .models = impl_.models,
+      .scaler = impl_.scaler.get(),
+      .own_buffers = impl_.process.world > 1 && !impl_.config.training.broadcast_buffers};
   for (const auto& prepared : impl_.optimizers) {
     if (auto state = prepared.state.lock()) job.optimizers.push_back(std::move(state));
   }
@@ -84,11 +84,12 @@ std::string Checkpoints::folder_or(const std::string& folder) const {
 
 std::future<std::string> Checkpoints::begin(const std::string& folder, bool async) {
   if (impl_.accumulation.pending()) {
-    throw Error(ErrorCode::kUsage,
-                "a checkpoint was asked for while gradients are being accumulated, which it would "
-                "lose",
-                {.subject = "save_state",
-                 .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
+    throw Error(
+        ErrorCode::kUsage,
+        "a checkpoint was asked for while gradients are being accumulated, which it would "
+        "lose",
+        {.subject = "save_state",
+         .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
   }
   wait();
   const std::string path = writer_.begin(folder);
@@ -102,11 +103,12 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   } catch (const std::exception& error) {
     problem = Error(ErrorCode::kInternal, error.what());
   }
-  checkpoint::Manifest facts{.steps = snapshot == nullptr ? 0 : snapshot->steps,
-                             .backend = impl_.plugin.name(),
-                             .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
-                             .coupler_version = COUPLER_VERSION,
-                             .libtorch_version = TORCH_VERSION};
+  checkpoint::Manifest facts{
+      .steps = snapshot == nullptr ? 0 : snapshot->steps,
+      .backend = impl_.plugin.name(),
+      .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
+      .coupler_version = COUPLER_VERSION,
+      .libtorch_version = TORCH_VERSION};
   if (snapshot != nullptr) facts.state = std::move(snapshot->state);
   saved_steps_ = facts.steps;
   return std::async(async ? std::launch::async : std::launch::deferred,
@@ -239,7 +241,8 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
 void Checkpoints::load(const std::string& given) {
   wait();
   const std::string folder = folder_or(given);
-  const bool one = std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
+  const bool one =
+      std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
   if (!one && load_newest(folder)) return;
   if (const auto problem = try_load(of_rank_0([&] {
         if (!one) checkpoint::open_checkpoint(folder);  // throws: says what the folder is instead

@@ -10,12 +10,12 @@ namespace {
 void load_tensor(const StateDict& state, const std::string& name, at::Tensor tensor) {
   const at::Tensor& saved = state.tensor(name);
   if (saved.sizes() != tensor.sizes() || saved.scalar_type() != tensor.scalar_type()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("tensor '{}' of a registered module is {} [{}], the program's is {} [{}]",
-                            name, c10::toString(saved.scalar_type()),
-                            fmt::join(saved.sizes(), ", "), c10::toString(tensor.scalar_type()),
-                            fmt::join(tensor.sizes(), ", ")),
-                {.subject = name, .hint = "register the module that was saved"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("tensor '{}' of a registered module is {} [{}], the program's is {} [{}]", name,
+                    c10::toString(saved.scalar_type()), fmt::join(saved.sizes(), ", "),
+                    c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
+        {.subject = name, .hint = "register the module that was saved"});
   }
   const at::NoGradGuard no_grad;
   tensor.copy_(saved);

@@ -185,8 +185,8 @@ class Accelerator : public Processes {
 
   // ---- Checkpoints (docs/checkpoints.md) ----
   // Also saved and loaded from now on, in this order: anything with save(StateDict&) const and
-  // load(const StateDict&), and modules that are not prepared (an average of weights). Each outlives
-  // the Accelerator's last checkpoint. Rank 0's are saved, every rank loads them.
+  // load(const StateDict&), and modules that are not prepared (an average of weights). Each
+  // outlives the Accelerator's last checkpoint. Rank 0's are saved, every rank loads them.
   template <class... Objects>
   void register_for_checkpointing(Objects&... objects) {
     (register_object(detail::registered(objects)), ...);
@@ -194,8 +194,8 @@ class Accelerator : public Processes {
   // Saves models, optimizers, schedulers, the loss scale, every rank's random state, the places of
   // the data loaders and registered objects as the next checkpoint_{n} of `folder` (checkpoint.dir;
   // ./checkpoints where that is not set), and returns its path once it cannot be lost any more.
-  // Between two optimizer steps only. Where it fails, every rank throws and older checkpoints are as
-  // they were. Collective.
+  // Between two optimizer steps only. Where it fails, every rank throws and older checkpoints are
+  // as they were. Collective.
   std::string save_state(const std::string& folder = "", CallSite site = {});
   // The opposite, of a checkpoint or of the newest valid one in a folder, written by any number of
   // ranks under any backend. Where the checkpoint is of another program, Error(kInvalidArgument)

@@ -1,0 +1,259 @@
+// Checkpoints: training that goes on from one ends in the same bits as training that was never
+// interrupted, whatever the optimizer; what is registered comes back; a checkpoint of another
+// program is refused with every difference, and changes nothing.
+#include <coupler/coupler.h>
+#include <coupler/objects.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "check.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using coupler::Accelerator;
+
+// A folder that every rank sees; removed by rank 0 when all are done with it.
+class SharedFolder {
+ public:
+  explicit SharedFolder(Accelerator& accelerator) : accelerator_(accelerator) {
+    std::string path = (fs::temp_directory_path() / "coupler-checkpoints-XXXXXX").string();
+    if (accelerator.is_main_process()) EXPECT(::mkdtemp(path.data()) != nullptr, "mkdtemp failed");
+    path_ = coupler::broadcast_object(accelerator, path);
+  }
+  ~SharedFolder() {
+    std::error_code ignored;
+    if (accelerator_.is_main_process()) fs::remove_all(path_, ignored);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  Accelerator& accelerator_;
+  std::string path_;
+};
+
+// Random numbers in forward, buffers, a frozen parameter.
+struct MixedImpl : torch::nn::Module {
+  explicit MixedImpl(int64_t hidden = 8)
+      : in(register_module("in", torch::nn::Linear(6, hidden))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(hidden))),
+        out(register_module("out", torch::nn::Linear(hidden, 3))),
+        frozen(register_parameter("frozen", torch::ones({3}), /*requires_grad=*/false)) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out(torch::dropout(norm(in(x)), 0.25, is_training())) * frozen;
+  }
+  torch::nn::Linear in;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear out;
+  torch::Tensor frozen;
+};
+TORCH_MODULE(Mixed);
+
+using Values = std::map<std::string, torch::Tensor>;
+
+Values values_of(Accelerator& accelerator, Mixed& net) {
+  torch::NoGradGuard no_grad;
+  Values values;
+  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
+    values[name] = value.detach().clone();
+  });
+  return values;
+}
+
+void expect_equal(const Values& ours, const Values& expected, const std::string& what) {
+  for (const auto& [name, value] : expected) {
+    EXPECT(torch::equal(ours.at(name), value), what + ": '" + name + "' differs");
+  }
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
+                                                        std::vector<torch::Tensor> parameters) {
+  using namespace torch::optim;
+  if (kind == "SGD") {
+    return std::make_unique<SGD>(parameters, SGDOptions(0.05).momentum(0.9).nesterov(true));
+  }
+  if (kind == "plain SGD") return std::make_unique<SGD>(parameters, SGDOptions(0.05));
+  if (kind == "Adam") return std::make_unique<Adam>(parameters, AdamOptions(0.01).amsgrad(true));
+  if (kind == "RMSprop") {
+    return std::make_unique<RMSprop>(parameters, RMSpropOptions(0.01).momentum(0.5).centered(true));
+  }
+  if (kind == "Adagrad") return std::make_unique<Adagrad>(parameters, AdagradOptions(0.05));
+  return std::make_unique<AdamW>(parameters, AdamWOptions(0.01));
+}
+
+// Saved in the middle of an epoch; the rest of it and one more are trained twice.
+void goes_on_with(Accelerator& accelerator, const std::string& kind) {
+  const SharedFolder folder(accelerator);
+  torch::manual_seed(7);
+  const torch::Tensor samples = torch::randn({64, 6}), targets = torch::randn({64, 3});
+  torch::manual_seed(100 + accelerator.rank());  // ranks draw numbers of their own
+  Mixed model;
+  std::vector<torch::Tensor> trained;
+  for (const auto& parameter : model->parameters()) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  const auto optimizer = make_optimizer(kind, trained);
+  auto loader = coupler::data_loader(coupler::TensorDataset(samples, targets),
+                                     {.batch_size = 4, .shuffle = true, .seed = 3});
+  auto [net, opt, batches] = accelerator.prepare(model, *optimizer, loader);
+  torch::Tensor seen = torch::zeros({64}, torch::kLong);  // of this rank's, since the save
+  std::string saved;
+  const auto train = [&](int64_t epochs, int64_t save_at) {
+    for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
+      int64_t step = 0;
+      for (auto& batch : batches) {
+        accelerator.backward((net->forward(batch.data) - batch.target).square().mean());
+        opt.step();
+        opt.zero_grad();
+        if (epoch == 0 && ++step == save_at) saved = accelerator.save_state(folder.path());
+      }
+    }
+  };
+  train(2, 2);
+  const Values expected = values_of(accelerator, net);
+  accelerator.load_state(saved);
+  EXPECT(batches.next_epoch() == 0, "the loader is not in the epoch that was under way");
+  train(2, -1);
+  expect_equal(values_of(accelerator, net), expected, kind);
+  // A second time, by the folder.
+  accelerator.load_state(folder.path());
+  train(2, -1);
+  expect_equal(values_of(accelerator, net), expected, kind + " once more");
+  accelerator.free_memory();
+}
+
+void optimizers_go_on(Accelerator& accelerator) {
+  for (const char* kind : {"SGD", "plain SGD", "Adam", "AdamW", "RMSprop"}) {
+    goes_on_with(accelerator, kind);
+  }
+  // Adagrad has state before its first step, which cannot be divided.
+  if (check_options().expect.empty() && accelerator.backend() != "fsdp" &&
+      accelerator.backend() != "deepspeed_like") {
+    goes_on_with(accelerator, "Adagrad");
+  }
+}
+
+struct Progress {
+  int64_t best = 0;
+  double score = 0;
+  bool done = false;
+  std::string note;
+  torch::Tensor history = torch::zeros({2});
+  void save(coupler::StateDict& state) const {
+    state.set("best", best);
+    state.set("score", score);
+    state.set("done", done);
+    state.set("note", note);
+    state.set("history", history);
+  }
+  void load(const coupler::StateDict& state) {
+    best = state.integer("best");
+    score = state.number("score");
+    done = state.boolean("done");
+    note = state.text("note");
+    history = state.tensor("history");
+  }
+};
+
+void registered_objects_and_schedules_come_back(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  torch::manual_seed(1);
+  Mixed model;
+  torch::optim::SGD optimizer({model->in->weight, model->out->weight}, 0.5);
+  auto [net, opt, schedule] = accelerator.prepare(
+      model, optimizer,
+      coupler::linear_schedule(optimizer, {.warmup_steps = 2, .total_steps = 10}));
+  static Progress progress;  // registered for good: it outlives the Accelerator's last checkpoint
+  static Mixed average;
+  accelerator.register_for_checkpointing(progress, average);
+  progress = {.best = int64_t{1} << 40, .score = 0.1, .done = true, .note = "ä \"x\""};
+  const auto average_before = average->in->weight.detach().clone();
+  std::vector<std::string> called;
+  const auto on_save = accelerator.register_save_state_pre_hook([&](const std::string& path) {
+    called.push_back("save");
+    if (!accelerator.is_main_process()) return;
+    std::FILE* file = std::fopen((path + "/notes.txt").c_str(), "w");
+    std::fputs("of the program's own", file);
+    std::fclose(file);
+  });
+  const auto on_load = accelerator.register_load_state_pre_hook([&](const std::string& path) {
+    called.push_back(fs::exists(path + "/notes.txt") ? "load" : "?");
+  });
+  const auto step = [&, &net = net, &opt = opt, &schedule = schedule] {
+    accelerator.backward(net->forward(torch::ones({4, 6})).sum());
+    opt.step();
+    schedule.step();
+    opt.zero_grad();
+  };
+  step();
+  const double rate = schedule.rates()[0];
+  const std::string saved = accelerator.save_state(folder.path());
+  step();
+  progress = {};
+  {
+    torch::NoGradGuard no_grad;
+    average->in->weight.zero_();
+  }
+  accelerator.load_state(saved);
+  EXPECT(schedule.rates()[0] == rate && schedule.steps() == 1, "the schedule did not come back");
+  EXPECT(progress.best == int64_t{1} << 40 && progress.score == 0.1 && progress.done &&
+             progress.note == "ä \"x\"" && progress.history.size(0) == 2,
+         "the registered object did not come back");
+  EXPECT(torch::equal(average->in->weight, average_before), "the registered module did not");
+  EXPECT((called == std::vector<std::string>{"save", "load"}), "the hooks were not called");
+  accelerator.free_memory();
+}
+
+void wrong_checkpoints_are_refused(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT(text.find(part) != std::string::npos, "'" + part + "' is not in: " + text);
+  };
+  std::string saved;
+  {
+    Mixed model;
+    torch::optim::AdamW optimizer(model->parameters());
+    auto [net, opt] = accelerator.prepare(model, optimizer);
+    accelerator.set_gradient_accumulation_steps(2);
+    {
+      auto scope = accelerator.accumulate(net);
+      accelerator.backward(net->forward(torch::ones({4, 6})).sum());
+    }
+    has(error_of([&] { accelerator.save_state(folder.path()); }),
+        "while gradients are being accumulated");
+    {
+      auto scope = accelerator.accumulate(net);
+      accelerator.backward(net->forward(torch::ones({4, 6})).sum());
+      opt.step();
+    }
+    accelerator.set_gradient_accumulation_steps(1);
+    saved = accelerator.save_state(folder.path());
+    accelerator.free_memory();
+  }
+  Mixed larger(9);
+  torch::optim::SGD optimizer({larger->in->weight}, 0.1);
+  auto [net, opt] = accelerator.prepare(larger, optimizer);
+  const Values before = values_of(accelerator, net);
+  const std::string said = error_of([&] { accelerator.load_state(saved); });
+  has(said, "tensor 'in.weight' is \"F32\" [8,6], the program's is \"F32\" [9,6]");
+  has(said, "tensor 'norm.running_mean' is");
+  has(said, "optimizer 0 is AdamW, the program's is SGD");
+  expect_equal(values_of(accelerator, net), before, "a checkpoint that was refused");
+  has(error_of([&] { accelerator.load_state(folder.path() + "/nothing"); }), "nothing");
+  accelerator.free_memory();
+}
+
+}  // namespace
+
+std::vector<Check> checkpoint_checks() {
+  return {
+      {"optimizers_go_on", optimizers_go_on},
+      {"wrong_checkpoints_are_refused", wrong_checkpoints_are_refused},
+      // Last: what it registers stays.
+      {"registered_objects_and_schedules_come_back", registered_objects_and_schedules_come_back}};
+}
