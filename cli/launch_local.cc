@@ -96,7 +96,8 @@ class LocalJob {
   const LaunchPlan& plan_;
   ChildLoop loop_;  // before the store's thread: it forks the guard
   std::optional<JobHost> host_;
-  StopSchedule schedule_{StopSchedule::Times{}};
+  StopSchedule schedule_{StopSchedule::Times{
+      .interrupted = std::chrono::ceil<std::chrono::milliseconds>(plan_.config.checkpoint.grace)}};
   JobOutcome outcome_;
   std::optional<int> interrupt_;
 };

@@ -19,9 +19,9 @@
 namespace coupler::cli {
 namespace {
 
-// The shims end their ranks when they are told to, well within `terminate`; what is killed after it
+// The shims end their ranks when they are told to, well within this; what is killed after it
 // is mpirun, and with it everything else.
-constexpr StopSchedule::Times kTimes{.terminate = std::chrono::milliseconds(1500)};
+constexpr auto kTerminate = std::chrono::milliseconds(1500);
 
 // After all ranks of a failed job have ended there is nothing left for mpirun to do, but it sleeps
 // a second over it; the files it leaves are ours to remove.
@@ -169,7 +169,9 @@ class MpiJob {
   ChildLoop loop_;                         // before the store's thread: it forks the guard
   std::optional<NetworkJob> network_job_;  // where ranks run on other machines, too
   JobHost host_;
-  StopSchedule schedule_{kTimes};
+  StopSchedule schedule_{StopSchedule::Times{
+      .terminate = kTerminate,
+      .interrupted = std::chrono::ceil<std::chrono::milliseconds>(plan_.config.checkpoint.grace)}};
   JobOutcome outcome_;
   int reported_ = 0;
   std::optional<Deadline> leave_by_;

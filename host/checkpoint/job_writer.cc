@@ -159,7 +159,7 @@ std::string JobWriter::lead(Manifest facts, const std::string& own) {
   facts.number = std::stoll(folder.substr(folder.rfind('_') + 1));
   facts.world = options_.world;
   facts.saved_at = now_utc();
-  const std::string committed = folder_->commit(facts);
+  std::string committed = folder_->commit(facts);
   if (options_.total_limit > 0) {
     try {
       folder_->prune(options_.total_limit);

@@ -25,8 +25,8 @@ class PieceReader {
 
   bool has(const std::string& tensor) const { return tensors_.count(tensor) != 0; }
   // Reads the elements of that tensor which the piece is, straight into its values where these are
-  // contiguous. Throws Error(kInvalidArgument) for another dtype, Error(kIo) where elements are in no file
-  // or a file is damaged.
+  // contiguous. Throws Error(kInvalidArgument) for another dtype, Error(kIo) where elements are in
+  // no file or a file is damaged.
   void read(const std::string& tensor, const StatePiece& piece);
 
   // Calls visit with the name and value of every tensor that is whole in a file, in order of names.

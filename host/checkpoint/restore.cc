@@ -1,8 +1,8 @@
 #include "checkpoint/restore.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 

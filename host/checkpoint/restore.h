@@ -9,9 +9,9 @@
 
 namespace coupler::checkpoint {
 
-// Throws Error(kInvalidArgument) naming everything in which the checkpoint is of another program: models,
-// tensors that are missing, unexpected or of another shape, optimizers, schedulers, loaders,
-// objects. Changes nothing.
+// Throws Error(kInvalidArgument) naming everything in which the checkpoint is of another program:
+// models, tensors that are missing, unexpected or of another shape, optimizers, schedulers,
+// loaders, objects. Changes nothing.
 void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder);
 
 // After check_fits. Throws Error(kIo) naming a file that is damaged: the state is neither the old

@@ -92,8 +92,8 @@ struct ConfigRequest {
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
 // valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
 // variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
-// COUPLER_TRAINING_, COUPLER_CHECKPOINT_ or COUPLER_LAUNCH_ is an error. Options of a plugin have no
-// variables, since plugin names and keys both hold underscores.
+// COUPLER_TRAINING_, COUPLER_CHECKPOINT_ or COUPLER_LAUNCH_ is an error. Options of a plugin have
+// no variables, since plugin names and keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 
 // Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare

@@ -18,6 +18,10 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// A harness may know better how to change its inputs; it calls LLVMFuzzerMutate for parts of them.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t limit, unsigned seed)
+    __attribute__((weak));
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t limit);
 
 namespace {
 
@@ -74,10 +78,16 @@ class Mutator {
     return text;
   }
 
- private:
-  // Not a distribution of the library's, which may differ from one library to another.
-  size_t below(size_t limit) { return random_() % limit; }
-  const std::string& seed() { return seeds_[below(seeds_.size())]; }
+  // A seed as the harness changes it.
+  std::string next_custom() {
+    const std::string& text = seed();
+    std::vector<uint8_t> bytes(kMaxInput);
+    const size_t size = std::min(text.size(), kMaxInput);
+    std::copy_n(text.begin(), size, bytes.begin());
+    const size_t changed =
+        LLVMFuzzerCustomMutator(bytes.data(), size, kMaxInput, static_cast<unsigned>(random_()));
+    return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(changed)};
+  }
 
   // A bit, a byte, a word, bytes gone or doubled, the end gone, or the end of another seed.
   void mutate(std::string& text) {
@@ -110,9 +120,15 @@ class Mutator {
     }
   }
 
+  // Not a distribution of the library's, which may differ from one library to another.
+  size_t below(size_t limit) { return random_() % limit; }
+  const std::string& seed() { return seeds_[below(seeds_.size())]; }
+
   std::vector<std::string> seeds_;
   std::mt19937 random_{kSeed};
 };
+
+Mutator* the_mutator = nullptr;  // for LLVMFuzzerMutate
 
 std::vector<std::string> read_seeds(const fs::path& folder) {
   std::vector<fs::path> paths;
@@ -127,6 +143,14 @@ std::vector<std::string> read_seeds(const fs::path& folder) {
 }
 
 }  // namespace
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t limit) {
+  std::string text(data, data + size);
+  the_mutator->mutate(text);
+  const size_t changed = std::min(text.size(), limit);
+  std::copy_n(text.begin(), changed, data);
+  return changed;
+}
 
 int main(int count, char** arguments) {
   if (count != 2 && count != 3) {
@@ -145,7 +169,11 @@ int main(int count, char** arguments) {
   harness.run("");
   for (const std::string& seed : seeds) harness.run(seed);
   Mutator mutator(seeds);
-  for (int i = 0; i < mutations; ++i) harness.run(mutator.next());
+  the_mutator = &mutator;
+  for (int i = 0; i < mutations; ++i) {
+    const bool custom = LLVMFuzzerCustomMutator != nullptr && i % 2 == 0;
+    harness.run(custom ? mutator.next_custom() : mutator.next());
+  }
   std::printf("%zu seeds and %d mutations\n", seeds.size(), mutations);
   return 0;
 }

@@ -195,7 +195,9 @@ TEST(Resume, OnAnyNumberOfRanksUnderAnyBackend_ComesToTheSameEnd) {
       const double loss = std::strtod(loss_in(second.out).c_str() + 12, nullptr);
       EXPECT_NEAR(loss, expected, 1e-6 * expected)
           << settings()[from].name << " to " << settings()[to].name;
-      if (from == to) EXPECT_EQ(loss_in(second.out), loss_in(first.out)) << settings()[to].name;
+      if (from == to) {
+        EXPECT_EQ(loss_in(second.out), loss_in(first.out)) << settings()[to].name;
+      }
     }
   }
 }
