@@ -173,11 +173,4 @@ std::vector<ParameterPart> Replica::parts() {
   return result;
 }
 
-void Replica::for_each_parameter(
-    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  for (const ModelParameter& parameter : model().parameters) {
-    visit(parameter.name, parameter.tensor.detach());
-  }
-}
-
 }  // namespace coupler

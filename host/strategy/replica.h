@@ -33,8 +33,9 @@ class Replica : public Strategy {
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override { return parameter.grad(); }
   std::vector<ParameterPart> parts() override;
-  void for_each_parameter(
-      const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
+  at::Tensor whole_parameter(size_t parameter) override {
+    return model().parameters[parameter].tensor.detach();
+  }
 
  private:
   void make_meta_tensors();

@@ -150,19 +150,13 @@ at::Tensor ShardedModel::whole_gradient(const at::Tensor& parameter) {
   return gather_member(i, units_[static_cast<size_t>(places_[i].unit)]->gradient);
 }
 
-void ShardedModel::for_each_parameter(
-    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+at::Tensor ShardedModel::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const ModelParameter& parameter = model().parameters[i];
-    const Place place = places_[i];
-    if (place.unit < 0 || units_[static_cast<size_t>(place.unit)]->resident == nullptr) {
-      visit(parameter.name, parameter.tensor.detach());
-      continue;
-    }
-    const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
-    visit(parameter.name, gather_member(i, unit.master));
+  const Place place = places_[parameter];
+  if (place.unit < 0 || units_[static_cast<size_t>(place.unit)]->resident == nullptr) {
+    return model().parameters[parameter].tensor.detach();
   }
+  return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->master);
 }
 
 std::vector<ParameterPart> ShardedModel::parts() {

@@ -42,8 +42,7 @@ class ShardedModel : public Strategy,
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;
   std::vector<ParameterPart> parts() override;
-  void for_each_parameter(
-      const std::function<void(const std::string&, const at::Tensor&)>& visit) override;
+  at::Tensor whole_parameter(size_t parameter) override;
 
  private:
   // Where a parameter of the model is: a member of a unit, or replicated (whole on every rank, its

@@ -91,10 +91,8 @@ class Strategy {
   // This rank's part of each parameter that it keeps something of, in order of registration.
   // parameters_changed() is to be called where the values were written to.
   virtual std::vector<ParameterPart> parts() = 0;
-  // Calls visit with each parameter, whole, in order of registration; the tensor is valid until
-  // visit returns. Collective.
-  virtual void for_each_parameter(
-      const std::function<void(const std::string& name, const at::Tensor& value)>& visit) = 0;
+  // One parameter of model().parameters, whole; not to be kept. Collective.
+  virtual at::Tensor whole_parameter(size_t parameter) = 0;
 
  private:
   Model model_;

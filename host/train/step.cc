@@ -119,7 +119,10 @@ void Accelerator::for_each_tensor_of(
     const detail::ModelRef& model,
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   Strategy& strategy = impl_->strategy_of(model);
-  strategy.for_each_parameter(visit);
+  const auto& parameters = strategy.model().parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    visit(parameters[i].name, strategy.whole_parameter(i));
+  }
   for (const auto& [name, buffer] : strategy.model().buffers) visit(name, buffer);
 }
 

@@ -15,6 +15,7 @@
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
+#include <coupler/save_model.h>
 #include <coupler/scheduler.h>
 #include <coupler/split.h>
 #include <coupler/summon.h>
@@ -26,6 +27,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -213,6 +215,26 @@ class Accelerator : public Processes {
   // Error(kPreempted), which ends the process with 75. Collective.
   void end_of_body(CallSite site = {});
 
+  // Writes the model's weights, whole whatever the backend and without anything of training, as
+  // model.safetensors or, where max_shard_size asks for it, as numbered files with
+  // model.safetensors.index.json, as Python's readers know them. Rank 0 writes, one tensor at a
+  // time; nothing that is in the folder is replaced before all is on the disk, and files of an
+  // older, larger model are removed after that. Every rank throws where that fails. Collective.
+  template <class Model>
+  void save_model(Model& model, const std::string& folder, const SaveModelOptions& options = {},
+                  CallSite = {}) {
+    save_model_of(reference_to(model), folder, options);
+  }
+  // Writes tensors, or what a module has by name, as one safetensors file: once a job, or with
+  // on_each_node once a machine (by its local rank 0). The rank that writes throws where that
+  // fails.
+  void save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
+            bool on_each_node = false);
+  void save(const at::Tensor& tensor, const std::string& path, bool on_each_node = false) {
+    save(std::map<std::string, at::Tensor>{{"tensor", tensor}}, path, on_each_node);
+  }
+  void save(const torch::nn::Module& module, const std::string& path, bool on_each_node = false);
+
   // Called with the folder of a checkpoint before its files are written (what is put there becomes
   // part of it) or read, on every rank, as long as the result lives.
   using CheckpointHook = std::function<void(const std::string& folder)>;
@@ -394,6 +416,8 @@ class Accelerator : public Processes {
   void backward_of(const at::Tensor& loss, std::optional<double> weight);
   double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);
   void clip_grad_value_of(const detail::ModelRef& model, double max_value);
+  void save_model_of(const detail::ModelRef& model, const std::string& folder,
+                     const SaveModelOptions& options);
   void for_each_tensor_of(const detail::ModelRef& model,
                           const std::function<void(const std::string&, const at::Tensor&)>& visit);
 

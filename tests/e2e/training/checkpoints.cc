@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 
@@ -248,11 +249,62 @@ void wrong_checkpoints_are_refused(Accelerator& accelerator) {
   accelerator.free_memory();
 }
 
+void weights_are_saved_for_others(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  torch::manual_seed(2);
+  Mixed model;
+  torch::optim::SGD optimizer({model->in->weight}, 0.1);
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const Values expected = values_of(accelerator, net);
+  const std::string one = folder.path() + "/model.safetensors";
+  const auto expect_file = [&](const coupler::SafeTensors& file, size_t count) {
+    EXPECT(file.names().size() == count, "the file has another number of tensors");
+    for (const std::string& name : file.names()) {
+      EXPECT(torch::equal(file.tensor(name), expected.at(name)), "'" + name + "' is another");
+    }
+  };
+  accelerator.save_model(net, folder.path(), {.max_shard_size = "200B"});
+  EXPECT(fs::exists(one + ".index.json") && !fs::exists(one), "there are no shards");
+  size_t files = 0, tensors = 0;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".safetensors") continue;
+    ++files;
+    const auto file = coupler::SafeTensors::open(entry.path());
+    tensors += file.names().size();
+    expect_file(file, file.names().size());
+  }
+  EXPECT(files > 1 && tensors == expected.size(), "the shards do not hold the model");
+  accelerator.wait_for_everyone();
+  // One file in place of them.
+  accelerator.save_model(net, folder.path());
+  expect_file(coupler::SafeTensors::open(one), expected.size());
+  EXPECT(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1,
+         "the older files are still there");
+  const auto said =
+      error_of([&] { accelerator.save_model(net, folder.path(), {.safe_serialization = false}); });
+  EXPECT(said.find("only safetensors is written") != std::string::npos, said);
+  EXPECT(error_of([&] {
+           accelerator.save_model(net, folder.path(), {.max_shard_size = "1gb"});
+         }).find("max_shard_size") != std::string::npos,
+         "a size that is none is taken");
+  EXPECT(error_of([&] { accelerator.save_model(net, one + "/in"); }).find(one) != std::string::npos,
+         "a file in the way is not named");
+  accelerator.save(torch::arange(3), folder.path() + "/tensor.safetensors");
+  accelerator.wait_for_everyone();
+  EXPECT(coupler::SafeTensors::open(folder.path() + "/tensor.safetensors")
+             .tensor("tensor")
+             .equal(torch::arange(3)),
+         "a tensor was not saved");
+  accelerator.wait_for_everyone();
+  accelerator.free_memory();
+}
+
 }  // namespace
 
 std::vector<Check> checkpoint_checks() {
   return {
       {"optimizers_go_on", optimizers_go_on},
+      {"weights_are_saved_for_others", weights_are_saved_for_others},
       {"wrong_checkpoints_are_refused", wrong_checkpoints_are_refused},
       // Last: what it registers stays.
       {"registered_objects_and_schedules_come_back", registered_objects_and_schedules_come_back}};

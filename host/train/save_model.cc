@@ -1,0 +1,176 @@
+// Weights alone, for other programs: save_model and save.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+#include <unordered_map>
+
+#include "checkpoint/make_folders.h"
+#include "io/byte_size.h"
+#include "io/durable_file.h"
+#include "io/safetensors_types.h"
+#include "io/safetensors_writer.h"
+#include "io/weight_shards.h"
+#include "train/accelerator_impl.h"
+#include "train/agreement.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIndexName = "model.safetensors.index.json";
+// Of a file until all are on the disk.
+constexpr const char* kBeside = ".new";
+
+safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
+  return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
+}
+
+// "model.safetensors" and "model-00001-of-00002.safetensors", which another save left there.
+bool is_weight_file(const std::string& name) {
+  return name.rfind("model", 0) == 0 && name.ends_with(".safetensors") &&
+         (name.size() == std::string("model.safetensors").size() || name[5] == '-');
+}
+
+// Rank 0's hand in it: goes on after a failure without writing, so that the other ranks, which
+// gather with it, are not left alone.
+class WeightWriter {
+ public:
+  WeightWriter(bool writes, std::string folder) : writes_(writes), folder_(std::move(folder)) {}
+
+  template <class Action>
+  void attempt(const Action& action) {
+    if (!writes_ || problem_) return;
+    try {
+      action();
+    } catch (const Error& error) {
+      problem_ = error;
+    } catch (const std::exception& error) {
+      problem_ = Error(ErrorCode::kIo, fmt::format("save_model: {}", error.what()));
+    }
+  }
+  std::string path(const std::string& name) const { return (fs::path(folder_) / name).string(); }
+  const std::optional<Error>& problem() const { return problem_; }
+
+  // All files are on the disk: they get their names, and what they replace goes.
+  void finish(const WeightFiles& weights) {
+    std::set<std::string> kept;
+    for (const WeightFile& file : weights.files) {
+      rename_durably(path(file.name + kBeside), path(file.name));
+      kept.insert(file.name);
+    }
+    if (weights.files.size() > 1) {
+      replace_file(path(kIndexName), format_weight_index(index_of(weights), path(kIndexName)));
+    } else {
+      fs::remove(path(kIndexName));
+    }
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename();
+      if (is_weight_file(name) && kept.count(name) == 0) fs::remove(entry.path());
+    }
+    sync_folder(folder_);
+  }
+  void remove_unfinished(const WeightFiles& weights) const {
+    std::error_code ignored;
+    for (const WeightFile& file : weights.files) fs::remove(path(file.name + kBeside), ignored);
+  }
+
+ private:
+  const bool writes_;
+  const std::string folder_;
+  std::optional<Error> problem_;
+};
+
+}  // namespace
+
+void Accelerator::save_model_of(const detail::ModelRef& reference, const std::string& folder,
+                                const SaveModelOptions& options) {
+  if (!options.safe_serialization) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "save_model: safe_serialization is false, but only safetensors is written: PyTorch's "
+        "own format can carry code",
+        {.subject = "safe_serialization",
+         .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
+  }
+  const uint64_t limit = parse_byte_size(options.max_shard_size, "max_shard_size");
+  Strategy& strategy = impl_->strategy_of(reference);
+  const Model& model = strategy.model();
+  std::unordered_map<std::string, size_t> parameters;
+  std::unordered_map<std::string, const at::Tensor*> buffers;
+  std::unordered_map<std::string, safetensors::TensorEntry> entries;
+  std::vector<SizedTensor> sizes;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    auto entry = entry_of(name, tensor);
+    sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0), {}});
+    entries.emplace(name, std::move(entry));
+  };
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    parameters[model.parameters[i].name] = i;
+    add(model.parameters[i].name, model.parameters[i].tensor);
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    buffers[name] = &buffer;
+    add(name, buffer);
+  }
+  const WeightFiles weights = divide_weights(sizes, limit);
+  WeightWriter writer(is_main_process(), folder);
+  writer.attempt([&] { checkpoint::make_folders(folder); });
+  writer.attempt([&] { writer.remove_unfinished(weights); });  // of a process that was killed
+  for (const WeightFile& file : weights.files) {
+    std::vector<safetensors::TensorEntry> own;
+    std::set<std::string> names(file.tensors.begin(), file.tensors.end());
+    for (const std::string& name : file.tensors) own.push_back(entries.at(name));
+    safetensors::Metadata metadata{{"format", "pt"}};
+    for (const auto& [alias, name] : model.aliases) {
+      if (names.count(name) != 0) metadata[alias] = name;
+    }
+    // Every rank gathers in the order of the file.
+    const auto layout = safetensors::lay_out(own, metadata, file.name);
+    std::optional<safetensors::Writer> bytes;
+    writer.attempt([&] { bytes.emplace(writer.path(file.name + kBeside), own, metadata); });
+    for (const safetensors::TensorInfo& info : layout.tensors) {
+      const auto parameter = parameters.find(info.name);
+      const at::Tensor value = parameter == parameters.end()
+                                   ? *buffers.at(info.name)
+                                   : strategy.whole_parameter(parameter->second);
+      writer.attempt([&] {
+        const at::Tensor dense = value.detach().contiguous();
+        bytes->write(info.name, dense.const_data_ptr(), dense.nbytes());
+      });
+    }
+    writer.attempt([&] { bytes->finish(); });
+  }
+  writer.attempt([&] { writer.finish(weights); });
+  if (writer.problem()) writer.remove_unfinished(weights);
+  agree(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
+}
+
+void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
+                       bool on_each_node) {
+  if (on_each_node ? local_rank() != 0 : rank() != 0) return;
+  std::vector<safetensors::TensorEntry> entries;
+  for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
+  const std::string beside = path + kBeside;
+  fs::remove(beside);  // of a process that was killed
+  safetensors::Writer writer(beside, std::move(entries), {{"format", "pt"}});
+  for (const safetensors::TensorInfo& info : writer.tensors()) {
+    const at::Tensor dense = tensors.at(info.name).detach().to(at::kCPU).contiguous();
+    writer.write(info.name, dense.const_data_ptr(), dense.nbytes());
+  }
+  writer.finish();
+  rename_durably(beside, path);
+}
+
+void Accelerator::save(const torch::nn::Module& module, const std::string& path,
+                       bool on_each_node) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value();
+  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
+  save(tensors, path, on_each_node);
+}
+
+}  // namespace coupler
