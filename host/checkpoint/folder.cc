@@ -86,7 +86,7 @@ Manifest read_manifest(const std::string& path, Asked asked) {
   if (::stat(file.c_str(), &status) != 0) {
     if (errno != ENOENT) throw_io("open", file, errno);
     const std::string foreign = foreign_layout(path);
-    if (!foreign.empty()) refuse(path, "is " + foreign, convert_hint(path));
+    if (!foreign.empty()) refuse(path, "is " + foreign, kForeignHint);
     refuse(path,
            fmt::format("has no {}: it is a checkpoint that was never finished or something else",
                        kManifestName),

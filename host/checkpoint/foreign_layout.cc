@@ -49,8 +49,4 @@ std::string foreign_layout(const std::string& folder) {
   return "";
 }
 
-std::string convert_hint(const std::string& folder) {
-  return fmt::format("convert it with 'coupler checkpoint convert {}'", folder);
-}
-
 }  // namespace coupler::checkpoint

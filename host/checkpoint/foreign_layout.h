@@ -11,6 +11,9 @@ namespace coupler::checkpoint {
 std::string foreign_layout(const std::string& folder);
 
 // What to do then: a hint for an error.
-std::string convert_hint(const std::string& folder);
+inline constexpr const char* kForeignHint =
+    "checkpoints of other programs are not read by this version; their weights, a .safetensors "
+    "file, "
+    "are, by coupler::SafeTensors";
 
 }  // namespace coupler::checkpoint

@@ -126,16 +126,18 @@ TEST(CheckpointCommand, Verify_NamesTheFileThatDiffers) {
             path + "/model.safetensors is missing\n");
 }
 
-TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysHowToConvertIt) {
+TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysWhatItIs) {
   const Workplace here;
   here.write("old/model.safetensors", "");
   here.write("old/optimizer.bin", "");
   for (const char* word : {"show", "verify"}) {
     const Outcome outcome = here.coupler({"checkpoint", word, "old"});
     EXPECT_EQ(outcome.exit_code, 1);
-    EXPECT_EQ(outcome.err,
-              "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
-              "optimizer.bin)\n  hint: convert it with 'coupler checkpoint convert old'\n");
+    EXPECT_EQ(
+        outcome.err,
+        "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
+        "optimizer.bin)\n  hint: checkpoints of other programs are not read by this version; their "
+        "weights, a .safetensors file, are, by coupler::SafeTensors\n");
   }
 }
 
