@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -76,6 +77,14 @@ checkpoint::TrainingState Checkpoints::job() const {
   }
   for (const auto& object : objects_) job.objects.push_back(object.get());
   return job;
+}
+
+int64_t Checkpoints::steps() const {
+  int64_t result = 0;
+  for (const auto& prepared : impl_.optimizers) {
+    if (const auto state = prepared.state.lock()) result = std::max(result, state->steps());
+  }
+  return result;
 }
 
 std::string Checkpoints::folder_or(const std::string& folder) const {
@@ -175,12 +184,12 @@ void Checkpoints::end_of_body() {
                 {.subject = path, .hint = "start it again to go on"});
   }
   const int64_t every = impl_.config.checkpoint.every;
-  if (every > 0 && job().steps() - saved_steps_ >= every) save_by_itself();
+  if (every > 0 && steps() - saved_steps_ >= every) save_by_itself();
 }
 
 void Checkpoints::end_training() {
   wait();
-  if (by_itself() && job().steps() != saved_steps_) save("");
+  if (by_itself() && steps() != saved_steps_) save("");
 }
 
 std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
@@ -231,7 +240,7 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
   if (problem) return problem;
   for (const auto& model : impl_.models) model->parameters_changed();
   drop_cast_copies();
-  saved_steps_ = job().steps();
+  saved_steps_ = steps();
   if (impl_.process.rank == 0) {
     log(LogLevel::kInfo, "checkpoint", fmt::format("loaded {}, step {}", path, saved_steps_));
   }

@@ -44,6 +44,7 @@ class Checkpoints {
 
  private:
   checkpoint::TrainingState job() const;
+  int64_t steps() const;  // that the optimizers have taken; asked for after every body
   bool by_itself() const { return !impl_.config.checkpoint.dir.empty(); }
   std::string folder_or(const std::string& folder) const;
   std::future<std::string> begin(const std::string& folder, bool async);
