@@ -95,6 +95,7 @@ void StoreMembers::heard(uint64_t session) {
 void StoreMembers::leave(uint64_t session, bool failed) {
   const auto rank = part_from(session);
   if (rank && members_[*rank].sessions.empty() && !members_[*rank].loss) {
+    members_[*rank].running = Clock::now();
     lose(*rank, failed ? PeerLoss::Reason::kFailed : PeerLoss::Reason::kLeft);
   }
 }
@@ -141,7 +142,8 @@ void StoreMembers::look(Clock::time_point now) {
     for (auto& [session, heard] : member.sessions) {
       heard += held_up;
     }
-    if (!member.loss) {
+    // One that has left may be stopped on its way out, and its launcher waits for its end.
+    if (!member.loss || (member.here && !member.loss->is_for_good())) {
       look_at(rank, member, now);
     }
   }

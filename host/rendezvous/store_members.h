@@ -4,6 +4,8 @@
 //
 // A connection that closes without a word is a rank that is gone, at once. Silence is judged
 // (silence.h) when it has lasted; where this thread itself was held up, silence is not counted.
+// Processes of this machine are looked after before they join and once they have left, too: one
+// that is stopped then would never end.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -47,7 +49,7 @@ class StoreMembers {
     ProcessIdentity process;
     bool here = false;                               // on this machine
     std::map<uint64_t, Clock::time_point> sessions;  // when each was last heard of
-    Clock::time_point running;  // of one that was not here yet: when it last was not stopped
+    Clock::time_point running;  // of one without a session: when it last was not stopped
     std::optional<PeerLoss> loss;
   };
 

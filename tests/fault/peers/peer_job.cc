@@ -1,5 +1,5 @@
 // A rank that comes to a moment and stays there, for the last rank to be killed or stopped in:
-//   peer_job init | collective | soak | stops | between | end
+//   peer_job init | collective | soak | stops | between | end | left
 // Writes its process id to pid.RANK when it is there. "stops": it stops itself.
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -53,8 +53,7 @@ void soak(Communicator& communicator) {
   }
 }
 
-void work(const std::string& moment, const Config& config) {
-  const ProcessInfo process = detect_process();
+void work(const std::string& moment, const ProcessInfo& process, const Config& config) {
   const bool victim = process.rank == process.world - 1;
   const Plugin plugin = Plugin::load(config.backend);
   const auto store = join_store(process, config);
@@ -88,7 +87,13 @@ void work(const std::string& moment, const Config& config) {
 int main(int argc, char** argv) {
   try {
     const Config config = load_config(take_config_arguments(argc, argv));
-    work(argc > 1 ? argv[1] : "", config);
+    const std::string moment = argc > 1 ? argv[1] : "";
+    const ProcessInfo process = detect_process();
+    work(moment, process, config);
+    if (moment == "left") {
+      arrive(process.rank);
+      if (process.rank == process.world - 1) std::this_thread::sleep_for(kLong);
+    }
   } catch (const Error& error) {
     std::fprintf(stderr, "coupler: error: %s\n", error.what());
     return error.exit_code();
