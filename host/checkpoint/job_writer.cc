@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -49,16 +50,15 @@ JobWriter::JobWriter(std::shared_ptr<Store> store, const Options& options)
 
 std::string JobWriter::key(const char* what) const { return fmt::format("{}/{}", saves_, what); }
 
-std::string JobWriter::await(const std::string& name) {
-  auto value = store_->get(name, options_.timeout);
+std::string JobWriter::await(const std::string& name, int rank, std::chrono::nanoseconds most) {
+  auto value = store_->get(name, std::max(most, std::chrono::nanoseconds(0)));
   if (value) return *std::move(value);
-  throw Error(
-      ErrorCode::kTimeout,
-      fmt::format("rank 0 did not go on with the checkpoint in {} s",
-                  std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count()),
-      {.rank = 0,
-       .subject = "checkpoint.timeout",
-       .hint = "raise checkpoint.timeout where the disk takes longer"});
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("rank {} did not go on with the checkpoint in {} s", rank,
+                          std::chrono::duration<double>(options_.timeout).count()),
+              {.rank = rank,
+               .subject = "checkpoint.timeout",
+               .hint = "raise checkpoint.timeout where the disk takes longer"});
 }
 
 // On rank 0.
@@ -81,7 +81,7 @@ std::string JobWriter::begin(const std::string& folder) {
     }
     if (store_ != nullptr) store_->set(key("folder"), begun);
   } else {
-    begun = await(key("folder"));
+    begun = await(key("folder"), 0, options_.timeout);
   }
   folder_name_ = folder;
   const json start = json::parse(begun);
@@ -118,7 +118,8 @@ std::string JobWriter::finish(Manifest facts,
   } else {
     const std::string mine = fmt::format("{}/{}", key("files"), options_.rank);
     store_->set(mine, own);
-    result = await(key("result"));
+    // Rank 0 waits that long for the slowest, whom it then names.
+    result = await(key("result"), 0, 2 * options_.timeout);
     store_->set(mine, "");  // rank 0 has read it
   }
   const json end = json::parse(result);
@@ -129,8 +130,10 @@ std::string JobWriter::finish(Manifest facts,
 // On rank 0: what all wrote becomes a checkpoint.
 std::string JobWriter::lead(Manifest facts, const std::string& own) {
   std::vector<std::string> said = {own};
+  const auto latest = std::chrono::steady_clock::now() + options_.timeout;
   for (int rank = 1; rank < options_.world; ++rank) {
-    said.push_back(await(fmt::format("{}/{}", key("files"), rank)));
+    said.push_back(await(fmt::format("{}/{}", key("files"), rank), rank,
+                         latest - std::chrono::steady_clock::now()));
   }
   json sums = json::object();
   const auto add = [&](const std::string& name, const WrittenFile& written) {

@@ -49,7 +49,8 @@ class JobWriter {
 
  private:
   std::string key(const char* what) const;
-  std::string await(const std::string& name);
+  // What that rank sets under `name`.
+  std::string await(const std::string& name, int rank, std::chrono::nanoseconds most);
   std::string make_folder(const std::string& folder);
   std::string lead(Manifest facts, const std::string& own);
 
