@@ -75,7 +75,8 @@ int main(int argc, char** argv) {
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
 
   accelerator.resume();  // from the newest checkpoint of -o checkpoint.dir, if there is one
-  coupler::ProgressBar progress("training", epochs * batches.size(), accelerator.is_main_process());
+  coupler::ProgressBar progress("training", (epochs - batches.next_epoch()) * batches.size(),
+                                accelerator.is_main_process());
   for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
     double loss_sum = 0;
     for (auto& batch : batches) {

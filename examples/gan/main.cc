@@ -2,6 +2,7 @@
 // discriminator to tell them from real ones. The same program runs on one process or many:
 //
 //   coupler launch -n 2 gan --epochs 30
+//   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gan --epochs 30
 #include <coupler/coupler.h>
 
 #include <CLI/CLI.hpp>
@@ -83,8 +84,10 @@ int main(int argc, char** argv) {
   accelerator.print("distance before: ", distance(draw, digits.train_pixels));
 
   coupler::set_seed(seed, {.device_specific = true});  // noise of its own on every process
-  coupler::ProgressBar progress("training", epochs * batches.size(), accelerator.is_main_process());
-  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+  accelerator.resume();                                // the state of the noise as well
+  coupler::ProgressBar progress("training", (epochs - batches.next_epoch()) * batches.size(),
+                                accelerator.is_main_process());
+  for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
     for (auto& batch : batches) {
       const auto noise = torch::randn({batch.data.size(0), kNoise});
       {
@@ -104,6 +107,7 @@ int main(int argc, char** argv) {
     }
   }
   progress.finish();
+  accelerator.end_training();
   coupler::set_seed(seed);
   accelerator.print("distance after: ", distance(draw, digits.train_pixels));
 }

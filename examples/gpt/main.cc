@@ -4,9 +4,11 @@
 //   examples/gpt/get-text kjv.txt
 //   gpt --text kjv.txt
 //   coupler launch -n 2 -o backend.use=gloo_cpu gpt --text kjv.txt
+//   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gpt --text kjv.txt
 #include <coupler/coupler.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -48,6 +50,21 @@ at::Tensor next_byte_loss(const at::Tensor& scores, const at::Tensor& target) {
   return torch::cross_entropy_loss(scores.flatten(0, 1), target.flatten());
 }
 
+// How far training has come, which no prepared object knows: a checkpoint keeps it beside them.
+struct Progress {
+  int64_t steps = 0;
+  double loss = 0;  // the last one printed, over all processes
+
+  void save(coupler::StateDict& state) const {
+    state.set("steps", steps);
+    state.set("loss", loss);
+  }
+  void load(const coupler::StateDict& state) {
+    steps = state.integer("steps");
+    loss = state.number("loss");
+  }
+};
+
 // Tokens over seconds since the last line, over all processes.
 class Speed {
  public:
@@ -80,10 +97,12 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
       static_cast<double>(arguments.batch_size * arguments.model.sequence * accelerator.world());
   accelerator.print(parameters, " parameters, ", accelerator.world(), " processes, backend ",
                     accelerator.backend(), ", ", batches.size(), " steps an epoch");
+  Progress progress;
+  accelerator.register_for_checkpointing(progress);
+  accelerator.resume();  // from the newest checkpoint of -o checkpoint.dir, if there is one
+  const int64_t resumed = progress.steps;
   Speed speed, overall;
-  int64_t done = 0;
-  double mean_loss = 0;
-  while (done < arguments.steps) {
+  while (progress.steps < arguments.steps) {
     for (auto& batch : batches) {
       auto step = accelerator.accumulate(net);
       auto loss = next_byte_loss(net->forward(batch.data), batch.target);
@@ -92,25 +111,26 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
       opt.step();
       opt.zero_grad();
 
-      ++done;
+      const int64_t done = ++progress.steps;
       if (done % arguments.log_every == 0 || done == arguments.steps) {
-        mean_loss = accelerator.reduce(loss.detach(), coupler::Reduction::kMean).item<double>();
-        const int64_t counted = (done - 1) % arguments.log_every + 1;
+        progress.loss = accelerator.reduce(loss.detach(), coupler::Reduction::kMean).item<double>();
+        const int64_t counted = std::min((done - 1) % arguments.log_every + 1, done - resumed);
         char line[128];
         std::snprintf(line, sizeof line, "step %lld  loss %.4f  %.0f tokens/s",
-                      static_cast<long long>(done), mean_loss,
+                      static_cast<long long>(done), progress.loss,
                       speed.per_second(step_tokens * static_cast<double>(counted)));
         accelerator.print(line);
       }
       if (done == arguments.steps) break;
     }
   }
+  accelerator.end_training();
   char line[128];
-  std::snprintf(line, sizeof line, "final loss: %.6f (%.3f bits a byte)", mean_loss,
-                mean_loss / std::log(2.0));
+  std::snprintf(line, sizeof line, "final loss: %.6f (%.3f bits a byte)", progress.loss,
+                progress.loss / std::log(2.0));
   accelerator.print(line);
   std::snprintf(line, sizeof line, "tokens per second: %.0f",
-                overall.per_second(step_tokens * static_cast<double>(arguments.steps)));
+                overall.per_second(step_tokens * static_cast<double>(progress.steps - resumed)));
   accelerator.print(line);
   accelerator.print("memory per rank: ", memory_per_rank(accelerator));
   return 0;

@@ -1,5 +1,5 @@
-// examples/migration: the port changes at most six lines, docs/migrating.md shows all of them, and
-// both programs learn, the ported one under every backend.
+// examples/migration: the port changes at most six lines and what goes on after a kill three more,
+// docs/migrating.md shows all of them, and the programs learn, the ported one under every backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,16 +55,24 @@ Difference difference(const Lines& before, const Lines& after) {
   return result;
 }
 
-Difference of_the_port() {
+Difference between(const std::string& before, const std::string& after) {
   const std::string folder = COUPLER_SOURCE_DIR "/examples/migration/";
-  return difference(lines_of(folder + "before.cc"), lines_of(folder + "after.cc"));
+  return difference(lines_of(folder + before), lines_of(folder + after));
 }
+Difference of_the_port() { return between("before.cc", "after.cc"); }
+Difference of_resuming() { return between("after.cc", "resuming.cc"); }
 
 // A line that is replaced by one counts once.
 TEST(Migration, ChangesAtMostSixLines) {
   const Difference port = of_the_port();
   EXPECT_LE(std::max(port.removed.size(), port.added.size()), 6u);
   EXPECT_GE(port.added.size(), 3u) << "the two programs are the same";
+}
+
+TEST(Migration, ToGoOnAfterAKill_ChangesThreeLines) {
+  const Difference resuming = of_resuming();
+  EXPECT_EQ(resuming.added.size(), 3u);
+  EXPECT_EQ(resuming.removed.size(), 1u);
 }
 
 TEST(Migration, PageShowsWhatChanges) {
@@ -78,10 +86,11 @@ TEST(Migration, PageShowsWhatChanges) {
       shown.insert(line);
     }
   }
-  const Difference port = of_the_port();
   std::multiset<std::string> expected;
-  for (const std::string& line : port.removed) expected.insert("-" + line);
-  for (const std::string& line : port.added) expected.insert("+" + line);
+  for (const Difference& difference : {of_the_port(), of_resuming()}) {
+    for (const std::string& line : difference.removed) expected.insert("-" + line);
+    for (const std::string& line : difference.added) expected.insert("+" + line);
+  }
   EXPECT_EQ(shown, expected);
 }
 

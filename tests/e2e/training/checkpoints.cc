@@ -4,6 +4,7 @@
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -137,6 +138,80 @@ void optimizers_go_on(Accelerator& accelerator) {
       accelerator.backend() != "deepspeed_like") {
     goes_on_with(accelerator, "Adagrad");
   }
+}
+
+// The loader's cursor counts samples: after a change of the batch size, too, each comes once.
+void another_batch_size_sees_every_sample_once(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  constexpr int64_t kSamples = 90;
+  const torch::Tensor samples = torch::arange(kSamples);
+  std::vector<int64_t> seen(kSamples, 0);
+  const auto loader_of = [&](int64_t batch_size) {
+    return coupler::data_loader(coupler::TensorDataset(samples, samples),
+                                {.batch_size = batch_size, .shuffle = true, .seed = 5});
+  };
+  const auto count = [&](const torch::Tensor& batch) {
+    const auto all = accelerator.gather_for_metrics(batch);
+    for (int64_t i = 0; i < all.size(0); ++i) ++seen.at(all[i].item<int64_t>());
+  };
+  std::string saved;
+  {
+    Mixed model;
+    torch::optim::SGD optimizer({model->in->weight}, 0.1);
+    auto loader = loader_of(2);
+    auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+    int64_t step = 0;
+    for (auto& batch : batches) {
+      count(batch.data);
+      if (++step < 3) continue;
+      saved = accelerator.save_state(folder.path());
+      break;
+    }
+    accelerator.free_memory();
+  }
+  Mixed model;
+  torch::optim::SGD optimizer({model->in->weight}, 0.1);
+  auto loader = loader_of(7);
+  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+  accelerator.load_state(saved);
+  for (auto& batch : batches) count(batch.data);
+  EXPECT(std::all_of(seen.begin(), seen.end(), [](int64_t times) { return times == 1; }),
+         "a sample came twice or not at all");
+  EXPECT(batches.next_epoch() == 1, "it was not the epoch that was under way");
+  accelerator.free_memory();
+}
+
+// Under fp16 only, with training.gradient_accumulation_steps=2 and
+// training.loss_scale_growth_interval=3.
+void fp16_scale_comes_back(Accelerator& accelerator) {
+  if (accelerator.loss_scale() == 1) return;
+  const SharedFolder folder(accelerator);
+  Mixed model;
+  torch::optim::SGD optimizer({model->in->weight}, 1e-4);
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto step = [&, &net = net, &opt = opt] {
+    for (int i = 0; i < 2; ++i) {
+      auto scope = accelerator.accumulate(net);
+      accelerator.backward(net->forward(torch::ones({4, 6})).sum() * 1e-6);
+      opt.step();
+      opt.zero_grad();
+    }
+  };
+  double before = 0;
+  do {  // until it has just grown
+    before = accelerator.loss_scale();
+    step();
+  } while (accelerator.loss_scale() <= before);
+  const double scale = accelerator.loss_scale();
+  step();
+  const std::string saved = accelerator.save_state(folder.path());
+  step();
+  EXPECT(accelerator.loss_scale() == 2 * scale, "the scale did not grow");
+  accelerator.load_state(saved);
+  EXPECT(accelerator.loss_scale() == scale, "the scale did not come back");
+  step();
+  EXPECT(accelerator.loss_scale() == 2 * scale, "the count to the next growth did not come back");
+  accelerator.free_memory();
 }
 
 struct Progress {
@@ -304,6 +379,8 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
 std::vector<Check> checkpoint_checks() {
   return {
       {"optimizers_go_on", optimizers_go_on},
+      {"another_batch_size_sees_every_sample_once", another_batch_size_sees_every_sample_once},
+      {"fp16_scale_comes_back", fp16_scale_comes_back},
       {"weights_are_saved_for_others", weights_are_saved_for_others},
       {"wrong_checkpoints_are_refused", wrong_checkpoints_are_refused},
       // Last: what it registers stays.

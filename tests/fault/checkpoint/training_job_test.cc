@@ -1,0 +1,133 @@
+// A rank of a training job is killed at every single call that it makes to the disk: the job is
+// started again by itself and ends in the bits of one that was never interrupted. So does every
+// example that trains.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "operation_log.h"
+#include "run_program.h"
+
+namespace coupler::testing_checkpoint {
+namespace {
+
+struct Setting {
+  const char* name;
+  std::vector<std::string> options;
+};
+
+// Written while training goes on, and not; replicated and divided.
+const Setting kGloo{"gloo_cpu", {"-o", "backend.use=gloo_cpu", "-o", "checkpoint.async=true"}};
+const Setting kFsdp{"fsdp", {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu"}};
+const Setting kMpi{"mpi", {"-o", "backend.use=mpi"}};
+
+// A program, and the line of its output that has to be the same.
+struct Program {
+  std::string command;
+  std::string result;
+};
+
+// 88 steps: two checkpoints in the loop and one at the end, each of which removes the one before.
+const Program kDigits{DIGITS_PROGRAM " --epochs 2", "final loss: "};
+
+bool is_full() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
+
+Outcome train(const Workplace& here, const Setting& setting, const Program& program,
+              std::map<std::string, std::string> variables) {
+  std::vector<std::string> arguments{"launch",
+                                     "-n",
+                                     "2",
+                                     "--max-restarts",
+                                     "1",
+                                     "-o",
+                                     "launch.threads_per_process=1",
+                                     "-o",
+                                     "checkpoint.dir=" + (here.path() / "saved").string(),
+                                     "-o",
+                                     "checkpoint.every=30",
+                                     "-o",
+                                     "checkpoint.total_limit=1"};
+  arguments.insert(arguments.end(), setting.options.begin(), setting.options.end());
+  arguments.insert(
+      arguments.end(),
+      {"sh", "-c",
+       "if [ \"$COUPLER_RANK\" = \"$FAULT_RANK\" ] && "
+       "[ \"$COUPLER_RESTART_COUNT\" = 0 ]; then export LD_PRELOAD=" DISK_FAULTS "; fi; exec " +
+           program.command});
+  variables["DISK_FAULTS_FOLDER"] = (here.path() / "saved").string();
+  return here.coupler(arguments, std::move(variables));
+}
+
+// The line, or "".
+std::string result_in(const std::string& output, const Program& program) {
+  const size_t at = output.find(program.result);
+  return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
+}
+
+// Every step-th call of one rank from the first of `from`, a part of them all, on; returns how many
+// there were.
+size_t kill_at_calls(const Setting& setting, const Program& program, int rank, size_t step,
+                     double from = 0) {
+  std::string expected;
+  size_t calls = 0;
+  {
+    const Workplace here;
+    const std::string log = (here.path() / "log").string();
+    const Outcome outcome = train(here, setting, program,
+                                  {{"FAULT_RANK", std::to_string(rank)}, {"DISK_FAULTS_LOG", log}});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    expected = result_in(outcome.out, program);
+    calls = read_log(log).size();
+  }
+  EXPECT_NE(expected, "") << program.command;
+  EXPECT_GT(calls, 20u);
+  size_t tried = 0;
+  for (const std::string when : {"kill_before", "kill_after"}) {
+    for (size_t at = 1 + static_cast<size_t>(from * static_cast<double>(calls)); at <= calls;
+         at += step) {
+      const Workplace here;
+      const Outcome outcome = train(here, setting, program,
+                                    {{"FAULT_RANK", std::to_string(rank)},
+                                     {"DISK_FAULTS_DO", when},
+                                     {"DISK_FAULTS_AT", std::to_string(at)}});
+      EXPECT_EQ(outcome.exit_code, 0) << when << " " << at << "\n" << outcome.err;
+      EXPECT_EQ(result_in(outcome.out, program), expected)
+          << program.command << " over " << setting.name << ", rank " << rank << ", " << when
+          << " call " << at << " of " << calls << "\n"
+          << outcome.err;
+      EXPECT_NE(outcome.err.find("restart 1 of 1"), std::string::npos) << outcome.err;
+      ++tried;
+    }
+  }
+  std::printf("%s, rank %d: %zu kills at %zu calls\n", setting.name, rank, tried, calls);
+  return tried;
+}
+
+TEST(TrainingJob, ARankKilledAtAnyCallToTheDisk_EndsInTheSameBits) {
+  const size_t step = is_full() ? 1 : 61;
+  for (const int rank : {0, 1}) {
+    EXPECT_GT(kill_at_calls(kGloo, kDigits, rank, step), 2u);
+    EXPECT_GT(kill_at_calls(kFsdp, kDigits, rank, step), 2u);
+  }
+  // As everywhere, mpirun ends the other rank itself.
+  EXPECT_GT(kill_at_calls(kMpi, kDigits, 1, is_full() ? 5 : 40), 1u);
+}
+
+// Once each, behind the middle.
+TEST(TrainingJob, EveryExample_EndsInTheSameBits) {
+  const Program gpt{GPT_PROGRAM " --text " COUPLER_SOURCE_DIR
+                                "/LICENSE --seq 16 --layers 1 --heads 2 --width 16 --steps 100",
+                    "final loss: "};
+  const Program gan{GAN_PROGRAM " --epochs 3", "distance after: "};
+  const Program migration{MIGRATION_PROGRAM, "test accuracy: "};
+  for (const Program& program : {gpt, gan, migration}) {
+    EXPECT_EQ(kill_at_calls(kGloo, program, 0, 1000, 0.6), 2u);
+  }
+}
+
+}  // namespace
+}  // namespace coupler::testing_checkpoint
