@@ -204,6 +204,7 @@ void fp16_scale_comes_back(Accelerator& accelerator) {
   } while (accelerator.loss_scale() <= before);
   const double scale = accelerator.loss_scale();
   step();
+  step();
   const std::string saved = accelerator.save_state(folder.path());
   step();
   EXPECT(accelerator.loss_scale() == 2 * scale, "the scale did not grow");
