@@ -28,7 +28,7 @@ sigset_t handled_signals() {
 
 }  // namespace
 
-ChildLoop::ChildLoop() {
+ChildLoop::ChildLoop(const std::string& folder) : guard_(folder) {
   auto set = handled_signals();
   ::pthread_sigmask(SIG_BLOCK, &set, &previous_mask_);
   ::signal(SIGPIPE, SIG_IGN);

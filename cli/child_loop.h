@@ -22,8 +22,8 @@ namespace coupler::cli {
 class ChildLoop {
  public:
   // From here on the signals that end or stop a program arrive through wait() instead, and a
-  // process group for the children exists.
-  ChildLoop();
+  // process group for the children exists. folder: see ProcessGuard.
+  explicit ChildLoop(const std::string& folder = "");
   ~ChildLoop();  // kills what is left; the signals act as before
   ChildLoop(const ChildLoop&) = delete;
   ChildLoop& operator=(const ChildLoop&) = delete;

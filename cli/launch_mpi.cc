@@ -166,7 +166,7 @@ class MpiJob {
 
   const LaunchPlan& plan_;
   MpiFolder folder_;                       // removed last
-  ChildLoop loop_;                         // before the store's thread: it forks the guard
+  ChildLoop loop_{folder_.path()};         // before the store's thread: it forks the guard
   std::optional<NetworkJob> network_job_;  // where ranks run on other machines, too
   JobHost host_;
   StopSchedule schedule_{StopSchedule::Times{

@@ -8,14 +8,28 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <system_error>
+#include <thread>
 
 namespace coupler::cli {
 namespace {
 
-// After fork: only calls that are safe there.
-[[noreturn]] void guard_group(int lifeline) {
+// In a process of its own, outside of the group. Ranks below mpirun follow it into death some
+// milliseconds later, and may make files until then.
+[[noreturn]] void remove_behind(const std::string& folder) {
+  for (int round = 0; round < 10; ++round) {
+    std::error_code ignored;  // something was made in it meanwhile: the next round's
+    std::filesystem::remove_all(folder, ignored);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ::_exit(0);
+}
+
+// After the fork of a process with one thread.
+[[noreturn]] void guard_group(int lifeline, const std::string& folder) {
   ::setpgid(0, 0);
   sigset_t all;
   sigfillset(&all);
@@ -27,13 +41,21 @@ namespace {
   char byte = 0;
   while (::read(0, &byte, 1) < 0 && errno == EINTR) {
   }
+  if (!folder.empty()) {
+    const pid_t remover = ::fork();
+    if (remover == 0) {
+      ::setpgid(0, 0);
+      remove_behind(folder);
+    }
+    if (remover > 0) ::setpgid(remover, remover);  // both: it must not be killed with the group
+  }
   ::kill(0, SIGKILL);
   ::_exit(0);
 }
 
 }  // namespace
 
-ProcessGuard::ProcessGuard() {
+ProcessGuard::ProcessGuard(const std::string& folder) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(ErrorCode::kIo,
@@ -47,7 +69,7 @@ ProcessGuard::ProcessGuard() {
                 fmt::format("cannot make a process: {}", std::generic_category().message(errno)));
   }
   if (leader_ == 0) {
-    guard_group(ends[0]);
+    guard_group(ends[0], folder);
   }
   ::setpgid(leader_, leader_);  // both sides do it: members may join at once
 }

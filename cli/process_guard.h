@@ -8,13 +8,17 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 
 class ProcessGuard {
  public:
-  ProcessGuard();   // throws Error(kIo) where no process can be made
+  // folder: removed once the group is gone, where the launcher was killed and cannot do it; "":
+  // none. Throws Error(kIo) where no process can be made.
+  explicit ProcessGuard(const std::string& folder = "");
   ~ProcessGuard();  // kills what is left of the group
   ProcessGuard(const ProcessGuard&) = delete;
   ProcessGuard& operator=(const ProcessGuard&) = delete;

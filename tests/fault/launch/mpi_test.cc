@@ -1,4 +1,5 @@
 // The launcher over mpirun: reports come from the ranks, whatever mpirun says; nothing is left.
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -44,6 +45,15 @@ void wait_until_watched(pid_t launcher, size_t ranks) {
 }
 
 const std::string kRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
+
+// What is left of that launcher's folder for Open MPI's files: "" or its name.
+std::string shared_memory_of(pid_t launcher) {
+  const auto name = fmt::format("coupler-mpi-{}-", launcher);
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename().string().starts_with(name)) return entry.path();
+  }
+  return "";
+}
 
 TEST_F(LaunchMpiTest, Ranks_Meet_AndExitWith0) {
   const auto result =
@@ -141,6 +151,7 @@ TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
       EXPECT_SAYS(result.error, "coupler: mpirun was killed by signal 9");
     }
     ASSERT_TRUE(run.is_all_gone()) << "round " << i << "\n" << result.error;
+    ASSERT_EQ(shared_memory_of(run.pid()), "") << "round " << i;
   }
 }
 
@@ -152,6 +163,7 @@ TEST_F(LaunchMpiTest, LauncherKilledAtARandomMoment_LeavesNoProcess) {
     run.signal(SIGKILL);
     EXPECT_EQ(run.wait().code, 128 + SIGKILL);
     ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+    ASSERT_EQ(shared_memory_of(run.pid()), "") << "round " << i;
   }
 }
 
