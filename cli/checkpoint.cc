@@ -15,6 +15,7 @@
 #include "checkpoint_words.h"
 #include "commands.h"
 #include "config/nearest.h"
+#include "io/byte_size.h"
 #include "secrets.h"
 #include "table.h"
 
@@ -84,7 +85,7 @@ int list(const std::string& path) {
     const checkpoint::Manifest& manifest = *entry.manifest;
     rows.push_back({number, std::to_string(manifest.steps), std::to_string(manifest.world),
                     printable(manifest.backend), manifest.saved_at,
-                    readable_bytes(total_bytes(manifest)), "yes"});
+                    format_byte_size(total_bytes(manifest)), "yes"});
   }
   std::fputs(format_table(rows).c_str(), stdout);
   return 0;
