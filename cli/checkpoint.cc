@@ -119,21 +119,21 @@ int verify(const std::string& path) {
 
 using Arguments = std::vector<std::string>;
 
-// What a word of one path does with the arguments behind it.
+// What a word of one path does.
 template <int (*kRun)(const std::string& path)>
 int with_path(const Arguments& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument.starts_with('-'))
-      fail_usage(fmt::format("unknown argument '{}'", argument), argument);
-  }
-  if (arguments.size() > 1)
-    fail_usage(fmt::format("one path is taken, not '{}' as well", arguments[1]), arguments[1]);
-  return kRun(arguments.empty() ? kDefaultFolder : arguments[0]);
+  const std::string& word = arguments[0];
+  if (arguments.size() > 1 && arguments[1].starts_with('-'))
+    fail_usage(fmt::format("{}: unknown argument '{}'", word, arguments[1]), arguments[1]);
+  if (arguments.size() > 2)
+    fail_usage(fmt::format("{} takes one path, not '{}' as well", word, arguments[2]),
+               arguments[2]);
+  return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1]);
 }
 
 struct Word {
   std::string_view name;
-  int (*run)(const Arguments& arguments);
+  int (*run)(const Arguments& arguments);  // the word itself first
 };
 
 constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
@@ -168,7 +168,7 @@ int run_checkpoint(int argc, char** argv) {
     return 2;
   }
   for (const Word& word : kWords) {
-    if (word.name == arguments[0]) return word.run({arguments.begin() + 1, arguments.end()});
+    if (word.name == arguments[0]) return word.run(arguments);
   }
   fail_unknown(arguments[0]);
 }

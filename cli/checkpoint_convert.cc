@@ -16,7 +16,8 @@ const std::vector<WeightFlag> kFlags = {
 }  // namespace
 
 int convert_checkpoint(const std::vector<std::string>& words) {
-  const WeightArguments arguments = read_weight_arguments("checkpoint convert", words, kFlags);
+  const WeightArguments arguments =
+      read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kFlags);
   // A folder of Coupler's checkpoints is none itself: the newest in it is meant.
   const std::string found =
       holds_checkpoints(arguments.source) ? find_checkpoint(arguments.source) : arguments.source;

@@ -6,7 +6,7 @@
 
 namespace coupler::cli {
 
-// With what stands behind the word; the result is the exit code.
-int convert_checkpoint(const std::vector<std::string>& arguments);
+// The word itself comes first; the result is the exit code.
+int convert_checkpoint(const std::vector<std::string>& words);
 
 }  // namespace coupler::cli

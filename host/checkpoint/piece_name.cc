@@ -27,7 +27,7 @@ std::string part_name(const std::string& tensor, int64_t begin, int64_t end) {
 }
 
 EntryRange read_entry_name(const std::string& entry) {
-  const EntryRange whole{entry};
+  EntryRange whole{entry};
   const size_t open = entry.rfind('[');
   if (entry.empty() || entry.back() != ']' || open == std::string::npos) return whole;
   EntryRange result{entry.substr(0, open)};

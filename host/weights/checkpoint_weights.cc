@@ -48,9 +48,10 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
                                shown(name), begin, end));
   };
   if (found == files.tensors().end()) return missing(0, numel);
-  const PieceFiles::Part* before = nullptr;
-  for (const PieceFiles::Part& part : found->second.parts) {
-    const int64_t at = before == nullptr ? 0 : before->end;
+  const std::vector<PieceFiles::Part>& parts = found->second.parts;
+  const PieceFiles::Part* before = &parts.front();
+  int64_t at = 0;
+  for (const PieceFiles::Part& part : parts) {
     if (part.begin > at) missing(at, part.begin);
     if (part.end > numel)
       refuse(files.path(part), fmt::format("it has elements {} to {} of tensor '{}', which has {}",
@@ -60,9 +61,10 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
       refuse(files.path(part),
              fmt::format("it has elements {} to {} of tensor '{}', and {} has {} to {}", part.begin,
                          part.end, shown(name), files.path(*before), before->begin, before->end));
+    at = part.end;
     before = &part;
   }
-  if (before->end < numel) missing(before->end, numel);
+  if (at < numel) missing(at, numel);
 }
 
 // Whole bytes, of elements of less than one too.

@@ -116,7 +116,7 @@ std::string deepspeed_latest(const std::string& folder) {
       name.pop_back();
     const bool plain = !name.empty() && name != "." && name != ".." &&
                        name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
-    const std::string found = (fs::path(folder) / name).string();
+    std::string found = (fs::path(folder) / name).string();
     if (!plain || !fs::is_directory(found, error))
       throw Error(ErrorCode::kIo,
                   fmt::format("{} says '{}', which is no folder beside it", path, shown(name)),

@@ -48,7 +48,8 @@ WeightSource open_index(const std::string& path, const std::string& key) {
   std::map<std::string_view, std::set<std::string_view>> wanted;  // the tensors of each file
   for (const auto& [tensor, name] : index.weight_map) wanted[name].insert(tensor);
   WeightSource source;
-  for (const auto& [name, tensors] : wanted) {
+  for (const auto& entry : wanted) {
+    const std::string_view name = entry.first;
     WeightSource part = open_file(path, std::string(name), key);
     const auto check = [&](const std::string& tensor) {
       const auto place = index.weight_map.find(tensor);
@@ -69,7 +70,7 @@ WeightSource open_index(const std::string& path, const std::string& key) {
       if (!is_safetensors(name)) check(alias);
       there.insert(alias);
     }
-    for (const std::string_view tensor : tensors) {
+    for (const std::string_view tensor : entry.second) {
       if (there.count(tensor) == 0)
         refuse(path, fmt::format("tensor '{}' should be in its file '{}', which does not have it",
                                  shown(tensor), shown(name)));

@@ -39,6 +39,13 @@ bool take(std::string_view& text, std::string_view word) {
   return true;
 }
 
+void refuse_folder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    throw Error(ErrorCode::kIo, fmt::format("{} is a folder, not a file", path),
+                {.subject = path, .hint = "write to another place, or move the folder away"});
+}
+
 void write_whole(const std::string& path, const std::string& text) {
   DurableFile file(path);
   file.write(text.data(), text.size());
@@ -59,10 +66,7 @@ WeightTarget WeightTarget::file(const std::string& path) { return {OneFile{}, pa
 WeightTarget::WeightTarget(OneFile, const std::string& path)
     : folder_(fs::path(path).parent_path().string()), alone_(true) {
   files_.files.push_back({fs::path(path).filename().string(), {}});
-  std::error_code error;
-  if (fs::is_directory(path, error))
-    throw Error(ErrorCode::kIo, fmt::format("{} is a folder, not a file", path),
-                {.subject = path, .hint = "name another file"});
+  refuse_folder(path);
   checkpoint::make_folders(folder_);
   remove_unfinished();  // of a process that was killed
 }
@@ -110,8 +114,16 @@ void WeightTarget::finish() {
   const std::string index(kIndexName);
   const std::string index_beside = path(index + std::string(kBeside));
   const bool indexed = files_.files.size() > 1;
-  // What may find the disk full comes before the first name changes.
-  if (indexed) write_whole(index_beside, format_weight_index(index_of(files_), path(index)));
+  // What may fail comes before the first name changes: a full disk, a folder of that name.
+  for (const WeightFile& file : files_.files) refuse_folder(path(file.name));
+  if (indexed) {
+    refuse_folder(path(index));
+    write_whole(index_beside, format_weight_index(index_of(files_), path(index)));
+    // Files of an older save may have the same names: were the process killed when some of them are
+    // the new ones, its index would call the mixture a model.
+    fs::remove(path(index));
+    sync_folder(folder_);
+  }
   std::set<std::string> kept;
   for (const WeightFile& file : files_.files) {
     rename_durably(unfinished(file), path(file.name));

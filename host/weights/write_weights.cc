@@ -46,10 +46,11 @@ void refuse_overlap(const WeightSource& source, const std::string& target) {
     refuse(target, fmt::format("is in {}, which is read", source.folder),
            "write to a place outside of what is read");
   for (const std::string& file : source.files) {
-    const fs::path from = real(file);
-    const bool replaced =
-        is_one_file(target) ? from == to
-                            : from.parent_path() == to && is_weight_file(from.filename().string());
+    // In a folder it is the name that is replaced, be it a link.
+    const fs::path from(file);
+    const bool replaced = is_one_file(target) ? real(file) == to
+                                              : real(from.parent_path().string()) == to &&
+                                                    is_weight_file(from.filename().string());
     if (replaced)
       refuse(target, fmt::format("would take the place of {}, which is read", file),
              "write to another place");

@@ -26,6 +26,37 @@ TEST_F(TorchWeights, WithAnyStrides_AreAsPythonSaysTheyAre) {
   expect_as(open(fixture("strided/views.pt")), "strided");
 }
 
+// Those of the reader's own tests: element i of a tensor is i.
+std::string io_fixture(const std::string& name) {
+  return COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/" + name;
+}
+
+TEST_F(TorchWeights, OfEveryTypeAndProtocol_AreTheSame) {
+  const WeightSource source = open(io_fixture("state_dict.pt"));
+  auto tensors = plain(source);
+  EXPECT_EQ(tensors.size(), 22u);
+  EXPECT_EQ(source.aliases, (decltype(source.aliases){{"head.weight", "embedding.weight"}}));
+  const float columns[] = {0, 3, 1, 4, 2, 5};  // of [[0, 1, 2], [3, 4, 5]]
+  EXPECT_EQ(tensors.at("transposed").shape, (std::vector<int64_t>{3, 2}));
+  EXPECT_EQ(tensors.at("transposed").bytes,
+            std::string(reinterpret_cast<const char*>(columns), sizeof columns));
+  EXPECT_EQ(tensors.at("u8").bytes, std::string("\0\1\2\3\4\5", 6));
+  EXPECT_EQ(tensors.at("empty").bytes, "");
+  for (const char* name : {"protocol_4.pt", "protocol_5.pt"})
+    EXPECT_EQ(plain(open(io_fixture(name))), tensors) << name;
+  const WeightSource parameters = open(io_fixture("parameters.pt"));
+  EXPECT_EQ(parameters.tensors.size(), 2u);
+  EXPECT_EQ(parameters.aliases, (decltype(source.aliases){{"b", "a"}}));
+}
+
+TEST_F(TorchWeights, ThatSafetensorsOrThisReaderLack_AreRefused) {
+  for (const char* name : {"complex128.pt", "old_format.pt", "script.pt"})
+    EXPECT_NE(refusal(io_fixture(name), ErrorCode::kUnsupported), "accepted") << name;
+  for (const char* name : {"conj.pt", "expanded.pt", "numpy.pt", "module.pt", "system.pt",
+                           "eval.pt", "itself.pt", "no_checksums.pt"})
+    EXPECT_NE(refusal(io_fixture(name), ErrorCode::kIo), "accepted") << name;
+}
+
 TEST_F(TorchWeights, OfAccelerate_AreOfTheModelThatIsAskedFor) {
   expect_as(open(fixture("accelerate")), "accelerate");
   expect_as(open(fixture("accelerate/pytorch_model.bin")), "accelerate");

@@ -53,6 +53,17 @@ TEST_F(WriteWeights, AnyWeights_ToFilesAndBack_AreTheSameBytes) {
   }
 }
 
+// What Python's safetensors has written, whose strings may be in another order.
+TEST_F(WriteWeights, OfPythonsFiles_HaveTheSameTensors) {
+  for (const char* name : {"written_dtypes", "written_names", "python_0_8"}) {
+    const std::string path =
+        fmt::format("{}/tests/unit/io/fixtures/{}.safetensors", COUPLER_SOURCE_DIR, name);
+    const WeightSource source = open(path);
+    write_weights(source, at("out"), {});
+    EXPECT_EQ(plain(open(at("out"))), plain(source)) << name;
+  }
+}
+
 TEST_F(WriteWeights, WithoutASize_MakeOneFileOfAFolder) {
   write("in.safetensors", random_tensors(5));
   const WrittenWeights written = write_weights(open(at("in.safetensors")), at("a/b/out/"), {});
@@ -128,6 +139,23 @@ TEST_F(WriteWeights, WhereNoMoreCanBeWritten_LeavesTheTargetAsItWas) {
   EXPECT_EQ(file_text(at("out/model.safetensors")), file_text(at("old.safetensors")));
 }
 
+TEST_F(WriteWeights, WhereAFoldersNameIsInTheWay_LeaveTheTargetAsItWas) {
+  const PlainTensors tensors = random_tensors(6);
+  write("in.safetensors", tensors);
+  const WeightSource source = open(at("in.safetensors"));
+  const size_t files = write_weights(source, at("out"), 1).files;
+  const std::string last = fmt::format("out/model-{0:05}-of-{0:05}.safetensors", files);
+  const std::string index = file_text(at("out/model.safetensors.index.json"));
+  fs::remove(at(last));
+  put(last + "/mine");
+  const std::string names = names_in("out");
+  EXPECT_EQ(
+      without_folder(refusal_of(ErrorCode::kIo, [&] { write_weights(source, at("out"), 1); })),
+      last + " is a folder, not a file");
+  EXPECT_EQ(names_in("out"), names);
+  EXPECT_EQ(file_text(at("out/model.safetensors.index.json")), index);
+}
+
 TEST_F(WriteWeights, ATargetInTheSource_IsRefused) {
   write("m/model.safetensors", random_tensors(2));
   const auto code = ErrorCode::kInvalidArgument;
@@ -140,6 +168,12 @@ TEST_F(WriteWeights, ATargetInTheSource_IsRefused) {
   fs::create_directory_symlink(at("m"), at("link"));
   EXPECT_EQ(write_refusal("m", "link/x.safetensors", code),
             "link/x.safetensors is in m, which is read");
+  fs::create_directory(at("links"));
+  fs::create_symlink(at("m/model.safetensors"), at("links/model.safetensors"));
+  EXPECT_EQ(write_refusal("links/model.safetensors", "links", code),
+            "links would take the place of links/model.safetensors, which is read");
+  EXPECT_EQ(write_refusal("links/model.safetensors", "m/model.safetensors", code),
+            "m/model.safetensors would take the place of links/model.safetensors, which is read");
   EXPECT_EQ(names_in("m"), "model.safetensors");
   write_weights(open(at("m/model.safetensors")), at("m/other.safetensors"), {});
   write_weights(open(at("m")), at("m2"), {});
