@@ -1,5 +1,5 @@
-// What the objects of a training job are called in a checkpoint: files, tensors, metadata. Shared by
-// those who write and read it; pure functions.
+// What the objects of a training job are called in a checkpoint: files, tensors, metadata. Shared
+// by those who write and read it; pure functions.
 #pragma once
 
 #include <cstddef>
