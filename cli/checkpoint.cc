@@ -1,20 +1,21 @@
-// coupler checkpoint: what checkpoints are there, what is in them, and are they as they were saved?
+// coupler checkpoint: what checkpoints are there, what is in them, are they as they were saved, and
+// their weights for other programs.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <utility>
 #include <vector>
 
 #include "checkpoint/folder.h"
+#include "checkpoint_convert.h"
 #include "checkpoint_words.h"
 #include "commands.h"
 #include "config/nearest.h"
+#include "find_checkpoint.h"
+#include "io/byte_size.h"
 #include "secrets.h"
 #include "table.h"
 
@@ -25,43 +26,31 @@ constexpr const char* kHelp =
     R"(usage: coupler checkpoint list [DIR]
        coupler checkpoint show [DIR | CHECKPOINT]
        coupler checkpoint verify [DIR | CHECKPOINT]
+       coupler checkpoint convert SOURCE TARGET [--max-shard-size SIZE] [--model N] [--key NAME]
 
-Shows and checks checkpoints. Nothing is changed, and a job may be saving meanwhile.
+Shows, checks and converts checkpoints. Nothing of them is changed, and a job may be saving
+meanwhile.
 
   list     every checkpoint in DIR: by what and when it was saved, its size, and whether it is
            valid: its manifest can be read and its files are there
   show     what one says about itself, its files, and the tensors in them
   verify   reads every file of one and compares it with what was saved; exit code 1 and the
            files' names where one differs
+  convert  writes a model's weights as safetensors: to one file where TARGET ends in .safetensors,
+           else to a folder, as model.safetensors
+
+SOURCE is a checkpoint of Coupler, Accelerate or DeepSpeed, a file of torch.save's (.bin, .pt, .pth),
+a .safetensors file, or a folder or an index of them. Nothing in it is executed.
+
+  --max-shard-size SIZE  files of at most so much, such as 5GB or 512MiB, and their index
+  --model N              of several models that were saved the N-th, counted from 0
+  --key NAME             the dictionary of tensors in a file of torch.save's, such as state_dict
 
 DIR holds folders checkpoint_0, checkpoint_1, …; it is ./checkpoints where it is not given. show and
 verify take the newest valid one in it.
 )";
 
 constexpr const char* kDefaultFolder = "checkpoints";
-
-bool is_checkpoint(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path + "/" + checkpoint::kManifestName, error);
-}
-
-// The path itself, or the newest in it; says on standard error which are not taken.
-std::string find_checkpoint(const std::string& path) {
-  if (is_checkpoint(path)) return path;
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) {
-    checkpoint::open_checkpoint(path);  // says what it is
-    return path;
-  }
-  const checkpoint::Newest newest = checkpoint::newest(path);
-  for (const checkpoint::Skipped& skipped : newest.skipped)
-    std::fprintf(stderr, "coupler: %s is skipped: %s\n", skipped.path.c_str(),
-                 printable(skipped.reason).c_str());
-  if (newest.entry) return newest.entry->path;
-  if (newest.skipped.empty()) checkpoint::open_checkpoint(path);
-  throw Error(ErrorCode::kIo, fmt::format("{} holds no valid checkpoint", path),
-              {.subject = path, .hint = "'coupler checkpoint list' says why each is not valid"});
-}
 
 int list(const std::string& path) {
   if (is_checkpoint(path)) {
@@ -84,7 +73,7 @@ int list(const std::string& path) {
     const checkpoint::Manifest& manifest = *entry.manifest;
     rows.push_back({number, std::to_string(manifest.steps), std::to_string(manifest.world),
                     printable(manifest.backend), manifest.saved_at,
-                    readable_bytes(total_bytes(manifest)), "yes"});
+                    format_byte_size(total_bytes(manifest)), "yes"});
   }
   std::fputs(format_table(rows).c_str(), stdout);
   return 0;
@@ -123,17 +112,33 @@ int verify(const std::string& path) {
   return 0;
 }
 
-struct Word {
-  std::string_view name;
-  int (*run)(const std::string& path);
-};
-
-constexpr std::array kWords = {Word{"list", list}, Word{"show", show}, Word{"verify", verify}};
-
 [[noreturn]] void fail_usage(const std::string& message, const std::string& subject) {
   throw Error(ErrorCode::kUsage, "checkpoint: " + message,
               {.subject = subject, .hint = "'coupler checkpoint --help' shows what there is"});
 }
+
+using Arguments = std::vector<std::string>;
+
+// What a word of one path does.
+template <int (*kRun)(const std::string& path)>
+int with_path(const Arguments& arguments) {
+  const std::string& word = arguments[0];
+  if (arguments.size() > 1 && arguments[1].starts_with('-'))
+    fail_usage(fmt::format("{}: unknown argument '{}'", word, arguments[1]), arguments[1]);
+  if (arguments.size() > 2)
+    fail_usage(fmt::format("{} takes one path, not '{}' as well", word, arguments[2]),
+               arguments[2]);
+  return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1]);
+}
+
+struct Word {
+  std::string_view name;
+  int (*run)(const Arguments& arguments);  // the word itself first
+};
+
+constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
+                               Word{"verify", with_path<verify>},
+                               Word{"convert", convert_checkpoint}};
 
 [[noreturn]] void fail_unknown(const std::string& name) {
   std::vector<std::string> known;
@@ -163,13 +168,7 @@ int run_checkpoint(int argc, char** argv) {
     return 2;
   }
   for (const Word& word : kWords) {
-    if (word.name != arguments[0]) continue;
-    if (arguments.size() > 1 && arguments[1].starts_with('-'))
-      fail_usage(fmt::format("{}: unknown argument '{}'", word.name, arguments[1]), arguments[1]);
-    if (arguments.size() > 2)
-      fail_usage(fmt::format("{} takes one path, not '{}' as well", word.name, arguments[2]),
-                 arguments[2]);
-    return word.run(arguments.size() == 1 ? kDefaultFolder : arguments[1]);
+    if (word.name == arguments[0]) return word.run(arguments);
   }
   fail_unknown(arguments[0]);
 }

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <string_view>
 #include <vector>
 
+#include "io/byte_size.h"
 #include "io/mapped_file.h"
 #include "secrets.h"
 #include "table.h"
@@ -24,16 +23,6 @@ std::string value_text(const nlohmann::json& value) {
 
 }  // namespace
 
-std::string readable_bytes(uint64_t bytes) {
-  constexpr std::array<std::string_view, 7> kUnits = {"B",   "KiB", "MiB", "GiB",
-                                                      "TiB", "PiB", "EiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  // What would be shown as 1024.0 is 1.0 of the next.
-  for (; value >= 1023.95 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
 uint64_t total_bytes(const checkpoint::Manifest& manifest) {
   uint64_t bytes = 0;
   for (const auto& file : manifest.files) bytes += file.bytes;
@@ -42,7 +31,7 @@ uint64_t total_bytes(const checkpoint::Manifest& manifest) {
 
 std::string size_text(const checkpoint::Manifest& manifest) {
   const size_t count = manifest.files.size();
-  return fmt::format("{} in {} file{}", readable_bytes(total_bytes(manifest)), count,
+  return fmt::format("{} in {} file{}", format_byte_size(total_bytes(manifest)), count,
                      count == 1 ? "" : "s");
 }
 
@@ -76,7 +65,7 @@ std::string state_text(const checkpoint::Manifest& manifest) {
 std::string files_text(const checkpoint::Manifest& manifest) {
   std::vector<std::vector<std::string>> rows = {{"FILE", "SIZE", "SHA-256"}};
   for (const auto& file : manifest.files)
-    rows.push_back({file.name, readable_bytes(file.bytes), to_hex(file.sha256)});
+    rows.push_back({file.name, format_byte_size(file.bytes), to_hex(file.sha256)});
   return format_table(rows);
 }
 
@@ -86,7 +75,7 @@ std::string tensors_text(const std::string& path) {
   std::vector<std::vector<std::string>> rows = {{"TENSOR", "DTYPE", "SHAPE", "SIZE"}};
   for (const auto& tensor : header.tensors) {
     rows.push_back({printable(tensor.name), std::string(safetensors::to_string(tensor.dtype)),
-                    shape_text(tensor), readable_bytes(tensor.end - tensor.begin)});
+                    shape_text(tensor), format_byte_size(tensor.end - tensor.begin)});
   }
   return format_table(rows);
 }

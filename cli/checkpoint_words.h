@@ -9,9 +9,6 @@
 
 namespace coupler::cli {
 
-// "0 B", "1.5 KiB", "12.0 GiB".
-std::string readable_bytes(uint64_t bytes);
-
 uint64_t total_bytes(const checkpoint::Manifest& manifest);
 
 // "1.5 KiB in 2 files".

@@ -11,6 +11,7 @@ int run_config(int argc, char** argv);
 int run_plugins(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_checkpoint(int argc, char** argv);
+int run_merge_weights(int argc, char** argv);
 int run_bench(int argc, char** argv);
 int run_test(int argc, char** argv);
 

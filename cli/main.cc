@@ -31,7 +31,8 @@ const Command kCommands[] = {
 #endif
     {"config", run_config, "check the configuration, or explain where each value comes from"},
     {"plugins", run_plugins, "list the backends and whether they can be used here"},
-    {"checkpoint", run_checkpoint, "list, show or verify checkpoints"},
+    {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
+    {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},
     {"env", run_env, "print what a bug report needs"},
 #ifdef COUPLER_HAS_BENCH
     {"bench", run_bench, "measure latency and bandwidth of collective operations"},
@@ -47,7 +48,7 @@ std::string help() {
       "One LibTorch training loop, any backend, chosen in a TOML file.\n\ncommands:\n";
   for (const Command& command : kCommands) {
     if (!command.summary.empty())
-      text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+      text += fmt::format("  {:<15}{}\n", command.name, command.summary);
   }
   return text +
          "\n'coupler COMMAND --help' explains a command; --version prints the version.\n"

@@ -15,8 +15,8 @@
 #include "checkpoint/foreign_layout.h"
 #include "checkpoint/hash_file.h"
 #include "checkpoint/names.h"
-#include "checkpoint/strict_json.h"
 #include "io/durable_file.h"
+#include "io/file_text.h"
 #include "rendezvous/unique_fd.h"
 
 namespace coupler::checkpoint {

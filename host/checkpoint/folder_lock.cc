@@ -11,8 +11,8 @@
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
-#include "checkpoint/strict_json.h"
 #include "io/durable_file.h"
+#include "io/file_text.h"
 
 namespace coupler::checkpoint {
 namespace {

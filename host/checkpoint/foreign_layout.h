@@ -12,8 +12,7 @@ std::string foreign_layout(const std::string& folder);
 
 // What to do then: a hint for an error.
 inline constexpr const char* kForeignHint =
-    "checkpoints of other programs are not read by this version; their weights, a .safetensors "
-    "file, "
-    "are, by coupler::SafeTensors";
+    "'coupler checkpoint convert' reads its weights and writes a .safetensors file of them, which "
+    "coupler::SafeTensors reads; the rest of another program's checkpoint is not read";
 
 }  // namespace coupler::checkpoint

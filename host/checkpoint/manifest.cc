@@ -12,6 +12,7 @@
 
 #include "checkpoint/manifest_rules.h"
 #include "checkpoint/strict_json.h"
+#include "io/file_text.h"
 
 namespace coupler::checkpoint {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checkpoint/strict_json.h"
+#include "io/file_text.h"
 
 namespace coupler::checkpoint {
 namespace {

@@ -22,18 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-// The files of one kind: "model.safetensors", or every "model-…".
-std::vector<std::string> files_of(const Manifest& manifest, const std::string& base) {
-  std::vector<std::string> names;
-  for (const ManifestFile& file : manifest.files) {
-    if (file.name == base + kExtension ||
-        (file.name.rfind(base + "-", 0) == 0 && file.name.ends_with(kExtension))) {
-      names.push_back(file.name);
-    }
-  }
-  return names;
-}
-
 [[noreturn]] void refuse(const std::string& folder, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", folder, problem),
               {.subject = folder, .hint = "use another checkpoint"});

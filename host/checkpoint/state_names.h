@@ -1,11 +1,12 @@
-// What things are called in a checkpoint: files, tensors, metadata. Shared by those who write and
-// read it; pure functions.
+// What the objects of a training job are called in a checkpoint: files, tensors, metadata. Shared
+// by those who write and read it; pure functions.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "checkpoint/piece_name.h"
 #include "checkpoint/state_piece.h"
 #include "strategy/strategy.h"
 
@@ -17,15 +18,10 @@ namespace coupler::checkpoint {
 
 struct TrainingState;
 
-inline constexpr const char* kExtension = ".safetensors";
 inline constexpr const char* kOptimizerKey = "coupler.optimizer";
 inline constexpr const char* kObjectKey = "coupler.values";
 inline constexpr const char* kTorchGenerator = "torch_cpu";
 
-// Accelerate's way of counting: model, model_1, model_2.
-inline std::string numbered(const std::string& kind, size_t index) {
-  return index == 0 ? kind : kind + "_" + std::to_string(index);
-}
 inline std::string random_base(int rank) { return "random_states_" + std::to_string(rank); }
 inline std::string object_base(size_t index) {
   return "custom_checkpoint_" + std::to_string(index);

@@ -22,13 +22,7 @@ struct StatePiece {
   bool whole() const;
 };
 
-// How an entry of a file is called: the tensor's name, with "[begin:end]" where it is a part of it.
+// How its entry of a file is called: see piece_name.h.
 std::string entry_name(const StatePiece& piece);
-
-struct EntryRange {
-  std::string name;
-  int64_t begin = 0, end = -1;  // -1: it is the whole tensor
-};
-EntryRange read_entry_name(const std::string& entry);
 
 }  // namespace coupler::checkpoint

@@ -6,20 +6,9 @@
 #include <utility>
 #include <vector>
 
-namespace coupler::checkpoint {
+#include "io/file_text.h"
 
-std::string shown(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (result.size() >= 80) return result + "…";
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      result += fmt::format("\\x{:02x}", byte);
-    else
-      result += c;
-  }
-  return result;
-}
+namespace coupler::checkpoint {
 
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
   using Event = nlohmann::json::parse_event_t;

@@ -18,7 +18,4 @@ struct JsonProblem {
 // would win), for a NUL byte and for more levels of brackets than max_nesting.
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting);
 
-// Text from a file as it may stand in a message: short, without control characters.
-std::string shown(std::string_view text);
-
 }  // namespace coupler::checkpoint

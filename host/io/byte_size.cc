@@ -7,7 +7,7 @@
 #include <array>
 #include <limits>
 
-#include "io/json_text.h"
+#include "io/file_text.h"
 
 namespace coupler {
 namespace {
@@ -43,7 +43,7 @@ std::string_view take_digits(std::string_view& text) {
 uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   const auto refuse = [&](const std::string& rule) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is no size: {}", what, shown_name(text), rule),
+                fmt::format("{}: '{}' is no size: {}", what, shown(text), rule),
                 {.subject = what,
                  .hint = "give a number of bytes, or a number and one of B, KB, MB, GB, TB, KiB, "
                          "MiB, GiB and TiB, such as 10GB"});
@@ -62,8 +62,8 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   const auto* unit =
       std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == rest; });
   if (unit == kUnits.end())
-    refuse(fmt::format("its unit '{}' is none of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
-                       shown_name(rest)));
+    refuse(
+        fmt::format("its unit '{}' is none of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB", shown(rest)));
   if (!fraction.empty() && unit->bytes == 1) refuse("a byte has no parts");
 
   uint64_t count = 0;
@@ -81,6 +81,16 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   const uint64_t bytes = count * unit->bytes + part;
   if (bytes == 0) refuse("it is less than a byte");
   return bytes;
+}
+
+std::string format_byte_size(uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> kSteps = {"B",   "KiB", "MiB", "GiB",
+                                                      "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  size_t step = 0;
+  // What would be shown as 1024.0 is 1.0 of the next.
+  for (; value >= 1023.95 && step + 1 < kSteps.size(); ++step) value /= 1024;
+  return step == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kSteps[step]);
 }
 
 }  // namespace coupler

@@ -14,4 +14,7 @@ namespace coupler {
 // `what`, the key or option that the text was given for.
 uint64_t parse_byte_size(std::string_view text, const std::string& what);
 
+// For people: "0 B", "1.5 KiB", "12.0 GiB".
+std::string format_byte_size(uint64_t bytes);
+
 }  // namespace coupler

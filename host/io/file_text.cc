@@ -32,11 +32,15 @@ Sequence sequence_of(uint8_t first) {
 }  // namespace
 
 std::string shown(std::string_view text) {
+  constexpr size_t kMost = 120;
+  const bool valid = valid_utf8(text);
   std::string result;
   for (const char c : text) {
-    if (result.size() >= 120) return result + "…";
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    const auto byte = static_cast<uint8_t>(c);
+    const bool continues = valid && (byte & 0xc0) == 0x80;  // the character before it
+    if (result.size() >= kMost && !continues) return result + "…";
+    if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !valid))
+      result += fmt::format("\\x{:02x}", byte);
     else
       result += c;
   }

@@ -19,19 +19,4 @@ std::optional<std::string> json_string(std::string_view text) {
   }
 }
 
-std::string shown_name(std::string_view name) {
-  const bool valid = json_string(name).has_value();
-  std::string text;
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool continues = valid && (byte & 0xc0) == 0x80;  // the character before it
-    if (text.size() >= 120 && !continues) return text + "…";
-    if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !valid))
-      text += fmt::format("\\x{:02x}", byte);
-    else
-      text += c;
-  }
-  return text;
-}
-
 }  // namespace coupler

@@ -51,6 +51,9 @@ enum Opcode : uint8_t {
   kShortBinUnicode = 0x8c,
   kBinUnicode8 = 0x8d,
   kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSet = 0x91,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
@@ -149,6 +152,7 @@ bool Machine::step_container(uint8_t opcode) {
       marks_.push_back(stack_.size());
       return true;
     case kEmptyList:
+    case kEmptySet:
       push(make(Kind::kList, Items{}));
       return true;
     case kEmptyTuple:
@@ -168,7 +172,11 @@ bool Machine::step_container(uint8_t opcode) {
     case kAppend:
       append({pop()});
       return true;
+    case kFrozenSet:
+      push(make(Kind::kList, pop_to_mark()));
+      return true;
     case kAppends:
+    case kAddItems:
       append(pop_to_mark());
       return true;
     case kSetItem: {

@@ -37,7 +37,7 @@ enum class Kind : uint8_t {
   kDouble,
   kString,  // UTF-8
   kBytes,
-  kList,
+  kList,  // or a set
   kTuple,
   kDict,
   kGlobal,  // a type such as torch.float32

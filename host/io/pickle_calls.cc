@@ -103,6 +103,8 @@ void Machine::push_call() {
       return push(make_size(items));
     case Role::kDevice:
       return push(make_device(items));
+    case Role::kSet:
+      return push(make_set(items));
     case Role::kStorageType:
     case Role::kElementType:
       break;
@@ -169,6 +171,14 @@ Value* Machine::make_parameter(const Items& arguments, bool with_state) {
 
 Value* Machine::make_size(const Items& arguments) {
   want(arguments.size() == 1 && is_indices(arguments[0]), "torch.Size");
+  return arguments[0];
+}
+
+// (list of its members), or nothing. The list itself is the value: a copy each time that a pickle
+// asks for one would make its reader's memory grow with the square of its size.
+Value* Machine::make_set(const Items& arguments) {
+  if (arguments.empty()) return make(Kind::kList, Items{});
+  want(arguments.size() == 1 && arguments[0]->kind() == Kind::kList, "a set");
   return arguments[0];
 }
 

@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 12> kStorages{
     "torch.DoubleStorage", "torch.ComplexFloatStorage", "torch.ComplexDoubleStorage",
 };
 
-constexpr std::array<Global, 8> kOthers{{
+constexpr std::array<Global, 12> kOthers{{
     {"collections.OrderedDict", Role::kOrderedDict},
     {"torch._utils._rebuild_tensor_v2", Role::kTensor},
     {"torch._utils._rebuild_tensor_v3", Role::kTensorOfType},
@@ -49,6 +49,11 @@ constexpr std::array<Global, 8> kOthers{{
     {"torch.Size", Role::kSize},
     {"torch.device", Role::kDevice},
     {"torch.storage.UntypedStorage", Role::kStorageType},
+    // What protocol 2 calls builtins by, and later ones.
+    {"__builtin__.set", Role::kSet},
+    {"__builtin__.frozenset", Role::kSet},
+    {"builtins.set", Role::kSet},
+    {"builtins.frozenset", Role::kSet},
 }};
 
 constexpr auto kGlobals = [] {

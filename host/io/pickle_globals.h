@@ -16,6 +16,7 @@ enum class Role : uint8_t {
   kParameterWithState,  // … and attributes
   kSize,                // torch.Size, a tuple
   kDevice,              // torch.device, a string
+  kSet,                 // a list of its members
   kStorageType,
   kElementType,
 };

@@ -80,6 +80,7 @@ class Machine {
   Value* make_parameter(const Items& arguments, bool with_state);
   Value* make_size(const Items& arguments);
   Value* make_device(const Items& arguments);
+  Value* make_set(const Items& arguments);
   void want(bool right, std::string_view what) const;
 
   std::string_view bytes_;

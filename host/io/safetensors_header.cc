@@ -11,7 +11,6 @@
 #include "coupler/error.h"
 #include "io/file_text.h"
 #include "io/header_json.h"
-#include "io/json_text.h"
 
 static_assert(std::endian::native == std::endian::little,
               "safetensors data is little-endian and is used in place");
@@ -20,11 +19,10 @@ namespace coupler::safetensors {
 namespace {
 
 [[noreturn]] void broken(const std::string& file, const Problem& problem) {
-  const std::string where = problem.tensor.empty()
-                                ? file
-                                : fmt::format("{}: tensor '{}'", file, shown_name(problem.tensor));
+  const std::string where =
+      problem.tensor.empty() ? file : fmt::format("{}: tensor '{}'", file, shown(problem.tensor));
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
-              {.subject = problem.tensor.empty() ? file : shown_name(problem.tensor),
+              {.subject = problem.tensor.empty() ? file : shown(problem.tensor),
                .hint = "the file is damaged or no safetensors file; copy or write it again"});
 }
 

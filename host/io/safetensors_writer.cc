@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "io/file_text.h"
 #include "io/json_text.h"
 
 namespace coupler::safetensors {
@@ -25,7 +26,7 @@ constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t
 
 [[noreturn]] void refuse(const std::string& file, const TensorEntry& entry, const std::string& rule,
                          const char* hint) {
-  const std::string name = shown_name(entry.name);
+  const std::string name = shown(entry.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: tensor '{}': {}", file, name, rule),
               {.subject = name, .hint = hint});
 }
@@ -92,7 +93,7 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
     if (!key_text || !value_text)
       refuse(file,
              fmt::format("{}: the {} '{}' is no valid UTF-8", kMetadataKey,
-                         key_text ? "value of" : "key", shown_name(key)),
+                         key_text ? "value of" : "key", shown(key)),
              "give it as UTF-8");
     strings += fmt::format("{}{}:{}", strings.empty() ? "" : ",", *key_text, *value_text);
   }
@@ -163,15 +164,15 @@ void Writer::write(std::string_view tensor, const void* data, size_t size) {
   skip_written();
   if (current_ == layout_.tensors.size())
     fail(fmt::format("{} bytes came for tensor '{}' after the last one was whole", size,
-                     shown_name(tensor)));
+                     shown(tensor)));
   const TensorInfo& due = layout_.tensors[current_];
   const uint64_t needed = due.end - due.begin;
   if (tensor != due.name)
     fail(
         fmt::format("bytes came for tensor '{}', but tensor '{}' is due and has {} of its {} bytes",
-                    shown_name(tensor), shown_name(due.name), got_ - due.begin, needed));
+                    shown(tensor), shown(due.name), got_ - due.begin, needed));
   if (size > missing())
-    fail(fmt::format("tensor '{}' has {} bytes, but {} came", shown_name(tensor), needed,
+    fail(fmt::format("tensor '{}' has {} bytes, but {} came", shown(tensor), needed,
                      got_ - due.begin + size));
   file_.write(data, size);
   got_ += size;
@@ -181,7 +182,7 @@ WrittenFile Writer::finish() {
   skip_written();
   if (current_ < layout_.tensors.size()) {
     const TensorInfo& due = layout_.tensors[current_];
-    fail(fmt::format("the file ends, but tensor '{}' has {} of its {} bytes", shown_name(due.name),
+    fail(fmt::format("the file ends, but tensor '{}' has {} of its {} bytes", shown(due.name),
                      got_ - due.begin, due.end - due.begin));
   }
   return file_.finish();

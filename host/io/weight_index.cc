@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/file_text.h"
 #include "io/json_text.h"
 #include "io/safetensors_header.h"
 
@@ -28,7 +29,7 @@ struct Problem {
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& file, const Problem& problem,
                          const char* hint) {
-  const std::string tensor = shown_name(problem.tensor);
+  const std::string tensor = shown(problem.tensor);
   throw Error(code,
               tensor.empty() ? fmt::format("{}: {}", file, problem.rule)
                              : fmt::format("{}: tensor '{}': {}", file, tensor, problem.rule),
@@ -45,8 +46,7 @@ bool is_plain(std::string_view name) {
 }
 
 std::string not_plain(std::string_view name) {
-  return fmt::format("its file '{}' is no plain name of a file in the same folder",
-                     shown_name(name));
+  return fmt::format("its file '{}' is no plain name of a file in the same folder", shown(name));
 }
 
 std::string too_many() {
@@ -95,7 +95,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& name) override {
     if (!levels_.back().insert(name).second)
-      return fail(in_map() ? name : "", fmt::format("'{}' is given twice", shown_name(name)));
+      return fail(in_map() ? name : "", fmt::format("'{}' is given twice", shown(name)));
     key_ = std::move(name);
     if (levels_.size() == 1) top_key_ = key_;
     return true;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "io/json_text.h"
+#include "io/file_text.h"
 
 namespace coupler {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 [[noreturn]] void refuse(const SizedTensor& tensor, const char* rule, const char* hint) {
-  const std::string name = shown_name(tensor.name);
+  const std::string name = shown(tensor.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, rule),
               {.subject = name, .hint = hint});
 }

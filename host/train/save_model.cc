@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
-#include "checkpoint/make_folders.h"
 #include "io/byte_size.h"
 #include "io/durable_file.h"
 #include "io/safetensors_types.h"
@@ -15,31 +15,25 @@
 #include "io/weight_shards.h"
 #include "train/accelerator_impl.h"
 #include "train/agreement.h"
+#include "weights/weight_target.h"
 
 namespace coupler {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIndexName = "model.safetensors.index.json";
-// Of a file until all are on the disk.
+// Of a file until it is on the disk.
 constexpr const char* kBeside = ".new";
 
 safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
   return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
 }
 
-// "model.safetensors" and "model-00001-of-00002.safetensors", which another save left there.
-bool is_weight_file(const std::string& name) {
-  return name.rfind("model", 0) == 0 && name.ends_with(".safetensors") &&
-         (name.size() == std::string("model.safetensors").size() || name[5] == '-');
-}
-
 // Rank 0's hand in it: goes on after a failure without writing, so that the other ranks, which
 // gather with it, are not left alone.
 class WeightWriter {
  public:
-  WeightWriter(bool writes, std::string folder) : writes_(writes), folder_(std::move(folder)) {}
+  explicit WeightWriter(bool writes) : writes_(writes) {}
 
   template <class Action>
   void attempt(const Action& action) {
@@ -52,35 +46,10 @@ class WeightWriter {
       problem_ = Error(ErrorCode::kIo, fmt::format("save_model: {}", error.what()));
     }
   }
-  std::string path(const std::string& name) const { return (fs::path(folder_) / name).string(); }
   const std::optional<Error>& problem() const { return problem_; }
-
-  // All files are on the disk: they get their names, and what they replace goes.
-  void finish(const WeightFiles& weights) {
-    std::set<std::string> kept;
-    for (const WeightFile& file : weights.files) {
-      rename_durably(path(file.name + kBeside), path(file.name));
-      kept.insert(file.name);
-    }
-    if (weights.files.size() > 1) {
-      replace_file(path(kIndexName), format_weight_index(index_of(weights), path(kIndexName)));
-    } else {
-      fs::remove(path(kIndexName));
-    }
-    for (const auto& entry : fs::directory_iterator(folder_)) {
-      const std::string name = entry.path().filename();
-      if (is_weight_file(name) && kept.count(name) == 0) fs::remove(entry.path());
-    }
-    sync_folder(folder_);
-  }
-  void remove_unfinished(const WeightFiles& weights) const {
-    std::error_code ignored;
-    for (const WeightFile& file : weights.files) fs::remove(path(file.name + kBeside), ignored);
-  }
 
  private:
   const bool writes_;
-  const std::string folder_;
   std::optional<Error> problem_;
 };
 
@@ -117,9 +86,9 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     add(name, buffer);
   }
   const WeightFiles weights = divide_weights(sizes, limit);
-  WeightWriter writer(is_main_process(), folder);
-  writer.attempt([&] { checkpoint::make_folders(folder); });
-  writer.attempt([&] { writer.remove_unfinished(weights); });  // of a process that was killed
+  WeightWriter writer(is_main_process());
+  std::optional<WeightTarget> target;
+  writer.attempt([&] { target.emplace(folder, weights); });
   for (const WeightFile& file : weights.files) {
     std::vector<safetensors::TensorEntry> own;
     std::set<std::string> names(file.tensors.begin(), file.tensors.end());
@@ -131,7 +100,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     // Every rank gathers in the order of the file.
     const auto layout = safetensors::lay_out(own, metadata, file.name);
     std::optional<safetensors::Writer> bytes;
-    writer.attempt([&] { bytes.emplace(writer.path(file.name + kBeside), own, metadata); });
+    writer.attempt([&] { bytes.emplace(target->unfinished(file), own, metadata); });
     for (const safetensors::TensorInfo& info : layout.tensors) {
       const auto parameter = parameters.find(info.name);
       const at::Tensor value = parameter == parameters.end()
@@ -144,8 +113,8 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     }
     writer.attempt([&] { bytes->finish(); });
   }
-  writer.attempt([&] { writer.finish(weights); });
-  if (writer.problem()) writer.remove_unfinished(weights);
+  writer.attempt([&] { target->finish(); });
+  target.reset();
   agree(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
 }
 

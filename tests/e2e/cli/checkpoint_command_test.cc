@@ -133,11 +133,12 @@ TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysWhatItIs) {
   for (const char* word : {"show", "verify"}) {
     const Outcome outcome = here.coupler({"checkpoint", word, "old"});
     EXPECT_EQ(outcome.exit_code, 1);
-    EXPECT_EQ(
-        outcome.err,
-        "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
-        "optimizer.bin)\n  hint: checkpoints of other programs are not read by this version; their "
-        "weights, a .safetensors file, are, by coupler::SafeTensors\n");
+    EXPECT_EQ(outcome.err,
+              "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
+              "optimizer.bin)\n  hint: 'coupler checkpoint convert' reads its weights and writes a "
+              ".safetensors file of them, which coupler::SafeTensors reads; the rest of another "
+              "program's "
+              "checkpoint is not read\n");
   }
 }
 
@@ -148,7 +149,7 @@ TEST(CheckpointCommand, WrongWords_EndWithTwo_AndTheValidOnes) {
   EXPECT_EQ(
       outcome.err,
       "coupler: error: checkpoint: unknown word 'verfy'; did you mean 'verify'?; valid: list, "
-      "show, verify\n  hint: 'coupler checkpoint --help' shows what there is\n");
+      "show, verify, convert\n  hint: 'coupler checkpoint --help' shows what there is\n");
   EXPECT_EQ(here.coupler({"checkpoint", "list", "--all"}).exit_code, 2);
   EXPECT_EQ(here.coupler({"checkpoint", "list", "a", "b"}).exit_code, 2);
   const Outcome none = here.coupler({"checkpoint"});

@@ -60,7 +60,7 @@ TEST(CouplerProgram, UnknownArgument_NamesTheNearest) {
 
 TEST(CouplerProgram, HelpOfEveryCommand_ShowsItsUsage) {
   const Workplace here;
-  for (const char* command : {"config", "plugins", "env", "checkpoint"}) {
+  for (const char* command : {"config", "plugins", "env", "checkpoint", "merge-weights"}) {
     const Outcome outcome = here.coupler({command, "--help"});
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.out.substr(0, 15), "usage: coupler ") << outcome.out;

@@ -1,6 +1,7 @@
 // Reading folders of checkpoints.
 #include "checkpoint/folder.h"
 
+#include "checkpoint/foreign_layout.h"
 #include "checkpoint/names.h"
 #include "checkpoint_files.h"
 
@@ -117,7 +118,7 @@ TEST_F(CheckpointFolder, OpeningWhatIsNone_SaysWhatItIs) {
 TEST_F(CheckpointFolder, OtherProgramsCheckpoints_AreRecognised) {
   const auto refused = [&](const std::string& name) {
     const std::string text = error_of([&] { open_checkpoint(at(name)); });
-    EXPECT_TRUE(text.ends_with("are, by coupler::SafeTensors")) << text;
+    EXPECT_TRUE(text.ends_with(std::string("\n  hint: ") + kForeignHint)) << text;
     return text.substr(at(name).size(), text.find('\n') - at(name).size());
   };
   put(at("accelerate/model.safetensors"), "");

@@ -98,5 +98,15 @@ TEST(ParseByteSize, TheError_NamesTheKeyAndWhatIsValid) {
   }
 }
 
+TEST(FormatByteSize, TakesTheLargestUnitThatFits) {
+  EXPECT_EQ(format_byte_size(0), "0 B");
+  EXPECT_EQ(format_byte_size(1023), "1023 B");
+  EXPECT_EQ(format_byte_size(1024), "1.0 KiB");
+  EXPECT_EQ(format_byte_size(1536), "1.5 KiB");
+  EXPECT_EQ(format_byte_size((1 << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(format_byte_size(uint64_t{12} << 30), "12.0 GiB");
+  EXPECT_EQ(format_byte_size(~uint64_t{0}), "16.0 EiB");
+}
+
 }  // namespace
 }  // namespace coupler

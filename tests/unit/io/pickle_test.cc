@@ -104,6 +104,31 @@ TEST(Pickle_Containers, OfEveryKind_KeepTheirOrder) {
   EXPECT_EQ(run(kOrdered + "K\1Ns"), "{1: None}");
 }
 
+TEST(Pickle_Containers, Sets_AreListsOfTheirMembers) {
+  // Of protocol 2 and 3, as functions; of protocol 4, as instructions.
+  EXPECT_EQ(run("c__builtin__\nset\n](K\1K\2e\x85R"), "[1, 2]");
+  EXPECT_EQ(run("cbuiltins\nset\n]\x85R"), "[]");
+  EXPECT_EQ(run("cbuiltins\nset\n)R"), "[]");
+  EXPECT_EQ(run("c__builtin__\nfrozenset\n]K\1a\x85R"), "[1]");
+  EXPECT_EQ(run(string("builtins") + string("frozenset") + "\x93]K\1a\x85R"), "[1]");
+  EXPECT_EQ(run("\x8f"), "[]");
+  EXPECT_EQ(run("\x8f(" + string("a") + string("b") + "\x90"), "['a', 'b']");
+  EXPECT_EQ(run("(K\1K\2\x91"), "[1, 2]");
+  EXPECT_EQ(run("(\x91"), "[]");
+}
+
+TEST(Pickle_Containers, SetsOfOtherThanAList_AreRefused) {
+  const std::string rule = "a set has other arguments than torch.save writes";
+  EXPECT_EQ(run("cbuiltins\nset\nK\1\x85R"), refused(19, rule));
+  EXPECT_EQ(run("cbuiltins\nset\n]]\x86R"), refused(19, rule));
+  EXPECT_EQ(run("}(K\1\x90"), refused(6, "a dictionary is where a list should be"));
+  EXPECT_EQ(run("K\1\x91"), refused(4, "the beginning of a container is missing"));
+  EXPECT_EQ(run("cbuiltins\nset\n"),
+            "m.pt: its pickle: 'builtins.set' itself is where a value should be");
+  // A set that holds itself.
+  EXPECT_EQ(run("\x8fq\0(h\0\x90"s), "m.pt: its pickle: a container holds itself");
+}
+
 TEST(Pickle_Containers, InstructionsOnTheWrongKind_AreRefused) {
   EXPECT_EQ(run("}K\1a"), refused(5, "a dictionary is where a list should be"));
   EXPECT_EQ(run("](K\1K\1u"), refused(8, "a list is where a dictionary should be"));
@@ -231,8 +256,8 @@ TEST(Pickle_Globals, InPlaceOfValues_AreRefusedUnlessTypes) {
 }
 
 TEST(Pickle_Globals, InstructionsThatWouldRunSomething_AreRefused) {
-  // INST, OBJ, EXT1, NEWOBJ_EX, ADDITEMS, PERSID and others.
-  for (const char opcode : "io\x82\x92\x90P0122dlSUVI\x96\x97\x98"s)
+  // INST, OBJ, EXT1, NEWOBJ_EX, PERSID and others.
+  for (const char opcode : "io\x82\x92P0122dlSUVI\x96\x97\x98"s)
     EXPECT_EQ(run("N)("s + opcode + "posix\nsystem\n"),
               refused(5, "the instruction 0x" + testing::hex(opcode) +
                              " is not read: tensors, containers and numbers need none such"));

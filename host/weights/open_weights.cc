@@ -1,0 +1,149 @@
+#include "weights/open_weights.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/foreign_layout.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/piece_name.h"
+#include "weights/checkpoint_weights.h"
+#include "weights/deepspeed_weights.h"
+#include "weights/index_weights.h"
+#include "weights/safetensors_weights.h"
+#include "weights/torch_weights.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKnown =
+    "name a .safetensors file, a .bin, .pt or .pth file of torch.save's, their .index.json, or a "
+    "folder with model.safetensors, pytorch_model.bin or a checkpoint of Coupler, Accelerate or "
+    "DeepSpeed";
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& path, const std::string& problem,
+                         std::string hint) {
+  throw Error(code, fmt::format("{} {}", path, problem),
+              {.subject = path, .hint = std::move(hint)});
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+void refuse_key(const std::string& path, const OpenWeights& options) {
+  if (!options.key.empty())
+    refuse(ErrorCode::kInvalidArgument, path, "has no dictionaries to choose one of by --key",
+           "leave --key out; it is for files of torch.save's");
+}
+
+WeightSource open_file(const std::string& path, const OpenWeights& options) {
+  if (options.model != 0)
+    refuse(ErrorCode::kInvalidArgument, path, "is one file, of one model: --model is for folders",
+           "leave --model out");
+  const std::string_view name = path;
+  if (name.ends_with(".safetensors")) {
+    refuse_key(path, options);
+    return open_safetensors(path);
+  }
+  if (name.ends_with(".index.json")) return open_index(path, options.key);
+  for (const char* end : {".bin", ".pt", ".pth"}) {
+    if (name.ends_with(end)) return open_torch(path, options.key);
+  }
+  refuse(ErrorCode::kInvalidArgument, path, "is no file of weights by its name", kKnown);
+}
+
+// What Accelerate's FSDP and torch.distributed.checkpoint write: their .metadata is a pickle of
+// classes.
+void refuse_distributed(const std::string& folder) {
+  constexpr const char* kFolder = "pytorch_model_fsdp_0";
+  const bool itself = is_there(fs::path(folder) / ".metadata");
+  if (!itself && !is_there(fs::path(folder) / kFolder)) return;
+  const std::string which = itself ? folder : (fs::path(folder) / kFolder).string();
+  refuse(
+      ErrorCode::kUnsupported, which,
+      "is of torch.distributed.checkpoint, as Accelerate writes with FSDP: where its tensors lie "
+      "is in a pickle of Python classes, which is not read",
+      fmt::format("join it with accelerate merge-weights {} FOLDER, then convert FOLDER", which));
+}
+
+// The file of the folder's model of that number; "" where there is none.
+std::string model_file(const std::string& folder, size_t model) {
+  constexpr std::array<std::pair<const char*, const char*>, 5> kNames = {
+      {{"model", ".safetensors"},
+       {"model", ".safetensors.index.json"},
+       {"pytorch_model", ".bin"},
+       {"pytorch_model", ".bin.index.json"},
+       {"pytorch_model_fsdp", ".bin"}}};
+  for (const auto& [base, extension] : kNames) {
+    const fs::path path = fs::path(folder) / (checkpoint::numbered(base, model) + extension);
+    if (is_there(path)) return path.string();
+  }
+  return "";
+}
+
+WeightSource open_folder(const std::string& folder, const OpenWeights& options) {
+  if (is_there(fs::path(folder) / checkpoint::kManifestName)) {
+    refuse_key(folder, options);
+    return open_checkpoint_weights(folder, options.model);
+  }
+  if (const std::string file = model_file(folder, options.model); !file.empty())
+    return open_file(file, {.model = 0, .key = options.key});
+  refuse_distributed(folder);
+  if (options.model != 0 && !model_file(folder, 0).empty())
+    refuse(ErrorCode::kInvalidArgument, folder,
+           fmt::format("has no model {}, only lower ones", options.model),
+           "models are counted from 0: model.safetensors, model_1.safetensors");
+  const auto refuse_model = [&] {
+    if (options.model != 0)
+      refuse(ErrorCode::kInvalidArgument, folder, "is DeepSpeed's, of one model",
+             "leave --model out");
+  };
+  switch (deepspeed_layout(folder)) {
+    case DeepSpeedLayout::kStep:
+      refuse_model();
+      return open_deepspeed(folder, options.key);
+    case DeepSpeedLayout::kUniversal:
+      refuse_model();
+      return open_deepspeed_universal(folder, options.key);
+    case DeepSpeedLayout::kNone:
+      break;
+  }
+  const std::string foreign = checkpoint::foreign_layout(folder);
+  if (foreign.empty())
+    refuse(ErrorCode::kInvalidArgument, folder, "holds no weights that are known", kKnown);
+  refuse(ErrorCode::kInvalidArgument, folder,
+         "is " + foreign + ", but its weights are not where they should be",
+         "name the folder or the file that they are in");
+}
+
+WeightSource open_named(const std::string& path, const OpenWeights& options) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) refuse(ErrorCode::kIo, path, "is not there", "check the path");
+  if (!fs::is_directory(status)) return open_file(path, options);
+  const bool is_step = is_there(fs::path(path) / checkpoint::kManifestName) ||
+                       !model_file(path, options.model).empty();
+  const std::string latest = is_step ? "" : deepspeed_latest(path);
+  WeightSource source = open_folder(latest.empty() ? path : latest, options);
+  source.folder = path;
+  return source;
+}
+
+}  // namespace
+
+WeightSource open_weights(const std::string& path, const OpenWeights& options) {
+  WeightSource source = open_named(path, options);
+  check_source(source, path);
+  return source;
+}
+
+}  // namespace coupler

@@ -1,0 +1,87 @@
+#include "weights/index_weights.h"
+
+#include "io/weight_index.h"
+#include "weight_files.h"
+
+namespace coupler {
+namespace {
+
+using coupler::testing::plain;
+using coupler::testing::PlainTensors;
+
+class IndexWeights : public coupler::testing::WeightFilesTest {
+ protected:
+  // "w" in a.safetensors and "v" in b.safetensors, and the index that is given.
+  void make(const std::map<std::string, std::string, std::less<>>& map) {
+    write("m/a.safetensors", {{"w", {safetensors::DType::kU8, {1}, "a"}}});
+    write("m/b.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}}, {{"tied", "v"}});
+    put("m/model.safetensors.index.json",
+        format_weight_index({.total_size = 2, .weight_map = map}, "index"));
+  }
+  std::string refused(const std::map<std::string, std::string, std::less<>>& map) {
+    std::filesystem::remove_all(at("m"));
+    make(map);
+    return refusal(at("m"), ErrorCode::kIo);
+  }
+};
+
+TEST_F(IndexWeights, OfTorchFiles_AreAsPythonSaysTheyAre) {
+  for (const char* path : {"numbered", "numbered/pytorch_model.bin.index.json"}) {
+    // Its folder holds the one file with what is expected, too.
+    const WeightSource source = open(fixture(path));
+    const WeightSource expected = open(fixture("numbered/expected.safetensors"));
+    EXPECT_EQ(plain(source), plain(expected));
+    EXPECT_EQ(source.aliases, expected.aliases);
+    EXPECT_EQ(source.files.size(), 3u);
+  }
+}
+
+TEST_F(IndexWeights, ThatFitTheirFiles_AreRead_WithTiedNames) {
+  make({{"w", "a.safetensors"}, {"v", "b.safetensors"}});
+  const WeightSource source = open(at("m"));
+  EXPECT_EQ(plain(source).size(), 2u);
+  EXPECT_EQ(source.aliases.at("tied"), "v");
+}
+
+TEST_F(IndexWeights, ThatDoNotFitTheirFiles_AreRefused_NamingTheTensor) {
+  const std::string at = "m/model.safetensors.index.json: ";
+  EXPECT_EQ(refused({{"w", "a.safetensors"}, {"v", "c.safetensors"}}),
+            at + "its file 'c.safetensors' is not beside it");
+  EXPECT_EQ(refused({{"w", "a.safetensors"}, {"u", "a.safetensors"}, {"v", "b.safetensors"}}),
+            at + "tensor 'u' should be in its file 'a.safetensors', which does not have it");
+  EXPECT_EQ(refused({{"u", "a.safetensors"}, {"v", "b.safetensors"}}),
+            at + "its file 'a.safetensors' holds tensor 'w', which it does not name");
+  EXPECT_EQ(refused({{"w", "b.safetensors"}, {"v", "b.safetensors"}}),
+            at + "tensor 'w' should be in its file 'b.safetensors', which does not have it");
+  EXPECT_EQ(refused({{"w", "a.safetensors"}, {"v", "a.safetensors"}}),
+            at + "tensor 'v' should be in its file 'a.safetensors', which does not have it");
+  std::filesystem::remove_all(folder_ / "m");
+  make({{"w", "a.safetensors"}, {"v", "b.safetensors"}});
+  std::filesystem::remove(folder_ / "m/b.safetensors");
+  write("m/b.safetensors",
+        {{"v", {safetensors::DType::kU8, {1}, "b"}}, {"w", {safetensors::DType::kU8, {1}, "b"}}});
+  EXPECT_EQ(refusal(folder_ / "m", ErrorCode::kIo),
+            at + "its file 'b.safetensors' holds tensor 'w', which should be in 'a.safetensors'");
+}
+
+TEST_F(IndexWeights, ATensorThatIsAnothersTiedName_IsRefused) {
+  write("m/a.safetensors", {{"tied", {safetensors::DType::kU8, {1}, "a"}}});
+  write("m/b.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}}, {{"tied", "v"}});
+  put("m/model.safetensors.index.json",
+      format_weight_index(
+          {.total_size = 2, .weight_map = {{"tied", "a.safetensors"}, {"v", "b.safetensors"}}},
+          "index"));
+  EXPECT_EQ(refusal(at("m"), ErrorCode::kIo),
+            "m: 'tied' is a tensor and another name of tensor 'v'");
+}
+
+TEST_F(IndexWeights, OfNothing_AreRefused) {
+  put("m/model.safetensors.index.json", R"({"metadata":{},"weight_map":{}})");
+  EXPECT_EQ(refusal(at("m"), ErrorCode::kIo), "m: there are no tensors in it");
+  put("m/model.safetensors.index.json", "");
+  EXPECT_TRUE(
+      refusal(at("m"), ErrorCode::kIo).starts_with("m/model.safetensors.index.json: it is"));
+}
+
+}  // namespace
+}  // namespace coupler
