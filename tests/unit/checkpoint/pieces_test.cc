@@ -5,6 +5,7 @@
 #include <random>
 
 #include "checkpoint/file_sums.h"
+#include "checkpoint/piece_name.h"
 #include "checkpoint/piece_reader.h"
 #include "checkpoint/piece_share.h"
 #include "checkpoint/piece_writer.h"
