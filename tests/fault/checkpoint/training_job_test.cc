@@ -110,8 +110,8 @@ size_t kill_at_calls(const Setting& setting, const Program& program, int rank, s
 TEST(TrainingJob, ARankKilledAtAnyCallToTheDisk_EndsInTheSameBits) {
   const size_t step = is_full() ? 1 : 61;
   for (const int rank : {0, 1}) {
-    EXPECT_GT(kill_at_calls(kGloo, kDigits, rank, step), 2u);
-    EXPECT_GT(kill_at_calls(kFsdp, kDigits, rank, step), 2u);
+    EXPECT_GE(kill_at_calls(kGloo, kDigits, rank, step), 2u);
+    EXPECT_GE(kill_at_calls(kFsdp, kDigits, rank, step), 2u);
   }
   // As everywhere, mpirun ends the other rank itself.
   EXPECT_GT(kill_at_calls(kMpi, kDigits, 1, is_full() ? 5 : 40), 1u);
