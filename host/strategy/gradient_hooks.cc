@@ -27,6 +27,9 @@ class Hook : public torch::autograd::FunctionPostHook {
   size_t index_;
 };
 
+// What is to be done after each backward that this thread is in but the outermost.
+thread_local std::vector<std::vector<std::function<void()>>> waiting;
+
 }  // namespace
 
 void GradientHooks::add(const at::Tensor& parameter, std::weak_ptr<GradientListener> listener,
@@ -37,7 +40,20 @@ void GradientHooks::add(const at::Tensor& parameter, std::weak_ptr<GradientListe
 }
 
 void after_backward(std::function<void()> done) {
+  if (!waiting.empty()) {
+    waiting.back().push_back(std::move(done));
+    return;
+  }
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(done));
+}
+
+NestedBackward::NestedBackward() { waiting.emplace_back(); }
+
+// The nested backward has ended, and we are in the outer one again.
+NestedBackward::~NestedBackward() {
+  auto own = std::move(waiting.back());
+  waiting.pop_back();
+  for (auto& done : own) after_backward(std::move(done));
 }
 
 void require_dense_gradient(const at::Tensor& gradient, const std::string& name) {

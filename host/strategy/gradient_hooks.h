@@ -30,8 +30,18 @@ class GradientHooks {
   std::vector<std::shared_ptr<void>> accumulators_;
 };
 
-// Called in a hook: done when the backward that is under way has ended.
+// Called in a hook: done when the backward that is under way has ended; where that is one within
+// another (NestedBackward), when the outermost has.
 void after_backward(std::function<void()> done);
+
+// While it lives, on its thread, a backward runs within the one that called us.
+class NestedBackward {
+ public:
+  NestedBackward();
+  ~NestedBackward();
+  NestedBackward(const NestedBackward&) = delete;
+  NestedBackward& operator=(const NestedBackward&) = delete;
+};
 
 // What averaging cannot do with a gradient; name is its parameter's.
 void require_dense_gradient(const at::Tensor& gradient, const std::string& name);

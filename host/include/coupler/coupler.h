@@ -4,6 +4,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/activation_checkpoint.h>
 #include <coupler/autocast.h>
 #include <coupler/batch_size.h>
 #include <coupler/data_loader.h>

@@ -69,4 +69,5 @@ std::vector<Check> loader_checks();
 std::vector<Check> precision_checks();
 std::vector<Check> scheduler_checks();
 std::vector<Check> sample_checks();
+std::vector<Check> activation_checkpoint_checks();
 std::vector<Check> checkpoint_checks();

@@ -63,7 +63,8 @@ std::vector<Check> all_checks() {
   for (const auto& list :
        {parity_checks(), accumulation_checks(), behaviour_checks(), collectives_checks(),
         metrics_checks(), process_checks(), sync_batch_norm_checks(), loader_checks(),
-        precision_checks(), scheduler_checks(), sample_checks(), checkpoint_checks()}) {
+        precision_checks(), scheduler_checks(), sample_checks(), activation_checkpoint_checks(),
+        checkpoint_checks()}) {
     result.insert(result.end(), list.begin(), list.end());
   }
   return result;

@@ -1,0 +1,186 @@
+#include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <coupler/activation_checkpoint.h>
+#include <coupler/autocast.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/custom_class.h>
+
+#include "residency/generator_state.h"
+#include "strategy/gradient_hooks.h"
+#include "train/fp8_linear.h"
+
+namespace coupler::detail {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+AutocastSettings autocast_now() {
+  constexpr auto kDevice = c10::DeviceType::CPU;
+  AutocastSettings settings{.device = kDevice,
+                            .type = at::autocast::get_autocast_dtype(kDevice),
+                            .enabled = at::autocast::is_autocast_enabled(kDevice),
+                            // A copy cast while no graph is recorded must not serve where one is.
+                            .cache_casts = false};
+  settings.fp8_gradients = set_fp8_linear(std::nullopt);
+  set_fp8_linear(settings.fp8_gradients);
+  return settings;
+}
+
+// Of a tensor: what has to be the same both times.
+struct Form {
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  bool operator==(const Form&) const = default;
+};
+Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& problem, const char* hint) {
+  throw Error(code, "activation_checkpoint: " + problem,
+              {.subject = "activation_checkpoint", .hint = hint});
+}
+
+// One call in forward, with what its second one in backward needs but the inputs.
+struct Part : torch::CustomClassHolder {
+  variable_list compute(const variable_list& inputs) const {
+    variable_list results = function(inputs);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].defined())
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("result {} of the function is an undefined tensor", i),
+               "return a std::optional where there may be nothing");
+    }
+    return results;
+  }
+
+  TensorFunction function;
+  GeneratorState random = read_generator();
+  AutocastSettings autocast = autocast_now();
+  std::vector<bool> wants_gradient;  // of the inputs
+  std::vector<Form> outputs;
+};
+
+void check_outputs(const Part& part, const variable_list& outputs) {
+  if (outputs.size() != part.outputs.size())
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("the function returned {} tensors in forward and {} in backward",
+                       part.outputs.size(), outputs.size()),
+           "it has to compute the same both times");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Form now = form_of(outputs[i]), before = part.outputs[i];
+    if (now == before) continue;
+    refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("result {} of the function was {} [{}] in forward and is {} [{}] in backward",
+                    i, c10::toString(before.dtype), fmt::join(before.shape, ", "),
+                    c10::toString(now.dtype), fmt::join(now.shape, ", ")),
+        "it has to compute the same both times: does it depend on something that changes?");
+  }
+}
+
+// The computation again, with its graph, and backward through that.
+variable_list gradients_of(const Part& part, const variable_list& saved,
+                           const variable_list& gradients) {
+  variable_list inputs;
+  for (size_t i = 0; i < saved.size(); ++i)
+    inputs.push_back(saved[i].detach().set_requires_grad(part.wants_gradient[i]));
+  variable_list outputs;
+  {
+    const GeneratorGuard after;
+    write_generator(part.random);
+    const AutocastScope autocast(part.autocast);
+    const at::AutoGradMode recording(true);
+    outputs = part.compute(inputs);
+  }
+  check_outputs(part, outputs);
+  variable_list roots, of_roots;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
+    roots.push_back(outputs[i]);
+    of_roots.push_back(gradients[i]);
+  }
+  if (!roots.empty()) {
+    const NestedBackward nested;
+    torch::autograd::backward(roots, of_roots);
+  }
+  variable_list result;
+  for (const at::Tensor& input : inputs) result.push_back(input.grad());
+  return result;
+}
+
+class Checkpointed : public torch::autograd::Function<Checkpointed> {
+ public:
+  // The last input is a number that wants a gradient: with it the results have one where only
+  // parameters are trained, too.
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Part>& part,
+                               at::TensorList inputs) {
+    const variable_list own(inputs.begin(), inputs.end() - 1);
+    context->set_materialize_grads(false);
+    context->saved_data[kPart] = c10::IValue::make_capsule(part);
+    context->save_for_backward(own);
+    for (const at::Tensor& input : own) part->wants_gradient.push_back(input.requires_grad());
+    variable_list outputs, without;
+    {
+      const AutocastScope autocast(part->autocast);
+      outputs = part->compute(own);
+    }
+    for (const at::Tensor& output : outputs) {
+      part->outputs.push_back(form_of(output));
+      if (!at::isFloatingType(output.scalar_type()) && !at::isComplexType(output.scalar_type()))
+        without.push_back(output);
+    }
+    context->mark_non_differentiable(without);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (at::GradMode::is_enabled())
+      refuse(ErrorCode::kUnsupported, "gradients of gradients are not computed through it",
+             "call backward without create_graph, or leave this part out of checkpointing");
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
+      refuse(ErrorCode::kUnsupported,
+             "torch::autograd::grad and backward with inputs do not go through it",
+             "call backward, which gives gradients to all parameters");
+    const auto part =
+        c10::static_intrusive_pointer_cast<Part>(context->saved_data.at(kPart).toCapsule());
+    variable_list result = gradients_of(*part, context->get_saved_variables(), gradients);
+    result.insert(result.begin(), at::Tensor());  // of the part
+    result.emplace_back();                        // of the number
+    return result;
+  }
+
+ private:
+  static constexpr const char* kPart = "part";
+};
+
+}  // namespace
+
+std::vector<at::Tensor> activation_checkpoint(TensorFunction function,
+                                              const std::vector<at::Tensor>& inputs) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  // Undefined ones are not for the graph to see.
+  std::vector<bool> defined;
+  variable_list own;
+  for (const at::Tensor& input : inputs) {
+    defined.push_back(input.defined());
+    if (input.defined()) own.push_back(input);
+  }
+  const auto part = c10::make_intrusive<Part>();
+  part->function = [function = std::move(function), defined](const variable_list& given) {
+    variable_list all(defined.size());
+    auto next = given.begin();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (defined[i]) all[i] = *next++;
+    }
+    return function(all);
+  };
+  own.push_back(at::empty({0}, at::kFloat).set_requires_grad(true));
+  return Checkpointed::apply(part, at::TensorList(own));
+}
+
+}  // namespace coupler::detail
