@@ -35,12 +35,12 @@ def measure(context, command, ranks=2):
     return seconds, max(peaks)
 
 
-def accelerate_command(context):
+def accelerate_command(context, script, *arguments):
     # --multi_gpu on purpose: with --cpu accelerate silently starts one process.
     return [context.python, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu",
             "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
             "--dynamo_backend", "no", "--main_process_port", str(free_port()),
-            context.script("first_collective.py")]
+            context.script(script), *arguments]
 
 
 def startup(context):
@@ -48,7 +48,7 @@ def startup(context):
     context.need_python("torch", "accelerate")
     program = context.program("bench/bench_first_collective")
     sides = {"gloo_cpu": lambda: context.launch(2, "gloo_cpu", program),
-             "accelerate": lambda: accelerate_command(context),
+             "accelerate": lambda: accelerate_command(context, "first_collective.py"),
              "mpi": lambda: context.launch(2, "mpi", program)}
     seconds = {name: [] for name in sides}
     memory = {name: [] for name in sides}

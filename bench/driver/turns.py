@@ -18,6 +18,7 @@ class Group:
         self.log_path = os.path.join(folder, name + ".log")
         path = os.path.join(folder, name + ".socket")
         self.processes, self.ranks, self.last = [], {}, {}
+        self.figures = []  # of the last turn, by rank: what it gave as its loss
         self.idle_cpu = self.idle_wall = 0.0
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, \
                 open(self.log_path, "w") as log:
@@ -74,6 +75,7 @@ class Group:
                 self.idle_cpu += before - self.last[rank][0]
                 self.idle_wall += start - self.last[rank][1]
             self.last[rank] = (after, time.monotonic())
+        self.figures = [answers[rank][3] for rank in ranks]
         main = answers[ranks[0]]
         return max(a[0] for a in answers.values()), main[2] - main[1], main[3]
 

@@ -34,8 +34,8 @@ int main(int argc, char** argv) {
       accelerator.prepare(model, optimizer, loader, linear_schedule(optimizer, {100, kSteps}));
 
   at::Tensor last;
-  const auto train = [&, &net = net, &opt = opt, &batches = batches,
-                      &scheduler = scheduler](int64_t steps) {
+  const auto train = [&, &net = net, &opt = opt, &batches = batches, &scheduler = scheduler](
+                         const std::string&, int64_t steps) {
     for (int64_t done = 0; done < steps;) {
       for (auto& batch : batches) {
         auto step = accelerator.accumulate(net);
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     }
   };
   const at::Tensor data = at::rand({kBatch, 784}), target = at::randint(10, {kBatch}, at::kLong);
-  const auto compute = [&](int64_t steps) {
+  const auto compute = [&](const std::string&, int64_t steps) {
     auto bare_model = bench::make_mlp();
     for (int64_t done = 0; done < steps; ++done) {
       last = bench::loss_of(bare_model->forward(data), target);
@@ -62,6 +62,6 @@ int main(int argc, char** argv) {
   bench::Control control(argv[2 + bare]);
   control.serve(accelerator.rank(), parameters,
                 {.ready = [] {},
-                 .train = bare ? std::function<void(int64_t)>(compute) : train,
+                 .train = bare ? decltype(bench::Control::Turn::train)(compute) : train,
                  .loss = [&] { return last.item<double>(); }});
 }

@@ -87,7 +87,7 @@ void Control::serve(int rank, int64_t parameters, const Turn& turn) {
     const double cpu_before = cpu_seconds();
     turn.ready();
     const auto start = std::chrono::steady_clock::now();
-    turn.train(steps);
+    turn.train(mode, steps);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double loss = turn.loss();

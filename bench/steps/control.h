@@ -21,10 +21,10 @@ class Control {
   Control& operator=(const Control&) = delete;
 
   // Answers go until quit, or until the driver is gone. ready() brings the ranks together before
-  // the clock starts, train() performs the steps, loss() is the last one's.
+  // the clock starts, train() performs the steps in the driver's mode, loss() is the last one's.
   struct Turn {
     std::function<void()> ready;
-    std::function<void(int64_t steps)> train;
+    std::function<void(const std::string& mode, int64_t steps)> train;
     std::function<double()> loss;
   };
   void serve(int rank, int64_t parameters, const Turn& turn);

@@ -23,7 +23,7 @@ void serve(Accelerator& accelerator, Model model, const std::vector<Batch>& batc
   auto [net, opt] = accelerator.prepare(model, optimizer);
 
   at::Tensor last;
-  const auto train = [&, &net = net, &opt = opt](int64_t steps) {
+  const auto train = [&, &net = net, &opt = opt](const std::string&, int64_t steps) {
     for (int64_t i = 0; i < steps; ++i) {
       const Batch& batch = batches[static_cast<size_t>(i) % batches.size()];
       auto step = accelerator.accumulate(net);

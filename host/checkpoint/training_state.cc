@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "checkpoint/copy_apart.h"
 #include "checkpoint/piece_share.h"
 #include "checkpoint/state_names.h"
 #include "io/safetensors_types.h"
@@ -218,6 +219,12 @@ json describe(const TrainingState& job) {
   return state;
 }
 
+at::Tensor values_of(const Snapshot* snapshot, size_t file, size_t piece) {
+  if (snapshot == nullptr || file >= snapshot->files.size()) return {};
+  const auto& pieces = snapshot->files[file].pieces;
+  return piece < pieces.size() ? pieces[piece].values : at::Tensor();
+}
+
 }  // namespace
 
 int64_t TrainingState::steps() const {
@@ -231,7 +238,7 @@ std::string file_name(const std::string& base, int rank, int world) {
                     : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world, kExtension);
 }
 
-Snapshot take_snapshot(const TrainingState& job, bool copy) {
+Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
   const at::NoGradGuard no_grad;
   Snapshot result{.files = {}, .state = describe(job), .steps = job.steps()};
   for (size_t m = 0; m < job.models.size(); ++m) {
@@ -249,10 +256,10 @@ Snapshot take_snapshot(const TrainingState& job, bool copy) {
   for (size_t i = 0; job.rank == 0 && i < job.objects.size(); ++i) {
     result.files.push_back(object_file(*job.objects[i], object_base(i) + kExtension));
   }
-  for (StateFile& file : result.files) {
-    for (StatePiece& piece : file.pieces) {
-      piece.values = copy ? piece.values.detach().clone(at::MemoryFormat::Contiguous)
-                          : piece.values.detach().contiguous();
+  for (size_t f = 0; f < result.files.size(); ++f) {
+    for (size_t p = 0; p < result.files[f].pieces.size(); ++p) {
+      at::Tensor& values = result.files[f].pieces[p].values;
+      values = copy ? copy_apart(values, values_of(old, f, p)) : values.detach().contiguous();
     }
   }
   return result;

@@ -52,9 +52,10 @@ struct Snapshot {
   int64_t steps = 0;
 };
 
-// What this rank is to write. The pieces are the objects' own memory, or copies of it. Throws Error
-// where something cannot be saved.
-Snapshot take_snapshot(const TrainingState& job, bool copy);
+// What this rank is to write. The pieces are the objects' own memory, or copies of it, in the
+// memory of those of `old` where they fit there: an earlier snapshot of copies that nobody needs
+// any more; null: there is none. Throws Error where something cannot be saved.
+Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old = nullptr);
 
 // "model-00002-of-00004.safetensors"
 std::string file_name(const std::string& base, int rank, int world);

@@ -26,6 +26,7 @@ class CheckedFile {
 
  private:
   void read_chunk(uint64_t chunk, char* into);
+  void read_ahead(uint64_t chunk);
   [[noreturn]] void fail(uint64_t chunk, const std::string& why) const;
 
   std::string path_;
@@ -34,6 +35,7 @@ class CheckedFile {
   UniqueFd file_;
   std::vector<char> edge_;  // the chunk read last of which only a part was wanted
   uint64_t edge_chunk_ = ~uint64_t{0};
+  uint64_t ahead_ = 0;  // chunks before it are read, or being read
 };
 
 }  // namespace coupler

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -16,10 +17,11 @@
 namespace coupler {
 namespace {
 
-// Hashed, written and handed to the disk at once: in the cache still when it is written.
-constexpr size_t kChunk = size_t{1} << 20;
-// How much the disk is told of at once.
-constexpr uint64_t kStart = uint64_t{8} << 20;
+// A file's first bytes are written as they come, and so is all of a small one.
+constexpr uint64_t kAtOnce = uint64_t{8} << 20;
+// Stays in the processor's cache until it is hashed twice and written.
+constexpr size_t kPiece = size_t{256} << 10;
+static_assert(kAtOnce % WriteBehind::kAlignment == 0);
 
 // Again where a signal came first: some network file systems let one interrupt any call. Never for
 // close, which gives the descriptor back all the same.
@@ -57,36 +59,64 @@ DurableFile::DurableFile(std::string path)
 }
 
 DurableFile::~DurableFile() {
+  behind_.reset();
   if (file_ && !finished_) ::unlink(path_.c_str());
 }
 
 void DurableFile::fail(const char* action, int error) const { throw_io(action, path_, error); }
 
+// The faster one first: it is the one that waits for the memory.
+void DurableFile::hash(const char* data, size_t size) {
+  sums_.update(data, size);
+  digest_.update({data, size});
+  bytes_ += size;
+}
+
+void DurableFile::write_now(const char* data, size_t size) {
+  hash(data, size);
+  for (size_t done = 0; done < size;) {
+    const ssize_t count = ::write(file_.get(), data + done, size - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", errno);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void DurableFile::write_behind(const char* data, size_t size) {
+  if (behind_ == nullptr) {
+    // A hint only: where a file system does not know it, fsync does all.
+    ::sync_file_range(file_.get(), 0, static_cast<off64_t>(bytes_), SYNC_FILE_RANGE_WRITE);
+    behind_ = std::make_unique<WriteBehind>(file_.get(), bytes_);
+  }
+  if (room_ == nullptr) room_ = behind_->room();
+  if (room_ == nullptr) fail("write", behind_->finish());
+  std::memcpy(room_ + filled_, data, size);
+  hash(room_ + filled_, size);
+  filled_ += size;
+  if (filled_ < WriteBehind::kBlock) return;
+  behind_->write(filled_);
+  filled_ = 0;
+  room_ = nullptr;
+}
+
 void DurableFile::write(const void* data, size_t size) {
   const char* rest = static_cast<const char*>(data);
   while (size > 0) {
-    const size_t chunk = std::min(size, kChunk);
-    digest_.update({rest, chunk});
-    sums_.update(rest, chunk);
-    for (size_t done = 0; done < chunk;) {
-      const ssize_t count = ::write(file_.get(), rest + done, chunk - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail("write", errno);
-      done += static_cast<size_t>(count);
-    }
-    bytes_ += chunk;
-    rest += chunk;
-    size -= chunk;
-    if (bytes_ - started_ >= kStart) {
-      // A hint only: where a file system does not know it, fsync does all.
-      ::sync_file_range(file_.get(), static_cast<off64_t>(started_),
-                        static_cast<off64_t>(bytes_ - started_), SYNC_FILE_RANGE_WRITE);
-      started_ = bytes_;
-    }
+    const bool now = bytes_ < kAtOnce;
+    const uint64_t fits = now ? kAtOnce - bytes_ : WriteBehind::kBlock - filled_;
+    const size_t piece = std::min<uint64_t>({size, kPiece, fits});
+    now ? write_now(rest, piece) : write_behind(rest, piece);
+    rest += piece;
+    size -= piece;
   }
 }
 
 WrittenFile DurableFile::finish() {
+  if (behind_ != nullptr) {
+    if (filled_ > 0) behind_->write(filled_);
+    if (const int error = behind_->finish(); error != 0) fail("write", error);
+    behind_.reset();
+  }
   if (restarted([this] { return ::fsync(file_.get()); }) != 0) fail("write", errno);
   // Network file systems report here what they could not write.
   if (::close(file_.release()) != 0 && errno != EINTR) {

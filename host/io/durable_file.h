@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "io/chunk_sums.h"
+#include "io/write_behind.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/unique_fd.h"
 
@@ -26,7 +28,7 @@ struct WrittenFile {
 };
 
 // A new file, written once from front to back. The disk is kept busy while the next bytes are
-// hashed, so that finish() has little left to wait for.
+// hashed, so that finish() has little left to wait for; of a large file by a thread of its own.
 class DurableFile {
  public:
   // Throws Error(kIo) naming the path where it exists already or cannot be made.
@@ -36,7 +38,7 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   // Throws Error(kIo) naming the path and what the system says (a full disk, an input/output
-  // error): the file is of no use then.
+  // error), of a large file maybe at a later call: the file is of no use then.
   void write(const void* data, size_t size);
   // Returns when the bytes are on the disk. At most once. The file's name is on the disk after
   // sync_folder of its folder.
@@ -46,14 +48,19 @@ class DurableFile {
 
  private:
   [[noreturn]] void fail(const char* action, int error) const;
+  void hash(const char* data, size_t size);
+  void write_now(const char* data, size_t size);
+  void write_behind(const char* data, size_t size);
 
   std::string path_;
   UniqueFd file_;
   Digest digest_;
   ChunkSums sums_;
   uint64_t bytes_ = 0;
-  uint64_t started_ = 0;  // of which the disk has been told
   bool finished_ = false;
+  char* room_ = nullptr;                 // behind_'s next block, if it has begun
+  size_t filled_ = 0;                    // of it
+  std::unique_ptr<WriteBehind> behind_;  // of a large file; last: its thread uses file_
 };
 
 // Returns when the names in a folder are on the disk. Throws Error(kIo).

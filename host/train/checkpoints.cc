@@ -2,9 +2,11 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
@@ -29,6 +31,14 @@ checkpoint::JobWriter::Options options_of(const ProcessInfo& process,
 
 std::shared_ptr<Store> part_of(const std::shared_ptr<Store>& store, const char* name) {
   return store == nullptr ? nullptr : Store::with_prefix(store, name);
+}
+
+// The training has the processor first; the thread, and what it starts, takes what is left of it.
+void stand_back() {
+  constexpr int kSteps = 10;
+  errno = 0;
+  const int now = ::getpriority(PRIO_PROCESS, 0);  // of this thread, on Linux
+  if (errno == 0) ::setpriority(PRIO_PROCESS, 0, now + kSteps);
 }
 
 std::vector<checkpoint::NamedFile> write_all(const std::string& path,
@@ -106,7 +116,9 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   std::shared_ptr<checkpoint::Snapshot> snapshot;
   try {
     for (const Hook& hook : save_hooks) hook(path);
-    snapshot = std::make_shared<checkpoint::Snapshot>(checkpoint::take_snapshot(job(), async));
+    snapshot = std::make_shared<checkpoint::Snapshot>(
+        checkpoint::take_snapshot(job(), async, copy_.get()));
+    if (async) copy_ = snapshot;
   } catch (const Error& error) {
     problem = error;
   } catch (const std::exception& error) {
@@ -121,7 +133,8 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   if (snapshot != nullptr) facts.state = std::move(snapshot->state);
   saved_steps_ = facts.steps;
   return std::async(async ? std::launch::async : std::launch::deferred,
-                    [this, path, problem, snapshot, facts = std::move(facts)]() mutable {
+                    [this, path, problem, snapshot, async, facts = std::move(facts)]() mutable {
+                      if (async) stand_back();
                       return writer_.finish(std::move(facts), [&] {
                         if (problem) throw Error(*problem);
                         return write_all(path, snapshot->files);

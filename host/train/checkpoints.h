@@ -61,7 +61,9 @@ class Checkpoints {
   std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not ours
   int64_t asked_ = 0;                       // by of_rank_0
   int64_t saved_steps_ = 0;                 // optimizer steps in the latest checkpoint
-  std::future<std::string> writing_;        // last: its thread uses the rest
+  // The latest that was taken of copies: the next one needs as much memory, and has it there.
+  std::shared_ptr<const checkpoint::Snapshot> copy_;
+  std::future<std::string> writing_;  // last: its thread uses the rest
 };
 
 }  // namespace coupler

@@ -84,6 +84,25 @@ TEST(CheckpointDisk, AnyCallThatFails_WhatWasCommittedIsThere) {
   EXPECT_GT(try_limits({"ENOSPC", "EIO", "EINTR", "short_write"}, is_full() ? 1 : 7), 20u);
 }
 
+// What a thread of the file's own writes, of a large one.
+TEST(CheckpointDisk, AFaultInTheLaterPartsOfLargeFiles_WhatWasCommittedIsThere) {
+  constexpr size_t kLater = size_t{8} << 20;
+  const SaverArguments arguments{.count = 1, .limit = 1, .bytes = (size_t{13} << 20) + 5};
+  const SaverFolder folder(true);
+  const auto calls = calls_of(folder, arguments);
+  size_t tried = 0;
+  for (size_t at = 1; at <= calls.size(); ++at) {
+    const Operation& call = calls[at - 1];
+    if (call.name != "write" || call.offset < static_cast<long long>(kLater)) continue;
+    for (const char* what :
+         {"kill_before", "kill_after", "short_write", "ENOSPC", "EIO", "EINTR"}) {
+      EXPECT_EQ(try_fault(folder, arguments, what, at), "") << what << " at call " << at;
+      ++tried;
+    }
+  }
+  EXPECT_GE(tried, 24u);
+}
+
 // The errors name the file and say what to do.
 TEST(CheckpointDisk, AFullDisk_IsReportedWithTheFile) {
   const SaverFolder folder(true);

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -60,6 +61,64 @@ TEST_F(DurableFiles, WhatIsWrittenInPieces_IsThere_WithItsSizeAndHash) {
   EXPECT_EQ(written.bytes, expected.size());
   EXPECT_EQ(to_hex(written.sha256), to_hex(Digest().update(expected).finish()));
   EXPECT_EQ(bytes_of(at("data")), expected);
+}
+
+// Of what a thread of its own writes there are full blocks and one that is not, none of them where
+// the caller's pieces end.
+TEST_F(DurableFiles, ALargeOne_IsThere_WithItsSizeHashAndSums) {
+  std::string expected(33'333'333, '\0');
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<char>(i * 7 + i / 4096);
+  DurableFile file(at("data"));
+  for (size_t done = 0; done < expected.size();) {
+    const size_t size = std::min<size_t>(expected.size() - done, 3'000'001);
+    file.write(expected.data() + done, size);
+    done += size;
+  }
+  const WrittenFile written = file.finish();
+  EXPECT_EQ(written.bytes, expected.size());
+  EXPECT_EQ(to_hex(written.sha256), to_hex(Digest().update(expected).finish()));
+  ChunkSums sums;
+  sums.update(expected.data(), expected.size());
+  EXPECT_EQ(written.sums, sums.finish());
+  EXPECT_TRUE(bytes_of(at("data")) == expected);
+}
+
+TEST_F(DurableFiles, OneThatEndsWithAFullBlock_IsThere) {
+  const std::string expected(size_t{16} << 20, 'x');
+  DurableFile file(at("data"));
+  file.write(expected.data(), expected.size());
+  EXPECT_EQ(file.finish().bytes, expected.size());
+  EXPECT_TRUE(bytes_of(at("data")) == expected);
+}
+
+TEST_F(DurableFiles, ALargeOneThatIsNotFinished_IsRemoved) {
+  const std::string data(size_t{40} << 20, 'x');
+  {
+    DurableFile file(at("data"));
+    file.write(data.data(), data.size());
+  }
+  EXPECT_FALSE(fs::exists(at("data")));
+}
+
+// In the middle of a block, too, where the system writes a part of it first.
+TEST_F(DurableFiles, ADiskThatIsFullInTheMiddleOfALargeOne_IsAnError_AndNothingIsLeft) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const std::string data(size_t{40} << 20, 'x');
+  for (const rlim_t most : {size_t{12} << 20, (size_t{13} << 20) + 5000, size_t{39} << 20}) {
+    rlimit small = before;
+    small.rlim_cur = most;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    const auto message = io_error([&] {
+      DurableFile file(at("data"));
+      file.write(data.data(), data.size());
+      file.finish();
+    });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_EQ(message, "cannot write " + at("data") + ": File too large") << most;
+    EXPECT_FALSE(fs::exists(at("data")));
+  }
 }
 
 TEST_F(DurableFiles, OneThatIsNotFinished_IsRemoved) {

@@ -1,0 +1,153 @@
+// Saves and loads an MLP of 201 million parameters and AdamW's state, or trains it while
+// checkpoints are written, in turns, as bench/run says: bench_checkpoint --folder FOLDER --steps N
+// --control SOCKET, and the arguments of the configuration. The counterpart is
+// bench/python/checkpoint.py.
+//
+// A turn's mode, and what its number is:
+//   steps          so many of training, N an epoch, to the end of what is being written by then
+//   keep, load     saves to FOLDER/kept, loads it
+//   save           saves to FOLDER/measured
+//   raw            writes so many bytes to FOLDER/measured and forces them to the disk
+//   clear          removes what these two wrote, and waits for the disk
+// In place of the loss the answer has the MiB by which the process has grown at the highest, with
+// "-anonymous" after the mode those that are no file's.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <coupler/tensor_dataset.h>
+#include <fcntl.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "control.h"
+#include "extra_memory.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWidth = 4096, kBatch = 4;
+constexpr int kLayers = 12;
+
+class NetImpl : public torch::nn::Module {
+ public:
+  NetImpl() : blocks_(register_module("blocks", torch::nn::ModuleList())) {
+    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(kWidth, kWidth));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& block : *blocks_) x = at::relu(block->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+
+ private:
+  torch::nn::ModuleList blocks_;
+};
+TORCH_MODULE(Net);
+
+// What the disk does at best: a file from memory, in large pieces, and fsync.
+void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& from) {
+  const auto check = [&](int64_t result) {
+    if (result < 0) throw std::system_error(errno, std::generic_category(), path);
+    return result;
+  };
+  const int file =
+      static_cast<int>(check(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)));
+  const auto room = static_cast<int64_t>(from.nbytes());
+  const auto* const begin = static_cast<const char*>(from.const_data_ptr());
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t at = done % room;
+    const int64_t size = std::min({bytes - done, room - at, int64_t{16} << 20});
+    done += check(::write(file, begin + at, static_cast<size_t>(size)));
+  }
+  check(::fsync(file));
+  ::close(file);
+}
+
+// Not the folder: the job holds it.
+void remove_written(const std::string& folder) {
+  fs::create_directories(folder);
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("checkpoint_") || name.starts_with("plain_")) fs::remove_all(entry);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 6 || words[0] != "--folder" || words[2] != "--steps" ||
+      words[4] != "--control") {
+    throw coupler::Error(coupler::ErrorCode::kUsage,
+                         "usage: bench_checkpoint --folder FOLDER --steps N --control SOCKET",
+                         {.subject = "bench_checkpoint", .hint = "start it with bench/run"});
+  }
+  const fs::path folder = words[1];
+  const std::string kept = folder / "kept", measured = folder / "measured";
+  const int64_t samples = std::stoll(words[3]) * kBatch * accelerator.world();
+
+  torch::manual_seed(0);
+  Net model;
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto loader =
+      coupler::data_loader(coupler::TensorDataset(at::randn({samples, kWidth}),
+                                                  at::randint(kWidth, {samples}, at::kLong)),
+                           {.batch_size = kBatch});
+  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+  // As large as the largest tensor of a checkpoint, and like it.
+  const at::Tensor plain = at::randn({kWidth, kWidth});
+
+  const auto train = [&, &net = net, &opt = opt, &batches = batches](int64_t steps) {
+    for (int64_t done = 0; done < steps;) {
+      for (auto& batch : batches) {
+        accelerator.backward(at::cross_entropy_loss(net->forward(batch.data), batch.target));
+        opt.step();
+        opt.zero_grad();
+        if (++done == steps) break;
+      }
+    }
+    accelerator.wait_for_checkpoint();
+  };
+  const std::map<std::string, std::function<void(int64_t)>> modes = {
+      {"steps", train},
+      {"keep", [&](int64_t) { accelerator.save_state(kept); }},
+      {"load", [&](int64_t) { accelerator.load_state(kept); }},
+      {"save", [&](int64_t) { accelerator.save_state(measured); }},
+      {"raw",
+       [&](int64_t bytes) {
+         fs::create_directories(measured);
+         write_plainly(measured + "/plain_" + std::to_string(accelerator.rank()), bytes, plain);
+       }},
+      {"clear", [&](int64_t) {
+         if (accelerator.rank() == 0) remove_written(measured);
+         ::sync();
+       }}};
+
+  std::unique_ptr<coupler::bench::ExtraMemory> extra;
+  const auto perform = [&](const std::string& mode, int64_t number) {
+    const std::string what = mode.substr(0, mode.find('-'));
+    extra = std::make_unique<coupler::bench::ExtraMemory>(what != mode);
+    modes.at(what)(number);
+  };
+  coupler::bench::Control control(words[5]);
+  control.serve(accelerator.rank(), parameters,
+                {.ready = [&] { accelerator.wait_for_everyone(); },
+                 .train = perform,
+                 .loss = [&] { return extra->mib(); }});
+}

@@ -1,0 +1,106 @@
+"""The counterpart of bench/checkpoint/main.cc: Accelerate's save_state and load_state of the 201M MLP.
+
+checkpoint.py --control SOCKET --folder FOLDER, started by accelerate launch. Modes: steps, keep and
+load, as there; what it answers in place of the loss, too.
+"""
+import argparse
+import os
+import socket
+import threading
+import time
+
+import torch
+from accelerate import Accelerator
+
+WIDTH, LAYERS, BATCH = 4096, 12, 4
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return x
+
+
+def status_kib(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name + ":"))
+
+
+class ExtraMemory:
+    """How far the memory has risen: of all as the kernel keeps it, or of what is no file's."""
+
+    def __init__(self, anonymous):
+        self.anonymous = anonymous
+        self.before = self.highest = status_kib("RssAnon" if anonymous else "VmRSS")
+        self.over = threading.Event()
+        self.watcher = threading.Thread(target=self._watch)
+        if anonymous:
+            self.watcher.start()
+        else:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # VmHWM begins anew at what there is
+
+    def _watch(self):
+        while not self.over.wait(0.001):
+            self.highest = max(self.highest, status_kib("RssAnon"))
+
+    def mib(self):
+        self.over.set()
+        if self.anonymous:
+            self.watcher.join()
+        return ((self.highest if self.anonymous else status_kib("VmHWM")) - self.before) / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("control", "folder"):
+        parser.add_argument("--" + name, required=True)
+    arguments = parser.parse_args()
+    accelerator = Accelerator(cpu=True)
+    if accelerator.num_processes != 2:
+        raise SystemExit(f"{accelerator.num_processes} processes, not 2")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = Net()
+    parameters = sum(p.numel() for p in net.parameters())
+    net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
+    kept = os.path.join(arguments.folder, "kept")
+
+    def train(steps):
+        for _ in range(steps):
+            target = torch.randint(0, WIDTH, (BATCH,))
+            accelerator.backward(torch.nn.functional.cross_entropy(
+                net(torch.randn(BATCH, WIDTH)), target))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    modes = {"steps": train, "keep": lambda _: accelerator.save_state(kept),
+             "load": lambda _: accelerator.load_state(kept)}
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.connect(arguments.control)
+    control.settimeout(15 * 60)
+    lines = control.makefile("rw")
+    print("ready", accelerator.process_index, parameters, file=lines, flush=True)
+    for line in lines:
+        if line.strip() == "quit":
+            break
+        _, mode, number = line.split()
+        mode, _, anonymous = mode.partition("-")
+        accelerator.wait_for_everyone()
+        cpu_before = time.process_time()
+        extra = ExtraMemory(bool(anonymous))
+        start = time.perf_counter()
+        modes[mode](int(number))
+        seconds = time.perf_counter() - start
+        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {extra.mib():.9g}",
+              file=lines, flush=True)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
