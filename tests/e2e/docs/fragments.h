@@ -12,6 +12,7 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return head(x); }
 };
 TORCH_MODULE(Net);
+using Block = Net;
 
 using Loader = coupler::DataLoader<coupler::TensorDataset>;
 
@@ -28,6 +29,8 @@ struct Names {
   torch::Tensor loss_sum;
   double tokens;
   double validation_loss;
+  torch::nn::ModuleList blocks;
+  torch::Tensor hidden;
 };
 
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);
