@@ -17,8 +17,6 @@
 #include <coupler/error.h>
 #include <coupler/tensor_dataset.h>
 #include <fcntl.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <unistd.h>
 
@@ -34,28 +32,13 @@
 
 #include "control.h"
 #include "extra_memory.h"
+#include "large_mlp.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kWidth = 4096, kBatch = 4;
-constexpr int kLayers = 12;
-
-class NetImpl : public torch::nn::Module {
- public:
-  NetImpl() : blocks_(register_module("blocks", torch::nn::ModuleList())) {
-    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(kWidth, kWidth));
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (const auto& block : *blocks_) x = at::relu(block->as<torch::nn::Linear>()->forward(x));
-    return x;
-  }
-
- private:
-  torch::nn::ModuleList blocks_;
-};
-TORCH_MODULE(Net);
+constexpr int64_t kWidth = LargeMLPImpl::kWidth, kBatch = 4;
 
 // What the disk does at best: a file from memory, in large pieces, and fsync.
 void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& from) {
@@ -101,7 +84,7 @@ int main(int argc, char** argv) {
   const int64_t samples = std::stoll(words[3]) * kBatch * accelerator.world();
 
   torch::manual_seed(0);
-  Net model;
+  LargeMLP model;
   int64_t parameters = 0;
   for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));

@@ -5,32 +5,17 @@
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
 #include <fstream>
 #include <string>
 
+#include "large_mlp.h"
+
 namespace {
 
-constexpr int64_t kWidth = 4096, kBatch = 4;
-constexpr int kLayers = 12, kSteps = 4;
-
-class NetImpl : public torch::nn::Module {
- public:
-  NetImpl() : blocks_(register_module("blocks", torch::nn::ModuleList())) {
-    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(kWidth, kWidth));
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (const auto& block : *blocks_) x = at::relu(block->as<torch::nn::Linear>()->forward(x));
-    return x;
-  }
-
- private:
-  torch::nn::ModuleList blocks_;
-};
-TORCH_MODULE(Net);
+constexpr int64_t kWidth = LargeMLPImpl::kWidth, kBatch = 4;
+constexpr int kSteps = 4;
 
 long high_water() {
   std::ifstream status("/proc/self/status");
@@ -51,7 +36,7 @@ int main(int argc, char** argv) {
   accelerator.wait_for_everyone();
   const long base = high_water();
   torch::manual_seed(0);
-  Net model;
+  LargeMLP model;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(accelerator.rank()));

@@ -12,18 +12,9 @@ import time
 import torch
 from accelerate import Accelerator
 
-WIDTH, LAYERS, BATCH = 4096, 12, 4
+from models import LargeMLP
 
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.relu(block(x))
-        return x
+BATCH = 4
 
 
 def status_kib(name):
@@ -66,16 +57,16 @@ def main():
         raise SystemExit(f"{accelerator.num_processes} processes, not 2")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net = Net()
+    net = LargeMLP()
     parameters = sum(p.numel() for p in net.parameters())
     net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
     kept = os.path.join(arguments.folder, "kept")
 
     def train(steps):
         for _ in range(steps):
-            target = torch.randint(0, WIDTH, (BATCH,))
+            target = torch.randint(0, LargeMLP.WIDTH, (BATCH,))
             accelerator.backward(torch.nn.functional.cross_entropy(
-                net(torch.randn(BATCH, WIDTH)), target))
+                net(torch.randn(BATCH, LargeMLP.WIDTH)), target))
             optimizer.step()
             optimizer.zero_grad()
 

@@ -15,6 +15,20 @@ class MLP(nn.Module):
         return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
 
 
+class LargeMLP(nn.Module):
+    """201 million parameters, as bench/large_mlp.h has them."""
+    WIDTH, LAYERS = 4096, 12
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(self.WIDTH, self.WIDTH) for _ in range(self.LAYERS)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return x
+
+
 class Block(nn.Module):
     def __init__(self, width, heads):
         super().__init__()

@@ -11,18 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-WIDTH, LAYERS, BATCH, STEPS = 4096, 12, 4, 4
+from models import LargeMLP
 
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.relu(block(x))
-        return x
+BATCH, STEPS = 4, 4
 
 
 def high_water():
@@ -43,7 +34,7 @@ def main():
     dist.barrier()
     base = high_water()
     torch.manual_seed(0)
-    net = Net()
+    net = LargeMLP()
     mesh = init_device_mesh("cpu", (arguments.world,))
     for block in net.blocks:
         fully_shard(block, mesh=mesh)
@@ -51,8 +42,8 @@ def main():
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     generator = torch.Generator().manual_seed(arguments.rank)
     for _ in range(STEPS):
-        data = torch.randn(BATCH, WIDTH, generator=generator)
-        target = torch.randint(0, WIDTH, (BATCH,), generator=generator)
+        data = torch.randn(BATCH, LargeMLP.WIDTH, generator=generator)
+        target = torch.randint(0, LargeMLP.WIDTH, (BATCH,), generator=generator)
         torch.nn.functional.cross_entropy(net(data), target).backward()
         optimizer.step()
         optimizer.zero_grad()
