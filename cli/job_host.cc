@@ -90,23 +90,16 @@ std::vector<int> JobHost::take_ended() {
   return {ranks.begin(), ranks.end()};
 }
 
-std::vector<PeerLoss> JobHost::take_losses() {
-  sleep();
-  const std::lock_guard lock(mutex_);
-  return std::exchange(losses_, {});
-}
-
-void JobHost::sleep() const {
+JobNews JobHost::take_news() {
+  // First, and once: what is said from here on wakes again.
   uint64_t count = 0;
   (void)!::read(wake_.get(), &count, sizeof count);  // empties it; whether it was empty is the same
-}
-
-std::vector<RankEnd> JobHost::take_reports() {
-  sleep();
   std::vector<std::pair<int, std::string>> starts;
+  JobNews news;
   {
     const std::lock_guard lock(mutex_);
     starts.swap(starts_);
+    news = {.reports = std::exchange(reports_, {}), .losses = std::exchange(losses_, {})};
   }
   for (const auto& [rank, text] : starts) {
     long pid = 0;
@@ -117,8 +110,7 @@ std::vector<RankEnd> JobHost::take_reports() {
       await_end(rank, pid);
     }
   }
-  const std::lock_guard lock(mutex_);
-  return std::exchange(reports_, {});
+  return news;
 }
 
 void JobHost::tell_shims(ShimOrder order) {

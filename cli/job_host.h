@@ -30,6 +30,14 @@ struct JobHostOptions {
 };
 JobHostOptions job_host_options(const Config& config, int processes);
 
+// What was heard since the last time.
+struct JobNews {
+  std::vector<RankEnd> reports;  // of shims
+  // Ranks that are stopped or cannot be reached; those that end are the caller's children, or
+  // reported.
+  std::vector<PeerLoss> losses;
+};
+
 class JobHost {
  public:
   // Throws Error(kIo) naming the address.
@@ -40,11 +48,8 @@ class JobHost {
 
   int port() const { return address_.port; }
 
-  int wake_fd() const { return wake_.get(); }  // readable when reports or losses wait
-  std::vector<RankEnd> take_reports();
-  // Ranks that are stopped or cannot be reached; those that end are the caller's children, or
-  // reported.
-  std::vector<PeerLoss> take_losses();
+  int wake_fd() const { return wake_.get(); }  // readable when there is news
+  JobNews take_news();
 
   // By rank, what those who were told of a lost one were in.
   std::map<int, std::string> standings() const;
@@ -63,7 +68,6 @@ class JobHost {
   void on_lost(const PeerLoss& loss);                             // these two
   void wake() const;
   void await_end(int rank, long pid);
-  void sleep() const;  // until wake() the next time
 
   UniqueFd wake_;
   std::vector<UniqueFd> watched_;  // pidfds

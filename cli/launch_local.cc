@@ -59,7 +59,7 @@ class LocalJob {
                          .last_lines = loop_.last_lines(ended.child),
                          .when = now});
       }
-      const auto losses = host_ ? host_->take_losses() : std::vector<PeerLoss>();
+      const auto losses = host_ ? host_->take_news().losses : std::vector<PeerLoss>();
       if (!schedule_.told_to_stop()) {
         write_all(2, outcome_.record_losses(losses));
       }

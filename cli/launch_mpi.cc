@@ -61,7 +61,7 @@ class MpiJob {
     while (loop_.running() > 0) {
       const auto events = loop_.wait(next_deadline(), host_.wake_fd());
       const auto now = std::chrono::steady_clock::now();
-      take_reports();
+      take_news();
       for (const int signal : events.signals) {
         handle(signal, now);
       }
@@ -77,7 +77,7 @@ class MpiJob {
         leave_by_ = now + std::chrono::hours(1);  // once is enough
       }
     }
-    take_reports();
+    take_news();
     loop_.finish_output();
     return {conclude(mpirun_status), interrupt_.has_value()};
   }
@@ -92,15 +92,15 @@ class MpiJob {
     return options;
   }
 
-  void take_reports() {
+  void take_news() {
     outcome_.record_order(host_.take_ended());
-    for (auto& end : host_.take_reports()) {
+    JobNews news = host_.take_news();
+    for (auto& end : news.reports) {
       outcome_.record(std::move(end));
       ++reported_;
     }
-    const auto losses = host_.take_losses();
     if (!schedule_.told_to_stop()) {
-      write_all(2, outcome_.record_losses(losses));
+      write_all(2, outcome_.record_losses(news.losses));
     }
     if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
       leave_by_ = deadline_after(kLeaveTime);

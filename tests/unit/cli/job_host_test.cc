@@ -2,6 +2,13 @@
 #include "job_host.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "rank_end.h"
 
 namespace coupler::cli {
 namespace {
@@ -29,6 +36,33 @@ TEST(JobHost, Tls_IsInTheJobFile_AndSpoken) {
   EXPECT_TRUE(job.tls);
   expect_joined(job);
   host.tell_shims({.signal = 0});  // the launcher's own client speaks it too
+}
+
+// As a launcher waits: what comes while it takes what came before is not forgotten until something
+// else happens.
+TEST(JobHost, WakesForEverythingThatIsSaid) {
+  constexpr int kRanks = 4, kRounds = 200;
+  JobHost host({.processes = kRanks});
+  const JobAddress job = read_job_file(host.job_file());
+  std::vector<std::unique_ptr<StoreClient>> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.push_back(std::make_unique<StoreClient>(job.host, job.port, job.secret, 20s, job.tls));
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] { ranks[rank]->set(end_key(rank), encode(RankEnd())); });
+    }
+    int taken = 0;
+    bool woken = true;
+    while (taken < kRanks && woken) {
+      pollfd wake{.fd = host.wake_fd(), .events = POLLIN, .revents = 0};
+      woken = ::poll(&wake, 1, 10'000) == 1;
+      taken += static_cast<int>(host.take_news().reports.size());
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_TRUE(woken) << "in round " << round;
+  }
 }
 
 }  // namespace
