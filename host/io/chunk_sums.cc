@@ -1,7 +1,13 @@
 #include "io/chunk_sums.h"
 
-#define XXH_INLINE_ALL  // NOLINT: how the header is asked to need no library
+#define XXH_STATIC_LINKING_ONLY  // NOLINT: how the header is asked for the state's size
+// On x86 the library's own choice of the widest vectors that the processor has; its header says so
+// by replacing the functions' names. Elsewhere what the compiler makes of it.
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <algorithm>
 #include <utility>
