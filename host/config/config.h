@@ -53,6 +53,10 @@ struct TrainingConfig {
   bool fp8_emulate = false;                   // also on devices without fp8 matrix units, slowly
 };
 
+struct MemoryConfig {
+  std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
+};
+
 struct LaunchConfig {
   int64_t processes = 1;
   int64_t threads_per_process = 0;  // OMP_NUM_THREADS; 0: cores / processes
@@ -75,6 +79,7 @@ struct Config {
   BackendConfig backend;
   TrainingConfig training;
   CheckpointConfig checkpoint;
+  MemoryConfig memory;
   LaunchConfig launch;
 
   std::string file;                            // "" where none was read
@@ -92,8 +97,8 @@ struct ConfigRequest {
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
 // valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
 // variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
-// COUPLER_TRAINING_, COUPLER_CHECKPOINT_ or COUPLER_LAUNCH_ is an error. Options of a plugin have
-// no variables, since plugin names and keys both hold underscores.
+// COUPLER_TRAINING_, COUPLER_CHECKPOINT_, COUPLER_MEMORY_ or COUPLER_LAUNCH_ is an error. Options
+// of a plugin have no variables, since plugin names and keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 
 // Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare

@@ -81,6 +81,7 @@ std::vector<SchemaKey> make_schema() {
   constexpr auto kBackend = &Config::backend;
   constexpr auto kTraining = &Config::training;
   constexpr auto kCheckpoint = &Config::checkpoint;
+  constexpr auto kMemory = &Config::memory;
   constexpr auto kLaunch = &Config::launch;
   using T = ValueType;
   return {
@@ -178,6 +179,12 @@ std::vector<SchemaKey> make_schema() {
           "checkpoint.grace", T::kDuration, "> 0", is_positive_duration,
           "How long the processes have after SIGTERM to save and end, where checkpoint.dir is set, "
           "before the launcher kills them."),
+      key<kMemory, &MemoryConfig::activation_checkpointing>(
+          "memory.activation_checkpointing", T::kStringList, "", nullptr,
+          "Modules, by patterns of their names, whose intermediate results are computed again in "
+          "backward instead of being kept: * stands for any characters but dots, ** for any. As "
+          "one "
+          "text they are separated by colons."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

@@ -8,6 +8,7 @@
 #include "train/accelerator_impl.h"
 #include "train/checkpoints.h"
 #include "train/current.h"
+#include "train/forward_recorder.h"
 #include "train/precision.h"
 #include "train/process_setup.h"
 
@@ -59,6 +60,7 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
 Accelerator::Impl::~Impl() {
   checkpoints.reset();  // what it writes is theirs
   set_current_communicator(nullptr);
+  ForwardRecorder::of_this_thread().forget_all();
   models.clear();
 }
 

@@ -1,5 +1,4 @@
 #include <ATen/Functions.h>
-#include <ATen/autocast_mode.h>
 #include <coupler/activation_checkpoint.h>
 #include <coupler/autocast.h>
 #include <coupler/error.h>
@@ -12,25 +11,13 @@
 
 #include "residency/generator_state.h"
 #include "strategy/gradient_hooks.h"
-#include "train/fp8_linear.h"
+#include "train/autocast_now.h"
 
 namespace coupler::detail {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-AutocastSettings autocast_now() {
-  constexpr auto kDevice = c10::DeviceType::CPU;
-  AutocastSettings settings{.device = kDevice,
-                            .type = at::autocast::get_autocast_dtype(kDevice),
-                            .enabled = at::autocast::is_autocast_enabled(kDevice),
-                            // A copy cast while no graph is recorded must not serve where one is.
-                            .cache_casts = false};
-  settings.fp8_gradients = set_fp8_linear(std::nullopt);
-  set_fp8_linear(settings.fp8_gradients);
-  return settings;
-}
 
 // Of a tensor: what has to be the same both times.
 struct Form {

@@ -1,9 +1,21 @@
 #include <ATen/autocast_mode.h>
 #include <coupler/autocast.h>
 
+#include "train/autocast_now.h"
 #include "train/fp8_linear.h"
 
 namespace coupler {
+
+AutocastSettings autocast_now() {
+  constexpr auto kDevice = c10::DeviceType::CPU;
+  AutocastSettings settings{.device = kDevice,
+                            .type = at::autocast::get_autocast_dtype(kDevice),
+                            .enabled = at::autocast::is_autocast_enabled(kDevice),
+                            .cache_casts = false};
+  settings.fp8_gradients = set_fp8_linear(std::nullopt);
+  set_fp8_linear(settings.fp8_gradients);
+  return settings;
+}
 
 AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
   if (!settings) return;

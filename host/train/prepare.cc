@@ -11,6 +11,7 @@
 #include "optim/scheduler_core.h"
 #include "train/accelerator_impl.h"
 #include "train/checkpoints.h"
+#include "train/forward_recorder.h"
 #include "train/precision.h"
 
 namespace coupler {
@@ -35,6 +36,10 @@ void Accelerator::Impl::add(Model model) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
   models.push_back(make_strategy(std::move(model), gradient_comm, config.training));
+  if (!config.memory.activation_checkpointing.empty()) {
+    ForwardRecorder::of_this_thread().watch(models.back()->model(),
+                                            config.memory.activation_checkpointing);
+  }
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
@@ -94,6 +99,7 @@ void Accelerator::free_memory() {
   impl_->schedulers.clear();
   impl_->models.clear();
   impl_->loaders.clear();
+  ForwardRecorder::of_this_thread().forget_all();
 }
 
 Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {

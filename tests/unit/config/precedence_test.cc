@@ -45,6 +45,8 @@ std::vector<Sample> samples() {
       {"checkpoint.async", {"true", "false", "true", "false"}},
       {"checkpoint.timeout", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
       {"checkpoint.grace", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
+      {"memory.activation_checkpointing",
+       {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
       {"launch.tls", {"true", "false", "true", "false"}},
