@@ -79,9 +79,16 @@ class Speed {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+// Without memory: prepare gives each process what it keeps of it. So the model may be larger than a
+// process's memory.
+GPT build(const GPTOptions& options) {
+  const coupler::EmptyWeights scope;
+  return GPT(options);
+}
+
 int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   torch::manual_seed(arguments.seed);
-  GPT model(arguments.model);
+  GPT model = build(arguments.model);
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(arguments.learning_rate));
   auto loader = coupler::data_loader(Text(arguments.text, arguments.model.sequence),

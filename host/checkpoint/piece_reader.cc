@@ -6,6 +6,7 @@
 
 #include "checkpoint/piece_name.h"
 #include "io/safetensors_types.h"
+#include "residency/in_use.h"
 
 namespace coupler::checkpoint {
 namespace {
@@ -61,6 +62,7 @@ void PieceReader::read_elements(const std::string& tensor, const StatePiece& pie
           {.subject = tensor, .hint = "load it into a model of the dtypes it was saved with"});
     }
   }
+  const InUse in_memory(into, InUse::Access::kWrite);
   files_.read(tensor, piece.begin, piece.end, into.mutable_data_ptr());
 }
 

@@ -4,6 +4,7 @@
 
 #include "io/safetensors_types.h"
 #include "io/safetensors_writer.h"
+#include "residency/in_use.h"
 
 namespace coupler::checkpoint {
 
@@ -21,6 +22,7 @@ WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>&
   safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
     const at::Tensor& value = *values.at(info.name);
+    const InUse in_memory(value);
     writer.write(info.name, value.const_data_ptr(), value.nbytes());
   }
   return writer.finish();

@@ -9,6 +9,10 @@
 #include <typeinfo>
 #include <utility>
 
+#include "offload/offloaded_memory.h"
+#include "residency/in_use.h"
+#include "residency/intercept.h"
+
 namespace coupler {
 namespace {
 
@@ -83,6 +87,14 @@ class SgdKernel : public FusedKernel {
   }
 };
 
+// Laid out as the group's parameters, where its state is to be. name: of its first parameter.
+at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std::string& state) {
+  const at::ScalarType type = group.parameters.scalar_type();
+  return group.state_memory == nullptr
+             ? at::zeros({group.parameters.numel()}, at::TensorOptions().dtype(type))
+             : group.state_memory->make(state + " of " + name, group.parameters.numel(), type);
+}
+
 }  // namespace
 
 std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
@@ -139,8 +151,9 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
       for (size_t i = group.first_slot; i < group.end_slot; ++i) {
         if (options[m][i] == nullptr) continue;
         std::vector<at::Tensor>& state = state_[m][g];
-        while (state.size() < state_names_.size())
-          state.push_back(at::zeros_like(group.parameters));
+        while (state.size() < state_names_.size()) {
+          state.push_back(zeros_for(group, model.slots()[i].name, state_names_[state.size()]));
+        }
         members_.push_back({.model = &model,
                             .slot = &model.slots()[i],
                             .slot_index = i,
@@ -163,7 +176,7 @@ ParameterState FusedKernel::state_of(const at::Tensor& held) {
   for (size_t k = 0; k < state_names_.size(); ++k) {
     const at::Tensor& memory = (*member.state)[k];
     result.tensors.emplace_back(state_names_[k],
-                                memory.narrow(0, member.slot->offset, member.slot->numel));
+                                place_in(memory, member.slot->offset, {member.slot->numel}));
   }
   return result;
 }
@@ -195,7 +208,14 @@ void FusedKernel::step() {
       batch.gradients[run] = slot.parameter.grad();
     }
     for (const at::Tensor& steps : batch.steps) steps.add_(1);
+    if (batch.alone == nullptr) {
+      update(batch);
+      continue;
+    }
+    // A kernel may write to gradients, and says so, but it does not.
+    InUse gradients(batch.gradients[0]);
     update(batch);
+    gradients.drop_writes();
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (gradients_[i] != Gradient::kNone) ++members_[i].steps;
@@ -204,12 +224,18 @@ void FusedKernel::step() {
 
 FusedKernel::Batch& FusedKernel::batch_for(const Member& member) {
   const bool first_step = member.steps == 0;
+  const FlatGroup& group = member.model->groups()[static_cast<size_t>(member.slot->group)];
+  const FlatGroup* const alone =
+      group.state_memory != nullptr || home_of(group.parameters) != nullptr ? &group : nullptr;
   for (Batch& batch : batches_) {
-    if (batch.options == member.options && batch.first_step == first_step) return batch;
+    if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
+      return batch;
+    }
   }
   Batch& batch = batches_.emplace_back();
   batch.options = member.options;
   batch.first_step = first_step;
+  batch.alone = alone;
   batch.state.resize(state_names_.size());
   return batch;
 }
@@ -253,9 +279,9 @@ void FusedKernel::cut_runs() {
     const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
                                 : last.offset + last.numel) -
                           offset;
-    auto place = [&](const at::Tensor& memory) {
-      const at::Tensor range = memory.narrow(0, offset, numel);
-      return flat ? range : range.view(first.slot->parameter.sizes());
+    const auto place = [&](const at::Tensor& memory) {
+      return place_in(memory, offset,
+                      flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
     };
     Batch& batch = batch_for(first);
     batch.parameters.push_back(place(group.parameters));

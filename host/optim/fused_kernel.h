@@ -36,10 +36,12 @@ class FusedKernel {
   void set_steps(const at::Tensor& held, int64_t steps);
 
  protected:
-  // The runs that one kernel call updates: same options, and all or none in their first step.
+  // The runs that one kernel call updates: same options, and all or none in their first step. What
+  // is offloaded goes group by group, since a call needs all it updates in memory.
   struct Batch {
     torch::optim::OptimizerOptions* options = nullptr;
     bool first_step = false;
+    const FlatGroup* alone = nullptr;  // the one group; null: any that are in memory
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
     std::vector<at::Tensor> steps;               // 0-dim float, this update counted

@@ -12,6 +12,7 @@
 
 #include "comm/tensor_ops.h"
 #include "log/log.h"
+#include "residency/in_use.h"
 
 namespace coupler {
 namespace {
@@ -30,8 +31,11 @@ void unscale_and_check(const std::vector<at::Tensor>& gradients, at::Tensor over
            gradients[end].scalar_type() == gradients[begin].scalar_type()) {
       ++end;
     }
-    at::_amp_foreach_non_finite_check_and_unscale_(
-        at::TensorList(gradients).slice(begin, end - begin), overflow, inverse);
+    in_bunches({gradients.begin() + static_cast<std::ptrdiff_t>(begin),
+                gradients.begin() + static_cast<std::ptrdiff_t>(end)},
+               [&](at::TensorList bunch) {
+                 at::_amp_foreach_non_finite_check_and_unscale_(bunch, overflow, inverse);
+               });
   }
 }
 

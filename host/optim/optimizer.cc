@@ -35,6 +35,7 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<S
   if (rules_.scaler != nullptr) require_unscalable();
   parameters_ = count_parameters(optimizer_);
   kernel_ = make_kernel();
+  if (kernel_ == nullptr) require_state_in_memory();
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
 }
 
@@ -106,6 +107,23 @@ std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
   std::vector<FlatParameters*> flats;
   for (Strategy* model : models_) flats.push_back(&model->flat());
   return FusedKernel::make(optimizer_, flats, not_fused_);
+}
+
+// torch::optim makes state as it likes, and keeps it.
+void OptimizerState::require_state_in_memory() const {
+  for (Strategy* model : models_) {
+    const auto& groups = model->flat().groups();
+    if (std::all_of(groups.begin(), groups.end(),
+                    [](const FlatGroup& group) { return group.state_memory == nullptr; })) {
+      continue;
+    }
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
+        {.subject = "offload_optimizer.device",
+         .hint = "use torch::optim::SGD, Adam or AdamW over parameters that need gradients, "
+                 "or offload the parameters only"});
+  }
 }
 
 void OptimizerState::step() {

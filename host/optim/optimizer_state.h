@@ -64,6 +64,7 @@ class OptimizerState {
   void hold_own_parts();
   void require_divisible() const;
   void require_unscalable() const;
+  void require_state_in_memory() const;
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;

@@ -1,11 +1,22 @@
 #include "residency/buffer_pool.h"
 
-#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace coupler {
+
+void UnmapPages::operator()(void* memory) const { ::munmap(memory, bytes); }
+
+BufferPool::Memory BufferPool::map(size_t bytes) {
+  const size_t size = std::max<size_t>(bytes, 1);
+  void* const memory =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return Memory(memory, UnmapPages{size});
+}
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
   std::swap(pool_, other.pool_);
@@ -38,7 +49,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
       free_bytes_ -= free_.front().bytes;
       free_.erase(free_.begin());
     }
-    result.memory_ = c10::GetCPUAllocator()->allocate(bytes);
+    result.memory_ = map(bytes);
     result.bytes_ = bytes;
   }
   result.pool_ = this;
@@ -47,7 +58,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
   return result;
 }
 
-void BufferPool::give_back(c10::DataPtr memory, size_t bytes) {
+void BufferPool::give_back(Memory memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   out_bytes_ -= bytes;
   free_bytes_ += bytes;

@@ -1,16 +1,25 @@
-// BufferPool: host memory for gathered units and for gradients on their way, kept for reuse, since
-// fresh pages cost three times a copy into warm ones. [any-thread]
+// BufferPool: host memory for units and for gradients on their way, kept for reuse, since fresh
+// pages cost three times a copy into warm ones. From the system, not the heap: buffers are taken by
+// one thread and given back by another, and each thread's heap would come to hold them all. It
+// begins where a page does, so that disks can write to it. [any-thread]
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 namespace coupler {
 
+// Pages of the system, given back.
+struct UnmapPages {
+  size_t bytes = 0;
+  void operator()(void* memory) const;
+};
+
 class BufferPool {
+  using Memory = std::unique_ptr<void, UnmapPages>;
+
  public:
   // Memory taken from a pool, given back by the destructor. Movable; the pool must outlive it.
   class Buffer {
@@ -26,11 +35,14 @@ class BufferPool {
    private:
     friend class BufferPool;
     BufferPool* pool_ = nullptr;
-    c10::DataPtr memory_;
+    Memory memory_;
     size_t bytes_ = 0;  // of the memory: at least what was asked for
   };
 
-  // At least bytes, aligned to 64, contents unspecified. Throws c10::Error when memory is out.
+  static constexpr size_t kAlignment = 4096;
+
+  // At least bytes, aligned to kAlignment, contents unspecified. Throws std::bad_alloc when
+  // memory is out.
   Buffer take(size_t bytes);
 
   // The most that was out at one time, in bytes.
@@ -38,10 +50,11 @@ class BufferPool {
 
  private:
   struct Free {
-    c10::DataPtr memory;
+    Memory memory;
     size_t bytes = 0;
   };
-  void give_back(c10::DataPtr memory, size_t bytes);
+  static Memory map(size_t bytes);
+  void give_back(Memory memory, size_t bytes);
 
   mutable std::mutex mutex_;
   std::vector<Free> free_;

@@ -79,11 +79,12 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
     each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
       Home* const home = home_of(tensor);
       if (home == nullptr) return;
+      Unit& unit = *home->unit;
       const c10::AliasInfo* const alias = arguments[i].alias_info();
-      if (alias != nullptr && alias->isWrite() && home->unit->writable.load() == 0) {
-        refuse_write(op, *home);
-      }
-      pins.add(*home->unit);
+      const bool writes = alias != nullptr && alias->isWrite();
+      if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *home);
+      pins.add(unit);
+      if (writes) unit.written.store(true);
     });
   }
 }

@@ -36,6 +36,7 @@ Residency::~Residency() {
 }
 
 Unit& Residency::add(std::unique_ptr<Unit> unit) {
+  const std::lock_guard lock(mutex_);
   unit->residency = this;
   unit->index = units_.size();
   for (const auto& home : unit->homes) {
@@ -73,6 +74,29 @@ void Residency::use(Unit& unit) {
   }
 }
 
+// Not a use that is learnt: nothing would be gained by fetching it ahead.
+void Residency::use_blank(Unit& unit) {
+  const std::lock_guard turn(source_mutex_);  // nobody fills it meanwhile
+  unit.pins.fetch_add(1);
+  {
+    const std::lock_guard lock(mutex_);
+    make_room(unit);
+    unit.last_use = ++clock_;
+    if (unit.resident.load()) {
+      unit.used = true;
+      return;
+    }
+  }
+  try {
+    attach(unit, pool_.take(unit.bytes));
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  unit.used = true;
+}
+
 void Residency::note_use(Unit& unit) {
   current_.store(&unit, std::memory_order_relaxed);
   unit.last_use = ++clock_;
@@ -100,8 +124,9 @@ void Residency::make_room(const Unit& unit) {
   candidates_.clear();
   for (const Unit* next : expected_) live += next->sticky || next == &unit ? 0 : next->bytes;
   for (const auto& other : units_) {
+    if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
     // When something arrives ahead of its use is a matter of time, which differs between ranks.
-    if (other.get() == &unit || other->sticky || !other->used || !other->resident.load()) continue;
+    if (options_.shared && !other->used) continue;
     if (is_expected(*other)) continue;
     live += other->bytes;
     if (other->pins.load() == 0) candidates_.push_back(other.get());
@@ -128,7 +153,10 @@ bool Residency::try_release(Unit& unit) {
     return false;
   }
   for (const auto& home : unit.homes) home->point_to(nullptr);
-  unit.memory = {};
+  BufferPool::Buffer memory = std::move(unit.memory);
+  if (unit.written.exchange(false) && unit.writes_back) {
+    source_->put_away(unit.index, std::move(memory));
+  }
   forget_use(unit);
   return true;
 }
@@ -159,6 +187,11 @@ bool Residency::is_wanted(const Unit& unit, bool ahead) {
   return !unit.resident.load() && (!ahead || fetching_ == &unit);
 }
 
+Unit& Residency::at(size_t index) {
+  const std::lock_guard lock(mutex_);
+  return *units_.at(index);
+}
+
 void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
   const std::lock_guard lock(mutex_);
   // A rank that is ahead of us has released it and wants it again. Ours stays, since operations may
@@ -176,7 +209,7 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
 void Residency::fetch(Unit& unit, bool ahead) {
   const std::lock_guard turn(source_mutex_);
   while (is_wanted(unit, ahead)) {
-    Unit& next = *units_.at(source_->agree(unit.index));
+    Unit& next = at(source_->agree(unit.index));
     BufferPool::Buffer memory = pool_.take(next.bytes);
     source_->fill(next.index, memory.data());
     attach(next, std::move(memory));

@@ -3,7 +3,7 @@
 // units not in use are released to make room, and what is likely to be used next is fetched ahead
 // by a thread of its own.
 //
-// [any-thread], except the constructor, the destructor and add(). Which units are resident after
+// [any-thread], except the constructor and the destructor. Which units are resident after
 // the same uses is the same on every rank: releases follow the order of uses, not time.
 #pragma once
 
@@ -25,6 +25,9 @@ namespace coupler {
 struct ResidencyOptions {
   int prefetch = 0;       // units fetched ahead; 0: none, and no thread
   size_t live_bytes = 0;  // of units that are not sticky; what is used or fetched ahead always may
+  // Whether every rank fetches the same units (from its peers), so that none may be given up before
+  // it was used.
+  bool shared = true;
 };
 
 class Residency {
@@ -43,6 +46,9 @@ class Residency {
 
   // Makes the unit resident and pins it. Throws Error naming unit and cause; then it is not pinned.
   void use(Unit& unit);
+  // The same for one who will write to all of it: what it held need not be fetched. Not by a
+  // residency that is shared.
+  void use_blank(Unit& unit);
   static void unpin(Unit& unit) { unit.pins.fetch_sub(1); }
 
   // Releases a unit that was used and is not pinned; else leaves it.
@@ -66,6 +72,7 @@ class Residency {
   void predict();                    // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);
+  Unit& at(size_t index);
   void attach(Unit& unit, BufferPool::Buffer memory);
   void fetch(Unit& unit, bool ahead);
   void fetch_ahead();

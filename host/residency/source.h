@@ -1,8 +1,10 @@
-// Source: where the units of one Residency come from (peers; later host memory, a mapped file).
-// Calls are serialised by the Residency, but come from different threads.
+// Source: where the units of one Residency come from (peers; a disk). Calls come from different
+// threads; fill() and agree() one at a time.
 #pragma once
 
 #include <cstddef>
+
+#include "residency/buffer_pool.h"
 
 namespace coupler {
 
@@ -20,6 +22,10 @@ class Source {
 
   // Takes over what this process is responsible for from memory, which holds the whole unit.
   virtual void store(size_t unit, const void* memory) = 0;
+
+  // The same for a unit that was written to and is released (Unit::written); may return before it
+  // is done. What goes wrong later is thrown by the next fill.
+  virtual void put_away(size_t unit, BufferPool::Buffer memory) { store(unit, memory.data()); }
 };
 
 }  // namespace coupler

@@ -46,6 +46,9 @@ struct Unit {
   std::atomic<int> pins{0};
   std::atomic<bool> resident{false};
   std::atomic<int> writable{0};  // scopes in which its parameters may be written
+  // Whether operations may write to it at any time: what they wrote is the source's at release.
+  bool writes_back = false;
+  std::atomic<bool> written{false};  // since it became resident; set under a pin
 
   // The Residency's, under its mutex.
   BufferPool::Buffer memory;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 
+#include "residency/intercept.h"
+
 namespace coupler {
 namespace {
 
@@ -23,8 +25,10 @@ int64_t padded(int64_t numel, int64_t element_size) {
 
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
   at::Tensor result = at::empty({0}, memory.options());
-  return result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
-                     c10::contiguous_strides(sizes));
+  result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
+              c10::contiguous_strides(sizes));
+  if (has_intercept(memory)) put_intercept(result);
+  return result;
 }
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,

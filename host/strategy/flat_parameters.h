@@ -11,6 +11,8 @@
 
 namespace coupler {
 
+class OffloadedMemory;
+
 // One parameter's place. offset and numel are in elements of the group's buffers.
 struct FlatSlot {
   std::string name;      // "layer1.weight"
@@ -23,8 +25,9 @@ struct FlatSlot {
 
 // Slots of one dtype in one memory; [first_slot, end_slot) of FlatParameters::slots.
 struct FlatGroup {
-  at::Tensor parameters;  // [numel], padding between slots included (zeros)
-  at::Tensor gradients;   // likewise; undefined where gradients are not flat
+  at::Tensor parameters;                    // [numel], padding between slots included (zeros)
+  at::Tensor gradients;                     // likewise; undefined where gradients are not flat
+  OffloadedMemory* state_memory = nullptr;  // where an optimizer's state of it is; null: in memory
   size_t first_slot = 0, end_slot = 0;
 };
 

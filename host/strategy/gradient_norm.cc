@@ -4,21 +4,25 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include "residency/in_use.h"
+
 namespace coupler {
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
-  if (gradients.empty()) return 0;
   double sum = 0;
-  for (const at::Tensor& norm : at::_foreach_norm(gradients)) {
-    const double value = norm.item<double>();
-    sum += value * value;
-  }
+  in_bunches(gradients, [&](at::TensorList bunch) {
+    for (const at::Tensor& norm : at::_foreach_norm(bunch)) {
+      const double value = norm.item<double>();
+      sum += value * value;
+    }
+  });
   return sum;
 }
 
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1 && !gradients.empty()) at::_foreach_mul_(gradients, factor);
+  if (factor >= 1) return;
+  in_bunches(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
 }
 
 void throw_not_finite(double norm, int64_t parameter, const Model& model) {

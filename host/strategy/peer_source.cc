@@ -5,6 +5,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include "residency/in_use.h"
 #include "strategy/shard_transfer.h"
 
 namespace coupler {
@@ -41,6 +42,7 @@ size_t PeerSource::agree(size_t wanted) {
 void PeerSource::fill(size_t index, void* memory) {
   const ShardUnit& unit = *units_[index];
   const at::ScalarType type = unit.plan.compute_type;
+  const InUse in_memory(unit.master);
   BufferPool::Buffer room;
   const void* shard = unit.master.const_data_ptr();
   if (type != unit.plan.type && unit.layout.shard_numel > 0) {

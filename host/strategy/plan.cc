@@ -116,6 +116,20 @@ class Checker {
     return result;
   }
 
+  PlannedOffload take(const db_offload* offload, const char* what) const {
+    if (offload == nullptr || offload->place == DB_PLACE_STAY || offload->place == DB_PLACE_HOST) {
+      return {};
+    }
+    if (offload->place != DB_PLACE_DISK || offload->folder == nullptr ||
+        offload->folder[0] == '\0' || offload->buffers < 0) {
+      refuse(
+          fmt::format("it offloads the {} to place {} with {} buffers and {}", what, offload->place,
+                      offload->buffers, offload->folder == nullptr ? "no folder" : "a folder"),
+          what);
+    }
+    return {offload->folder, offload->buffers};
+  }
+
   std::vector<size_t> others() const {
     std::vector<size_t> result;
     for (size_t i = 0; i < model_.parameters.size(); ++i) {
@@ -198,6 +212,10 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     // Beside backward a reduction holds one more unit in memory, and on one machine it competes for
     // the same processors: only where it is asked for.
     result.overlap = plan.overlap == 1;
+    if (DB_HAS(&plan, db_plan, offload_parameters)) {
+      result.offload_optimizer = checker.take(plan.offload_optimizer, "optimizer's state");
+      result.offload_parameters = checker.take(plan.offload_parameters, "parameters");
+    }
     for (uint64_t i = 0; i < plan.unit_count; ++i) {
       result.units.push_back(checker.take(*plan.units[i], static_cast<size_t>(result.group_size)));
     }

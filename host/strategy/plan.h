@@ -29,6 +29,12 @@ struct PlannedUnit {
   std::optional<at::ScalarType> output_type;
 };
 
+// To a disk. To host memory is no offload yet: models are on the CPU.
+struct PlannedOffload {
+  std::string folder;  // empty: state stays
+  int buffers = 0;
+};
+
 struct ShardPlan {
   std::vector<PlannedUnit> units;
   std::vector<size_t> replicated;  // indices of parameters in no unit
@@ -38,6 +44,7 @@ struct ShardPlan {
   uint64_t live_elements = 0;
   uint64_t reduce_bytes = 0;
   bool overlap = false;
+  PlannedOffload offload_optimizer, offload_parameters;
 };
 
 // Asks the plugin of `comm` (whose ranks all call this with the same model) and checks the answer:

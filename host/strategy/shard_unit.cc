@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "comm/tensor_ops.h"
+#include "residency/in_use.h"
+#include "residency/intercept.h"
 #include "strategy/gradient_hooks.h"
 
 namespace coupler {
@@ -38,7 +40,7 @@ void ShardUnit::take_value(size_t index, const at::Tensor& value) {
   const ShardPart& part = members[index].part;
   if (part.begin == part.end) return;
   const int64_t own = part.end - part.begin;
-  master.narrow(0, part.shard_offset, own)
+  place_in(master, part.shard_offset, {own})
       .copy_(value.contiguous().view({-1}).narrow(0, part.begin, own));
 }
 
@@ -46,7 +48,8 @@ void ShardUnit::make_variables() {
   for (ShardMember& member : members) {
     const ShardPart& part = member.part;
     if (part.begin == part.end || !member.parameter.requires_grad()) continue;
-    member.own = place_in(master, part.shard_offset, {part.end - part.begin}).requires_grad_(true);
+    member.own = place_in(master, part.shard_offset, {part.end - part.begin});
+    member.own.set_requires_grad(true);
     member.gradient = place_in(gradient, part.shard_offset, {part.end - part.begin});
   }
 }
@@ -160,7 +163,8 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
   }
   // Straight into its place, where nothing lies there that must stay.
   reduced_ = gradient;
-  if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient())) {
+  if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient()) ||
+      home_of(gradient) != nullptr) {
     const size_t size = c10::elementSize(plan.reduce_type);
     room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
     reduced_ = over(room_.data(), layout.shard_numel, plan.reduce_type);
@@ -178,6 +182,9 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   }
   const double scale = is_narrow(plan.reduce_type) ? 1.0 : factor_ / comms.world->size();
   if (room_) {
+    const bool first = !has_gradient();
+    const InUse in_memory(gradient, first ? InUse::Access::kReplace : InUse::Access::kWrite);
+    if (first && home_of(gradient) != nullptr) gradient.zero_();
     if (factor_ != 1.0) scale_gradient();
     add_to_gradient(reduced_, scale);
   } else {

@@ -12,6 +12,7 @@
 
 #include "comm/tensor_ops.h"
 #include "log/log.h"
+#include "residency/in_use.h"
 #include "residency/intercept.h"
 #include "strategy/gradient_norm.h"
 #include "strategy/shard_transfer.h"
@@ -132,6 +133,7 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
   const at::Tensor value = at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
   const ShardPart& part = unit.members[place.index].part;
+  const InUse in_memory(shard);
   const char* const own = static_cast<const char*>(shard.const_data_ptr()) +
                           static_cast<size_t>(part.shard_offset) * shard.element_size();
   gather_unit(*comms_.group, layout, shard.scalar_type(), own, value.mutable_data_ptr(), pool_);
@@ -183,7 +185,7 @@ std::vector<ParameterPart> ShardedModel::parts() {
     result.push_back({.parameter = i,
                       .begin = part.begin,
                       .end = part.end,
-                      .values = unit.master.narrow(0, part.shard_offset, part.end - part.begin),
+                      .values = place_in(unit.master, part.shard_offset, {part.end - part.begin}),
                       .held = member.own,
                       .copies = copies,
                       .copy = copy});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "offload/offloaded_memory.h"
 #include "residency/residency.h"
 #include "strategy/gradient_hooks.h"
 #include "strategy/plan.h"
@@ -54,6 +55,7 @@ class ShardedModel : public Strategy,
   ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                const TrainingConfig& config);
   void make_communicators();
+  void make_offloaded_memory();
   void give_memory();
   void take_values();
   void make_managed_parameters();
@@ -78,6 +80,7 @@ class ShardedModel : public Strategy,
   ShardPlan plan_;
   ShardComms comms_;
   BufferPool pool_;
+  std::unique_ptr<OffloadedMemory> optimizer_memory_, parameter_memory_;  // null: not offloaded
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
   std::vector<Place> places_;               // by parameter of the model

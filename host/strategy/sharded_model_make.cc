@@ -60,10 +60,11 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
   check_intercept();
   comms_.world = std::move(comm);
   make_communicators();
+  make_offloaded_memory();
   places_.resize(this->model().parameters.size());
   for (PlannedUnit unit_plan : plan_.units) {
     // Nothing to divide: gathering what is here already would be copies only.
-    if (plan_.group_size == 1) unit_plan.keep = DB_KEEP_ALWAYS;
+    if (plan_.group_size == 1 && parameter_memory_ == nullptr) unit_plan.keep = DB_KEEP_ALWAYS;
     // Types are converted by the intercept, so such a unit is managed.
     const bool converts =
         unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
@@ -117,7 +118,18 @@ void ShardedModel::make_communicators() {
   }
 }
 
+void ShardedModel::make_offloaded_memory() {
+  const auto make = [](const PlannedOffload& offload) {
+    return offload.folder.empty()
+               ? nullptr
+               : std::make_unique<OffloadedMemory>(offload.folder, offload.buffers);
+  };
+  optimizer_memory_ = make(plan_.offload_optimizer);
+  parameter_memory_ = make(plan_.offload_parameters);
+}
+
 // Shards of units that are not whole here lie one after another, so that one kernel updates them.
+// What is offloaded lies unit by unit.
 void ShardedModel::give_memory() {
   std::map<at::ScalarType, int64_t> totals;
   std::vector<int64_t> begins;
@@ -128,9 +140,18 @@ void ShardedModel::give_memory() {
   }
   std::map<at::ScalarType, at::Tensor> masters, gradients;
   for (const auto& [type, total] : totals) {
-    masters[type] = at::zeros({total}, at::TensorOptions().dtype(type));
-    gradients[type] = at::zeros({total}, at::TensorOptions().dtype(type));
+    const auto options = at::TensorOptions().dtype(type);
+    if (parameter_memory_ == nullptr) masters[type] = at::zeros({total}, options);
+    if (optimizer_memory_ == nullptr) gradients[type] = at::zeros({total}, options);
   }
+  const auto place = [&](OffloadedMemory* offloaded, const char* what, const ShardUnit& unit,
+                         const std::map<at::ScalarType, at::Tensor>& memory, int64_t begin) {
+    const int64_t numel = unit.layout.shard_numel;
+    if (offloaded == nullptr) return place_in(memory.at(unit.plan.type), begin, {numel});
+    return place_in(offloaded->make(fmt::format("{} of {}", what, unit.plan.name),
+                                    aligned_elements(numel), unit.plan.type),
+                    0, {numel});
+  };
   for (size_t i = 0; i < units_.size(); ++i) {
     ShardUnit& unit = *units_[i];
     const auto options = at::TensorOptions().dtype(unit.plan.type);
@@ -147,8 +168,8 @@ void ShardedModel::give_memory() {
                           : at::zeros({aligned_elements(unit.master.numel())}, options)
                                 .narrow(0, 0, unit.master.numel());
     } else {
-      unit.master = masters[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
-      unit.gradient = gradients[unit.plan.type].narrow(0, begins[i], unit.layout.shard_numel);
+      unit.master = place(parameter_memory_.get(), "parameters", unit, masters, begins[i]);
+      unit.gradient = place(optimizer_memory_.get(), "gradients", unit, gradients, begins[i]);
     }
   }
 }
@@ -267,7 +288,12 @@ void ShardedModel::add_variables() {
     std::vector<FlatSlot> slots;
     // Memory that ends where a frozen part begins: kernels run into the padding behind a last slot.
     const auto finish_group = [&](const at::Tensor& parameters, const at::Tensor& gradients) {
-      if (!slots.empty()) flat_.add({parameters, gradients}, std::move(slots));
+      if (!slots.empty()) {
+        flat_.add({.parameters = parameters,
+                   .gradients = gradients,
+                   .state_memory = optimizer_memory_.get()},
+                  std::move(slots));
+      }
       slots.clear();
     };
     for (const size_t i : order) {
@@ -275,7 +301,7 @@ void ShardedModel::add_variables() {
       if (member.part.begin == member.part.end) continue;
       if (!member.own.defined()) {
         const int64_t end = member.part.shard_offset;
-        finish_group(unit->master.narrow(0, 0, end), unit->gradient.narrow(0, 0, end));
+        finish_group(place_in(unit->master, 0, {end}), place_in(unit->gradient, 0, {end}));
         continue;
       }
       slots.push_back({.name = member.name,

@@ -13,13 +13,27 @@ struct OwnedPlan : db_plan {
   std::vector<const db_unit_parameter*> parameter_pointers;
   std::vector<db_unit> units;
   std::vector<const db_unit*> unit_pointers;
+  PlannedOffloads offloads;
+  db_offload of_optimizer{};
+  db_offload of_parameters{};
 };
+
+// NULL where it stays.
+const db_offload* fill(const PlannedOffload& from, db_offload* to) {
+  if (from.place == DB_PLACE_STAY) return nullptr;
+  *to = {sizeof(db_offload),  from.place,
+         from.pinned ? 1 : 0, from.place == DB_PLACE_DISK ? from.folder.c_str() : nullptr,
+         from.buffers,        0};
+  return to;
+}
 
 }  // namespace
 
-const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest) {
+const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest,
+                         PlannedOffloads offloads) {
   auto made = std::make_unique<OwnedPlan>();
   made->source = std::move(units);
+  made->offloads = std::move(offloads);
   for (const PlannedUnit& unit : made->source)
     for (size_t i = 0; i < unit.parameters.size(); ++i)
       made->parameters.push_back(
@@ -38,6 +52,8 @@ const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest) {
   made->struct_size = sizeof(db_plan);
   made->db_plan::units = made->unit_pointers.data();
   made->unit_count = made->unit_pointers.size();
+  made->offload_optimizer = fill(made->offloads.optimizer, &made->of_optimizer);
+  made->offload_parameters = fill(made->offloads.parameters, &made->of_parameters);
   return made.release();
 }
 

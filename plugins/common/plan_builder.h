@@ -19,9 +19,22 @@ struct PlannedUnit {
   db_dtype output = 0;
 };
 
+struct PlannedOffload {
+  db_place place = DB_PLACE_STAY;
+  bool pinned = false;
+  std::string folder;
+  int32_t buffers = 0;
+};
+
+struct PlannedOffloads {
+  PlannedOffload optimizer;
+  PlannedOffload parameters;
+};
+
 // A plan of these units; what concerns all of them (group, prefetch, …) is taken from rest. The
 // caller, and in the end the host, gives it back by release_plan.
-const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest);
+const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest,
+                         PlannedOffloads offloads = {});
 
 // plan: of make_plan, or NULL.
 void release_plan(const db_plan* plan);

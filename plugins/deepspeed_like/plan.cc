@@ -109,7 +109,7 @@ Failure plan(const Options& options, const Place& place, const Model& model, con
     rest.prefetch = planner.prefetch();
     rest.live_elements = settings.live;
   }
-  *plan = make_plan(planner.take(), rest);
+  *plan = make_plan(planner.take(), rest, std::move(settings.offloads));
   return {};
 }
 

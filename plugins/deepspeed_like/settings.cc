@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/offload_options.h"
 #include "common/option_values.h"
 
 namespace db::deepspeed_like {
@@ -48,6 +49,30 @@ Failure read_sizes(const Options& options, Settings* settings) {
   return {};
 }
 
+Failure needs_stage(const char* key, int64_t least, int64_t stage) {
+  return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + std::string(key) + "' needs stage " +
+                                                    std::to_string(least) +
+                                                    (least < 3 ? " or more" : "") +
+                                                    ", but stage is " + std::to_string(stage));
+}
+
+Failure read_offloads(const Options& options, int64_t stage, PlannedOffloads* offloads) {
+  static constexpr OffloadKeys kOptimizer = {
+      "offload_optimizer.device", "offload_optimizer.nvme_path", "offload_optimizer.pin_memory",
+      "offload_optimizer.buffer_count"};
+  static constexpr OffloadKeys kParameters = {"offload_param.device", "offload_param.nvme_path",
+                                              "offload_param.pin_memory",
+                                              "offload_param.buffer_count"};
+  Failure failure = read_offload(options, kOptimizer, &offloads->optimizer);
+  if (failure.ok()) failure = read_offload(options, kParameters, &offloads->parameters);
+  if (!failure.ok()) return failure;
+  if (offloads->optimizer.place != DB_PLACE_STAY && stage < 1)
+    return needs_stage(kOptimizer.device, 1, stage);
+  if (offloads->parameters.place != DB_PLACE_STAY && stage < 3)
+    return needs_stage(kParameters.device, 3, stage);
+  return {};
+}
+
 }  // namespace
 
 Failure read_settings(const Options& options, Settings* settings) {
@@ -61,6 +86,7 @@ Failure read_settings(const Options& options, Settings* settings) {
         DB_ERR_INVALID_ARGUMENT,
         "option 'communication_data_type' concerns units, of which stage = 0 makes "
         "none; leave it out, or take stage 1, 2 or 3");
+  if (failure.ok()) failure = read_offloads(options, settings->stage, &settings->offloads);
   return failure;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/options.h"
+#include "common/plan_builder.h"
 
 namespace db::deepspeed_like {
 
@@ -40,6 +41,23 @@ inline constexpr db_option kOptions[] = {
     string_option("communication_data_type", "",
                   "Type in which gradients travel: bf16, f16, f32, f64; empty: the parameter's "
                   "own."),
+    string_option("offload_optimizer.device", "none",
+                  "Where the optimizer's state is while no step is taken, with stage 3 gradients, "
+                  "too: none (with the model), cpu, or nvme (a disk). Stages 1 to 3."),
+    string_option("offload_optimizer.nvme_path", "",
+                  "With nvme: a folder on that disk. The files in it have no names and are gone "
+                  "with the process."),
+    bool_option("offload_optimizer.pin_memory", false,
+                "With cpu: in page-locked memory, which GPUs copy from faster."),
+    i64_option("offload_optimizer.buffer_count", 4,
+               "With nvme: blocks that are read ahead, and as many that wait to be written. A "
+               "block is a rank's part of one unit: of its gradients, or of one tensor of state."),
+    string_option("offload_param.device", "none",
+                  "Where a rank's parts of the parameters are while nothing uses them: none, cpu, "
+                  "or nvme. Stage 3."),
+    string_option("offload_param.nvme_path", "", "As offload_optimizer.nvme_path."),
+    bool_option("offload_param.pin_memory", false, "As offload_optimizer.pin_memory."),
+    i64_option("offload_param.buffer_count", 5, "As offload_optimizer.buffer_count."),
 };
 
 struct Settings {
@@ -51,6 +69,7 @@ struct Settings {
   uint64_t live = 0;      // elements; 0: the least that works
   uint64_t persistence_threshold = 0;
   db_dtype reduce_dtype = 0;
+  PlannedOffloads offloads;
 };
 
 // Every wrong value is DB_ERR_INVALID_ARGUMENT.

@@ -47,7 +47,7 @@ Failure plan(const Options& options, const Place& place, const Model& model, con
   rest.group = place.rank / settings.group_size;
   rest.prefetch = settings.prefetch;
   rest.overlap = -1;
-  *plan = make_plan(std::move(units), rest);
+  *plan = make_plan(std::move(units), rest, {settings.offload, settings.offload});
   return {};
 }
 

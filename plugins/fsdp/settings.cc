@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "common/names.h"
+#include "common/offload_options.h"
 #include "common/option_values.h"
 
 namespace db::fsdp {
@@ -122,12 +123,24 @@ Failure read_units(const Options& options, Settings* settings) {
   return failure;
 }
 
+Failure read_offload_of_units(const Options& options, Settings* settings) {
+  static constexpr OffloadKeys kKeys = {"offload.device", "offload.nvme_path", "offload.pin_memory",
+                                        "offload.buffer_count"};
+  Failure failure = read_offload(options, kKeys, &settings->offload);
+  if (failure.ok() && settings->offload.place != DB_PLACE_STAY && !settings->shards)
+    return wrong(
+        "option 'offload.device' concerns units, of which strategy = \"no_shard\" makes none; "
+        "leave it out");
+  return failure;
+}
+
 }  // namespace
 
 Failure read_settings(const Options& options, const Place& place, Settings* settings) {
   Failure failure = read_strategy(options, place, settings);
   if (failure.ok()) failure = read_dtypes(options, settings);
   if (failure.ok()) failure = read_units(options, settings);
+  if (failure.ok()) failure = read_offload_of_units(options, settings);
   int64_t prefetch = 0;
   if (failure.ok()) failure = read_number(options, "prefetch", 0, INT32_MAX, &prefetch);
   settings->prefetch = static_cast<int32_t>(prefetch);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/options.h"
+#include "common/plan_builder.h"
 #include "common/sharding_communicator.h"
 
 namespace db::fsdp {
@@ -55,6 +56,18 @@ inline constexpr db_option kOptions[] = {
     i64_option("unit_join_below", 10000,
                "With units = modules: a unit of fewer elements is joined with the next one, the "
                "last with the one before, so that small layers are not gathered alone."),
+    string_option("offload.device", "none",
+                  "Where a rank's parts of parameters, gradients and the optimizer's state are "
+                  "while nothing uses them: none (with the model), cpu, or nvme (a disk)."),
+    string_option("offload.nvme_path", "",
+                  "With nvme: a folder on that disk. The files in it have no names and are gone "
+                  "with the process."),
+    bool_option("offload.pin_memory", false,
+                "With cpu: in page-locked memory, which GPUs copy from faster."),
+    i64_option("offload.buffer_count", 4,
+               "With nvme: blocks that are read ahead, and as many that wait to be written. A "
+               "block is a rank's part of one unit: of its parameters, its gradients, or one "
+               "tensor of state."),
 };
 
 enum class Units { kModules, kTypes, kSize, kNames };
@@ -72,6 +85,7 @@ struct Settings {
   std::vector<std::string> unit_types;
   std::vector<std::string> unit_names;
   uint64_t least = 0;  // elements of a unit, for kModules and kSize
+  PlannedOffload offload;
 };
 
 // Every wrong value that can be seen without a model is DB_ERR_INVALID_ARGUMENT here.

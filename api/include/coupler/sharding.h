@@ -119,6 +119,27 @@ typedef struct db_unit {
   int32_t reserved; /* 0 */
 } db_unit;
 
+/* Where state is while nothing uses it. */
+typedef int32_t db_place;
+enum {
+  DB_PLACE_STAY = 0, /* where it is used */
+  DB_PLACE_HOST = 1, /* in host memory, which with a model on the CPU is where
+                        it is anyway */
+  DB_PLACE_DISK = 2  /* in a file: in memory only while it is used, and a while
+                        ahead */
+};
+
+typedef struct db_offload {
+  uint64_t struct_size;
+  db_place place;
+  int32_t pinned;     /* DB_PLACE_HOST: 1 in page-locked memory, 0 not */
+  const char *folder; /* DB_PLACE_DISK: in which files are made, which are gone
+                         with the process; NULL otherwise */
+  int32_t buffers;    /* DB_PLACE_DISK: blocks that are read ahead, and as many
+                         that wait to be written */
+  int32_t reserved;   /* 0 */
+} db_offload;
+
 /* The plan of one rank. Owned by the plugin; the host gives it back by
  * db_sharding.release when it has taken what it needs. Group and bounds must be
  * the same on every rank of a group, everything else on every rank: the host
@@ -145,6 +166,11 @@ typedef struct db_plan {
    * which measures. */
   int32_t overlap;
   int32_t reserved; /* 0 */
+  /* Of what this rank owns: the optimizer's state, with it the gradients that
+   * units keep as a shard; and the parameters of units that are not
+   * DB_KEEP_ALWAYS. NULL: they stay. */
+  const db_offload *offload_optimizer;
+  const db_offload *offload_parameters;
 } db_plan;
 
 /* What get_extension(DB_SHARDING) of the plugin returns; static. */

@@ -57,6 +57,11 @@ const std::vector<Setting>& settings() {
        4,
        {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu", "-o",
         "backend.fsdp.strategy=hybrid_shard", "-o", "backend.fsdp.group_size=2"}},
+      {"offload",
+       2,
+       {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu", "-o",
+        "backend.fsdp.offload.device=nvme", "-o",
+        "backend.fsdp.offload.nvme_path=" + fs::temp_directory_path().string()}},
   };
   return all;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <regex>
 #include <sstream>
 
@@ -37,9 +38,10 @@ struct Backend {
 };
 
 Outcome run(const Backend& backend, const std::string& expect, const std::string& check,
-            int processes = 2) {
+            int processes = 2, const Texts& more = {}) {
   const Workplace here;
   Texts arguments{"launch", "-n", std::to_string(processes), "-o", "backend.timeout=3s"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
   for (const std::string& one : backend.arguments()) arguments.push_back(one);
   for (const std::string& one :
        {std::string(SHARDING_CHECKS), std::string("--expect"), expect, check})
@@ -72,8 +74,9 @@ void refused(const Backend& backend, const Texts& parts, int processes = 2) {
 
 class SameBits : public ::testing::TestWithParam<const char*> {
  protected:
-  static std::string run_of(const Backend& backend, const std::string& expect) {
-    const Outcome outcome = run(backend, expect, GetParam());
+  static std::string run_of(const Backend& backend, const std::string& expect,
+                            const Texts& more = {}) {
+    const Outcome outcome = run(backend, expect, GetParam(), 2, more);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 22) << outcome.out;
     return outcome.out;
@@ -101,6 +104,34 @@ TEST_P(SameBits, GatheredParameters_EqualReplicationOfTwoRanks) {
   EXPECT_EQ(run_of(fsdp({"unit_join_below=0", "prefetch=2"}), "gathered"), replicated);
 }
 
+// Of the optimizers' state RMSprop's is its own.
+TEST_P(SameBits, OffloadedState_EqualsStateInMemory) {
+  const std::string replicated = run_of({"gloo_cpu", "", {}}, "replicated");
+  const std::string folder = std::filesystem::temp_directory_path();
+  const Texts parameters{"offload_param.device=nvme", "offload_param.nvme_path=" + folder,
+                         "stage3_param_persistence_threshold=0"};
+  EXPECT_EQ(run_of(zero(3, "gloo_cpu", parameters), "gathered"), replicated);
+  if (GetParam() == std::string("print_run")) return;
+  Texts all = parameters;
+  all.insert(all.end(), {"offload_optimizer.device=nvme", "offload_optimizer.nvme_path=" + folder,
+                         "offload_optimizer.buffer_count=1"});
+  EXPECT_EQ(run_of(zero(3, "gloo_cpu", all), "gathered"), replicated);
+  EXPECT_EQ(run_of(zero(2, "gloo_cpu", {all.end() - 3, all.end()}), "divided"), replicated);
+  EXPECT_EQ(run_of(fsdp({"unit_join_below=0", "offload.device=nvme", "offload.nvme_path=" + folder,
+                         "prefetch=2"}),
+                   "gathered"),
+            replicated);
+}
+
+TEST_P(SameBits, ActivationCheckpointing_EqualsNone) {
+  const Texts more{"-o", "memory.activation_checkpointing=[\"*\"]"};
+  const std::string replicated = run_of({"gloo_cpu", "", {}}, "replicated");
+  EXPECT_EQ(run_of({"gloo_cpu", "", {}}, "replicated", more), replicated);
+  EXPECT_EQ(run_of(zero(3, "gloo_cpu", {"stage3_param_persistence_threshold=0"}), "gathered", more),
+            replicated);
+  EXPECT_EQ(run_of(fsdp({"unit_join_below=0", "prefetch=2"}, "mpi"), "gathered", more), replicated);
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, SameBits, ::testing::Values("print_run", "print_fused_run"),
                          [](const auto& instance) { return std::string(instance.param); });
 
@@ -126,6 +157,14 @@ TEST(Options, PatternsThatMatchOneModule_AreBothNamed) {
 
 TEST(Options, UnitThatMatchesNothing_IsNamedWithTheModules) {
   refused(fsdp({"units=names", "unit_names=blocks.*"}), {"'blocks.*'", "tokens", "mid"});
+}
+
+TEST(Options, StateOfAnOptimizerThatKeepsItsOwn_IsNotOffloaded) {
+  const std::string folder = std::filesystem::temp_directory_path();
+  expect_says(
+      run(fsdp({"offload.device=nvme", "offload.nvme_path=" + folder}), "gathered", "print_run"),
+      {"the state of this optimizer cannot be offloaded", "SGD, Adam and AdamW only",
+       "offload the parameters only"});
 }
 
 // ---- Bases ----

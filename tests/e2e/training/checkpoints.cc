@@ -130,9 +130,12 @@ void goes_on_with(Accelerator& accelerator, const std::string& kind) {
 }
 
 void optimizers_go_on(Accelerator& accelerator) {
-  for (const char* kind : {"SGD", "plain SGD", "Adam", "AdamW", "RMSprop"}) {
-    goes_on_with(accelerator, kind);
-  }
+  for (const char* kind : {"SGD", "plain SGD", "Adam", "AdamW"}) goes_on_with(accelerator, kind);
+}
+
+// Whose state is their own: it cannot be offloaded.
+void other_optimizers_go_on(Accelerator& accelerator) {
+  goes_on_with(accelerator, "RMSprop");
   // Adagrad has state before its first step, which cannot be divided.
   if (check_options().expect.empty() && accelerator.backend() != "fsdp" &&
       accelerator.backend() != "deepspeed_like") {
@@ -380,6 +383,7 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
 std::vector<Check> checkpoint_checks() {
   return {
       {"optimizers_go_on", optimizers_go_on},
+      {"other_optimizers_go_on", other_optimizers_go_on},
       {"another_batch_size_sees_every_sample_once", another_batch_size_sees_every_sample_once},
       {"fp16_scale_comes_back", fp16_scale_comes_back},
       {"weights_are_saved_for_others", weights_are_saved_for_others},

@@ -6,6 +6,7 @@
 //   DISK_FAULTS_AT      n, counted from 1
 //   DISK_FAULTS_DO      kill_before, kill_after, short_write, ENOSPC, EIO or EINTR
 //   DISK_FAULTS_LOG     a file (elsewhere) for the log
+//   DISK_FAULTS_READS   not empty: calls that read at an offset, and that make room, count, too
 //   DISK_FAULTS_REPORT  a descriptor: what is written to it is logged as a report
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -34,6 +35,7 @@ struct Settings {
   int error = 0;
   int log = -1;
   int report = -1;
+  bool reads = false;
 };
 
 const char* variable(const char* name) {
@@ -57,6 +59,7 @@ Settings& settings() {
       made->log = static_cast<int>(
           ::syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     }
+    made->reads = *variable("DISK_FAULTS_READS") != '\0';
     const char* report = variable("DISK_FAULTS_REPORT");
     if (*report != '\0') made->report = std::atoi(report);
     return made;
@@ -215,6 +218,28 @@ ssize_t pwrite(int file, const void* data, size_t size, off_t offset) {
 ssize_t pwrite64(int file, const void* data, size_t size, off64_t offset) {
   return write_any(file, data, size, offset,
                    [&](size_t part) { return ::syscall(SYS_pwrite64, file, data, part, offset); });
+}
+ssize_t pread(int file, void* into, size_t size, off_t offset) {
+  const auto read = [&] { return ::syscall(SYS_pread64, file, into, size, offset); };
+  if (!settings().reads) return read();
+  Call call{"read", path_of(file)};
+  call.offset = offset;
+  return made(call, read);
+}
+ssize_t pread64(int file, void* into, size_t size, off64_t offset) {
+  return pread(file, into, size, offset);
+}
+// Tells of an error by its result.
+int posix_fallocate(int file, off_t offset, off_t size) {
+  const auto make_room = [&] {
+    return static_cast<int>(::syscall(SYS_fallocate, file, 0, offset, size));
+  };
+  const auto result =
+      settings().reads ? made(Call{"make room", path_of(file)}, make_room) : make_room();
+  return result == 0 ? 0 : errno;
+}
+int posix_fallocate64(int file, off64_t offset, off64_t size) {
+  return posix_fallocate(file, offset, size);
 }
 // As one write of the first part: a call that writes less is one that callers have to expect.
 ssize_t writev(int file, const iovec* parts, int count) {

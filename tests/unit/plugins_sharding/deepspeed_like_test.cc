@@ -140,5 +140,48 @@ TEST(DeepspeedLike_WrongOptions_Message, NamesTheValidOnes) {
             "it out, or take stage 1, 2 or 3");
 }
 
+TEST(DeepspeedLike_Offload, IsInThePlan) {
+  using Offload = Plan::Offload;
+  EXPECT_EQ(plan({}).optimizer, Offload());
+  EXPECT_EQ(plan({}).parameters, Offload());
+  const Plan disk =
+      plan({number("stage", 3), text("offload_optimizer.device", "nvme"),
+            text("offload_optimizer.nvme_path", "/scratch"), text("offload_param.device", "cpu"),
+            flag("offload_param.pin_memory", true)});
+  EXPECT_EQ(disk.optimizer, (Offload{DB_PLACE_DISK, false, "/scratch", 4}));
+  EXPECT_EQ(disk.parameters, (Offload{DB_PLACE_HOST, true, "", 5}));
+  const Plan other =
+      plan({number("stage", 3), text("offload_param.device", "nvme"),
+            text("offload_param.nvme_path", "/scratch"), number("offload_param.buffer_count", 2)});
+  EXPECT_EQ(other.optimizer, Offload());
+  EXPECT_EQ(other.parameters, (Offload{DB_PLACE_DISK, false, "/scratch", 2}));
+}
+
+TEST(DeepspeedLike_Offload, RefusesWhatCannotBe) {
+  EXPECT_EQ(refusal({text("offload_optimizer.device", "disk")}),
+            "option 'offload_optimizer.device' is 'disk'; valid: none, cpu, nvme");
+  EXPECT_EQ(refusal({text("offload_optimizer.device", "nvme")}),
+            "offload_optimizer.device = \"nvme\" needs option 'offload_optimizer.nvme_path': a "
+            "folder on the disk to offload to");
+  EXPECT_EQ(refusal({text("offload_optimizer.nvme_path", "/scratch")}),
+            "option 'offload_optimizer.nvme_path' is for offload_optimizer.device = \"nvme\", but "
+            "that is 'none'");
+  EXPECT_EQ(refusal({text("offload_optimizer.device", "cpu"),
+                     number("offload_optimizer.buffer_count", 2)}),
+            "option 'offload_optimizer.buffer_count' is for offload_optimizer.device = \"nvme\", "
+            "but that is 'cpu'");
+  EXPECT_EQ(refusal({number("stage", 3), text("offload_param.device", "nvme"),
+                     text("offload_param.nvme_path", "/scratch"),
+                     flag("offload_param.pin_memory", true)}),
+            "option 'offload_param.pin_memory' is for offload_param.device = \"cpu\", but that is "
+            "'nvme'");
+  EXPECT_EQ(refusal({number("offload_optimizer.buffer_count", 0)}),
+            "option 'offload_optimizer.buffer_count' is 0; valid: 1 to 1024");
+  EXPECT_EQ(refusal({number("stage", 0), text("offload_optimizer.device", "cpu")}),
+            "option 'offload_optimizer.device' needs stage 1 or more, but stage is 0");
+  EXPECT_EQ(refusal({text("offload_param.device", "cpu")}),
+            "option 'offload_param.device' needs stage 3, but stage is 2");
+}
+
 }  // namespace
 }  // namespace db

@@ -282,5 +282,28 @@ TEST(Fsdp_TwoPatternsForAModule_Message, NamesAllThree) {
             "'blocks.1'");
 }
 
+TEST(Fsdp_Offload, IsInThePlanForAllThree) {
+  using Offload = Plan::Offload;
+  TestModel model;
+  model.add_linear("fc1", 3, 40);
+  const auto plan_with = [&](const Givens& options) {
+    const Answer answer = fsdp().plan(model, rank_of(0, 2), options);
+    EXPECT_EQ(answer.status, DB_OK) << answer.message;
+    return answer.plan;
+  };
+  EXPECT_EQ(plan_with({}).optimizer, Offload());
+  const Plan disk =
+      plan_with({text("offload.device", "nvme"), text("offload.nvme_path", "/scratch")});
+  EXPECT_EQ(disk.optimizer, (Offload{DB_PLACE_DISK, false, "/scratch", 4}));
+  EXPECT_EQ(disk.parameters, disk.optimizer);
+  EXPECT_EQ(fsdp().refusal(model, rank_of(0, 2), {text("offload.device", "nvme")}),
+            "offload.device = \"nvme\" needs option 'offload.nvme_path': a folder on the disk to "
+            "offload to");
+  EXPECT_EQ(fsdp().refusal(model, rank_of(0, 2),
+                           {text("strategy", "no_shard"), text("offload.device", "cpu")}),
+            "option 'offload.device' concerns units, of which strategy = \"no_shard\" makes none; "
+            "leave it out");
+}
+
 }  // namespace
 }  // namespace db

@@ -30,6 +30,14 @@ db_option to_option(const Given& given) {
   return option;
 }
 
+Plan::Offload copy(const db_offload* from) {
+  if (from == nullptr) return {};
+  EXPECT_EQ(from->struct_size, sizeof(*from));
+  EXPECT_NE(from->place, DB_PLACE_STAY);
+  return {from->place, from->pinned == 1, from->folder == nullptr ? "" : from->folder,
+          from->buffers};
+}
+
 Plan copy(const db_plan& plan, int32_t ranks) {
   Plan result{};
   result.group = plan.group;
@@ -37,6 +45,8 @@ Plan copy(const db_plan& plan, int32_t ranks) {
   result.live_elements = plan.live_elements;
   result.reduce_bytes = plan.reduce_bytes;
   result.overlap = plan.overlap;
+  result.optimizer = copy(plan.offload_optimizer);
+  result.parameters = copy(plan.offload_parameters);
   for (uint64_t i = 0; i < plan.unit_count; ++i) {
     const db_unit& from = *plan.units[i];
     Plan::Unit& unit = result.units.emplace_back();

@@ -41,10 +41,18 @@ struct Plan {
     db_dtype compute, reduce, output;
     bool operator==(const Unit&) const = default;
   };
+  struct Offload {
+    db_place place = DB_PLACE_STAY;  // where there is none, too
+    bool pinned = false;
+    std::string folder;
+    int32_t buffers = 0;
+    bool operator==(const Offload&) const = default;
+  };
   std::vector<Unit> units;
   int32_t group, prefetch;
   uint64_t live_elements, reduce_bytes;
   int32_t overlap;
+  Offload optimizer, parameters;
 };
 
 struct Answer {
