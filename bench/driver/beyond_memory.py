@@ -1,0 +1,71 @@
+"""Training beyond memory: what offload and activation checkpointing cost, and save."""
+import contextlib
+import os
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+LAYERS, BATCH, SEQUENCE, WIDTH = 24, 4, 128, 256  # of bench/activations
+MIB = 1 << 20
+
+
+def group(context, stack, name, program, options, *words):
+    settings = [word for option in options for word in ("-o", option)]
+    return stack.enter_context(contextlib.closing(Group(
+        name, context.folder, 1,
+        lambda path: [[context.program(program), *settings, *words, "--control", path]])))
+
+
+def activations(context):
+    """Steps of a GPT of 24 layers, one process, with activation checkpointing and without."""
+    steps = 1 if context.quick else 4
+    with contextlib.ExitStack() as stack:
+        sides = {name: group(context, stack, f"activations-{name}", "bench/bench_activations",
+                             options)
+                 for name, options in (("with", ['memory.activation_checkpointing=["blocks.*"]']),
+                                       ("without", []))}
+        losses = {name: side.turn("steps", 3)[2] for name, side in sides.items()}
+        if losses["with"] != losses["without"]:
+            raise children.Failed(f"activations: the losses differ: {losses}")
+        retained = {name: side.turn("retained", 1)[2] for name, side in sides.items()}
+        seconds = {name: [] for name in sides}
+        for round_number in range(context.rounds_or(9)):
+            for name in list(sides)[::1 if round_number % 2 == 0 else -1]:
+                seconds[name].append(sides[name].turn("steps", steps)[0])
+    inputs = LAYERS * BATCH * SEQUENCE * WIDTH * 4 / MIB
+    limit = inputs + retained["without"] / LAYERS
+    return [Row("gpt of 24 layers, a step with activation checkpointing / without", "s",
+                seconds["with"], seconds["without"], Bar("<=", 1.35), less_is_better=True,
+                faster=False),
+            Row("what forward leaves for backward / the units' inputs and one unit", "MiB",
+                [retained["with"]], [limit], Bar("<=", 1.0), less_is_better=True, faster=False,
+                extra={"without_mib": round(retained["without"], 1)})]
+
+
+def offload(context):
+    """A step of AdamW, 50M parameters, one process: state on a disk, in memory, and the disk alone."""
+    steps = 1 if context.quick else 3
+    with contextlib.ExitStack() as stack:
+        folder = os.path.join(context.folder, "offload")
+        os.makedirs(folder, exist_ok=True)
+        places = {"disk": ["backend.fsdp.offload.device=nvme",
+                           f"backend.fsdp.offload.nvme_path={folder}"],
+                  "cpu": ["backend.fsdp.offload.device=cpu"], "memory": []}
+        sides = {name: group(context, stack, f"offload-{name}", "bench/bench_offload",
+                             ["backend.use=fsdp", "backend.fsdp.base=gloo_cpu", *options],
+                             "--folder", folder)
+                 for name, options in places.items()}
+        for side in sides.values():
+            side.turn("steps", 2)
+        turns = {**{name: (side, "steps") for name, side in sides.items()},
+                 "raw": (sides["memory"], "raw")}
+        seconds = {name: [] for name in turns}
+        for round_number in range(context.rounds_or(9)):
+            for name in list(turns)[::1 if round_number % 2 == 0 else -1]:
+                side, mode = turns[name]
+                seconds[name].append(side.turn(mode, steps)[0] / steps)
+    return [Row("AdamW 50M, a step with its state on a disk / the disk alone", "s",
+                seconds["disk"], seconds["raw"], Bar(">=", 0.7), less_is_better=True),
+            Row("AdamW 50M, a step with its state offloaded to host memory / resident", "s",
+                seconds["cpu"], seconds["memory"], Bar(">=", 0.8), less_is_better=True)]

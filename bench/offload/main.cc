@@ -1,0 +1,103 @@
+// Steps of AdamW over 50 million parameters whose state is in memory or on a disk, in turns, as
+// bench/run says: bench_offload --folder FOLDER --control SOCKET, and the arguments of the
+// configuration. Modes: steps, of the optimizer alone; raw, which reads and writes at the same time
+// what such a step reads and writes.
+#include <ATen/ops/ones.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "control.h"
+
+namespace {
+
+constexpr int64_t kWidth = 2048, kLayers = 12;
+constexpr size_t kPiece = size_t{8} << 20;
+
+// A file without a name that holds a step's bytes, and what moves them past the page cache.
+class RawFile {
+ public:
+  RawFile(const std::string& folder, int64_t bytes)
+      : bytes_(bytes / static_cast<int64_t>(kPiece) * static_cast<int64_t>(kPiece)),
+        file_(check(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600))) {
+    move(bytes_, ::pwrite);
+  }
+  ~RawFile() { ::close(file_); }
+  RawFile(const RawFile&) = delete;
+  RawFile& operator=(const RawFile&) = delete;
+
+  void read(int64_t bytes) const { move(bytes, ::pread); }
+  void write(int64_t bytes) const { move(bytes, ::pwrite); }
+
+ private:
+  static int check(int64_t result) {
+    if (result < 0) throw std::system_error(errno, std::generic_category(), "the raw file");
+    return static_cast<int>(result);
+  }
+  template <class Call>
+  void move(int64_t bytes, const Call& call) const {
+    struct Free {
+      void operator()(char* memory) const { std::free(memory); }
+    };
+    const std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(4096, kPiece)));
+    for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(kPiece)) {
+      check(call(file_, memory.get(), kPiece, at % bytes_));
+    }
+  }
+
+  const int64_t bytes_;
+  const int file_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 4 || words[0] != "--folder" || words[2] != "--control") {
+    throw coupler::Error(coupler::ErrorCode::kUsage,
+                         "usage: bench_offload --folder FOLDER --control SOCKET",
+                         {.subject = "bench_offload", .hint = "start it with bench/run"});
+  }
+  torch::manual_seed(0);
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+  }
+  const int64_t parameters = kLayers * kWidth * kWidth;
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  accelerator.backward(net->forward(at::ones({1, kWidth})).sum());
+
+  const RawFile raw(words[1], parameters * 4 * 4);
+  const auto train = [&, &opt = opt](const std::string& mode, int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      if (mode != "raw") {
+        opt.step();
+        continue;
+      }
+      // Parameters, gradients and two moments in, all but the gradients out.
+      std::thread writer([&] { raw.write(parameters * 4 * 3); });
+      raw.read(parameters * 4 * 4);
+      writer.join();
+    }
+  };
+  coupler::bench::Control control(words[3]);
+  control.serve(accelerator.rank(), parameters,
+                {.ready = [&] { accelerator.wait_for_everyone(); },
+                 .train = train,
+                 .loss = [] { return 0.0; }});
+}
