@@ -1,6 +1,8 @@
 #include "optim/fused_kernel.h"
 
 #include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -95,15 +97,26 @@ at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std:
              : group.state_memory->make(state + " of " + name, group.parameters.numel(), type);
 }
 
+bool is_in_none(const std::vector<FlatParameters*>& models, const at::Tensor& parameter) {
+  return std::none_of(models.begin(), models.end(),
+                      [&](FlatParameters* model) { return model->find(parameter) >= 0; });
+}
+
 }  // namespace
 
 std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
                                                const std::vector<FlatParameters*>& models,
                                                std::string& why) {
+  // Offloaded state is the kernel's in any case, so a frozen parameter must not be a reason not to
+  // have one.
+  const bool may_be_frozen = std::any_of(models.begin(), models.end(), [](FlatParameters* model) {
+    return std::any_of(model->groups().begin(), model->groups().end(),
+                       [](const FlatGroup& group) { return group.state_memory != nullptr; });
+  });
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (std::none_of(models.begin(), models.end(),
-                       [&](FlatParameters* model) { return model->find(parameter) >= 0; })) {
+      if (is_in_none(models, parameter)) {
+        if (may_be_frozen && !parameter.requires_grad()) continue;
         why = "one of its parameters needs no gradient, so it is not in flat memory";
         return nullptr;
       }
@@ -136,6 +149,7 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
   for (size_t m = 0; m < models.size(); ++m) options[m].resize(models[m]->slots().size());
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
+      if (is_in_none(models, parameter)) frozen_.push_back(parameter);
       for (size_t m = 0; m < models.size(); ++m) {
         const int slot = models[m]->find(parameter);
         if (slot >= 0) options[m][static_cast<size_t>(slot)] = &group.options();
@@ -192,8 +206,21 @@ FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
   return gradient.is_same(member.slot->gradient) ? Gradient::kFlat : Gradient::kOwn;
 }
 
+// It would be left out in silence.
+void FusedKernel::require_frozen() const {
+  for (const at::Tensor& parameter : frozen_) {
+    if (!parameter.grad().defined()) continue;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("a parameter of shape [{}] has a gradient, but was frozen when it was "
+                            "prepared",
+                            fmt::join(parameter.sizes(), ", ")),
+                {.hint = "unfreeze parameters before accelerator.prepare"});
+  }
+}
+
 void FusedKernel::step() {
   at::NoGradGuard no_grad;
+  require_frozen();
   bool changed = first_step_cut_;
   for (size_t i = 0; i < members_.size(); ++i) {
     const Gradient gradient = gradient_of(members_[i]);

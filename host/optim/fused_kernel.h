@@ -21,8 +21,9 @@ class FusedKernel {
  public:
   virtual ~FusedKernel() = default;
 
-  // For an optimizer that is exactly torch::optim::SGD, Adam or AdamW with all parameters in the
-  // flat memory of the models; null for any other, with the reason in why.
+  // For an optimizer that is exactly torch::optim::SGD, Adam or AdamW with all parameters (where
+  // state is offloaded, all that are not frozen) in the flat memory of the models; null for any
+  // other, with the reason in why.
   static std::unique_ptr<FusedKernel> make(torch::optim::Optimizer& optimizer,
                                            const std::vector<FlatParameters*>& models,
                                            std::string& why);
@@ -66,10 +67,12 @@ class FusedKernel {
 
   Member& member_of(const at::Tensor& held);
   static Gradient gradient_of(const Member& member);
+  void require_frozen() const;
   void cut_runs();
   static int64_t padded_end(const FlatParameters& model, size_t slot_index);
   Batch& batch_for(const Member& member);
 
+  std::vector<at::Tensor> frozen_;   // what the optimizer holds beside them
   std::vector<Member> members_;      // in flat order
   std::vector<Gradient> gradients_;  // by member, as they were when the runs were cut
   std::vector<Batch> batches_;

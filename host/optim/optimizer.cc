@@ -121,8 +121,7 @@ void OptimizerState::require_state_in_memory() const {
         ErrorCode::kUnsupported,
         fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
         {.subject = "offload_optimizer.device",
-         .hint = "use torch::optim::SGD, Adam or AdamW over parameters that need gradients, "
-                 "or offload the parameters only"});
+         .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
   }
 }
 
