@@ -117,11 +117,10 @@ void OptimizerState::require_state_in_memory() const {
                     [](const FlatGroup& group) { return group.state_memory == nullptr; })) {
       continue;
     }
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
-        {.subject = "offload_optimizer.device",
-         .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
+                {.subject = "offload_optimizer.device",
+                 .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
   }
 }
 
