@@ -34,7 +34,7 @@ class OffloadedMemory {
 
  private:
   const std::string folder_;
-  BufferPool pool_;
+  BufferPool pool_{PoolMemory::kPages};
   DiskSource* source_;  // residency_'s
   Residency residency_;
   uint64_t bytes_ = 0;

@@ -3,19 +3,27 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
 namespace coupler {
 
-void UnmapPages::operator()(void* memory) const { ::munmap(memory, bytes); }
+void ReleaseMemory::operator()(void* memory) const {
+  from == PoolMemory::kHeap ? std::free(memory) : void(::munmap(memory, bytes));
+}
 
-BufferPool::Memory BufferPool::map(size_t bytes) {
-  const size_t size = std::max<size_t>(bytes, 1);
-  void* const memory =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  return Memory(memory, UnmapPages{size});
+BufferPool::Memory BufferPool::make(size_t bytes) const {
+  const size_t size = (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
+  void* memory = nullptr;
+  if (from_ == PoolMemory::kHeap) {
+    memory = std::aligned_alloc(64, size);
+  } else {
+    memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) memory = nullptr;
+  }
+  if (memory == nullptr) throw std::bad_alloc();
+  return Memory(memory, ReleaseMemory{from_, size});
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
@@ -49,7 +57,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
       free_bytes_ -= free_.front().bytes;
       free_.erase(free_.begin());
     }
-    result.memory_ = map(bytes);
+    result.memory_ = make(bytes);
     result.bytes_ = bytes;
   }
   result.pool_ = this;

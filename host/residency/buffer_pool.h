@@ -1,7 +1,5 @@
 // BufferPool: host memory for units and for gradients on their way, kept for reuse, since fresh
-// pages cost three times a copy into warm ones. From the system, not the heap: buffers are taken by
-// one thread and given back by another, and each thread's heap would come to hold them all. It
-// begins where a page does, so that disks can write to it. [any-thread]
+// pages cost three times a copy into warm ones. [any-thread]
 #pragma once
 
 #include <cstddef>
@@ -11,14 +9,22 @@
 
 namespace coupler {
 
-// Pages of the system, given back.
-struct UnmapPages {
+// Where a pool's memory is from.
+enum class PoolMemory {
+  kHeap,   // which keeps what is given back, warm; aligned to 64
+  kPages,  // the system's, for whom memory is scarce: buffers are taken by one thread and given
+           // back by another, and each thread's heap would come to hold them all. Aligned to a
+           // page, so that disks can write to it
+};
+
+struct ReleaseMemory {
+  PoolMemory from = PoolMemory::kHeap;
   size_t bytes = 0;
   void operator()(void* memory) const;
 };
 
 class BufferPool {
-  using Memory = std::unique_ptr<void, UnmapPages>;
+  using Memory = std::unique_ptr<void, ReleaseMemory>;
 
  public:
   // Memory taken from a pool, given back by the destructor. Movable; the pool must outlive it.
@@ -39,10 +45,9 @@ class BufferPool {
     size_t bytes_ = 0;  // of the memory: at least what was asked for
   };
 
-  static constexpr size_t kAlignment = 4096;
+  explicit BufferPool(PoolMemory from = PoolMemory::kHeap) : from_(from) {}
 
-  // At least bytes, aligned to kAlignment, contents unspecified. Throws std::bad_alloc when
-  // memory is out.
+  // At least bytes, contents unspecified. Throws std::bad_alloc when memory is out.
   Buffer take(size_t bytes);
 
   // The most that was out at one time, in bytes.
@@ -53,9 +58,10 @@ class BufferPool {
     Memory memory;
     size_t bytes = 0;
   };
-  static Memory map(size_t bytes);
+  Memory make(size_t bytes) const;
   void give_back(Memory memory, size_t bytes);
 
+  const PoolMemory from_;
   mutable std::mutex mutex_;
   std::vector<Free> free_;
   size_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;

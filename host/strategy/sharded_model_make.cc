@@ -55,7 +55,12 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
                            const TrainingConfig& config)
-    : Strategy(std::move(model)), plan_(std::move(plan)) {
+    : Strategy(std::move(model)),
+      plan_(std::move(plan)),
+      // Who offloads is short of memory.
+      pool_(plan_.offload_parameters.folder.empty() && plan_.offload_optimizer.folder.empty()
+                ? PoolMemory::kHeap
+                : PoolMemory::kPages) {
   const at::NoGradGuard no_grad;
   check_intercept();
   comms_.world = std::move(comm);

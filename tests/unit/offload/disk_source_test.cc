@@ -30,7 +30,7 @@ bool holds(const BufferPool::Buffer& memory, char value) {
 
 TEST(DiskSource, BeginsWithZeros) {
   const TemporaryFolder folder;
-  BufferPool pool;
+  BufferPool pool{PoolMemory::kPages};
   DiskSource source(folder.path(), 1);
   source.add(kBytes);
   const BufferPool::Buffer memory = filled(pool, 'x');
@@ -44,7 +44,7 @@ TEST(DiskSource, GivesTheLatestOfEachUnit) {
   constexpr size_t kUnits = 5;
   for (const size_t behind : {size_t{1}, size_t{3}}) {
     const TemporaryFolder folder;
-    BufferPool pool;
+    BufferPool pool{PoolMemory::kPages};
     DiskSource source(folder.path(), behind);
     std::vector<char> latest(kUnits, '\0');
     for (size_t unit = 0; unit < kUnits; ++unit) source.add(kBytes);
