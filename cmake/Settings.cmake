@@ -15,8 +15,10 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(COUPLER_CCACHE ccache)
 if(COUPLER_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${COUPLER_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${COUPLER_CCACHE})
+  # It caches nothing that uses a precompiled header otherwise.
+  set(_launcher env CCACHE_SLOPPINESS=pch_defines,time_macros ${COUPLER_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${_launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${_launcher})
 endif()
 find_program(COUPLER_MOLD mold)
 if(COUPLER_MOLD)

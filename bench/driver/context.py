@@ -22,8 +22,8 @@ class Context:
     def program(self, name):
         path = os.path.join(self.build, "bin", name)
         if not os.access(path, os.X_OK):
-            raise children.Failed(f"{path} is missing: scripts/build release, or name another "
-                                  "build folder by --build")
+            raise children.Failed(f"{path} is missing: scripts/build release benchmarks, or name "
+                                  "another build folder by --build")
         return path
 
     def launch(self, processes, backend, *command, options=()):
