@@ -20,9 +20,8 @@ function(coupler_precompile target)
   endif()
   target_precompile_headers(${target} REUSE_FROM coupler_precompiled)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # What ccache needs; and GCC 12 forgets which lines of such a header are the system's, and reports
-    # its own standard library.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds>)
+    # What ccache needs.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
   endif()
 endfunction()
 

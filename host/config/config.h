@@ -55,6 +55,11 @@ struct TrainingConfig {
 
 struct MemoryConfig {
   std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
+  // Of models that every rank holds whole; a sharding plugin has options of its own.
+  std::string offload_optimizer_device = "none";                // none, cpu, nvme
+  std::string offload_optimizer_nvme_path;                      // a folder on the disk
+  int64_t offload_optimizer_buffer_count = 4;                   // pieces ahead, and pieces behind
+  int64_t offload_optimizer_sub_group_size = int64_t{1} << 23;  // elements in a piece
 };
 
 struct LaunchConfig {

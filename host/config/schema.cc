@@ -56,6 +56,11 @@ bool is_precision(const SettingValue& value) {
   return text == "no" || text == "bf16" || text == "fp16" || text == "fp8";
 }
 
+bool is_offload_device(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text == "none" || text == "cpu" || text == "nvme";
+}
+
 bool is_fp8_format(const SettingValue& value) {
   const auto& text = std::get<std::string>(value);
   return text == "hybrid" || text == "e4m3";
@@ -185,6 +190,21 @@ std::vector<SchemaKey> make_schema() {
           "backward instead of being kept: * stands for any characters but dots, ** for any. As "
           "one "
           "text they are separated by colons."),
+      key<kMemory, &MemoryConfig::offload_optimizer_device>(
+          "memory.offload_optimizer_device", T::kString, "none, cpu or nvme", is_offload_device,
+          "Where the state of an optimizer is between its steps, for a model that every rank holds "
+          "whole: with the parameters (none), in host memory (cpu), or in a file (nvme)."),
+      key<kMemory, &MemoryConfig::offload_optimizer_nvme_path>(
+          "memory.offload_optimizer_nvme_path", T::kString, "", nullptr,
+          "With nvme: a folder on that disk; the file has no name there and leaves nothing "
+          "behind."),
+      key<kMemory, &MemoryConfig::offload_optimizer_buffer_count>(
+          "memory.offload_optimizer_buffer_count", T::kInteger, ">= 1", at_least<1>,
+          "With nvme: how many pieces of state are read ahead, and may wait to be written."),
+      key<kMemory, &MemoryConfig::offload_optimizer_sub_group_size>(
+          "memory.offload_optimizer_sub_group_size", T::kInteger, ">= 1", at_least<1>,
+          "With nvme: about how many elements of the parameters are updated at a time; one "
+          "parameter is never parted."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

@@ -32,44 +32,54 @@ at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef si
 }
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                               bool flat_gradients) {
-  at::NoGradGuard no_grad;
+                               bool flat_gradients, int64_t most_elements) {
+  const at::NoGradGuard no_grad;
   std::map<at::ScalarType, std::vector<FlatSlot>> by_type;
   for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
     const at::Tensor& parameter = it->second;
     by_type[parameter.scalar_type()].push_back(
         {.name = it->first, .parameter = parameter, .numel = parameter.numel()});
   }
+  std::vector<std::vector<FlatSlot>> parts;
   for (auto& [type, slots] : by_type) {
-    const auto element_size = static_cast<int64_t>(c10::elementSize(type));
-    int64_t total = 0;
-    for (FlatSlot& slot : slots) {
-      slot.offset = total;
-      slot.group = static_cast<int>(groups_.size());
-      total += padded(slot.numel, element_size);
+    int64_t elements = 0;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (i == 0 || slots[i].numel > most_elements - elements) {
+        parts.emplace_back();
+        elements = 0;
+      }
+      elements += slots[i].numel;
+      parts.back().push_back(std::move(slots[i]));
     }
-    FlatGroup group;
-    group.first_slot = slots_.size();
-    group.end_slot = slots_.size() + slots.size();
-    const auto options = at::TensorOptions().dtype(type);
-    group.parameters = at::zeros({total}, options);
-    const bool last = groups_.size() + 1 == by_type.size();
-    if (flat_gradients) {
-      const auto flags = last ? static_cast<int64_t>(parameters.size()) : 0;
-      at::Tensor all = at::zeros({total + flags}, options);
-      group.gradients = all;
-      if (last) flags_ = all.narrow(0, total, flags);
-    }
-    for (FlatSlot& slot : slots) {
-      const at::Tensor data = place_in(group.parameters, slot.offset, slot.parameter.sizes());
-      data.copy_(slot.parameter);
-      slot.parameter.set_data(data);
-      if (flat_gradients)
-        slot.gradient = place_in(group.gradients, slot.offset, slot.parameter.sizes());
-      slots_.push_back(slot);
-    }
-    groups_.push_back(std::move(group));
   }
+  for (std::vector<FlatSlot>& slots : parts) {
+    const bool last = groups_.size() + 1 == parts.size();
+    add_group(std::move(slots), flat_gradients, last ? static_cast<int64_t>(parameters.size()) : 0);
+  }
+}
+
+void FlatParameters::add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags) {
+  const auto options = at::TensorOptions().dtype(slots.front().parameter.scalar_type());
+  int64_t total = 0;
+  for (FlatSlot& slot : slots) {
+    slot.offset = total;
+    total += padded(slot.numel, slot.parameter.element_size());
+  }
+  FlatGroup group;
+  group.parameters = at::zeros({total}, options);
+  if (flat_gradients) {
+    group.gradients = at::zeros({total + flags}, options);
+    if (flags > 0) flags_ = group.gradients.narrow(0, total, flags);
+  }
+  for (FlatSlot& slot : slots) {
+    const at::Tensor data = place_in(group.parameters, slot.offset, slot.parameter.sizes());
+    data.copy_(slot.parameter);
+    slot.parameter.set_data(data);
+    if (flat_gradients) {
+      slot.gradient = place_in(group.gradients, slot.offset, slot.parameter.sizes());
+    }
+  }
+  add(std::move(group), std::move(slots));
 }
 
 void FlatParameters::add(FlatGroup group, std::vector<FlatSlot> slots) {

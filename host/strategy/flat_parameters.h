@@ -1,11 +1,13 @@
 // FlatParameters: the trainable parameters of one model moved into flat memory, one buffer per
-// dtype, in reverse order of registration (about the order in which gradients arrive). Parameters
-// point into it; gradients get a second buffer of the same layout. Used by one thread at a
-// time.
+// dtype (or several, of a limited size), in reverse order of registration (about the order in which
+// gradients arrive). Parameters point into it; gradients get a second buffer of the same layout.
+// Used by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -33,11 +35,14 @@ struct FlatGroup {
 
 class FlatParameters {
  public:
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
   // Moves the data of every parameter (named, in order of registration, no duplicates, contiguous
   // after the move). With flat_gradients the gradient buffer is made too, with room for one flag
-  // per slot behind the last group (flags()).
+  // per slot behind the last group (flags()). A group ends before it has more than most_elements,
+  // if it has two parameters.
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                 bool flat_gradients);
+                 bool flat_gradients, int64_t most_elements = kNoLimit);
   // Empty, to be filled by add().
   FlatParameters() = default;
   // A group whose memory is the caller's, with its slots in the order of their offsets.
@@ -56,6 +61,9 @@ class FlatParameters {
   int find(const at::Tensor& parameter) const;
 
  private:
+  // flags: how many are behind the group's gradients.
+  void add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags);
+
   std::vector<FlatSlot> slots_;
   std::vector<FlatGroup> groups_;
   at::Tensor flags_;

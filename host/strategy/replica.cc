@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,10 +35,24 @@ Facts facts_of(const Model& model) {
   return facts;
 }
 
+// Null: in memory, which is the host's already.
+std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory) {
+  if (memory.offload_optimizer_device != "nvme") return nullptr;
+  if (memory.offload_optimizer_nvme_path.empty()) {
+    throw Error(ErrorCode::kConfig,
+                "memory.offload_optimizer_device is 'nvme', but no folder is named",
+                {.subject = "memory.offload_optimizer_nvme_path",
+                 .hint = "set memory.offload_optimizer_nvme_path to a folder on the disk"});
+  }
+  return std::make_unique<OffloadedMemory>(memory.offload_optimizer_nvme_path,
+                                           static_cast<int>(memory.offload_optimizer_buffer_count));
+}
+
 }  // namespace
 
-Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config)
-    : Strategy(std::move(described)) {
+Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
+                 const MemoryConfig& memory)
+    : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
     copies_ = comm->size();
@@ -55,7 +70,11 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
     }
   }
   for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
-  flat_ = std::make_unique<FlatParameters>(trainable, several);
+  const bool offloads = optimizer_memory_ != nullptr;
+  flat_ = std::make_unique<FlatParameters>(
+      trainable, several,
+      offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
+  for (FlatGroup& group : flat_->groups()) group.state_memory = optimizer_memory_.get();
   if (!several) return;
 
   for (const FlatGroup& group : flat_->groups()) comm->run(broadcast_op(group.parameters, 0));

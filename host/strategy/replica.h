@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "config/config.h"
+#include "offload/offloaded_memory.h"
 #include "strategy/gradient_reducer.h"
 #include "strategy/strategy.h"
 
@@ -16,7 +17,9 @@ class Replica : public Strategy {
   // Broadcasts parameters and buffers from rank 0 (collective where comm has several ranks) and
   // moves the trainable parameters into flat memory. The module keeps its identity: every parameter
   // is the variable it was; one on meta is made. comm is the gradients' own; null for one process.
-  Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config);
+  // Throws Error(kConfig, kIo) where an optimizer's state is to be offloaded and cannot be.
+  Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
+          const MemoryConfig& memory);
 
   FlatParameters& flat() override { return *flat_; }
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override { return {parameter}; }
@@ -40,6 +43,7 @@ class Replica : public Strategy {
  private:
   void make_meta_tensors();
 
+  std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;  // null for one process
   int copies_ = 1, copy_ = 0;                 // ranks, and this one

@@ -101,6 +101,6 @@ class Strategy {
 // Divided as the backend's plan says, or whole on every rank where it has none. comm: the
 // gradients' own; null for one process without such a backend. Collective.
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
-                                        const TrainingConfig& config);
+                                        const TrainingConfig& config, const MemoryConfig& memory);
 
 }  // namespace coupler

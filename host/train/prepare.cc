@@ -35,7 +35,7 @@ void Accelerator::Impl::add(Model model) {
   if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
-  models.push_back(make_strategy(std::move(model), gradient_comm, config.training));
+  models.push_back(make_strategy(std::move(model), gradient_comm, config.training, config.memory));
   if (!config.memory.activation_checkpointing.empty()) {
     ForwardRecorder::of_this_thread().watch(models.back()->model(),
                                             config.memory.activation_checkpointing);

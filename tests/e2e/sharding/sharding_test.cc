@@ -121,6 +121,12 @@ TEST_P(SameBits, OffloadedState_EqualsStateInMemory) {
                          "prefetch=2"}),
                    "gathered"),
             replicated);
+  const Texts of_replicas{"-o", "memory.offload_optimizer_device=nvme",
+                          "-o", "memory.offload_optimizer_nvme_path=" + folder,
+                          "-o", "memory.offload_optimizer_buffer_count=1",
+                          "-o", "memory.offload_optimizer_sub_group_size=50"};
+  EXPECT_EQ(run_of({"gloo_cpu", "", {}}, "replicated", of_replicas), replicated);
+  EXPECT_EQ(run_of(zero(0), "replicated", of_replicas), replicated);
 }
 
 TEST_P(SameBits, ActivationCheckpointing_EqualsNone) {
@@ -165,6 +171,27 @@ TEST(Options, StateOfAnOptimizerThatKeepsItsOwn_IsNotOffloaded) {
       run(fsdp({"offload.device=nvme", "offload.nvme_path=" + folder}), "gathered", "print_run"),
       {"the state of this optimizer cannot be offloaded", "SGD, Adam and AdamW only",
        "offload the parameters only"});
+}
+
+TEST(Options, OffloadOfReplicas_OverAModelThatIsDivided_NamesTheOptionsInstead) {
+  expect_says(run(zero(1), "divided", "losses_of_twenty_steps", 2,
+                  {"-o", "memory.offload_optimizer_device=nvme"}),
+              {"memory.offload_optimizer_device is 'nvme'", "the backend divides the model",
+               "backend.deepspeed_like.offload_optimizer.device"});
+}
+
+TEST(Options, OffloadOfReplicas_WithoutAFolder_NamesTheKey) {
+  expect_says(run({"gloo_cpu", "", {}}, "replicated", "losses_of_twenty_steps", 2,
+                  {"-o", "memory.offload_optimizer_device=nvme"}),
+              {"no folder is named", "memory.offload_optimizer_nvme_path"});
+}
+
+TEST(Options, OffloadOfReplicas_OfAnOptimizerThatKeepsItsOwn_IsRefused) {
+  const std::string folder = std::filesystem::temp_directory_path();
+  expect_says(run({"gloo_cpu", "", {}}, "replicated", "print_run", 2,
+                  {"-o", "memory.offload_optimizer_device=nvme", "-o",
+                   "memory.offload_optimizer_nvme_path=" + folder}),
+              {"the state of this optimizer cannot be offloaded", "SGD, Adam and AdamW only"});
 }
 
 // ---- Bases ----

@@ -28,7 +28,7 @@ struct LossScaling : testing::Test {
     for (const at::Tensor& parameter : parameters) {
       model.parameters.push_back({std::to_string(model.parameters.size()), parameter, 0});
     }
-    return std::make_shared<Replica>(std::move(model), nullptr, TrainingConfig{});
+    return std::make_shared<Replica>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{});
   }
   static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
 
