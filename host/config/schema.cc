@@ -185,6 +185,10 @@ std::vector<SchemaKey> make_schema() {
           "backward instead of being kept: * stands for any characters but dots, ** for any. As "
           "one "
           "text they are separated by colons."),
+      key<kMemory, &MemoryConfig::limit>(
+          "memory.limit", T::kString, "empty or a size such as 4GiB", nullptr,
+          "The memory that a process may hold: a plan that needs more is refused at prepare, and an "
+          "allocation that would pass it ends in an error. Empty: no limit."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

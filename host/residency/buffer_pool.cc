@@ -7,14 +7,20 @@
 #include <new>
 #include <utility>
 
+#include "residency/memory_budget.h"
+
 namespace coupler {
 
 void ReleaseMemory::operator()(void* memory) const {
   from == PoolMemory::kHeap ? std::free(memory) : void(::munmap(memory, bytes));
+  if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
 
 BufferPool::Memory BufferPool::make(size_t bytes) const {
   const size_t size = (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
+  MemoryBudget& budget = MemoryBudget::of_process();
+  const bool counted = budget.on();
+  if (counted) budget.take(MemoryPart::kBuffers, size);
   void* memory = nullptr;
   if (from_ == PoolMemory::kHeap) {
     memory = std::aligned_alloc(64, size);
@@ -22,8 +28,11 @@ BufferPool::Memory BufferPool::make(size_t bytes) const {
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) memory = nullptr;
   }
-  if (memory == nullptr) throw std::bad_alloc();
-  return Memory(memory, ReleaseMemory{from_, size});
+  if (memory == nullptr) {
+    if (counted) budget.give_back(MemoryPart::kBuffers, size);
+    throw std::bad_alloc();
+  }
+  return Memory(memory, ReleaseMemory{from_, size, counted});
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {

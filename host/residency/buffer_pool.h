@@ -20,6 +20,7 @@ enum class PoolMemory {
 struct ReleaseMemory {
   PoolMemory from = PoolMemory::kHeap;
   size_t bytes = 0;
+  bool counted = false;  // by the memory limit
   void operator()(void* memory) const;
 };
 

@@ -47,6 +47,7 @@ std::vector<Sample> samples() {
       {"checkpoint.grace", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
       {"memory.activation_checkpointing",
        {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"}},
+      {"memory.limit", {text("1GiB"), text("2GB"), text("3MiB"), text("4096")}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
       {"launch.tls", {"true", "false", "true", "false"}},
