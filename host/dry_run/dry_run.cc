@@ -119,8 +119,20 @@ void DryRun::backward_ends() {
   add({.kind = Kind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
+// Between tensors lie the small objects that hold them and the graph: where those are decides what
+// room the heap can use again.
+uint64_t DryRun::object_bytes() { return ::mallinfo2().uordblks; }
+
 void DryRun::add(StepEvent event) {
   if (!logging_) return;
+  if (event.kind == Kind::kMade && log_.initial > 0) {
+    constexpr uint64_t kWorthSaying = 256;
+    const uint64_t objects = object_bytes();
+    if (objects > objects_ + kWorthSaying || objects + kWorthSaying < objects_) {
+      log_.events.push_back({.kind = Kind::kObjects, .bytes = objects});
+      objects_ = objects;
+    }
+  }
   last_used_ = event.kind == Kind::kUsed ? event.index : ~uint64_t{0};
   log_.events.push_back(event);
 }
@@ -183,6 +195,8 @@ void DryRun::begin_log() {
   log_.optimizer_factor =
       trainable == 0 ? 0 : static_cast<double>(state) / static_cast<double>(trainable);
   log_.initial = log_.events.size();
+  log_.events.reserve(log_.events.size() + (size_t{1} << 20));  // its growth is not the program's
+  log_.objects = objects_ = object_bytes();
 }
 
 void DryRun::finish() {

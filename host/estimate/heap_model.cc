@@ -17,9 +17,9 @@ uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * t
 // As glibc's memalign: a block with room for any shift is looked for, and what the shift leaves
 // before and behind is free again. So a block that was given back is too small for another of its
 // own size, unless it was joined with a neighbour.
-uint64_t HeapModel::take(uint64_t bytes, bool aligned) {
+uint64_t HeapModel::take(uint64_t bytes) {
   const uint64_t size = std::max(rounded(bytes + kHeader / 2, kHeader), kLeast);
-  const uint64_t need = aligned ? size + kAlignment + kLeast : size;
+  const uint64_t need = size + kAlignment + kLeast;
   const auto fits = free_.lower_bound({need, 0});
   if (fits != free_.end()) {
     const uint64_t begin = fits->second;
@@ -27,7 +27,7 @@ uint64_t HeapModel::take(uint64_t bytes, bool aligned) {
     const Block block = found->second;
     forget_free(found);
     blocks_.erase(found);
-    return place(begin, block.size, size, block.touched, aligned);
+    return place(begin, block.size, size, block.touched);
   }
   if (bytes >= kMapped && top_ + need > end_) {
     const uint64_t address = next_mapping_++;
@@ -38,13 +38,12 @@ uint64_t HeapModel::take(uint64_t bytes, bool aligned) {
   const uint64_t address = top_;
   top_ += need;
   end_ = std::max(end_, top_);
-  return place(address, need, size, 0, aligned);
+  return place(address, need, size, 0);
 }
 
 // A block of `size` in the free room of `room` bytes at `begin`, which nobody knows any more.
-uint64_t HeapModel::place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched,
-                          bool aligned) {
-  uint64_t address = aligned ? rounded(begin + kHeader, kAlignment) - kHeader : begin;
+uint64_t HeapModel::place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched) {
+  uint64_t address = rounded(begin + kHeader, kAlignment) - kHeader;
   if (address != begin && address - begin < kLeast) address += kAlignment;
   const uint64_t before = address - begin;
   uint64_t own = room - before;

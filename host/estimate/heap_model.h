@@ -9,20 +9,22 @@
 #include <set>
 #include <utility>
 
+#include "estimate/heap.h"
+
 namespace coupler {
 
-class HeapModel {
+class HeapModel final : public Heap {
  public:
   static constexpr uint64_t kMapped = uint64_t{32} << 20;
 
-  // An address, to be given back. Aligned: as tensors are; else as small objects are.
-  uint64_t take(uint64_t bytes, bool aligned = true);
-  void give_back(uint64_t address);
-  // What is free goes back to the system.
-  void trim();
+  uint64_t take(uint64_t bytes) override;
+  void give_back(uint64_t address) override;
+  void trim() override;
+  // They are a part of the base here.
+  void set_objects(uint64_t /*bytes*/) override {}
 
-  uint64_t resident() const { return live_ + touched_free_ + (touched_end_ - top_) + mapped_; }
-  uint64_t live() const { return live_ + mapped_; }
+  uint64_t resident() const override { return live_ + touched_free_ + (touched_end_ - top_) + mapped_; }
+  uint64_t live() const override { return live_ + mapped_; }
 
  private:
   struct Block {
@@ -31,8 +33,7 @@ class HeapModel {
     uint64_t touched = 0;  // of a free one
   };
   using Blocks = std::map<uint64_t, Block>;
-  uint64_t place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched,
-                 bool aligned);
+  uint64_t place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched);
   void make_free(uint64_t address, Block block);
   void forget_free(Blocks::iterator block);
 

@@ -4,9 +4,8 @@
 
 namespace coupler {
 
-MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages, uint64_t beside) {
-  Block block{.part = part, .bytes = bytes, .address = 0, .beside = 0, .pages = pages, .taken = true};
-  if (beside > 0) block.beside = heap_.take(beside, false);
+MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages) {
+  Block block{.part = part, .bytes = bytes, .address = 0, .pages = pages, .taken = true};
   if (bytes == 0) return block;
   if (pages) {
     pages_ += (bytes + 4095) / 4096 * 4096;
@@ -24,7 +23,6 @@ MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages, ui
 void MemoryLedger::give_back(Block& block) {
   if (!block.taken) return;
   block.taken = false;
-  if (block.beside > 0) heap_.give_back(block.beside);
   if (block.bytes == 0) return;
   if (block.pages) {
     pages_ -= (block.bytes + 4095) / 4096 * 4096;

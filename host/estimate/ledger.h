@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "estimate/heap_model.h"
+#include "estimate/heap.h"
 
 namespace coupler {
 
@@ -40,15 +40,15 @@ class MemoryLedger {
   struct Block {
     Part part = Part::kActivations;
     uint64_t bytes = 0, address = 0;
-    uint64_t beside = 0;  // address of what the program keeps with it; 0: nothing
     bool pages = false, taken = false;
   };
 
-  explicit MemoryLedger(uint64_t base) { result_.base = base; }
+  MemoryLedger(Heap& heap, uint64_t base) : heap_(heap) { result_.base = base; }
   // pages: from the system itself.
-  Block take(Part part, uint64_t bytes, bool pages = false, uint64_t beside = 0);
+  Block take(Part part, uint64_t bytes, bool pages = false);
   void give_back(Block& block);  // does nothing where it is not taken
   void move(Block& block, Part part);
+  void set_objects(uint64_t bytes) { heap_.set_objects(bytes); }
   void trim() { heap_.trim(); }
 
   void enter(const char* phase) { phase_ = phase; }
@@ -57,7 +57,7 @@ class MemoryLedger {
  private:
   void look();
 
-  HeapModel heap_;
+  Heap& heap_;
   uint64_t pages_ = 0;
   std::array<uint64_t, kParts> now_{};
   const char* phase_ = "prepare";

@@ -3,7 +3,10 @@
 #include <deque>
 #include <unordered_map>
 
+#include "estimate/heap_model.h"
 #include "estimate/model_replay.h"
+#include "estimate/own_process.h"
+#include "estimate/process_heap.h"
 
 namespace coupler {
 namespace {
@@ -12,8 +15,8 @@ using Kind = StepEvent::Kind;
 
 class Replay {
  public:
-  Replay(const StepLog& log, const std::vector<EstimatePlan>& plans)
-      : log_(log), ledger_(log.base_bytes), divided_(false) {
+  Replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap)
+      : log_(log), ledger_(heap, log.base_bytes), divided_(false) {
     for (size_t i = 0; i < log.models.size(); ++i) {
       models_.emplace_back(ledger_, log, log.models[i], plans[i]);
       divided_ = divided_ || plans[i].world > 1 || plans[i].sharded();
@@ -24,7 +27,7 @@ class Replay {
     for (ModelReplay& model : models_) model.prepare();
     for (ModelReplay& model : models_) model.make_optimizer_state();
     // The first pass teaches the order in which units are used, as a job's first step does.
-    for (int pass = 0; pass < 2; ++pass) step();
+    for (int pass = 0; pass < 3; ++pass) step();
     return ledger_.result();
   }
 
@@ -47,7 +50,7 @@ class Replay {
   void take(const StepEvent& event) {
     switch (event.kind) {
       case Kind::kMade:
-        blocks_[event.storage] = ledger_.take(Part::kActivations, bytes_of(event), false, 1024);
+        blocks_[event.storage] = ledger_.take(Part::kActivations, bytes_of(event));
         return;
       case Kind::kGone:
         ledger_.give_back(blocks_[event.storage]);
@@ -66,6 +69,8 @@ class Replay {
         for (ModelReplay& model : models_) model.backward_ended(event.bytes == 1);
         in_step_ = event.bytes == 1;
         return ledger_.enter(in_step_ ? "step" : "forward");
+      case Kind::kObjects:
+        return ledger_.set_objects(event.bytes > log_.objects ? event.bytes - log_.objects : 0);
       case Kind::kStepped:
         for (ModelReplay& model : models_) model.stepped();
         in_step_ = false;
@@ -96,8 +101,19 @@ class Replay {
 
 }  // namespace
 
+MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap) {
+  return Replay(log, plans, heap).run();
+}
+
 MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans) {
-  return Replay(log, plans).run();
+  if (log.events.empty()) {
+    HeapModel heap;
+    return replay(log, plans, heap);
+  }
+  return in_own_process([&] {
+    ProcessHeap heap;
+    return replay(log, plans, heap);
+  });
 }
 
 }  // namespace coupler

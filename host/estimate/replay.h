@@ -12,6 +12,9 @@
 namespace coupler {
 
 // plans: one for each model of the log.
+MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap);
+// The same on a heap of its own: the C library's, in a process made for it, or a model where the log
+// has no events.
 MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans);
 
 }  // namespace coupler

@@ -44,6 +44,7 @@ struct StepEvent {
     kGradient,       // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
     kBackwardBegan,  // bytes 1: gradients are reduced
     kBackwardEnded,  // likewise
+    kObjects,        // bytes of small objects in the heap (handles, nodes of the graph) since then
     kStepped,        // an optimizer has updated parameters
   };
   Kind kind = Kind::kMade;
@@ -61,6 +62,7 @@ struct StepLog {
   std::string optimizer;         // for people
   bool optimizer_fused = true;   // runs on flat memory, in place
   double optimizer_factor = 0;   // bytes of state for each byte of trainable parameters
+  uint64_t objects = 0;          // bytes of small objects when the step begins
   uint64_t initial = 0;          // so many events only say what is there when the step begins
   std::vector<StepEvent> events;
 
