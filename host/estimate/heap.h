@@ -6,6 +6,13 @@
 
 namespace coupler {
 
+enum class HeapUse {
+  kTensor,     // as LibTorch allocates
+  kPool,       // as residency/buffer_pool.h does
+  kPoolAside,  // likewise, by another thread than the one that trains, to which the C library gives
+               // from a heap of its own
+};
+
 class Heap {
  public:
   Heap() = default;
@@ -14,7 +21,7 @@ class Heap {
   Heap& operator=(const Heap&) = delete;
 
   // An address, to be given back.
-  virtual uint64_t take(uint64_t bytes) = 0;
+  virtual uint64_t take(uint64_t bytes, HeapUse use) = 0;
   virtual void give_back(uint64_t address) = 0;
   // What is free goes back to the system.
   virtual void trim() = 0;

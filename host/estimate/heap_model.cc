@@ -17,7 +17,7 @@ uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * t
 // As glibc's memalign: a block with room for any shift is looked for, and what the shift leaves
 // before and behind is free again. So a block that was given back is too small for another of its
 // own size, unless it was joined with a neighbour.
-uint64_t HeapModel::take(uint64_t bytes) {
+uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
   const uint64_t size = std::max(rounded(bytes + kHeader / 2, kHeader), kLeast);
   const uint64_t need = size + kAlignment + kLeast;
   const auto fits = free_.lower_bound({need, 0});

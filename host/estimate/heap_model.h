@@ -17,7 +17,7 @@ class HeapModel final : public Heap {
  public:
   static constexpr uint64_t kMapped = uint64_t{32} << 20;
 
-  uint64_t take(uint64_t bytes) override;
+  uint64_t take(uint64_t bytes, HeapUse use = HeapUse::kTensor) override;
   void give_back(uint64_t address) override;
   void trim() override;
   // They are a part of the base here.

@@ -4,13 +4,14 @@
 
 namespace coupler {
 
-MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages) {
+MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages,
+                                       HeapUse use) {
   Block block{.part = part, .bytes = bytes, .address = 0, .pages = pages, .taken = true};
   if (bytes == 0) return block;
   if (pages) {
     pages_ += (bytes + 4095) / 4096 * 4096;
   } else {
-    block.address = heap_.take(bytes);
+    block.address = heap_.take(bytes, use);
   }
   uint64_t& now = now_[static_cast<size_t>(part)];
   now += bytes;

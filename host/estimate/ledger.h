@@ -44,8 +44,9 @@ class MemoryLedger {
   };
 
   MemoryLedger(Heap& heap, uint64_t base) : heap_(heap) { result_.base = base; }
-  // pages: from the system itself.
-  Block take(Part part, uint64_t bytes, bool pages = false);
+  // pages: from the system itself, and not from the heap.
+  Block take(Part part, uint64_t bytes, bool pages = false,
+             HeapUse use = HeapUse::kTensor);
   void give_back(Block& block);  // does nothing where it is not taken
   void move(Block& block, Part part);
   void set_objects(uint64_t bytes) { heap_.set_objects(bytes); }

@@ -145,7 +145,7 @@ void ModelReplay::give_shards() {
       pool_,
       ResidencyModel::Options{.prefetch = plan_.prefetch,
                               .live_bytes = plan_.live_elements * element},
-      [this](size_t resident) { fill(resident); });
+      [this](size_t resident, bool ahead) { fill(resident, ahead); });
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     const EstimateUnit& plan = *unit.plan;
@@ -235,7 +235,7 @@ double ModelReplay::share() const {
 }
 
 // strategy/peer_source.cc
-void ModelReplay::fill(size_t resident) {
+void ModelReplay::fill(size_t resident, bool aside) {
   const Unit& unit = units_[unit_at_[resident]];
   if (unit.parameters_block != kNone) {
     parameter_disk_->use(unit.parameters_block);
@@ -244,18 +244,20 @@ void ModelReplay::fill(size_t resident) {
   Block room;
   if (unit.plan->compute_element != unit.plan->element && unit.layout.shard_numel > 0) {
     room = pool_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) *
-                                          unit.plan->compute_element);
+                                          unit.plan->compute_element,
+                      aside);
   }
-  gather_packed(unit, unit.plan->compute_element);
+  gather_packed(unit, unit.plan->compute_element, aside);
   pool_.give_back(room);
   if (unit.parameters_block != kNone) parameter_disk_->unpin(unit.parameters_block);
 }
 
 // strategy/shard_transfer.cc, gather_unit
-void ModelReplay::gather_packed(const Unit& unit, uint64_t element) {
+void ModelReplay::gather_packed(const Unit& unit, uint64_t element, bool aside) {
   for (const ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.packed()) continue;
-    Block packed = pool_.take(Part::kBuffers, static_cast<uint64_t>(transfer.numel) * element);
+    Block packed =
+        pool_.take(Part::kBuffers, static_cast<uint64_t>(transfer.numel) * element, aside);
     pool_.give_back(packed);
   }
 }
@@ -405,7 +407,7 @@ void ModelReplay::stepped() {
   }
   residency_->release_all();
   for (const Unit& unit : units_) {
-    if (unit.resident == kNone) gather_packed(unit, unit.plan->element);
+    if (unit.resident == kNone) gather_packed(unit, unit.plan->element, /*aside=*/false);
   }
 }
 

@@ -54,8 +54,8 @@ class ModelReplay {
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
   void give_shards();
   void take_values(std::vector<MemoryLedger::Block>& before);
-  void fill(size_t resident);
-  void gather_packed(const Unit& unit, uint64_t element);
+  void fill(size_t resident, bool aside);
+  void gather_packed(const Unit& unit, uint64_t element, bool aside);
   void begin_backward();
   void launch_ready();
   void launch(Unit& unit);

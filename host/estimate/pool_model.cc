@@ -5,7 +5,7 @@
 
 namespace coupler {
 
-MemoryLedger::Block PoolModel::take(Part part, uint64_t bytes) {
+MemoryLedger::Block PoolModel::take(Part part, uint64_t bytes, bool aside) {
   const uint64_t size = (std::max<uint64_t>(bytes, 1) + 63) / 64 * 64;
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -24,7 +24,7 @@ MemoryLedger::Block PoolModel::take(Part part, uint64_t bytes) {
       ledger_.give_back(free_.front());
       free_.erase(free_.begin());
     }
-    result = ledger_.take(part, size, pages_);
+    result = ledger_.take(part, size, pages_, aside ? HeapUse::kPoolAside : HeapUse::kPool);
   }
   out_bytes_ += result.bytes;
   peak_bytes_ = std::max(peak_bytes_, out_bytes_);

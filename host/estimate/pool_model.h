@@ -12,7 +12,7 @@ class PoolModel {
  public:
   PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
 
-  MemoryLedger::Block take(Part part, uint64_t bytes);
+  MemoryLedger::Block take(Part part, uint64_t bytes, bool aside = false);
   void give_back(MemoryLedger::Block& block);  // does nothing where it is not taken
 
  private:

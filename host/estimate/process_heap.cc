@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <new>
 
 namespace coupler {
@@ -34,13 +37,73 @@ ProcessHeap::ProcessHeap() {
 
 ProcessHeap::~ProcessHeap() = default;  // with the process
 
-uint64_t ProcessHeap::take(uint64_t bytes) {
+Helper::Helper() : thread_([this] { work(); }) {}
+
+Helper::~Helper() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void* Helper::take(uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  wanted_ = bytes;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return wanted_ == 0; });
+  if (given_ == nullptr) throw std::bad_alloc();
+  return given_;
+}
+
+void Helper::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return wanted_ != 0 || over_; });
+    if (over_) return;
+    given_ = std::malloc(wanted_);
+    wanted_ = 0;
+    changed_.notify_all();
+  }
+}
+
+// The C library tells of heaps beside the first in a report only.
+void* ProcessHeap::take_aside(uint64_t bytes) {
+  void* const memory = helper_.take(bytes);
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const report = ::open_memstream(&text, &size);
+  if (report == nullptr) throw std::bad_alloc();
+  ::malloc_info(0, report);
+  std::fclose(report);
+  aside_ = 0;
+  const char* at = std::strstr(text, "</heap>");  // the first heap's
+  while (at != nullptr && (at = std::strstr(at, "<heap nr=")) != nullptr) {
+    at = std::strstr(at, "<system type=\"current\" size=\"");
+    if (at == nullptr) break;
+    aside_ += std::strtoull(at + std::strlen("<system type=\"current\" size=\""), nullptr, 10);
+  }
+  std::free(text);
+  return memory;
+}
+
+uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
   void* memory = nullptr;
-  if (::posix_memalign(&memory, kAlignment, bytes) != 0) throw std::bad_alloc();
+  if (use == HeapUse::kPoolAside) {
+    memory = take_aside(bytes + kAlignment);
+  } else if (use == HeapUse::kPool) {
+    memory = std::malloc(bytes + kAlignment);
+    if (memory == nullptr) throw std::bad_alloc();
+  } else if (::posix_memalign(&memory, kAlignment, bytes) != 0) {
+    throw std::bad_alloc();
+  }
   const auto address = reinterpret_cast<uint64_t>(memory);
   const uint64_t size = ::malloc_usable_size(memory);
   live_ += size;
-  if (address >= heap_end() || address < begin_ / 2) {
+  // One with pages of its own says so in its header.
+  const bool mapped = (static_cast<const uint64_t*>(memory)[-1] & 2) != 0;
+  if (mapped) {
     mapped_[address] = size;
     mapped_bytes_ += size;
   }
@@ -79,7 +142,7 @@ void ProcessHeap::set_objects(uint64_t bytes) {
 }
 
 uint64_t ProcessHeap::resident() const {
-  const uint64_t extent = heap_end() - begin_ + mapped_bytes_;
+  const uint64_t extent = heap_end() - begin_ + mapped_bytes_ + aside_;
   return trimmed_ == 0 ? extent : extent - std::min({extent, trimmed_, free_bytes()});
 }
 

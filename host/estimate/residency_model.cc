@@ -6,7 +6,7 @@
 namespace coupler {
 
 ResidencyModel::ResidencyModel(PoolModel& pool, const Options& options,
-                               std::function<void(size_t)> fill)
+                               std::function<void(size_t, bool)> fill)
     : pool_(pool), options_(options), fill_(std::move(fill)) {}
 
 size_t ResidencyModel::add(uint64_t bytes, bool sticky) {
@@ -27,9 +27,9 @@ void ResidencyModel::use(size_t unit) {
     }
     make_room(unit);
   }
-  fetch(unit);
+  fetch(unit, /*ahead=*/false);
   ++units_[unit].pins;
-  for (const size_t next : expected_) fetch(next);
+  for (const size_t next : expected_) fetch(next, /*ahead=*/true);
   --units_[unit].pins;
 }
 
@@ -41,10 +41,10 @@ void ResidencyModel::use_blank(size_t unit) {
   }
 }
 
-void ResidencyModel::fetch(size_t unit) {
+void ResidencyModel::fetch(size_t unit, bool ahead) {
   if (units_[unit].memory.taken) return;
-  units_[unit].memory = pool_.take(options_.part, units_[unit].bytes);
-  if (fill_) fill_(unit);
+  units_[unit].memory = pool_.take(options_.part, units_[unit].bytes, ahead);
+  if (fill_) fill_(unit, ahead);
 }
 
 bool ResidencyModel::is_expected(size_t unit) const {

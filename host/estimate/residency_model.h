@@ -23,8 +23,9 @@ class ResidencyModel {
     size_t behind = 0;  // units that may wait to be written; 0: they are not written
     Part part = Part::kUnits;
   };
-  // fill: what filling a unit takes meanwhile.
-  ResidencyModel(PoolModel& pool, const Options& options, std::function<void(size_t)> fill);
+  // fill: what filling a unit takes meanwhile, by the thread that trains or, ahead of the use, by
+  // the residency's own.
+  ResidencyModel(PoolModel& pool, const Options& options, std::function<void(size_t, bool)> fill);
 
   size_t add(uint64_t bytes, bool sticky);
   void use(size_t unit);
@@ -44,12 +45,12 @@ class ResidencyModel {
     MemoryLedger::Block memory;
   };
   void make_room(size_t unit);
-  void fetch(size_t unit);
+  void fetch(size_t unit, bool ahead);
   bool is_expected(size_t unit) const;
 
   PoolModel& pool_;
   const Options options_;
-  const std::function<void(size_t)> fill_;
+  const std::function<void(size_t, bool)> fill_;
   std::vector<Unit> units_;
   std::deque<MemoryLedger::Block> waiting_;
   std::vector<size_t> expected_;

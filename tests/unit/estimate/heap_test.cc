@@ -14,7 +14,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 TEST(HeapModel, FreedNeighbours_AreUsedAgain) {
   HeapModel heap;
   std::vector<uint64_t> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(heap.take(kMiB));
+  for (int i = 0; i < 8; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
   const uint64_t before = heap.resident();
   EXPECT_GE(before, 8 * kMiB);
   for (const uint64_t block : blocks) heap.give_back(block);
@@ -48,8 +48,8 @@ TEST(ProcessHeap, BlocksNeverTouched_CountAsTheyWouldLie) {
     MemoryEstimate result;
     const uint64_t before = heap.resident();
     std::vector<uint64_t> blocks;
-    for (int i = 0; i < 64; ++i) blocks.push_back(heap.take(kMiB));
-    blocks.push_back(heap.take(256 * kMiB));
+    for (int i = 0; i < 64; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
+    blocks.push_back(heap.take(256 * kMiB, HeapUse::kTensor));
     result.at_peak[0] = heap.resident() - before;
     heap.give_back(blocks.back());
     result.at_peak[1] = heap.resident() - before;
