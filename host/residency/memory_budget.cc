@@ -17,11 +17,12 @@ MemoryBudget& MemoryBudget::of_process() {
 }
 
 void MemoryBudget::start(uint64_t limit, uint64_t base, int rank) {
-  base_ = base;
   rank_ = rank;
-  held_ = base;
-  most_ = base;
-  for (auto& part : parts_) part = 0;
+  if (!on()) {
+    base_ = base;
+    held_ = base;
+    most_ = base;
+  }
   limit_ = limit;
 }
 

@@ -21,7 +21,7 @@ class MemoryBudget {
   static MemoryBudget& of_process();
 
   // From now on what is taken counts. base: bytes that the process holds already, its code
-  // included.
+  // included. Later calls change the limit only.
   void start(uint64_t limit, uint64_t base, int rank);
   bool on() const { return limit_.load(std::memory_order_relaxed) != 0; }
   uint64_t limit() const { return limit_; }
