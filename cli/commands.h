@@ -12,6 +12,7 @@ int run_plugins(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_checkpoint(int argc, char** argv);
 int run_merge_weights(int argc, char** argv);
+int run_estimate(int argc, char** argv);
 int run_bench(int argc, char** argv);
 int run_test(int argc, char** argv);
 

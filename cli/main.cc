@@ -30,6 +30,7 @@ const Command kCommands[] = {
     {"test", run_test, "try a configuration, from the first meeting to a training run"},
 #endif
     {"config", run_config, "check the configuration, or explain where each value comes from"},
+    {"estimate", run_estimate, "say how much memory a program or a model needs"},
     {"plugins", run_plugins, "list the backends and whether they can be used here"},
     {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
     {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},

@@ -112,7 +112,11 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   while (progress.steps < arguments.steps) {
     for (auto& batch : batches) {
       auto step = accelerator.accumulate(net);
-      auto loss = next_byte_loss(net->forward(batch.data), batch.target);
+      at::Tensor loss;
+      {
+        auto casting = accelerator.autocast();  // where training.mixed_precision says so
+        loss = next_byte_loss(net->forward(batch.data), batch.target);
+      }
       accelerator.backward(loss);
       accelerator.clip_grad_norm(net, 1.0);
       opt.step();

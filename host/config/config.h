@@ -60,6 +60,7 @@ struct MemoryConfig {
   std::string offload_optimizer_nvme_path;                      // a folder on the disk
   int64_t offload_optimizer_buffer_count = 4;                   // pieces ahead, and pieces behind
   int64_t offload_optimizer_sub_group_size = int64_t{1} << 23;  // elements in a piece
+  std::string limit;  // of a process, as "4GiB"; empty: none
 };
 
 struct LaunchConfig {

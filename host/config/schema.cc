@@ -205,6 +205,11 @@ std::vector<SchemaKey> make_schema() {
           "memory.offload_optimizer_sub_group_size", T::kInteger, ">= 1", at_least<1>,
           "With nvme: about how many elements of the parameters are updated at a time; one "
           "parameter is never parted."),
+      key<kMemory, &MemoryConfig::limit>(
+          "memory.limit", T::kString, "empty or a size such as 4GiB", nullptr,
+          "The memory that a process may hold: a plan that needs more is refused at prepare, and "
+          "an "
+          "allocation that would pass it ends in an error. Empty: no limit."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "coupler/error.h"
+#include "data/reading_scope.h"
 #include "data/loader_state.h"
 #include "data/shuffle.h"
 
@@ -219,6 +220,7 @@ uint64_t LoaderCore::start_epoch() {
   s.loop_number = ++loops_begun;
   const uint64_t pass = ++s.pass;
   try {
+    const ReadingScope reading;
     s.begin();
   } catch (...) {
     s.finish();
@@ -239,6 +241,7 @@ bool LoaderCore::next(uint64_t pass) {
     s.finish();
     return false;
   }
+  const ReadingScope reading;
   s.advance();
   return true;
 }

@@ -37,6 +37,8 @@ std::string_view to_string(ErrorCode code) {
       return "preempted";
     case ErrorCode::kInternal:
       return "internal";
+    case ErrorCode::kOutOfMemory:
+      return "out of memory";
   }
   return "unknown";
 }
@@ -64,6 +66,7 @@ int Error::exit_code() const {
     case ErrorCode::kAborted:
     case ErrorCode::kIo:
     case ErrorCode::kInternal:
+    case ErrorCode::kOutOfMemory:
       return 1;
   }
   return 1;

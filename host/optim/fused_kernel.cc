@@ -237,12 +237,16 @@ void FusedKernel::step() {
     for (const at::Tensor& steps : batch.steps) steps.add_(1);
     if (batch.alone == nullptr) {
       update(batch);
-      continue;
+    } else {
+      // A kernel may write to gradients, and says so, but it does not.
+      InUse gradients(batch.gradients[0]);
+      update(batch);
+      gradients.drop_writes();
     }
-    // A kernel may write to gradients, and says so, but it does not.
-    InUse gradients(batch.gradients[0]);
-    update(batch);
-    gradients.drop_writes();
+    // Those that the program drops are not to stay until the next step.
+    for (size_t run = 0; run < batch.member.size(); ++run) {
+      if (batch.member[run] >= 0) batch.gradients[run].reset();
+    }
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (gradients_[i] != Gradient::kNone) ++members_[i].steps;

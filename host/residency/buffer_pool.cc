@@ -4,26 +4,43 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <utility>
 
+#include "residency/memory_budget.h"
+
 namespace coupler {
+namespace {
+constexpr size_t kAlignment = 64;
+}  // namespace
 
 void ReleaseMemory::operator()(void* memory) const {
-  from == PoolMemory::kHeap ? std::free(memory) : void(::munmap(memory, bytes));
+  from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));
+  if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
 
 BufferPool::Memory BufferPool::make(size_t bytes) const {
-  const size_t size = (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
-  void* memory = nullptr;
+  const size_t size = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  MemoryBudget& budget = MemoryBudget::of_process();
+  const bool counted = budget.on();
+  if (counted) budget.take(MemoryPart::kBuffers, size);
+  void *memory = nullptr, *block = nullptr;
   if (from_ == PoolMemory::kHeap) {
-    memory = std::aligned_alloc(64, size);
+    // Aligned by ourselves: glibc's aligned_alloc looks for more than it takes, so what came back
+    // would never do for another buffer of its size, and the heap would come to hold every unit.
+    size_t room = size + kAlignment;
+    memory = block = std::malloc(room);
+    if (memory != nullptr) memory = std::align(kAlignment, size, memory, room);
   } else {
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) memory = nullptr;
   }
-  if (memory == nullptr) throw std::bad_alloc();
-  return Memory(memory, ReleaseMemory{from_, size});
+  if (memory == nullptr) {
+    if (counted) budget.give_back(MemoryPart::kBuffers, size);
+    throw std::bad_alloc();
+  }
+  return Memory(memory, ReleaseMemory{from_, size, counted, block});
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {

@@ -11,30 +11,31 @@ constexpr int64_t kSmallRun = 16384;
 
 }  // namespace
 
-ShardLayout::ShardLayout(const PlannedUnit& unit, const Model& model, int own_rank, int rank_count)
+ShardLayout::ShardLayout(const std::vector<ShardParameter>& parameters, bool whole_gradients,
+                         int own_rank, int rank_count)
     : rank(own_rank), ranks(rank_count) {
-  place_parts(unit, model);
+  place_parts(parameters);
   std::vector<ShardRun> small;
-  for (ShardRun& run : cut_runs(unit)) {
+  for (ShardRun& run : cut_runs(parameters)) {
     if (run.numel() < kSmallRun) {
       small.push_back(std::move(run));
     } else {
-      add_transfer({std::move(run)}, model);
+      add_transfer({std::move(run)}, parameters);
     }
   }
-  if (!small.empty()) add_transfer(std::move(small), model);
+  if (!small.empty()) add_transfer(std::move(small), parameters);
   place_in_shard();
-  place_in_staging(unit.gradients == DB_GRADIENTS_WHOLE);
+  place_in_staging(whole_gradients);
 }
 
-void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
-  for (const PlannedParameter& parameter : unit.parameters) {
+void ShardLayout::place_parts(const std::vector<ShardParameter>& parameters) {
+  for (const ShardParameter& parameter : parameters) {
     ShardPart part;
     part.index = parameter.index;
     part.offset = aligned_elements(numel);
-    part.numel = model.parameters[parameter.index].tensor.numel();
-    part.begin = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank)]);
-    part.end = static_cast<int64_t>(parameter.bounds[static_cast<size_t>(rank) + 1]);
+    part.numel = parameter.numel;
+    part.begin = static_cast<int64_t>((*parameter.bounds)[static_cast<size_t>(rank)]);
+    part.end = static_cast<int64_t>((*parameter.bounds)[static_cast<size_t>(rank) + 1]);
     numel = part.offset + part.numel;
     parts.push_back(part);
   }
@@ -42,7 +43,7 @@ void ShardLayout::place_parts(const PlannedUnit& unit, const Model& model) {
 }
 
 // Padding belongs to whom the part before it belongs.
-std::vector<ShardRun> ShardLayout::cut_runs(const PlannedUnit& unit) const {
+std::vector<ShardRun> ShardLayout::cut_runs(const std::vector<ShardParameter>& parameters) const {
   std::vector<ShardRun> runs;
   int owner = ranks;  // of the last piece; no piece yet: any owner is smaller
   int64_t end = 0;
@@ -50,7 +51,7 @@ std::vector<ShardRun> ShardLayout::cut_runs(const PlannedUnit& unit) const {
     if (!runs.empty()) runs.back().bounds.resize(static_cast<size_t>(ranks) + 1, end);
   };
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::vector<uint64_t>& bounds = unit.parameters[i].bounds;
+    const std::vector<uint64_t>& bounds = *parameters[i].bounds;
     for (int r = 0; r < ranks; ++r) {
       const auto first = static_cast<int64_t>(bounds[static_cast<size_t>(r)]);
       const auto last = static_cast<int64_t>(bounds[static_cast<size_t>(r) + 1]);
@@ -70,7 +71,8 @@ std::vector<ShardRun> ShardLayout::cut_runs(const PlannedUnit& unit) const {
   return runs;
 }
 
-void ShardLayout::add_transfer(std::vector<ShardRun> runs, const Model& model) {
+void ShardLayout::add_transfer(std::vector<ShardRun> runs,
+                               const std::vector<ShardParameter>& parameters) {
   ShardTransfer transfer;
   transfer.counts.assign(static_cast<size_t>(ranks), 0);
   for (const ShardRun& run : runs) {
@@ -79,9 +81,10 @@ void ShardLayout::add_transfer(std::vector<ShardRun> runs, const Model& model) {
       transfer.counts[static_cast<size_t>(r)] += static_cast<uint64_t>(run.count(r));
     }
     // A parameter's owners rise, so all of it is in one run.
-    for (const ShardPart& part : parts) {
-      const bool inside = part.offset >= run.begin() && part.offset < run.begin() + run.numel();
-      transfer.trains |= inside && model.parameters[part.index].tensor.requires_grad();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t offset = parts[i].offset;
+      const bool inside = offset >= run.begin() && offset < run.begin() + run.numel();
+      transfer.trains |= inside && parameters[i].trains;
     }
   }
   transfer.even = std::adjacent_find(transfer.counts.begin(), transfer.counts.end(),

@@ -6,12 +6,19 @@
 // copy. Small runs travel packed together, since a message costs more than a copy of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "strategy/plan.h"
-
 namespace coupler {
+
+// What a layout needs to know of one parameter of the unit.
+struct ShardParameter {
+  size_t index = 0;                     // in Model::parameters
+  const std::vector<uint64_t>* bounds;  // ranks of the group + 1
+  int64_t numel = 0;
+  bool trains = true;
+};
 
 // Parameters, transfers and shards begin at multiples of 16 elements (64 bytes of float), so that
 // kernels on a part are as fast as on a tensor of its own.
@@ -53,8 +60,10 @@ struct ShardTransfer {
 };
 
 struct ShardLayout {
-  // rank and ranks of the group that shares the unit.
-  ShardLayout(const PlannedUnit& unit, const Model& model, int rank, int ranks);
+  // rank and ranks of the group that shares the unit. whole_gradients: every rank has room for all
+  // of them.
+  ShardLayout(const std::vector<ShardParameter>& parameters, bool whole_gradients, int rank,
+              int ranks);
 
   std::vector<ShardPart> parts;
   std::vector<ShardTransfer> transfers;
@@ -65,9 +74,9 @@ struct ShardLayout {
   int rank, ranks;
 
  private:
-  void place_parts(const PlannedUnit& unit, const Model& model);
-  std::vector<ShardRun> cut_runs(const PlannedUnit& unit) const;
-  void add_transfer(std::vector<ShardRun> runs, const Model& model);
+  void place_parts(const std::vector<ShardParameter>& parameters);
+  std::vector<ShardRun> cut_runs(const std::vector<ShardParameter>& parameters) const;
+  void add_transfer(std::vector<ShardRun> runs, const std::vector<ShardParameter>& parameters);
   void place_in_shard();
   void place_in_staging(bool all);
 };

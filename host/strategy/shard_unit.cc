@@ -24,8 +24,20 @@ at::Tensor over(void* memory, int64_t numel, at::ScalarType type) {
 
 }  // namespace
 
+ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int ranks) {
+  std::vector<ShardParameter> parameters;
+  for (const PlannedParameter& parameter : unit.parameters) {
+    const at::Tensor& tensor = model.parameters[parameter.index].tensor;
+    parameters.push_back({.index = parameter.index,
+                          .bounds = &parameter.bounds,
+                          .numel = tensor.numel(),
+                          .trains = tensor.requires_grad()});
+  }
+  return ShardLayout(parameters, unit.gradients == DB_GRADIENTS_WHOLE, rank, ranks);
+}
+
 ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, int ranks)
-    : plan(planned), layout(planned, model, rank, ranks) {
+    : plan(planned), layout(layout_of(planned, model, rank, ranks)) {
   for (const ShardPart& part : layout.parts) {
     const ModelParameter& parameter = model.parameters[part.index];
     ShardMember member;

@@ -16,6 +16,9 @@
 
 namespace coupler {
 
+// rank and ranks: of the group that shares the unit.
+ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int ranks);
+
 // The communicators of one sharded model.
 struct ShardComms {
   std::shared_ptr<Communicator> world;   // of all ranks: flags, norms, what is replicated

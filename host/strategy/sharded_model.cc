@@ -130,7 +130,7 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
   PlannedUnit alone = unit.plan;
   alone.parameters = {unit.plan.parameters[place.index]};
-  const ShardLayout layout(alone, model(), unit.layout.rank, unit.layout.ranks);
+  const ShardLayout layout = layout_of(alone, model(), unit.layout.rank, unit.layout.ranks);
   const at::Tensor value = at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
   const ShardPart& part = unit.members[place.index].part;
   const InUse in_memory(shard);

@@ -3,12 +3,18 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "config/config.h"
+#include "data/reading_scope.h"
+#include "dry_run/dry_run.h"
+#include "estimate/limit.h"
 #include "log/log.h"
 #include "train/accelerator_impl.h"
 #include "train/checkpoints.h"
 #include "train/current.h"
 #include "train/forward_recorder.h"
+#include "train/memory_limit.h"
 #include "train/precision.h"
 #include "train/process_setup.h"
 
@@ -33,9 +39,27 @@ Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
   return process.world == 1 && !wrapper ? Plugin::single() : plugin;
 }
 
+// What a dry run has nothing for: it is one process, and its parameters have no values.
+void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
+  if (process.world > 1) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world),
+                {.subject = "COUPLER_ESTIMATE",
+                 .hint = "a dry run is one process: start the program by `coupler estimate`"});
+  }
+  config.checkpoint = {};
+  config.checkpoint.resume = "no";
+  config.memory.limit.clear();
+  run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
+  static thread_local std::optional<RealTensors> reading;
+  detail::set_reading_hooks({[] { reading.emplace(); }, [] { reading.reset(); }});
+}
+
 }  // namespace
 
-Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(detect_process()) {
+Accelerator::Impl::Impl(Config loaded)
+    : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
+  if (dry_run != nullptr) make_dry(*dry_run, config, process);
   if (process.world > 1) set_log_rank(process.rank);
   keep_large_blocks();
   allow_fast_exit();
@@ -43,10 +67,13 @@ Accelerator::Impl::Impl(Config loaded) : config(std::move(loaded)), process(dete
   if (config.sources.count("training.seed") != 0) {
     at::manual_seed(static_cast<uint64_t>(config.training.seed));
   }
+  if (const uint64_t limit = memory_limit_of(config); limit != 0) {
+    hold_memory_limit(limit, process.rank);
+  }
   require_precision(config.training, at::kCPU);
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
   if (process.world > 1) store = join_store(process, config);
-  plugin = choose_plugin(config.backend, process);
+  if (dry_run == nullptr) plugin = choose_plugin(config.backend, process);
   comm = Communicator::create({.plugin = plugin,
                                .process = process,
                                .store = store,

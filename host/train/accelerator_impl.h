@@ -13,6 +13,7 @@
 
 #include "comm/communicator.h"
 #include "config/config.h"
+#include "estimate/step_log.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer_state.h"
 #include "optim/rate_driver.h"
@@ -24,6 +25,8 @@
 #include "train/accumulation.h"
 
 namespace coupler {
+
+class DryRun;
 
 // An optimizer given to prepare, as long as somebody holds what came back.
 struct PreparedOptimizer {
@@ -52,6 +55,10 @@ class Accelerator::Impl {
   // Prepares a model. Collective.
   void add(Model model);
 
+  // With memory.limit: whether the models prepared so far fit, with an optimizer's state of so many
+  // bytes a byte of parameters. Throws Error(kConfig).
+  void check_memory(const Model* coming, double optimizer_factor);
+
   // Makes a scheduler whose optimizer is found when all of prepare's objects are.
   Scheduler add(std::unique_ptr<RateDriver> driver);
 
@@ -62,6 +69,7 @@ class Accelerator::Impl {
 
   Config config;
   ProcessInfo process;
+  DryRun* dry_run;  // null but in a dry run
   Plugin plugin = Plugin::single();
   std::shared_ptr<Store> store;
   std::shared_ptr<Communicator> comm;
@@ -69,6 +77,7 @@ class Accelerator::Impl {
   std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; none: no
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<LossScaler> scaler;  // with fp16
+  StepLog memory_log;  // with memory.limit: the models prepared
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<PreparedOptimizer> optimizers;
   std::vector<std::weak_ptr<SchedulerCore>> schedulers;

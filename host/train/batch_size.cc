@@ -36,6 +36,8 @@ bool BatchSizeSearch::is_out_of_memory(const std::exception_ptr& error) {
     return true;
   } catch (const c10::OutOfMemoryError&) {
     return true;
+  } catch (const Error& own) {
+    return own.code() == ErrorCode::kOutOfMemory;
   } catch (const c10::Error& other) {
     // LibTorch's allocator of host memory has no type of its own for it.
     return std::string_view(other.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;

@@ -6,12 +6,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "dry_run/describe.h"
+#include "dry_run/dry_run.h"
+#include "estimate/resident.h"
 #include "log/log.h"
 #include "optim/optimizer_state.h"
 #include "optim/scheduler_core.h"
+#include "residency/memory_budget.h"
 #include "train/accelerator_impl.h"
 #include "train/checkpoints.h"
 #include "train/forward_recorder.h"
+#include "train/memory_limit.h"
+#include "train/memory_plan.h"
 #include "train/precision.h"
 
 namespace coupler {
@@ -35,7 +41,13 @@ void Accelerator::Impl::add(Model model) {
   if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
-  models.push_back(make_strategy(std::move(model), gradient_comm, config.training, config.memory));
+  if (dry_run != nullptr) dry_run->take(model);
+  check_memory(&model, 0);
+  // A dry run has no state that could be anywhere.
+  const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
+  models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+  if (dry_run != nullptr) dry_run->watch(*models.back());
+  measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
     ForwardRecorder::of_this_thread().watch(models.back()->model(),
                                             config.memory.activation_checkpointing);
@@ -44,6 +56,26 @@ void Accelerator::Impl::add(Model model) {
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
   }
+}
+
+void Accelerator::Impl::check_memory(const Model* coming, double optimizer_factor) {
+  if (config.memory.limit.empty()) return;
+  if (coming != nullptr) {
+    LoggedModel model = describe_for_estimate(*coming);
+    model.first_parameter = memory_log.parameter_count();
+    memory_log.models.push_back(std::move(model));
+    memory_log.base_bytes = resident_bytes();
+    for (const LoggedParameter& p : memory_log.models.back().parameters) {
+      // Made before the limit was there: they are replaced.
+      if (p.in_memory) memory_log.base_bytes -= std::min(memory_log.base_bytes, p.bytes());
+    }
+  }
+  memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
+  require_fit(memory_log, config, process, comm->can_shard());
+  MemoryBudget::of_process().expect(
+      known_parts(memory_log, process.world, comm->can_shard()),
+      "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
+      "backend that divides or offloads more: `coupler config recommend` finds what fits");
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
@@ -79,9 +111,20 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                    "or an earlier prepare"});
     }
   }
+  impl_->check_memory(nullptr, state_factor(optimizer));
   StepRules rules{&impl_->accumulation.loop(), impl_->scaler.get(), nullptr};
   if (impl_->autocast_type) rules.after_update = drop_cast_copies;
+  if (DryRun* const run = impl_->dry_run) {
+    rules.after_update = [run, inner = rules.after_update, &optimizer] {
+      if (inner) inner();
+      run->stepped(&optimizer);
+    };
+  }
   auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  if (impl_->dry_run != nullptr) {
+    const std::string description = state->description();
+    impl_->dry_run->add_optimizer(&optimizer, description, description.rfind("fused ", 0) == 0);
+  }
   std::erase_if(impl_->optimizers, [](const auto& other) { return other.state.expired(); });
   // A model that is divided has other tensors in the optimizer now.
   impl_->optimizers.push_back({&optimizer, first_parameter(optimizer), state});

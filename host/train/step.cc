@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "comm/tensor_ops.h"
+#include "dry_run/dry_run.h"
 #include "train/accelerator_impl.h"
 
 namespace coupler {
@@ -58,6 +59,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   std::vector<Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
   for (Strategy* model : expected) model->begin_backward(scale.average);
+  if (impl.dry_run != nullptr) impl.dry_run->backward_begins(impl.accumulation.loop().sync);
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
     // Backward computes in the types of forward, whatever scope it is called in.
@@ -67,6 +69,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     for (const auto& model : impl.models) model->abandon_backward();
     throw;
   }
+  if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
   for (Strategy* model : expected) model->end_backward();
   impl.accumulation.ran_backward();
 }

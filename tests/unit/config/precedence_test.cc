@@ -51,6 +51,7 @@ std::vector<Sample> samples() {
       {"memory.offload_optimizer_nvme_path", {text("/a"), text("/b"), text("/c"), text("/d")}},
       {"memory.offload_optimizer_buffer_count", {"1", "2", "3", "4"}},
       {"memory.offload_optimizer_sub_group_size", {"1", "2", "3", "4"}},
+      {"memory.limit", {text("1GiB"), text("2GB"), text("3MiB"), text("4096")}},
       {"launch.processes", {"2", "3", "4", "5"}},
       {"launch.threads_per_process", {"2", "3", "4", "5"}},
       {"launch.tls", {"true", "false", "true", "false"}},

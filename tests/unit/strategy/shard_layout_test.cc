@@ -1,6 +1,6 @@
 // ShardLayout: all ranks simulated in one process. Transfers are run by hand on plain arrays, as
 // strategy/shard_transfer.h's functions run them over a communicator.
-#include "strategy/shard_layout.h"
+#include "strategy/shard_unit.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Case {
   }
   std::vector<ShardLayout> layouts() const {
     std::vector<ShardLayout> result;
-    for (int rank = 0; rank < ranks; ++rank) result.emplace_back(unit, model, rank, ranks);
+    for (int rank = 0; rank < ranks; ++rank) result.push_back(layout_of(unit, model, rank, ranks));
     return result;
   }
 };

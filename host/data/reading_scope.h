@@ -1,0 +1,21 @@
+// ReadingScope: lives while a loader reads from its dataset on the thread of the loop, so that a dry
+// run can let datasets have real memory. The hooks are set once, before any loader is used.
+#pragma once
+
+namespace coupler::detail {
+
+struct ReadingHooks {
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+};
+void set_reading_hooks(ReadingHooks hooks);
+
+class ReadingScope {
+ public:
+  ReadingScope();
+  ~ReadingScope();
+  ReadingScope(const ReadingScope&) = delete;
+  ReadingScope& operator=(const ReadingScope&) = delete;
+};
+
+}  // namespace coupler::detail

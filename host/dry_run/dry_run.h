@@ -1,0 +1,70 @@
+// DryRun: a training program run on fake tensors until its optimizers have made two steps, the
+// second of which is logged; then the process ends. Asked for by the environment variable
+// COUPLER_ESTIMATE=FILE, into which the log goes. Used by the thread that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "dry_run/fake_tensors.h"
+#include "estimate/step_log.h"
+#include "strategy/gradient_hooks.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+class DryRun final : public FakeObserver, public GradientListener {
+ public:
+  // Null unless COUPLER_ESTIMATE is set. Begins the dry run with the first call.
+  static DryRun* of_process();
+
+  void set_configuration(const std::string& mixed_precision,
+                         const std::vector<std::string>& activation_checkpointing);
+  // Before a strategy takes the model: its parameters become fake.
+  void take(Model& model);
+  // Afterwards: they have their places.
+  void watch(Strategy& strategy);
+  // An optimizer was prepared; later: it has made a step. The last one of a dry run does not
+  // return.
+  void add_optimizer(const void* optimizer, const std::string& description, bool fused);
+  void stepped(const void* optimizer);
+  void backward_begins(bool reduced);
+  void backward_ends();
+
+  void made(uint64_t storage, uint64_t bytes) override;
+  void gone(uint64_t storage) override;
+  void used(const at::Tensor& tensor) override;
+  void on_gradient(size_t parameter) override;
+
+ private:
+  explicit DryRun(std::string file);
+  void begin_log();
+  [[noreturn]] void finish();
+  void add(StepEvent event);
+  static uint64_t object_bytes();
+
+  struct Range {  // of one storage, in bytes
+    int64_t begin = 0, end = 0;
+    uint64_t parameter = 0;
+  };
+  const std::string file_;
+  StepLog log_;
+  std::vector<at::Tensor> parameters_;
+  std::unordered_map<const c10::StorageImpl*, std::vector<Range>> ranges_;
+  std::unordered_map<uint64_t, uint64_t> alive_;  // bytes by storage
+  std::unordered_set<uint64_t> lasting_;          // storages of parameters and buffers
+  std::unordered_set<uint64_t> new_since_backward_, optimizer_state_;
+  std::unordered_map<const void*, int> steps_;    // by optimizer
+  std::shared_ptr<DryRun> self_;                  // for hooks, which hold it weakly
+  GradientHooks hooks_;
+  bool logging_ = false, reduced_ = true, in_backward_ = false;
+  uint64_t objects_ = 0;
+  uint64_t last_used_ = ~uint64_t{0};
+};
+
+}  // namespace coupler

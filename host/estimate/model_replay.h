@@ -1,0 +1,82 @@
+// ModelReplay: what one imagined rank keeps of one model, and takes meanwhile, step by step of the
+// log. It follows strategy/replica, strategy/sharded_model, strategy/shard_unit and
+// offload/offloaded_memory, and says where. One thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "estimate/ledger.h"
+#include "estimate/plan.h"
+#include "estimate/pool_model.h"
+#include "estimate/residency_model.h"
+#include "estimate/step_log.h"
+#include "strategy/shard_layout.h"
+
+namespace coupler {
+
+class ModelReplay {
+ public:
+  ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedModel& model,
+              const EstimatePlan& plan);
+
+  void prepare();
+  void make_optimizer_state();
+  void use(size_t parameter);
+  // Takes the block over where the strategy does, and else leaves it taken.
+  void take_gradient(size_t parameter, MemoryLedger::Block& block, bool reduced);
+  void backward_ended(bool reduced);
+  void stepped();
+  // What part of an optimizer's temporary tensors this rank has.
+  double share() const;
+
+ private:
+  struct Unit {
+    const EstimateUnit* plan = nullptr;
+    int keep = 0;
+    ShardLayout layout;
+    size_t resident = kNone;                   // in residency_
+    size_t parameters_block = kNone, gradient_block = kNone;  // on the disk
+    std::vector<size_t> state_blocks;          // likewise
+    std::vector<bool> taken;                   // by part: its gradient is here
+    std::vector<MemoryLedger::Block> alone;    // gradients that travel by themselves
+    MemoryLedger::Block staging, room;
+    std::vector<MemoryLedger::Block> packed;
+    size_t waiting = 0;
+    bool trains = false;
+    bool in_place() const {
+      return layout.transfers.size() == 1 && !layout.transfers[0].packed();
+    }
+  };
+  static constexpr size_t kNone = ~size_t{0};
+
+  void keep(Part part, uint64_t bytes) { kept_.push_back(ledger_.take(part, bytes)); }
+  void make_flat(const std::vector<size_t>& parameters, bool gradients);
+  void give_shards();
+  void take_values(std::vector<MemoryLedger::Block>& before);
+  void fill(size_t resident, bool aside);
+  void gather_packed(const Unit& unit, uint64_t element, bool aside);
+  void begin_backward();
+  void launch_ready();
+  void launch(Unit& unit);
+  void finish(Unit& unit);
+  bool trains(size_t parameter) const { return model_.parameters[parameter].trainable; }
+
+  MemoryLedger& ledger_;
+  const StepLog& log_;
+  const LoggedModel& model_;
+  const EstimatePlan& plan_;
+  std::vector<MemoryLedger::Block> kept_, replicated_gradients_;
+  std::vector<uint64_t> flat_bytes_;  // memory that an optimizer has state for
+  PoolModel pool_, disk_pool_, parameter_disk_pool_;
+  std::unique_ptr<ResidencyModel> residency_, optimizer_disk_, parameter_disk_;
+  std::vector<Unit> units_;
+  std::vector<size_t> unit_of_, part_of_;  // by parameter; kNone: in no unit
+  std::vector<size_t> unit_at_;            // by number in residency_
+  std::vector<size_t> launch_order_, completion_order_;
+  size_t next_launch_ = 0;
+  Unit* under_way_ = nullptr;
+  bool in_backward_ = false, order_learnt_ = false;
+};
+
+}  // namespace coupler

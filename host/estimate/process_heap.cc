@@ -1,0 +1,149 @@
+#include "estimate/process_heap.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <new>
+
+namespace coupler {
+namespace {
+
+// train/process_setup.cc
+constexpr int kMmapThreshold = 32 << 20;
+constexpr int kTrimThreshold = 1 << 30;
+constexpr size_t kAlignment = 64;
+
+uint64_t heap_end() { return reinterpret_cast<uint64_t>(::sbrk(0)); }
+
+}  // namespace
+
+// Room that the process's past has left in the heap is filled first.
+ProcessHeap::ProcessHeap() {
+  ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
+  ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
+  for (size_t size = size_t{16} << 20; size >= 64; size /= 2) {
+    const uint64_t end = heap_end();
+    while (heap_end() == end && ::mallinfo2().fordblks > size) {
+      if (std::malloc(size - 16) == nullptr) throw std::bad_alloc();
+    }
+  }
+  begin_ = heap_end();
+}
+
+ProcessHeap::~ProcessHeap() = default;  // with the process
+
+Helper::Helper() : thread_([this] { work(); }) {}
+
+Helper::~Helper() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void* Helper::take(uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  wanted_ = bytes;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return wanted_ == 0; });
+  if (given_ == nullptr) throw std::bad_alloc();
+  return given_;
+}
+
+void Helper::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return wanted_ != 0 || over_; });
+    if (over_) return;
+    given_ = std::malloc(wanted_);
+    wanted_ = 0;
+    changed_.notify_all();
+  }
+}
+
+// The C library tells of heaps beside the first in a report only.
+void* ProcessHeap::take_aside(uint64_t bytes) {
+  void* const memory = helper_.take(bytes);
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const report = ::open_memstream(&text, &size);
+  if (report == nullptr) throw std::bad_alloc();
+  ::malloc_info(0, report);
+  std::fclose(report);
+  aside_ = 0;
+  const char* at = std::strstr(text, "</heap>");  // the first heap's
+  while (at != nullptr && (at = std::strstr(at, "<heap nr=")) != nullptr) {
+    at = std::strstr(at, "<system type=\"current\" size=\"");
+    if (at == nullptr) break;
+    aside_ += std::strtoull(at + std::strlen("<system type=\"current\" size=\""), nullptr, 10);
+  }
+  std::free(text);
+  return memory;
+}
+
+uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
+  void* memory = nullptr;
+  if (use == HeapUse::kPoolAside) {
+    memory = take_aside(bytes + kAlignment);
+  } else if (use == HeapUse::kPool) {
+    memory = std::malloc(bytes + kAlignment);
+    if (memory == nullptr) throw std::bad_alloc();
+  } else if (::posix_memalign(&memory, kAlignment, bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  const uint64_t size = ::malloc_usable_size(memory);
+  live_ += size;
+  // One with pages of its own says so in its header.
+  const bool mapped = (static_cast<const uint64_t*>(memory)[-1] & 2) != 0;
+  if (mapped) {
+    mapped_[address] = size;
+    mapped_bytes_ += size;
+  }
+  return address;
+}
+
+void ProcessHeap::give_back(uint64_t address) {
+  void* const memory = reinterpret_cast<void*>(address);
+  live_ -= ::malloc_usable_size(memory);
+  if (const auto mapped = mapped_.find(address); mapped != mapped_.end()) {
+    mapped_bytes_ -= mapped->second;
+    mapped_.erase(mapped);
+  }
+  std::free(memory);
+}
+
+void ProcessHeap::trim() {
+  ::malloc_trim(0);
+  trimmed_ = free_bytes();
+}
+
+uint64_t ProcessHeap::free_bytes() const { return ::mallinfo2().fordblks; }
+
+// About as a handle, its storage and a node of the graph are: what was made last goes first.
+void ProcessHeap::set_objects(uint64_t bytes) {
+  constexpr size_t kSizes[] = {208, 96, 48, 320, 64};
+  while (object_bytes_ < bytes) {
+    objects_.push_back(std::malloc(kSizes[objects_.size() % std::size(kSizes)]));
+    object_bytes_ += ::malloc_usable_size(objects_.back());
+  }
+  while (object_bytes_ > bytes && !objects_.empty()) {
+    object_bytes_ -= ::malloc_usable_size(objects_.back());
+    std::free(objects_.back());
+    objects_.pop_back();
+  }
+}
+
+uint64_t ProcessHeap::resident() const {
+  const uint64_t extent = heap_end() - begin_ + mapped_bytes_ + aside_;
+  return trimmed_ == 0 ? extent : extent - std::min({extent, trimmed_, free_bytes()});
+}
+
+}  // namespace coupler

@@ -1,0 +1,119 @@
+#include "estimate/replay.h"
+
+#include <deque>
+#include <unordered_map>
+
+#include "estimate/heap_model.h"
+#include "estimate/model_replay.h"
+#include "estimate/own_process.h"
+#include "estimate/process_heap.h"
+
+namespace coupler {
+namespace {
+
+using Kind = StepEvent::Kind;
+
+class Replay {
+ public:
+  Replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap)
+      : log_(log), ledger_(heap, log.base_bytes), divided_(false) {
+    for (size_t i = 0; i < log.models.size(); ++i) {
+      models_.emplace_back(ledger_, log, log.models[i], plans[i]);
+      divided_ = divided_ || plans[i].world > 1 || plans[i].sharded();
+    }
+  }
+
+  MemoryEstimate run() {
+    for (ModelReplay& model : models_) model.prepare();
+    for (ModelReplay& model : models_) model.make_optimizer_state();
+    // The first pass teaches the order in which units are used, as a job's first step does.
+    for (int pass = 0; pass < 3; ++pass) step();
+    return ledger_.result();
+  }
+
+ private:
+  void step() {
+    ledger_.enter("forward");
+    for (size_t i = 0; i < log_.events.size(); ++i) {
+      const StepEvent& event = log_.events[i];
+      if (event.kind == Kind::kGradient && i < log_.initial) {
+        MemoryLedger::Block& block = blocks_[event.storage];
+        divided_ ? ledger_.give_back(block) : ledger_.move(block, Part::kGradients);
+        continue;
+      }
+      take(event);
+    }
+    for (auto& [storage, block] : blocks_) ledger_.give_back(block);
+    blocks_.clear();
+  }
+
+  void take(const StepEvent& event) {
+    switch (event.kind) {
+      case Kind::kMade:
+        blocks_[event.storage] = ledger_.take(Part::kActivations, bytes_of(event));
+        return;
+      case Kind::kGone:
+        ledger_.give_back(blocks_[event.storage]);
+        blocks_.erase(event.storage);
+        return;
+      case Kind::kUsed:
+        return model_of(event.index).use(event.index - first_);
+      case Kind::kGradient: {
+        MemoryLedger::Block& block = blocks_[event.storage];
+        model_of(event.index).take_gradient(event.index - first_, block, event.bytes == 1);
+        return;
+      }
+      case Kind::kBackwardBegan:
+        return ledger_.enter("backward");
+      case Kind::kBackwardEnded:
+        for (ModelReplay& model : models_) model.backward_ended(event.bytes == 1);
+        in_step_ = event.bytes == 1;
+        return ledger_.enter(in_step_ ? "step" : "forward");
+      case Kind::kObjects:
+        return ledger_.set_objects(event.bytes > log_.objects ? event.bytes - log_.objects : 0);
+      case Kind::kStepped:
+        for (ModelReplay& model : models_) model.stepped();
+        in_step_ = false;
+        return ledger_.enter("forward");
+    }
+  }
+
+  // An optimizer that is not fused makes tensors of the sizes of what it updates.
+  uint64_t bytes_of(const StepEvent& event) const {
+    if (!in_step_ || log_.optimizer_fused) return event.bytes;
+    return static_cast<uint64_t>(static_cast<double>(event.bytes) * models_.front().share());
+  }
+
+  ModelReplay& model_of(uint64_t parameter) {
+    size_t i = 0;
+    while (i + 1 < log_.models.size() && parameter >= log_.models[i + 1].first_parameter) ++i;
+    first_ = log_.models[i].first_parameter;
+    return models_[i];
+  }
+
+  const StepLog& log_;
+  MemoryLedger ledger_;
+  std::deque<ModelReplay> models_;
+  std::unordered_map<uint64_t, MemoryLedger::Block> blocks_;  // by storage
+  bool divided_, in_step_ = false;
+  uint64_t first_ = 0;  // of the model that model_of gave
+};
+
+}  // namespace
+
+MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap) {
+  return Replay(log, plans, heap).run();
+}
+
+MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans) {
+  if (log.events.empty()) {
+    HeapModel heap;
+    return replay(log, plans, heap);
+  }
+  return in_own_process([&] {
+    ProcessHeap heap;
+    return replay(log, plans, heap);
+  });
+}
+
+}  // namespace coupler

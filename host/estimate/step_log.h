@@ -1,0 +1,78 @@
+// StepLog: what a dry run saw of a program: its models, its optimizers, and the memory that one
+// training step takes and gives back. Plain data, without values; written by the program, read by
+// `coupler estimate`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace coupler {
+
+struct LoggedModule {
+  std::string name;  // dotted path; "" the model itself
+  std::string type;
+  int64_t parent = -1;
+};
+
+struct LoggedParameter {
+  std::string name;
+  uint64_t module = 0;
+  std::vector<uint64_t> sizes;
+  int32_t dtype = 0;  // a db_dtype
+  uint64_t element_size = 4;
+  bool trainable = true;
+  bool in_memory = true;  // before prepare: not built inside EmptyWeights
+
+  uint64_t numel() const;
+  uint64_t bytes() const { return numel() * element_size; }
+};
+
+struct LoggedModel {
+  std::string name;
+  std::vector<LoggedModule> modules;
+  std::vector<LoggedParameter> parameters;
+  uint64_t first_parameter = 0;  // its number in events
+};
+
+// What happened, in order. Storages and parameters are numbered; a storage is made once.
+struct StepEvent {
+  enum class Kind : uint8_t {
+    kMade,           // storage, of bytes
+    kGone,           // storage
+    kUsed,           // parameter: an operation reads it
+    kGradient,       // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
+    kBackwardBegan,  // bytes 1: gradients are reduced
+    kBackwardEnded,  // likewise
+    kObjects,        // bytes of small objects in the heap (handles, nodes of the graph) since then
+    kStepped,        // an optimizer has updated parameters
+  };
+  Kind kind = Kind::kMade;
+  uint64_t index = 0;  // of the parameter
+  uint64_t storage = 0;
+  uint64_t bytes = 0;
+};
+
+struct StepLog {
+  std::string mixed_precision;
+  std::vector<std::string> activation_checkpointing;
+  std::vector<LoggedModel> models;
+  uint64_t buffer_bytes = 0;     // of the models
+  uint64_t base_bytes = 0;       // resident in the process beside tensors of the step
+  std::string optimizer;         // for people
+  bool optimizer_fused = true;   // runs on flat memory, in place
+  double optimizer_factor = 0;   // bytes of state for each byte of trainable parameters
+  uint64_t objects = 0;          // bytes of small objects when the step begins
+  uint64_t initial = 0;          // so many events only say what is there when the step begins
+  std::vector<StepEvent> events;
+
+  uint64_t parameter_count() const;
+  const LoggedParameter& parameter(uint64_t index) const;
+  uint64_t trainable_bytes() const;
+};
+
+std::string write_step_log(const StepLog& log);
+// Throws Error(kInternal) where the text is none that write_step_log has made.
+StepLog read_step_log(const std::string& text);
+
+}  // namespace coupler

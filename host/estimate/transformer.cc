@@ -1,0 +1,250 @@
+#include "estimate/transformer.h"
+
+#include <coupler/distributed_backend.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace coupler {
+namespace {
+
+using nlohmann::json;
+
+// What a config.json says, and the parameters that follow from it.
+class Builder {
+ public:
+  Builder(const json& config, const std::string& file) : config_(config), file_(file) {}
+
+  uint64_t number(const char* key) const {
+    const auto found = config_.find(key);
+    if (found == config_.end() || !found->is_number_unsigned() || *found == 0 ||
+        found->get<uint64_t>() > (uint64_t{1} << 40)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' {}", file_, key,
+                              found == config_.end() ? "is missing"
+                                                     : "must be a whole number above 0, not " +
+                                                           found->dump()),
+                  {.subject = key, .hint = "give a config.json as save_pretrained writes it"});
+    }
+    return found->get<uint64_t>();
+  }
+  uint64_t number(const char* key, uint64_t otherwise) const {
+    const auto found = config_.find(key);
+    return found == config_.end() || found->is_null() ? otherwise : number(key);
+  }
+  bool flag(const char* key, bool otherwise) const {
+    const auto found = config_.find(key);
+    return found != config_.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+  }
+
+  void add(const std::string& name, std::vector<uint64_t> sizes) {
+    parameters_.push_back({.name = name, .sizes = std::move(sizes), .dtype = DB_F32});
+  }
+  // y = x W + b, W as [out, in].
+  void linear(const std::string& name, uint64_t out, uint64_t in, bool bias) {
+    add(name + ".weight", {out, in});
+    if (bias) add(name + ".bias", {out});
+  }
+  void norm(const std::string& name, uint64_t width, bool bias = true) {
+    add(name + ".weight", {width});
+    if (bias) add(name + ".bias", {width});
+  }
+  std::vector<LoggedParameter> take() { return std::move(parameters_); }
+
+ private:
+  const json& config_;
+  const std::string& file_;
+  std::vector<LoggedParameter> parameters_;
+};
+
+// modeling_llama.py, and modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py,
+// modeling_gemma.py, which differ in biases, norms and ties.
+void llama(Builder& b, bool attention_bias, bool head_norms, bool ties) {
+  const uint64_t width = b.number("hidden_size"), heads = b.number("num_attention_heads");
+  const uint64_t size = b.number("head_dim", width / heads);
+  const uint64_t keys = b.number("num_key_value_heads", heads);
+  const uint64_t inner = b.number("intermediate_size"), words = b.number("vocab_size");
+  const bool bias = b.flag("attention_bias", attention_bias), mlp_bias = b.flag("mlp_bias", false);
+  const bool out_bias = !attention_bias && bias;  // qwen2 has none at o_proj
+  b.add("model.embed_tokens.weight", {words, width});
+  for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    b.linear(layer + "self_attn.q_proj", heads * size, width, bias);
+    b.linear(layer + "self_attn.k_proj", keys * size, width, bias);
+    b.linear(layer + "self_attn.v_proj", keys * size, width, bias);
+    b.linear(layer + "self_attn.o_proj", width, heads * size, out_bias);
+    if (head_norms) {
+      b.norm(layer + "self_attn.q_norm", size, false);
+      b.norm(layer + "self_attn.k_norm", size, false);
+    }
+    b.linear(layer + "mlp.gate_proj", inner, width, mlp_bias);
+    b.linear(layer + "mlp.up_proj", inner, width, mlp_bias);
+    b.linear(layer + "mlp.down_proj", width, inner, mlp_bias);
+    b.norm(layer + "input_layernorm", width, false);
+    b.norm(layer + "post_attention_layernorm", width, false);
+  }
+  b.norm("model.norm", width, false);
+  if (!b.flag("tie_word_embeddings", ties)) b.linear("lm_head", words, width, false);
+}
+
+// modeling_gpt2.py; its Conv1D has weights as [in, out].
+void gpt2(Builder& b) {
+  const uint64_t width = b.number("n_embd"), inner = b.number("n_inner", 4 * width);
+  const uint64_t words = b.number("vocab_size");
+  b.add("transformer.wte.weight", {words, width});
+  b.add("transformer.wpe.weight", {b.number("n_positions"), width});
+  for (uint64_t i = 0; i < b.number("n_layer"); ++i) {
+    const std::string layer = fmt::format("transformer.h.{}.", i);
+    b.norm(layer + "ln_1", width);
+    b.add(layer + "attn.c_attn.weight", {width, 3 * width});
+    b.add(layer + "attn.c_attn.bias", {3 * width});
+    b.add(layer + "attn.c_proj.weight", {width, width});
+    b.add(layer + "attn.c_proj.bias", {width});
+    b.norm(layer + "ln_2", width);
+    b.add(layer + "mlp.c_fc.weight", {width, inner});
+    b.add(layer + "mlp.c_fc.bias", {inner});
+    b.add(layer + "mlp.c_proj.weight", {inner, width});
+    b.add(layer + "mlp.c_proj.bias", {width});
+  }
+  b.norm("transformer.ln_f", width);
+  if (!b.flag("tie_word_embeddings", true)) b.linear("lm_head", words, width, false);
+}
+
+// modeling_gptj.py
+void gptj(Builder& b) {
+  const uint64_t width = b.number("n_embd"), inner = b.number("n_inner", 4 * width);
+  const uint64_t words = b.number("vocab_size");
+  b.add("transformer.wte.weight", {words, width});
+  for (uint64_t i = 0; i < b.number("n_layer"); ++i) {
+    const std::string layer = fmt::format("transformer.h.{}.", i);
+    b.norm(layer + "ln_1", width);
+    for (const char* name : {"k_proj", "v_proj", "q_proj", "out_proj"}) {
+      b.linear(layer + "attn." + name, width, width, false);
+    }
+    b.linear(layer + "mlp.fc_in", inner, width, true);
+    b.linear(layer + "mlp.fc_out", width, inner, true);
+  }
+  b.norm("transformer.ln_f", width);
+  b.linear("lm_head", words, width, true);
+}
+
+// modeling_gpt_neox.py
+void gpt_neox(Builder& b) {
+  const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
+  const uint64_t words = b.number("vocab_size");
+  const bool bias = b.flag("attention_bias", true);
+  b.add("gpt_neox.embed_in.weight", {words, width});
+  for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
+    const std::string layer = fmt::format("gpt_neox.layers.{}.", i);
+    b.norm(layer + "input_layernorm", width);
+    b.norm(layer + "post_attention_layernorm", width);
+    b.linear(layer + "attention.query_key_value", 3 * width, width, bias);
+    b.linear(layer + "attention.dense", width, width, bias);
+    b.linear(layer + "mlp.dense_h_to_4h", inner, width, true);
+    b.linear(layer + "mlp.dense_4h_to_h", width, inner, true);
+  }
+  b.norm("gpt_neox.final_layer_norm", width);
+  if (!b.flag("tie_word_embeddings", false)) b.linear("embed_out", words, width, false);
+}
+
+// modeling_bert.py and modeling_roberta.py, as their models for masked words, whose decoder is the
+// embedding.
+void bert(Builder& b, const std::string& root, bool roberta) {
+  const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
+  const uint64_t words = b.number("vocab_size");
+  b.add(root + "embeddings.word_embeddings.weight", {words, width});
+  b.add(root + "embeddings.position_embeddings.weight",
+        {b.number("max_position_embeddings"), width});
+  b.add(root + "embeddings.token_type_embeddings.weight", {b.number("type_vocab_size"), width});
+  b.norm(root + "embeddings.LayerNorm", width);
+  for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
+    const std::string layer = fmt::format("{}encoder.layer.{}.", root, i);
+    for (const char* name : {"query", "key", "value"}) {
+      b.linear(layer + "attention.self." + name, width, width, true);
+    }
+    b.linear(layer + "attention.output.dense", width, width, true);
+    b.norm(layer + "attention.output.LayerNorm", width);
+    b.linear(layer + "intermediate.dense", inner, width, true);
+    b.linear(layer + "output.dense", width, inner, true);
+    b.norm(layer + "output.LayerNorm", width);
+  }
+  const std::string head = roberta ? "lm_head." : "cls.predictions.";
+  b.linear(head + (roberta ? "dense" : "transform.dense"), width, width, true);
+  b.norm(head + (roberta ? "layer_norm" : "transform.LayerNorm"), width);
+  b.add(head + "bias", {words});
+}
+
+using Family = std::function<void(Builder&)>;
+
+const std::map<std::string, Family>& families() {
+  static const std::map<std::string, Family> kFamilies = {
+      {"llama", [](Builder& b) { llama(b, false, false, false); }},
+      {"mistral", [](Builder& b) { llama(b, false, false, false); }},
+      {"qwen2", [](Builder& b) { llama(b, true, false, false); }},
+      {"qwen3", [](Builder& b) { llama(b, false, true, false); }},
+      {"gemma", [](Builder& b) { llama(b, false, false, true); }},
+      {"gpt2", gpt2},
+      {"gptj", gptj},
+      {"gpt_neox", gpt_neox},
+      {"bert", [](Builder& b) { bert(b, "bert.", false); }},
+      {"roberta", [](Builder& b) { bert(b, "roberta.", true); }},
+      {"xlm-roberta", [](Builder& b) { bert(b, "roberta.", true); }},
+  };
+  return kFamilies;
+}
+
+}  // namespace
+
+LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters) {
+  LoggedModel model{.name = name};
+  std::map<std::string, uint64_t> numbers;
+  const std::function<uint64_t(const std::string&)> module = [&](const std::string& path) {
+    const auto known = numbers.find(path);
+    if (known != numbers.end()) return known->second;
+    const size_t dot = path.rfind('.');
+    const int64_t parent =
+        path.empty() ? -1
+                     : static_cast<int64_t>(
+                           module(dot == std::string::npos ? "" : path.substr(0, dot)));
+    model.modules.push_back({.name = path, .type = "", .parent = parent});
+    return numbers[path] = model.modules.size() - 1;
+  };
+  module("");
+  for (LoggedParameter& parameter : parameters) {
+    const size_t dot = parameter.name.rfind('.');
+    parameter.module = module(dot == std::string::npos ? "" : parameter.name.substr(0, dot));
+    parameter.in_memory = false;
+    model.parameters.push_back(std::move(parameter));
+  }
+  return model;
+}
+
+LoggedModel transformer_of(const std::string& text, const std::string& file) {
+  const json config = json::parse(text, nullptr, false);
+  if (!config.is_object()) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: it holds no JSON object", file),
+                {.subject = file, .hint = "give a config.json as save_pretrained writes it"});
+  }
+  const auto type = config.find("model_type");
+  const std::string name =
+      type != config.end() && type->is_string() ? type->get<std::string>() : std::string();
+  const auto family = families().find(name);
+  if (family == families().end()) {
+    std::vector<std::string> known;
+    for (const auto& [key, build] : families()) known.push_back(key);
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: model_type is '{}'; known are {}", file, name,
+                            fmt::join(known, ", ")),
+                {.subject = "model_type",
+                 .hint = "estimate from the model's checkpoint, or from a program that trains it"});
+  }
+  Builder builder(config, file);
+  family->second(builder);
+  return model_of_parameters(name, builder.take());
+}
+
+}  // namespace coupler

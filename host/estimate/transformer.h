@@ -1,0 +1,19 @@
+// The parameters of a transformer from its config.json, as Hugging Face's library names and sizes
+// them (transformers 4.57, models/*/modeling_*.py). Pure function.
+#pragma once
+
+#include <string>
+
+#include "estimate/step_log.h"
+
+namespace coupler {
+
+// text: of config.json; file: its name, for messages. Tied weights are there once. Throws
+// Error(kUnsupported) listing the known values of model_type, Error(kInvalidArgument) naming a key
+// that is missing or wrong.
+LoggedModel transformer_of(const std::string& text, const std::string& file);
+
+// Modules from dotted names of parameters; of unknown types.
+LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters);
+
+}  // namespace coupler

@@ -1,0 +1,96 @@
+// The estimate of a training run against the most memory that one of its processes was seen to use.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+struct Configuration {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+std::vector<std::string> zero(int stage) {
+  return {"backend.use=deepspeed_like", "backend.deepspeed_like.base=gloo_cpu",
+          fmt::format("backend.deepspeed_like.stage={}", stage)};
+}
+std::vector<std::string> fsdp(const std::string& strategy) {
+  return {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.strategy=" + strategy};
+}
+std::vector<std::string> with(std::vector<std::string> first, const std::vector<std::string>& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+std::vector<std::string> on_disk(const std::string& what) {
+  const std::string key = "backend.deepspeed_like." + what;
+  return {key + ".device=nvme", key + ".nvme_path=disk"};
+}
+const std::vector<std::string> kCheckpointing{"memory.activation_checkpointing=[\"blocks.*\"]"};
+const std::vector<std::string> kHalf{"training.mixed_precision=bf16"};
+const std::vector<std::string> kReplicate{"backend.use=gloo_cpu"};
+
+void expect_estimate_within_a_tenth(const Configuration& configuration) {
+  const Workplace here;
+  std::filesystem::create_directory(here.path() / "disk");
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += "in the beginning was the word, and the word was number ";
+  here.write("text.txt", text);
+  std::vector<std::string> options;
+  for (const std::string& text_of : configuration.overrides) {
+    options.insert(options.end(), {"-o", text_of});
+  }
+  const std::vector<std::string> program{GPT_PROGRAM, "--text",  "text.txt", "--width",      "768",
+                                         "--heads",   "12",      "--layers", "12",           "--seq",
+                                         "64",        "--steps", "3",        "--batch-size", "4"};
+  const Outcome estimate = here.coupler(
+      with(with({"estimate", "--json", "--world", "2"}, options), with({"--"}, program)));
+  ASSERT_EQ(estimate.exit_code, 0) << estimate.err;
+  const auto parsed = nlohmann::json::parse(estimate.out);
+  const double expected = parsed["estimates"][0]["peak_bytes"].get<double>() / (1 << 20);
+  const Outcome run = here.coupler(with(with({"launch", "-n", "2"}, options), program));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::smatch peaks;
+  ASSERT_TRUE(std::regex_search(run.out, peaks, std::regex("peak (\\d+), (\\d+) MiB"))) << run.out;
+  const double seen = std::max(std::stod(peaks[1]), std::stod(peaks[2]));
+  std::printf("%-40s estimated %6.0f MiB, seen %6.0f MiB: %+.1f %%\n", configuration.name.c_str(),
+              expected, seen, 100 * (expected / seen - 1));
+  EXPECT_NEAR(expected, seen, 0.1 * seen) << configuration.name << "\n" << estimate.out;
+}
+
+TEST(FastEstimateAccuracy, ThreeConfigurations_AreWithinATenth) {
+  expect_estimate_within_a_tenth({"replicate", kReplicate});
+  expect_estimate_within_a_tenth({"ZeRO 2", zero(2)});
+  expect_estimate_within_a_tenth({"fsdp shard_grad_op", fsdp("shard_grad_op")});
+}
+
+TEST(FullEstimateAccuracy, TwelveConfigurations_AreWithinATenth) {
+  for (const Configuration& configuration : std::vector<Configuration>{
+           {"replicate", kReplicate},
+           {"replicate, bf16", with(kReplicate, kHalf)},
+           {"replicate, checkpointing", with(kReplicate, kCheckpointing)},
+           {"ZeRO 1", zero(1)},
+           {"ZeRO 2", zero(2)},
+           {"ZeRO 2, bf16", with(zero(2), kHalf)},
+           {"ZeRO 3", zero(3)},
+           {"fsdp full_shard", fsdp("full_shard")},
+           {"fsdp full_shard, checkpointing", with(fsdp("full_shard"), kCheckpointing)},
+           {"fsdp shard_grad_op", fsdp("shard_grad_op")},
+           {"ZeRO 3, optimizer on disk", with(zero(3), on_disk("offload_optimizer"))},
+           {"ZeRO 3, all on disk", with(with(zero(3), on_disk("offload_optimizer")),
+                                        on_disk("offload_param"))},
+       }) {
+    expect_estimate_within_a_tenth(configuration);
+  }
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,82 @@
+// [memory] limit: refused at prepare, held while training, with checkpoints left whole.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words with(Words first, const Words& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+Words launch(const Workplace& here, const Words& options, const Words& more) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "in the beginning was the word, and the word was number ";
+  here.write("text.txt", text);
+  Words words{"launch", "-n", "2", "-o", "backend.use=gloo_cpu"};
+  words = with(words, options);
+  return with(with(words, {GPT_PROGRAM, "--text", "text.txt", "--heads", "4", "--layers", "4",
+                           "--width", "512", "--steps", "4", "--log-every", "1"}),
+              more);
+}
+
+bool says(const Outcome& outcome, const std::string& text) {
+  return (outcome.out + outcome.err).find(text) != std::string::npos;
+}
+
+TEST(MemoryLimit, RoomEnough_TrainsAsEver) {
+  const Workplace here;
+  const Outcome outcome = here.coupler(
+      launch(here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
+  const Workplace here;
+  // 12.8 million parameters: 205 MB of state, and some 140 MiB for the process itself.
+  const Outcome outcome = here.coupler(
+      launch(here, {"-o", "memory.limit=290MiB"}, {"--batch-size", "1", "--seq", "16"}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  for (const char* text :
+       {"a rank needs ", "at least, memory.limit is 290.0 MiB: parameters ", "gradients ",
+        "optimizer's state ", "the process itself ", "activations are not counted",
+        "these would fit, the fastest first: backend.use = \"deepspeed_like\""}) {
+    EXPECT_TRUE(says(outcome, text)) << text << " in\n" << outcome.err;
+  }
+}
+
+TEST(MemoryLimit, BelowTheLargestUnit_NamesIt) {
+  const Workplace here;
+  const Outcome outcome = here.coupler(
+      launch(here, {"-o", "memory.limit=16MiB"}, {"--batch-size", "1", "--seq", "16"}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_TRUE(says(outcome, "memory.limit is 16.0 MiB, but the unit 'blocks.")) << outcome.err;
+  EXPECT_TRUE(says(outcome, "raise the limit, or make that module several smaller ones"));
+}
+
+TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
+  const Workplace here;
+  const Words keep{"-o", "checkpoint.dir=saved", "-o", "checkpoint.every=2"};
+  const Words little{"--batch-size", "1", "--seq", "16"};
+  ASSERT_EQ(here.coupler(launch(here, keep, little)).exit_code, 0);
+  const Outcome outcome = here.coupler(
+      launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
+             {"--batch-size", "64", "--seq", "16", "--steps", "9"}));
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
+                           "of gathered units and buffers, and ", "by the process itself",
+                           "coupler config recommend"}) {
+    EXPECT_TRUE(says(outcome, text)) << text << " in\n" << outcome.err;
+  }
+  EXPECT_EQ(here.coupler({"checkpoint", "verify", "saved"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,163 @@
+// Operations on fake tensors give the shapes, strides and types that they give with memory. A dry
+// run never ends, so this is a program of its own.
+#include "dry_run/fake_tensors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace coupler {
+namespace {
+
+class Counter final : public FakeObserver {
+ public:
+  void made(uint64_t storage, uint64_t bytes) override { alive[storage] = bytes; }
+  void gone(uint64_t storage) override { alive.erase(storage); }
+  void used(const at::Tensor&) override {}
+  uint64_t bytes() const {
+    uint64_t result = 0;
+    for (const auto& [storage, size] : alive) result += size;
+    return result;
+  }
+  std::map<uint64_t, uint64_t> alive;
+};
+
+Counter& counter() {
+  static auto* const kCounter = [] {
+    auto* const made = new Counter;
+    begin_fake_tensors(*made);
+    return made;
+  }();
+  return *kCounter;
+}
+
+at::Tensor fake(at::IntArrayRef sizes, bool trains = false) {
+  at::Tensor real;
+  {
+    const RealTensors scope;
+    real = at::ones(sizes);
+  }
+  return fake_like(real).requires_grad_(trains);
+}
+
+// The same done twice: with memory, then without.
+void expect_same(const std::vector<std::vector<int64_t>>& inputs,
+                 const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run) {
+  counter();
+  std::vector<at::Tensor> real, faked;
+  at::Tensor wanted, got;
+  {
+    const RealTensors scope;
+    for (const auto& sizes : inputs) real.push_back(at::ones(sizes).requires_grad_(true));
+    wanted = run(real);
+    wanted.sum().backward();
+  }
+  for (const auto& sizes : inputs) faked.push_back(fake(sizes, true));
+  got = run(faked);
+  got.sum().backward();
+  EXPECT_NE(fake_storage_of(got), 0u);
+  EXPECT_EQ(got.sizes(), wanted.sizes());
+  EXPECT_EQ(got.strides(), wanted.strides());
+  EXPECT_EQ(got.scalar_type(), wanted.scalar_type());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ASSERT_EQ(faked[i].grad().defined(), real[i].grad().defined());
+    if (real[i].grad().defined()) EXPECT_EQ(faked[i].grad().sizes(), real[i].grad().sizes());
+  }
+}
+
+using Tensors = std::vector<at::Tensor>;
+
+TEST(FakeTensors, LinearAndNorm_HaveTheirShapes) {
+  expect_same({{2, 4, 8}, {16, 8}, {16}, {16}, {16}}, [](const Tensors& in) {
+    return at::layer_norm(at::gelu(at::linear(in[0], in[1], in[2])), {16}, in[3], in[4]);
+  });
+}
+
+TEST(FakeTensors, Attention_RunsInTheKernelOfTheCpu) {
+  expect_same({{2, 6, 24}}, [](const Tensors& in) {
+    const auto parts = in[0].view({2, 6, 3, 2, 4}).permute({2, 0, 3, 1, 4}).unbind(0);
+    return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true)
+        .transpose(1, 2)
+        .reshape({2, 6, 8});
+  });
+}
+
+TEST(FakeTensors, EmbeddingAndLoss_TakeRealIndices) {
+  expect_same({{10, 4}}, [](const Tensors& in) {
+    const at::Tensor rows = at::embedding(in[0], at::arange(6));
+    return at::cross_entropy_loss(rows, at::zeros({6}, at::kLong));
+  });
+}
+
+TEST(FakeTensors, Convolutions_RunOnZerosForTheirShapes) {
+  expect_same({{2, 3, 8, 8}, {4, 3, 3, 3}, {4}, {4}}, [](const Tensors& in) {
+    const at::Tensor x = at::batch_norm(at::conv2d(in[0], in[1]), in[2], in[3], {}, {}, true, 0.1,
+                                        1e-5, false);
+    return at::max_pool2d(at::relu(x), 2).flatten(1);
+  });
+}
+
+TEST(FakeTensors, Memory_IsCountedAndGivenBack) {
+  const uint64_t before = counter().bytes();
+  {
+    const at::Tensor x = fake({1024, 1024});
+    EXPECT_EQ(counter().bytes() - before, 4u << 20);
+    const at::Tensor view = x.t();
+    EXPECT_EQ(counter().bytes() - before, 4u << 20);
+    const at::Tensor sum = x + view;
+    EXPECT_EQ(counter().bytes() - before, 8u << 20);
+    at::Tensor in_place = sum;
+    in_place.mul_(2);
+    EXPECT_EQ(counter().bytes() - before, 8u << 20);
+  }
+  EXPECT_EQ(counter().bytes(), before);
+}
+
+TEST(FakeTensors, LargeNewTensors_AreFakeAndSmallOnesReal) {
+  counter();
+  EXPECT_NE(fake_storage_of(at::zeros({1 << 20})), 0u);
+  const at::Tensor small = at::full({4}, 3.0);
+  EXPECT_EQ(fake_storage_of(small), 0u);
+  EXPECT_EQ(small.sum().item<float>(), 12);
+}
+
+TEST(FakeTensors, Autocast_CastsAsOnTheCpu) {
+  counter();
+  const at::Tensor x = fake({4, 8}), w = fake({8, 8});
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const at::ScalarType type = at::linear(x, w).scalar_type();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(type, at::kBFloat16);
+}
+
+TEST(FakeTensors, Values_AreHarmlessWhereOneIsAskedFor) {
+  counter();
+  EXPECT_EQ(fake({3}).sum().item<float>(), 1);
+  EXPECT_TRUE(at::isfinite(fake({3})).numel() == 3);
+}
+
+TEST(FakeTensors, SizesThatDependOnValues_NameTheOperation) {
+  counter();
+  const at::Tensor x = fake({3});
+  for (const auto& [name, run] : std::vector<std::pair<std::string, std::function<void()>>>{
+           {"aten::nonzero", [&] { at::nonzero(x); }},
+           {"aten::masked_select", [&] { at::masked_select(x, x > 0); }}}) {
+    try {
+      run();
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("dry run: " + name + " has results whose size"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,142 @@
+// Replays of a small log by hand: two parameters of 1 MiB, one use each.
+#include "estimate/replay.h"
+
+#include <coupler/distributed_backend.h>
+#include <coupler/sharding.h>
+#include <gtest/gtest.h>
+
+#include "estimate/heap_model.h"
+
+namespace coupler {
+namespace {
+
+using Kind = StepEvent::Kind;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kElements = kMiB / 4;
+
+StepLog two_parameters() {
+  StepLog log{.mixed_precision = "no", .base_bytes = kMiB, .optimizer_factor = 2};
+  LoggedModel model{.name = "Net", .modules = {{"", "Net", -1}}};
+  for (const char* name : {"a", "b"}) {
+    model.parameters.push_back(
+        {.name = name, .sizes = {kElements}, .dtype = DB_F32, .in_memory = false});
+  }
+  log.models.push_back(std::move(model));
+  log.events = {
+      {.kind = Kind::kUsed, .index = 0},
+      {.kind = Kind::kMade, .storage = 1, .bytes = 3 * kMiB},
+      {.kind = Kind::kUsed, .index = 1},
+      {.kind = Kind::kBackwardBegan, .bytes = 1},
+      {.kind = Kind::kMade, .storage = 2, .bytes = kMiB},
+      {.kind = Kind::kGradient, .index = 1, .storage = 2, .bytes = 1},
+      {.kind = Kind::kMade, .storage = 3, .bytes = kMiB},
+      {.kind = Kind::kGradient, .index = 0, .storage = 3, .bytes = 1},
+      {.kind = Kind::kGone, .storage = 1},
+      {.kind = Kind::kBackwardEnded, .bytes = 1},
+      {.kind = Kind::kStepped},
+      {.kind = Kind::kGone, .storage = 2},
+      {.kind = Kind::kGone, .storage = 3},
+  };
+  return log;
+}
+
+EstimatePlan divided(int keep, bool whole_gradients) {
+  EstimatePlan plan{.world = 2, .group_size = 2};
+  for (size_t p = 0; p < 2; ++p) {
+    plan.units.push_back({.name = p == 0 ? "a" : "b",
+                          .parameters = {p},
+                          .bounds = {{0, kElements / 2, kElements}},
+                          .keep = keep,
+                          .whole_gradients = whole_gradients});
+  }
+  return plan;
+}
+
+MemoryEstimate replayed(const EstimatePlan& plan) {
+  HeapModel heap;
+  return replay(two_parameters(), {plan}, heap);
+}
+
+void expect_about(uint64_t bytes, double mebibytes) {
+  EXPECT_NEAR(static_cast<double>(bytes) / static_cast<double>(kMiB), mebibytes, 0.02);
+}
+
+TEST(Replay, OneProcess_KeepsGradientsAsTheyCome) {
+  const MemoryEstimate estimate = replayed({});
+  expect_about(estimate.of(Part::kGradients), 2);
+  expect_about(estimate.of(Part::kOptimizer), 4);
+  expect_about(estimate.of(Part::kActivations), 4);
+  EXPECT_EQ(estimate.base, kMiB);
+}
+
+TEST(Replay, Replicated_HasGradientsInFlatMemory) {
+  const MemoryEstimate estimate = replayed({.world = 2, .group_size = 2});
+  expect_about(estimate.of(Part::kGradients), 2);
+  expect_about(estimate.of(Part::kActivations), 4);
+  // parameters 2 (4 while they move), gradients 2, state 4, activations 3 + 1, the process 1
+  EXPECT_GE(estimate.peak, 13 * kMiB);
+}
+
+TEST(Replay, Stage1_DividesTheOptimizerOnly) {
+  const MemoryEstimate estimate = replayed(divided(DB_KEEP_ALWAYS, true));
+  expect_about(estimate.of(Part::kGradients), 2);
+  expect_about(estimate.of(Part::kOptimizer), 2);
+  EXPECT_EQ(estimate.of(Part::kUnits), 0u);
+}
+
+TEST(Replay, Stage2_DividesGradientsToo) {
+  const MemoryEstimate estimate = replayed(divided(DB_KEEP_ALWAYS, false));
+  expect_about(estimate.of(Part::kGradients), 1);
+  expect_about(estimate.of(Part::kOptimizer), 2);
+}
+
+TEST(Replay, FullShard_GathersOneUnitAtATime) {
+  const MemoryEstimate estimate = replayed(divided(DB_KEEP_USE, false));
+  expect_about(estimate.of(Part::kUnits), 1);
+  expect_about(estimate.of(Part::kGradients), 1);
+  expect_about(estimate.largest_unit, 1);
+  EXPECT_EQ(estimate.largest_unit_name, "a");
+}
+
+TEST(Replay, LiveElements_LetMoreUnitsStay) {
+  EstimatePlan plan = divided(DB_KEEP_USE, false);
+  plan.live_elements = 2 * kElements;
+  expect_about(replayed(plan).of(Part::kUnits), 2);
+}
+
+TEST(Replay, ShardGradOp_KeepsUnitsUntilTheirGradients) {
+  expect_about(replayed(divided(DB_KEEP_STEP, false)).of(Part::kUnits), 2);
+}
+
+TEST(Replay, OnADisk_StateIsBlocksOnTheirWay) {
+  EstimatePlan plan = divided(DB_KEEP_USE, false);
+  plan.optimizer_buffers = plan.parameter_buffers = 1;
+  const MemoryEstimate estimate = replayed(plan);
+  EXPECT_EQ(estimate.of(Part::kOptimizer), 0u);
+  EXPECT_EQ(estimate.of(Part::kGradients), 0u);
+  EXPECT_GT(estimate.of(Part::kBuffers), kMiB);
+}
+
+TEST(Replay, OtherComputeType_KeepsMasterWeights) {
+  EstimatePlan plan = divided(DB_KEEP_USE, false);
+  for (EstimateUnit& unit : plan.units) {
+    unit.compute_element = unit.reduce_element = 2;
+    unit.converts = unit.reduces_converted = true;
+  }
+  const MemoryEstimate estimate = replayed(plan);
+  expect_about(estimate.of(Part::kMaster), 1);
+  expect_about(estimate.of(Part::kUnits), 0.5);
+}
+
+TEST(Replay, Accumulation_KeepsWholeGradientsUntilTheyAreReduced) {
+  StepLog log = two_parameters();
+  for (StepEvent& event : log.events) {
+    if (event.kind == Kind::kGradient || event.kind == Kind::kBackwardEnded) event.bytes = 0;
+  }
+  HeapModel heap;
+  const MemoryEstimate estimate = replay(log, {divided(DB_KEEP_USE, false)}, heap);
+  expect_about(estimate.of(Part::kGradients), 1 + 2);
+}
+
+}  // namespace
+}  // namespace coupler

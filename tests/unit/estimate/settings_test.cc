@@ -1,0 +1,49 @@
+#include "estimate/settings.h"
+
+#include <gtest/gtest.h>
+
+#include "estimate/transformer.h"
+
+namespace coupler {
+namespace {
+
+LoggedModel model_with(const std::vector<std::string>& names) {
+  std::vector<LoggedParameter> parameters;
+  for (const std::string& name : names) parameters.push_back({.name = name, .sizes = {100}});
+  return model_of_parameters("net", std::move(parameters));
+}
+
+TEST(Settings, RepeatedModules_AreTheLargestRow) {
+  EXPECT_EQ(repeated_modules(model_with({"te.weight", "blocks.0.a.weight", "blocks.1.a.weight",
+                                         "heads.0.weight"})),
+            "blocks.*");
+  EXPECT_EQ(repeated_modules(model_with({"0.weight", "2.weight"})), "*");
+  EXPECT_EQ(repeated_modules(model_with({"a.weight", "b.weight"})), "");
+  EXPECT_EQ(repeated_modules(model_with({"only.0.weight"})), "");
+}
+
+TEST(Settings, FastestFirst_DisksLast) {
+  bool disk = false;
+  for (const Setting& setting : known_settings("/d")) {
+    EXPECT_TRUE(setting.needs_disk || !disk) << setting.name;
+    disk = setting.needs_disk;
+  }
+  EXPECT_EQ(known_settings("/d").front().name, "replicate");
+}
+
+TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
+  BackendConfig config;
+  config.options["fsdp"] = {{"prefetch", int64_t{4}, {}},
+                            {"strategy", std::string("no_shard"), {}},
+                            {"offload.device", std::string("nvme"), {}}};
+  const Setting setting{"full", "fsdp", {{"strategy", std::string("full_shard")}}};
+  const BackendConfig applied = apply(setting, config);
+  EXPECT_EQ(applied.use, "fsdp");
+  const auto& options = applied.options.at("fsdp");
+  ASSERT_EQ(options.size(), 2u);
+  EXPECT_EQ(options[0].key, "prefetch");
+  EXPECT_EQ(std::get<std::string>(options[1].value), "full_shard");
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,46 @@
+#include "estimate/step_log.h"
+
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace coupler {
+namespace {
+
+TEST(StepLog, WrittenAndRead_IsTheSame) {
+  StepLog log{.mixed_precision = "bf16",
+              .activation_checkpointing = {"blocks.*"},
+              .buffer_bytes = 3,
+              .base_bytes = 5,
+              .optimizer = "fused AdamW",
+              .optimizer_fused = false,
+              .optimizer_factor = 2,
+              .objects = 7,
+              .initial = 1};
+  log.models.push_back({.name = "Net",
+                        .modules = {{"", "Net", -1}, {"a", "Linear", 0}},
+                        .parameters = {{.name = "a.weight", .module = 1, .sizes = {4, 3}}}});
+  log.events.push_back({.kind = StepEvent::Kind::kGradient, .index = 0, .storage = 9, .bytes = 1});
+  const std::string text = write_step_log(log);
+  const StepLog again = read_step_log(text);
+  EXPECT_EQ(write_step_log(again), text);
+  EXPECT_EQ(again.parameter(0).numel(), 12u);
+  EXPECT_EQ(again.trainable_bytes(), 48u);
+  EXPECT_EQ(again.events[0].kind, StepEvent::Kind::kGradient);
+}
+
+TEST(StepLog, AnotherText_IsRefused) {
+  for (const std::string text : {"", "{}", "[]", R"({"version": 2})"}) {
+    try {
+      read_step_log(text);
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the report of a dry run cannot be read"),
+                std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coupler
