@@ -71,6 +71,12 @@ bool is_positive_duration(const SettingValue& value) {
 
 bool is_not_empty(const SettingValue& value) { return !std::get<std::string>(value).empty(); }
 
+// The unit is looked at where the size is used.
+bool is_empty_or_begins_with_digit(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+}
+
 bool is_sha256_or_empty(const SettingValue& value) {
   const auto& text = std::get<std::string>(value);
   const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
@@ -186,7 +192,7 @@ std::vector<SchemaKey> make_schema() {
           "one "
           "text they are separated by colons."),
       key<kMemory, &MemoryConfig::limit>(
-          "memory.limit", T::kString, "empty or a size such as 4GiB", nullptr,
+          "memory.limit", T::kString, "empty or a size such as 4GiB", is_empty_or_begins_with_digit,
           "The memory that a process may hold: a plan that needs more is refused at prepare, and an "
           "allocation that would pass it ends in an error. Empty: no limit."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,

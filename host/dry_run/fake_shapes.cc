@@ -35,8 +35,7 @@ Values layer_norm(const Values& in) {
 // (grad_out, input, normalized_shape, mean, rstd, weight, bias, mask)
 Values layer_norm_backward(const Values& in) {
   const auto mask = in[7].toBoolList();
-  return {like_or_none(in[1], mask[0]), like_or_none(in[5], mask[1]),
-          like_or_none(in[6], mask[2])};
+  return {like_or_none(in[1], mask[0]), like_or_none(in[5], mask[1]), like_or_none(in[6], mask[2])};
 }
 
 // (self, dim, index)
@@ -61,8 +60,7 @@ Values embedding_dense_backward(const Values& in) {
 // heads stand behind the sequence.
 Values flash_attention(const Values& in) {
   const at::Tensor query = in[0].toTensor(), value = in[2].toTensor();
-  const at::ScalarType sums =
-      query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor output =
       empty_of({query.size(0), query.size(2), query.size(1), value.size(3)}, query.scalar_type());
   const at::Tensor log_sums = empty_of({query.size(0), query.size(2), query.size(1)}, sums);
@@ -119,10 +117,17 @@ ShapeFunction shape_function(const std::string& name) {
 
 bool needs_values(const std::string& name) {
   static const std::unordered_set<std::string> kNames = {
-      "aten::nonzero",      "aten::masked_select",      "aten::_unique",
-      "aten::_unique2",     "aten::unique_consecutive", "aten::unique_dim",
-      "aten::bincount",     "aten::repeat_interleave",  "aten::nonzero_numpy",
-      "aten::argwhere",     "aten::histc",
+      "aten::nonzero",
+      "aten::masked_select",
+      "aten::_unique",
+      "aten::_unique2",
+      "aten::unique_consecutive",
+      "aten::unique_dim",
+      "aten::bincount",
+      "aten::repeat_interleave",
+      "aten::nonzero_numpy",
+      "aten::argwhere",
+      "aten::histc",
   };
   return kNames.count(name) != 0;
 }

@@ -243,8 +243,8 @@ void ModelReplay::fill(size_t resident, bool aside) {
   }
   Block room;
   if (unit.plan->compute_element != unit.plan->element && unit.layout.shard_numel > 0) {
-    room = pool_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) *
-                                          unit.plan->compute_element,
+    room = pool_.take(Part::kBuffers,
+                      static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->compute_element,
                       aside);
   }
   gather_packed(unit, unit.plan->compute_element, aside);
@@ -295,9 +295,9 @@ void ModelReplay::take_gradient(size_t parameter, Block& block, bool reduced) {
   if (unit.layout.parts[part].staging_offset < 0) {
     ledger_.move(block, Part::kBuffers);
     if (unit.plan->reduces_converted) {
-      unit.alone[part] = ledger_.take(
-          Part::kBuffers,
-          static_cast<uint64_t>(unit.layout.parts[part].numel) * unit.plan->reduce_element);
+      unit.alone[part] =
+          ledger_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.parts[part].numel) *
+                                           unit.plan->reduce_element);
       ledger_.give_back(block);
     } else {
       unit.alone[part] = std::exchange(block, {});
@@ -325,8 +325,8 @@ void ModelReplay::launch(Unit& unit) {
   if (unit.resident != kNone) residency_->release(unit.resident);
   if (Unit* const before = std::exchange(under_way_, &unit)) finish(*before);
   if (unit.plan->reduces_converted || unit.gradient_block != kNone) {
-    unit.room = pool_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) *
-                                               unit.plan->reduce_element);
+    unit.room = pool_.take(
+        Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->reduce_element);
   }
   for (const ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.trains || !transfer.packed()) continue;
@@ -347,9 +347,8 @@ void ModelReplay::finish(Unit& unit) {
   }
   if (unit.plan->reduces_converted) {
     for (const ShardPart& part : unit.layout.parts) {
-      Block converted =
-          ledger_.take(Part::kBuffers,
-                       static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
+      Block converted = ledger_.take(
+          Part::kBuffers, static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
       ledger_.give_back(converted);
     }
   }

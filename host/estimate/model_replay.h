@@ -35,18 +35,16 @@ class ModelReplay {
     const EstimateUnit* plan = nullptr;
     int keep = 0;
     ShardLayout layout;
-    size_t resident = kNone;                   // in residency_
+    size_t resident = kNone;                                  // in residency_
     size_t parameters_block = kNone, gradient_block = kNone;  // on the disk
-    std::vector<size_t> state_blocks;          // likewise
-    std::vector<bool> taken;                   // by part: its gradient is here
-    std::vector<MemoryLedger::Block> alone;    // gradients that travel by themselves
+    std::vector<size_t> state_blocks;                         // likewise
+    std::vector<bool> taken;                                  // by part: its gradient is here
+    std::vector<MemoryLedger::Block> alone;                   // gradients that travel by themselves
     MemoryLedger::Block staging, room;
     std::vector<MemoryLedger::Block> packed;
     size_t waiting = 0;
     bool trains = false;
-    bool in_place() const {
-      return layout.transfers.size() == 1 && !layout.transfers[0].packed();
-    }
+    bool in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
   };
   static constexpr size_t kNone = ~size_t{0};
 

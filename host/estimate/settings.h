@@ -13,8 +13,8 @@
 namespace coupler {
 
 struct Setting {
-  std::string name;  // "deepspeed_like, stage 2"
-  std::string use;   // backend.use
+  std::string name;                                          // "deepspeed_like, stage 2"
+  std::string use;                                           // backend.use
   std::vector<std::pair<std::string, OptionValue>> options;  // of [backend.USE]
   bool needs_disk = false;
 };

@@ -33,8 +33,8 @@ bool says(const Outcome& outcome, const std::string& text) {
 
 TEST(MemoryLimit, RoomEnough_TrainsAsEver) {
   const Workplace here;
-  const Outcome outcome = here.coupler(
-      launch(here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16"}));
+  const Outcome outcome =
+      here.coupler(launch(here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
@@ -66,9 +66,9 @@ TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
   const Words keep{"-o", "checkpoint.dir=saved", "-o", "checkpoint.every=2"};
   const Words little{"--batch-size", "1", "--seq", "16"};
   ASSERT_EQ(here.coupler(launch(here, keep, little)).exit_code, 0);
-  const Outcome outcome = here.coupler(
-      launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
-             {"--batch-size", "64", "--seq", "16", "--steps", "9"}));
+  const Outcome outcome =
+      here.coupler(launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
+                          {"--batch-size", "64", "--seq", "16", "--steps", "9"}));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
                            "of gathered units and buffers, and ", "by the process itself",
