@@ -81,7 +81,7 @@ Layer largest_layer(const LoggedModel& model) {
                        [&](const LoggedModule& known) { return known.name == layer; }) -
           model.modules.begin());
     }
-    layers.at(module).elements += p.numel();
+    if (pattern.empty() || p.name.rfind(stem, 0) == 0) layers.at(module).elements += p.numel();
   }
   return *std::max_element(layers.begin(), layers.end(),
                            [](const Layer& a, const Layer& b) { return a.elements < b.elements; });

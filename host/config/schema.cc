@@ -193,7 +193,8 @@ std::vector<SchemaKey> make_schema() {
           "text they are separated by colons."),
       key<kMemory, &MemoryConfig::limit>(
           "memory.limit", T::kString, "empty or a size such as 4GiB", is_empty_or_begins_with_digit,
-          "The memory that a process may hold: a plan that needs more is refused at prepare, and an "
+          "The memory that a process may hold: a plan that needs more is refused at prepare, and "
+          "an "
           "allocation that would pass it ends in an error. Empty: no limit."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),

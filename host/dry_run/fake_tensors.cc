@@ -77,6 +77,12 @@ bool is_fake(const at::Tensor& tensor) {
                        "checkpoint or config.json"});
 }
 
+// What a value is where nothing is known of it.
+c10::Scalar harmless(at::ScalarType type) {
+  if (type == at::kBool) return false;
+  return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
+}
+
 // One operation with fake tensors among its arguments, on meta.
 class Call {
  public:
@@ -143,6 +149,18 @@ class Call {
       refuse(op_, fmt::format("cannot run without values: {}", error.what_without_backtrace()));
     }
     take(results);
+  }
+  // A copy of a fake tensor, as clone() and to() make it in new memory, is fake; where that is a
+  // part of something real, it holds harmless values.
+  void lose_values() const {
+    const at::Tensor into = arguments_.at(0).toTensor();
+    if (is_fake(into)) return;
+    c10::StorageImpl& storage = *into.storage().unsafeGetStorageImpl();
+    if (into.nbytes() == storage.nbytes()) {
+      give_fake_memory(storage, storage.nbytes());
+    } else {
+      into.fill_(harmless(into.scalar_type()));
+    }
   }
   // In place of results that are arguments.
   void give_arguments(Stack& results) const {
@@ -243,11 +261,6 @@ bool looks_at_no_values(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-c10::Scalar harmless(at::ScalarType type) {
-  if (type == at::kBool) return false;
-  return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
-}
-
 // A new tensor of the program's, not one on meta.
 bool makes_much(const c10::OperatorHandle& op, const Stack& stack) {
   if (op.schema().name() != "aten::empty" && op.schema().name() != "aten::empty_strided") {
@@ -306,6 +319,9 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     results = {harmless(get(*stack, {stack->size() - 1}).scalar_type())};
   } else if (call.name() == "aten::equal") {
     results = {true};
+  } else if (copies) {
+    call.lose_values();
+    call.give_arguments(results);
   } else if (shapes != nullptr) {
     call.run(shapes, results);
   } else if (!copies && call.has_kernel(c10::DispatchKey::Meta)) {

@@ -61,7 +61,7 @@ ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedM
     made.taken.resize(unit.parameters.size());
     made.alone.resize(unit.parameters.size());
     const uint64_t bytes = static_cast<uint64_t>(made.layout.numel) * unit.compute_element;
-    if (bytes > ledger.result().largest_unit) {
+    if (made.keep != DB_KEEP_ALWAYS && bytes > ledger.result().largest_unit) {
       ledger.result().largest_unit = bytes;
       ledger.result().largest_unit_name = unit.name;
     }

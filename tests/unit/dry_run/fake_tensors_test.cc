@@ -97,7 +97,7 @@ TEST(FakeTensors, EmbeddingAndLoss_TakeRealIndices) {
   });
 }
 
-TEST(FakeTensors, Convolutions_RunOnZerosForTheirShapes) {
+TEST(FakeTensors, Convolutions_HaveTheirShapes) {
   expect_same({{2, 3, 8, 8}, {4, 3, 3, 3}, {4}, {4}}, [](const Tensors& in) {
     const at::Tensor x =
         at::batch_norm(at::conv2d(in[0], in[1]), in[2], in[3], {}, {}, true, 0.1, 1e-5, false);
