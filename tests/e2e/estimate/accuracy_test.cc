@@ -50,8 +50,8 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
     options.insert(options.end(), {"-o", text_of});
   }
   const std::vector<std::string> program{
-      GPT_PROGRAM, "--text", "text.txt", "--width", "768", "--heads",      "12", "--layers",
-      "12",        "--seq",  "64",       "--steps", "3",   "--batch-size", "4"};
+      GPT_PROGRAM, "--text", "text.txt", "--width",      "768", "--heads", "12", "--layers",
+      "12",        "--seq",  "128",      "--batch-size", "8",   "--steps", "3"};
   const Outcome estimate = here.coupler(
       with(with({"estimate", "--json", "--world", "2"}, options), with({"--"}, program)));
   ASSERT_EQ(estimate.exit_code, 0) << estimate.err;

@@ -58,7 +58,7 @@ TEST(EstimateCommand, All_ListsEveryBackendStageAndPrecision) {
     return -1.0;
   };
   EXPECT_NEAR(state("ZeRO stage 1"), state("replicate") / 2, 0.02 * state("replicate"));
-  EXPECT_EQ(state("ZeRO stage 3, all on disk"), 0);
+  EXPECT_LT(state("ZeRO stage 3, all on disk"), 1 << 20);  // of parameters too small to divide
 }
 
 TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {

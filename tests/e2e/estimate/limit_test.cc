@@ -68,7 +68,7 @@ TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
   ASSERT_EQ(here.coupler(launch(here, keep, little)).exit_code, 0);
   const Outcome outcome =
       here.coupler(launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
-                          {"--batch-size", "64", "--seq", "16", "--steps", "9"}));
+                          {"--batch-size", "256", "--seq", "16", "--steps", "9"}));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
                            "of gathered units and buffers, and ", "by the process itself",
