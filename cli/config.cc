@@ -32,7 +32,8 @@ as backend.use is set by the environment variable COUPLER_BACKEND_USE; options o
 }  // namespace
 
 int run_config(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "recommend") return run_recommend(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "recommend")
+    return run_recommend(argc - 1, argv + 1);
   const CommandLine line = read_command_line(argc, argv, {"--explain"});
   if (line.has("--help")) {
     std::fputs(kHelp, stdout);

@@ -1,4 +1,5 @@
-// coupler estimate: how much memory a training program, a checkpoint or a model needs, rank by rank.
+// coupler estimate: how much memory a training program, a checkpoint or a model needs, rank by
+// rank.
 #include <coupler/error.h>
 
 #include <cstdio>

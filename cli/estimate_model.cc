@@ -81,11 +81,10 @@ Layer largest_layer(const LoggedModel& model) {
                        [&](const LoggedModule& known) { return known.name == layer; }) -
           model.modules.begin());
     }
-    layers.at(module).elements += p.numel();
+    if (pattern.empty() || p.name.rfind(stem, 0) == 0) layers.at(module).elements += p.numel();
   }
-  return *std::max_element(layers.begin(), layers.end(), [](const Layer& a, const Layer& b) {
-    return a.elements < b.elements;
-  });
+  return *std::max_element(layers.begin(), layers.end(),
+                           [](const Layer& a, const Layer& b) { return a.elements < b.elements; });
 }
 
 }  // namespace
@@ -95,9 +94,8 @@ std::string estimate_model(const EstimateWords& words, const Config& config, uin
                          words.path.find(".index.json") == std::string::npos;
   uint64_t stored = 0;
   StepLog log{.mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
-  log.models.push_back(is_config
-                           ? transformer_of(read_config_json(words.path), words.path)
-                           : model_of_weights(words.path, stored));
+  log.models.push_back(is_config ? transformer_of(read_config_json(words.path), words.path)
+                                 : model_of_weights(words.path, stored));
   const LoggedModel& model = log.models[0];
   uint64_t elements = 0;
   for (const LoggedParameter& p : model.parameters) elements += p.numel();
@@ -127,11 +125,10 @@ std::string estimate_model(const EstimateWords& words, const Config& config, uin
     }
     return result.dump(2) + "\n";
   }
-  std::string text = fmt::format("{}: {} parameters{}; the largest layer, {}, has {}\n\n",
-                                 model.name, elements,
-                                 stored > 0 ? fmt::format(", {} as stored", format_byte_size(stored))
-                                            : "",
-                                 largest.name, largest.elements);
+  std::string text =
+      fmt::format("{}: {} parameters{}; the largest layer, {}, has {}\n\n", model.name, elements,
+                  stored > 0 ? fmt::format(", {} as stored", format_byte_size(stored)) : "",
+                  largest.name, largest.elements);
   std::vector<std::vector<std::string>> table = {{"for inference in", "model", "largest layer"}};
   for (const Type& type : kTypes) {
     table.push_back({type.name, format_byte_size(elements * type.bits / 8),

@@ -34,13 +34,11 @@ std::string fits(const EstimateRow& row, uint64_t limit) {
 
 std::string one(const EstimateRow& row, uint64_t limit) {
   const MemoryEstimate& memory = row.memory;
-  std::string text = fmt::format("{}, mixed precision {}{}, {} process{}: {} a rank, at its peak in {}\n\n",
-                                 row.setting, row.precision,
-                                 row.checkpointing.empty()
-                                     ? ""
-                                     : ", activation checkpointing of " + row.checkpointing,
-                                 row.world, row.world == 1 ? "" : "es",
-                                 format_byte_size(memory.peak), memory.when);
+  std::string text = fmt::format(
+      "{}, mixed precision {}{}, {} process{}: {} a rank, at its peak in {}\n\n", row.setting,
+      row.precision,
+      row.checkpointing.empty() ? "" : ", activation checkpointing of " + row.checkpointing,
+      row.world, row.world == 1 ? "" : "es", format_byte_size(memory.peak), memory.when);
   std::vector<std::vector<std::string>> table = {{"", "at the peak", "most"}};
   for (const PartName& name : kNames) {
     const auto part = static_cast<size_t>(name.part);
@@ -54,7 +52,8 @@ std::string one(const EstimateRow& row, uint64_t limit) {
     text += fmt::format("\nThe largest unit, {}, is {} when it is gathered.\n",
                         memory.largest_unit_name, format_byte_size(memory.largest_unit));
   }
-  if (!row.activations_counted) text += "\nActivations are not counted: batch and sequence are not known.\n";
+  if (!row.activations_counted)
+    text += "\nActivations are not counted: batch and sequence are not known.\n";
   if (limit > 0) {
     text += fmt::format("\nIt {} into {}.\n", memory.peak <= limit ? "fits" : "does not fit",
                         format_byte_size(limit));
@@ -80,9 +79,10 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     table.push_back(std::move(cells));
     counted = counted && row.activations_counted;
   }
-  return fmt::format("A rank of {}: the peak, and the most of each part by itself.\n\n{}{}",
-                     rows.front().world, format_table(table),
-                     counted ? "" : "\nActivations are not counted: batch and sequence are not known.\n");
+  return fmt::format(
+      "A rank of {}: the peak, and the most of each part by itself.\n\n{}{}", rows.front().world,
+      format_table(table),
+      counted ? "" : "\nActivations are not counted: batch and sequence are not known.\n");
 }
 
 }  // namespace

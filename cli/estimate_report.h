@@ -11,8 +11,8 @@
 namespace coupler::cli {
 
 struct EstimateRow {
-  std::string setting;    // "ZeRO stage 2"
-  std::string precision;  // "no", "bf16"
+  std::string setting;        // "ZeRO stage 2"
+  std::string precision;      // "no", "bf16"
   std::string checkpointing;  // memory.activation_checkpointing; "" without
   int world = 1;
   bool training = true;

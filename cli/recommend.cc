@@ -34,9 +34,9 @@ std::string toml_value(const OptionValue& value) {
 }
 
 std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t limit) {
-  std::string text = fmt::format(
-      "# {}: {} of {} a rank, by estimate\n[backend]\nuse = \"{}\"\n", setting.name,
-      format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
+  std::string text =
+      fmt::format("# {}: {} of {} a rank, by estimate\n[backend]\nuse = \"{}\"\n", setting.name,
+                  format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
   if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
   for (const auto& [key, value] : setting.options) {
     text += fmt::format("{} = {}\n", key, toml_value(value));
@@ -87,12 +87,12 @@ int run_recommend(int argc, char** argv) {
       }
     }
   }
-  throw Error(ErrorCode::kConfig,
-              fmt::format("nothing fits into {} a rank with {} processes: the least, {}, takes {}",
-                          format_byte_size(words.limit), estimates.world(), least_name,
-                          format_byte_size(least)),
-              {.subject = "--limit",
-               .hint = "more processes (--world), a smaller batch, or more memory"});
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("nothing fits into {} a rank with {} processes: the least, {}, takes {}",
+                  format_byte_size(words.limit), estimates.world(), least_name,
+                  format_byte_size(least)),
+      {.subject = "--limit", .hint = "more processes (--world), a smaller batch, or more memory"});
 }
 
 }  // namespace coupler::cli

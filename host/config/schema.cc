@@ -76,6 +76,12 @@ bool is_positive_duration(const SettingValue& value) {
 
 bool is_not_empty(const SettingValue& value) { return !std::get<std::string>(value).empty(); }
 
+// The unit is looked at where the size is used.
+bool is_empty_or_begins_with_digit(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+}
+
 bool is_sha256_or_empty(const SettingValue& value) {
   const auto& text = std::get<std::string>(value);
   const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
@@ -206,7 +212,7 @@ std::vector<SchemaKey> make_schema() {
           "With nvme: about how many elements of the parameters are updated at a time; one "
           "parameter is never parted."),
       key<kMemory, &MemoryConfig::limit>(
-          "memory.limit", T::kString, "empty or a size such as 4GiB", nullptr,
+          "memory.limit", T::kString, "empty or a size such as 4GiB", is_empty_or_begins_with_digit,
           "The memory that a process may hold: a plan that needs more is refused at prepare, and "
           "an "
           "allocation that would pass it ends in an error. Empty: no limit."),

@@ -8,8 +8,8 @@
 #include <exception>
 
 #include "coupler/error.h"
-#include "data/reading_scope.h"
 #include "data/loader_state.h"
+#include "data/reading_scope.h"
 #include "data/shuffle.h"
 
 namespace coupler::detail {

@@ -156,9 +156,8 @@ void DryRun::used(const at::Tensor& tensor) {
       ranges_.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   if (found == ranges_.end()) return;
   const int64_t at = tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
-  const auto range =
-      std::find_if(found->second.begin(), found->second.end(),
-                   [&](const Range& r) { return at >= r.begin && at < r.end; });
+  const auto range = std::find_if(found->second.begin(), found->second.end(),
+                                  [&](const Range& r) { return at >= r.begin && at < r.end; });
   if (range == found->second.end() || range->parameter == last_used_) return;
   add({.kind = Kind::kUsed, .index = range->parameter});
 }

@@ -59,8 +59,8 @@ class DryRun final : public FakeObserver, public GradientListener {
   std::unordered_map<uint64_t, uint64_t> alive_;  // bytes by storage
   std::unordered_set<uint64_t> lasting_;          // storages of parameters and buffers
   std::unordered_set<uint64_t> new_since_backward_, optimizer_state_;
-  std::unordered_map<const void*, int> steps_;    // by optimizer
-  std::shared_ptr<DryRun> self_;                  // for hooks, which hold it weakly
+  std::unordered_map<const void*, int> steps_;  // by optimizer
+  std::shared_ptr<DryRun> self_;                // for hooks, which hold it weakly
   GradientHooks hooks_;
   bool logging_ = false, reduced_ = true, in_backward_ = false;
   uint64_t objects_ = 0;

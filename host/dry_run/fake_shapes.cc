@@ -35,8 +35,7 @@ Values layer_norm(const Values& in) {
 // (grad_out, input, normalized_shape, mean, rstd, weight, bias, mask)
 Values layer_norm_backward(const Values& in) {
   const auto mask = in[7].toBoolList();
-  return {like_or_none(in[1], mask[0]), like_or_none(in[5], mask[1]),
-          like_or_none(in[6], mask[2])};
+  return {like_or_none(in[1], mask[0]), like_or_none(in[5], mask[1]), like_or_none(in[6], mask[2])};
 }
 
 // (self, dim, index)
@@ -61,8 +60,7 @@ Values embedding_dense_backward(const Values& in) {
 // heads stand behind the sequence.
 Values flash_attention(const Values& in) {
   const at::Tensor query = in[0].toTensor(), value = in[2].toTensor();
-  const at::ScalarType sums =
-      query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor output =
       empty_of({query.size(0), query.size(2), query.size(1), value.size(3)}, query.scalar_type());
   const at::Tensor log_sums = empty_of({query.size(0), query.size(2), query.size(1)}, sums);
@@ -100,6 +98,42 @@ Values batch_norm_backward(const Values& in) {
           mask[2] ? empty_of({input.size(1)}, type) : at::Tensor()};
 }
 
+int64_t entry(const std::vector<int64_t>& values, size_t dimension) {
+  return values.size() == 1 ? values[0] : values.at(dimension);
+}
+
+// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). What a
+// kernel unfolds meanwhile is not seen.
+Values convolution(const Values& in) {
+  const at::Tensor input = in[0].toTensor(), weight = in[1].toTensor();
+  const auto stride = in[3].toIntVector(), padding = in[4].toIntVector(),
+             dilation = in[5].toIntVector(), more = in[7].toIntVector();
+  const bool transposed = in[6].toBool();
+  const auto dimensions = static_cast<size_t>(weight.dim() - 2);
+  std::vector<int64_t> sizes(input.sizes().begin(),
+                             input.sizes().end() - static_cast<std::ptrdiff_t>(dimensions + 1));
+  sizes.push_back(transposed ? weight.size(1) * in[8].toInt() : weight.size(0));
+  for (size_t d = 0; d < dimensions; ++d) {
+    const int64_t from = input.size(static_cast<int64_t>(d) - static_cast<int64_t>(dimensions));
+    const int64_t kernel = entry(dilation, d) * (weight.size(static_cast<int64_t>(d) + 2) - 1) + 1;
+    sizes.push_back(transposed ? (from - 1) * entry(stride, d) - 2 * entry(padding, d) + kernel +
+                                     entry(more, d)
+                               : (from + 2 * entry(padding, d) - kernel) / entry(stride, d) + 1);
+  }
+  return {empty_of(sizes, input.scalar_type())};
+}
+
+// (grad_output, input, weight, bias_sizes, stride, …, groups, output_mask)
+Values convolution_backward(const Values& in) {
+  const auto mask = in[10].toBoolList();
+  const at::Tensor weight = in[2].toTensor();
+  const at::Tensor gradient = in[0].toTensor();
+  return {like_or_none(in[1], mask[0]), like_or_none(in[2], mask[1]),
+          mask[2] ? empty_of({in[3].isNone() ? weight.size(0) : in[3].toIntVector().at(0)},
+                             gradient.scalar_type())
+                  : at::Tensor()};
+}
+
 }  // namespace
 
 ShapeFunction shape_function(const std::string& name) {
@@ -110,6 +144,8 @@ ShapeFunction shape_function(const std::string& name) {
       {"aten::embedding_dense_backward", embedding_dense_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
+      {"aten::convolution", convolution},
+      {"aten::convolution_backward", convolution_backward},
       {"aten::native_batch_norm", batch_norm},
       {"aten::native_batch_norm_backward", batch_norm_backward},
   };
@@ -119,10 +155,17 @@ ShapeFunction shape_function(const std::string& name) {
 
 bool needs_values(const std::string& name) {
   static const std::unordered_set<std::string> kNames = {
-      "aten::nonzero",      "aten::masked_select",      "aten::_unique",
-      "aten::_unique2",     "aten::unique_consecutive", "aten::unique_dim",
-      "aten::bincount",     "aten::repeat_interleave",  "aten::nonzero_numpy",
-      "aten::argwhere",     "aten::histc",
+      "aten::nonzero",
+      "aten::masked_select",
+      "aten::_unique",
+      "aten::_unique2",
+      "aten::unique_consecutive",
+      "aten::unique_dim",
+      "aten::bincount",
+      "aten::repeat_interleave",
+      "aten::nonzero_numpy",
+      "aten::argwhere",
+      "aten::histc",
   };
   return kNames.count(name) != 0;
 }

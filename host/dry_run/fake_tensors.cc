@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <thread>
@@ -60,8 +61,9 @@ c10::Storage make_fake_storage(size_t bytes) {
 }
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
-                              : nullptr;
+  return tensor.has_storage()
+             ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
+             : nullptr;
 }
 
 bool is_fake(const at::Tensor& tensor) {
@@ -69,11 +71,16 @@ bool is_fake(const at::Tensor& tensor) {
 }
 
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const std::string& why) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("dry run: {} {}", op.schema().name(), why),
+  throw Error(ErrorCode::kUnsupported, fmt::format("dry run: {} {}", op.schema().name(), why),
               {.subject = op.schema().name(),
                .hint = "leave it out while COUPLER_ESTIMATE is set, or estimate from the model's "
                        "checkpoint or config.json"});
+}
+
+// What a value is where nothing is known of it.
+c10::Scalar harmless(at::ScalarType type) {
+  if (type == at::kBool) return false;
+  return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
 }
 
 // One operation with fake tensors among its arguments, on meta.
@@ -91,8 +98,7 @@ class Call {
     return any;
   }
   void note_uses() const {
-    for_each_tensor(arguments_,
-                    [](Position, const at::Tensor& t) { state->observer->used(t); });
+    for_each_tensor(arguments_, [](Position, const at::Tensor& t) { state->observer->used(t); });
   }
   // Every result is one of the arguments, or there is none.
   bool only_writes() const {
@@ -100,6 +106,12 @@ class Call {
       if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return false;
     }
     return true;
+  }
+  // It gives the arguments that it writes to the sizes that its results have.
+  bool resizes() const {
+    const auto& arguments = op_.schema().arguments();
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [](const c10::Argument& argument) { return argument.is_out(); });
   }
   bool views() const {
     for (const c10::Argument& result : op_.schema().returns()) {
@@ -121,8 +133,15 @@ class Call {
   // Where only the kernel itself knows the shapes.
   void run_on_zeros(Stack& results) {
     results = arguments_;
+    const auto& schema = op_.schema().arguments();
     for_each_tensor(arguments_, [&](Position position, const at::Tensor& tensor) {
-      if (is_fake(tensor)) put(results, position, at::zeros_like(tensor_twin(tensor), at::kCPU));
+      if (!is_fake(tensor) && !schema[position.index].is_out()) return;
+      auto& [known, zeros] = twins_[tensor.unsafeGetTensorImpl()];
+      if (!zeros.defined()) {
+        zeros = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).zero_();
+        known = tensor;
+      }
+      put(results, position, zeros);
     });
     try {
       op_.callBoxed(results);
@@ -130,6 +149,18 @@ class Call {
       refuse(op_, fmt::format("cannot run without values: {}", error.what_without_backtrace()));
     }
     take(results);
+  }
+  // A copy of a fake tensor, as clone() and to() make it in new memory, is fake; where that is a
+  // part of something real, it holds harmless values.
+  void lose_values() const {
+    const at::Tensor into = arguments_.at(0).toTensor();
+    if (is_fake(into)) return;
+    c10::StorageImpl& storage = *into.storage().unsafeGetStorageImpl();
+    if (into.nbytes() == storage.nbytes()) {
+      give_fake_memory(storage, storage.nbytes());
+    } else {
+      into.fill_(harmless(into.scalar_type()));
+    }
   }
   // In place of results that are arguments.
   void give_arguments(Stack& results) const {
@@ -147,8 +178,7 @@ class Call {
     });
     for (size_t i = 0; i < schema.size(); ++i) {
       if (result[i].isDevice()) result[i] = c10::Device(at::kMeta);
-      const bool optional_device =
-          result[i].isNone() && schema[i].name() == "device";
+      const bool optional_device = result[i].isNone() && schema[i].name() == "device";
       if (optional_device) result[i] = c10::Device(at::kMeta);
     }
     return result;
@@ -162,8 +192,8 @@ class Call {
                                      tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes(),
                                      c10::GetAllocator(at::kMeta), /*resizable=*/true);
     }
-    known->second = {tensor, tensor_on(storage->second, geometry_of(tensor),
-                                       c10::DispatchKey::Meta)};
+    known->second = {tensor,
+                     tensor_on(storage->second, geometry_of(tensor), c10::DispatchKey::Meta)};
     return known->second.twin;
   }
 
@@ -220,17 +250,15 @@ class Call {
 // Only geometry, be it in place: done as it is.
 bool looks_at_no_values(const std::string& name) {
   static const std::unordered_set<std::string> kNames = {
-      "aten::as_strided_", "aten::squeeze_",           "aten::unsqueeze_", "aten::t_",
-      "aten::transpose_",  "aten::set_",               "aten::detach_",    "aten::swapdims_",
-      "aten::swapaxes_",   "aten::_fused_sdp_choice",  "aten::is_pinned",  "aten::is_set_to",
+      "aten::as_strided_",    "aten::squeeze_",
+      "aten::unsqueeze_",     "aten::t_",
+      "aten::transpose_",     "aten::set_",
+      "aten::detach_",        "aten::swapdims_",
+      "aten::swapaxes_",      "aten::_fused_sdp_choice",
+      "aten::is_pinned",      "aten::is_set_to",
       "aten::requires_grad_", "aten::_nnpack_available",
   };
   return kNames.count(name) != 0;
-}
-
-c10::Scalar harmless(at::ScalarType type) {
-  if (type == at::kBool) return false;
-  return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
 }
 
 // A new tensor of the program's, not one on meta.
@@ -253,7 +281,8 @@ bool makes_much(const c10::OperatorHandle& op, const Stack& stack) {
 }
 
 void replace(const c10::OperatorHandle& op, Stack& stack, Stack results) {
-  stack.erase(stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()), stack.end());
+  stack.erase(stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()),
+              stack.end());
   for (c10::IValue& value : results) stack.push_back(std::move(value));
 }
 
@@ -290,11 +319,14 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     results = {harmless(get(*stack, {stack->size() - 1}).scalar_type())};
   } else if (call.name() == "aten::equal") {
     results = {true};
+  } else if (copies) {
+    call.lose_values();
+    call.give_arguments(results);
   } else if (shapes != nullptr) {
     call.run(shapes, results);
   } else if (!copies && call.has_kernel(c10::DispatchKey::Meta)) {
     call.run_on_meta(results);
-  } else if (call.only_writes()) {
+  } else if (call.only_writes() && !call.resizes()) {
     call.give_arguments(results);
   } else {
     call.run_on_zeros(results);

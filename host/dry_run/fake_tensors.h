@@ -1,9 +1,9 @@
 // Fake tensors: tensors on the CPU that have sizes, strides and a type, but no memory. In a dry run
 // every operation of the thread comes to a dispatch key below autograd and autocast, which LibTorch
 // reserves and does not use (Fake): operations on fake tensors run on the meta device, and give
-// fake tensors; others run as they are, but for new tensors of more than kRealBytes, which are fake.
-// So a program's own forward, backward and optimizer run with the graph, the types and the choices
-// of kernels that they have with memory. One thread of a process; never ended.
+// fake tensors; others run as they are, but for new tensors of more than kRealBytes, which are
+// fake. So a program's own forward, backward and optimizer run with the graph, the types and the
+// choices of kernels that they have with memory. One thread of a process; never ended.
 #pragma once
 
 #include <ATen/core/Tensor.h>

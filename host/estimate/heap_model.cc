@@ -38,7 +38,7 @@ uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
   const uint64_t address = top_;
   top_ += need;
   end_ = std::max(end_, top_);
-  return place(address, need, size, 0);
+  return place(address, need, size, need);
 }
 
 // A block of `size` in the free room of `room` bytes at `begin`, which nobody knows any more.

@@ -23,7 +23,9 @@ class HeapModel final : public Heap {
   // They are a part of the base here.
   void set_objects(uint64_t /*bytes*/) override {}
 
-  uint64_t resident() const override { return live_ + touched_free_ + (touched_end_ - top_) + mapped_; }
+  uint64_t resident() const override {
+    return live_ + touched_free_ + (touched_end_ - top_) + mapped_;
+  }
   uint64_t live() const override { return live_ + mapped_; }
 
  private:
@@ -37,11 +39,11 @@ class HeapModel final : public Heap {
   void make_free(uint64_t address, Block block);
   void forget_free(Blocks::iterator block);
 
-  Blocks blocks_;                                   // by address, without gaps below top_
-  std::set<std::pair<uint64_t, uint64_t>> free_;    // size, address
-  std::map<uint64_t, uint64_t> mappings_;           // bytes by address
-  uint64_t top_ = 0;                                // everything from here on is free
-  uint64_t end_ = 0, touched_end_ = 0;              // of what the system gave, and of what was used
+  Blocks blocks_;                                 // by address, without gaps below top_
+  std::set<std::pair<uint64_t, uint64_t>> free_;  // size, address
+  std::map<uint64_t, uint64_t> mappings_;         // bytes by address
+  uint64_t top_ = 0;                              // everything from here on is free
+  uint64_t end_ = 0, touched_end_ = 0;            // of what the system gave, and of what was used
   uint64_t live_ = 0, touched_free_ = 0, mapped_ = 0;
   uint64_t next_mapping_ = uint64_t{1} << 62;
 };

@@ -4,8 +4,7 @@
 
 namespace coupler {
 
-MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages,
-                                       HeapUse use) {
+MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages, HeapUse use) {
   Block block{.part = part, .bytes = bytes, .address = 0, .pages = pages, .taken = true};
   if (bytes == 0) return block;
   if (pages) {

@@ -1,5 +1,5 @@
-// MemoryLedger: the memory of one imagined rank while its step is replayed: what is taken, for what,
-// and how it stood when most was resident. One thread.
+// MemoryLedger: the memory of one imagined rank while its step is replayed: what is taken, for
+// what, and how it stood when most was resident. One thread.
 #pragma once
 
 #include <array>
@@ -45,8 +45,7 @@ class MemoryLedger {
 
   MemoryLedger(Heap& heap, uint64_t base) : heap_(heap) { result_.base = base; }
   // pages: from the system itself, and not from the heap.
-  Block take(Part part, uint64_t bytes, bool pages = false,
-             HeapUse use = HeapUse::kTensor);
+  Block take(Part part, uint64_t bytes, bool pages = false, HeapUse use = HeapUse::kTensor);
   void give_back(Block& block);  // does nothing where it is not taken
   void move(Block& block, Part part);
   void set_objects(uint64_t bytes) { heap_.set_objects(bytes); }

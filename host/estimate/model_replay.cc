@@ -61,7 +61,7 @@ ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedM
     made.taken.resize(unit.parameters.size());
     made.alone.resize(unit.parameters.size());
     const uint64_t bytes = static_cast<uint64_t>(made.layout.numel) * unit.compute_element;
-    if (bytes > ledger.result().largest_unit) {
+    if (made.keep != DB_KEEP_ALWAYS && bytes > ledger.result().largest_unit) {
       ledger.result().largest_unit = bytes;
       ledger.result().largest_unit_name = unit.name;
     }
@@ -79,17 +79,31 @@ ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedM
 
 // strategy/flat_parameters.cc
 void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradients) {
-  std::map<int32_t, uint64_t> totals;
+  struct Group {
+    uint64_t bytes = 0;
+    int64_t elements = 0;
+  };
+  std::map<int32_t, std::vector<Group>> by_type;
   uint64_t count = 0;
-  for (const size_t p : parameters) {
-    if (!trains(p)) continue;
-    totals[model_.parameters[p].dtype] += (model_.parameters[p].bytes() + 63) / 64 * 64;
+  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
+    if (!trains(*p)) continue;
+    const LoggedParameter& parameter = model_.parameters[*p];
+    const auto numel = static_cast<int64_t>(parameter.numel());
+    std::vector<Group>& groups = by_type[parameter.dtype];
+    const bool full =
+        plan_.sub_group > 0 && !groups.empty() && groups.back().elements + numel > plan_.sub_group;
+    if (groups.empty() || full) groups.emplace_back();
+    groups.back().bytes += (parameter.bytes() + 63) / 64 * 64;
+    groups.back().elements += numel;
     ++count;
   }
-  for (const auto& [type, bytes] : totals) {
-    keep(Part::kParameters, bytes);
-    if (gradients) keep(Part::kGradients, bytes + count * 4);
-    flat_bytes_.push_back(bytes);
+  for (const auto& [type, groups] : by_type) {
+    for (const Group& group : groups) {
+      const bool last = &group == &groups.back();
+      keep(Part::kParameters, group.bytes);
+      if (gradients) keep(Part::kGradients, group.bytes + (last ? count * 4 : 0));
+      flat_bytes_.push_back(group.bytes);
+    }
   }
 }
 
@@ -101,6 +115,7 @@ void ModelReplay::prepare() {
       before[p] = ledger_.take(Part::kParameters, model_.parameters[p].bytes());
     }
   }
+  make_disks();
   if (plan_.sharded()) {
     give_shards();
     take_values(before);
@@ -114,8 +129,8 @@ void ModelReplay::prepare() {
   }
 }
 
-// ShardedModel::give_memory and make_managed_parameters
-void ModelReplay::give_shards() {
+// offload/offloaded_memory.cc
+void ModelReplay::make_disks() {
   const auto disk = [&](int buffers, PoolModel& pool) {
     ResidencyModel::Options options{.prefetch = buffers,
                                     .live_bytes = 0,
@@ -126,6 +141,10 @@ void ModelReplay::give_shards() {
   };
   optimizer_disk_ = disk(plan_.optimizer_buffers, disk_pool_);
   parameter_disk_ = disk(plan_.parameter_buffers, parameter_disk_pool_);
+}
+
+// ShardedModel::give_memory and make_managed_parameters
+void ModelReplay::give_shards() {
   uint64_t element = 4;
   std::map<uint64_t, uint64_t> totals;
   for (const Unit& unit : units_) {
@@ -210,7 +229,20 @@ void ModelReplay::make_optimizer_state() {
       keep(Part::kOptimizer, static_cast<uint64_t>(all / static_cast<double>(tensors)));
     }
   };
-  for (const uint64_t bytes : flat_bytes_) state(bytes);
+  const auto on_disk = [&](uint64_t bytes) {
+    std::vector<size_t> blocks;
+    for (int i = 0; i < static_cast<int>(std::round(log_.optimizer_factor)); ++i) {
+      blocks.push_back(optimizer_disk_->add(disk_block(bytes), false));
+    }
+    return blocks;
+  };
+  for (const uint64_t bytes : flat_bytes_) {
+    if (plan_.sub_group > 0) {
+      pieces_.push_back(on_disk(bytes));
+    } else {
+      state(bytes);
+    }
+  }
   for (Unit& unit : units_) {
     if (!unit.trains) continue;
     const uint64_t bytes = aligned_bytes(unit.layout.shard_numel, unit.plan->element);
@@ -218,9 +250,7 @@ void ModelReplay::make_optimizer_state() {
       state(bytes);
       continue;
     }
-    for (int i = 0; i < static_cast<int>(std::round(log_.optimizer_factor)); ++i) {
-      unit.state_blocks.push_back(optimizer_disk_->add(disk_block(bytes), false));
-    }
+    unit.state_blocks = on_disk(bytes);
   }
 }
 
@@ -243,8 +273,8 @@ void ModelReplay::fill(size_t resident, bool aside) {
   }
   Block room;
   if (unit.plan->compute_element != unit.plan->element && unit.layout.shard_numel > 0) {
-    room = pool_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) *
-                                          unit.plan->compute_element,
+    room = pool_.take(Part::kBuffers,
+                      static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->compute_element,
                       aside);
   }
   gather_packed(unit, unit.plan->compute_element, aside);
@@ -295,9 +325,9 @@ void ModelReplay::take_gradient(size_t parameter, Block& block, bool reduced) {
   if (unit.layout.parts[part].staging_offset < 0) {
     ledger_.move(block, Part::kBuffers);
     if (unit.plan->reduces_converted) {
-      unit.alone[part] = ledger_.take(
-          Part::kBuffers,
-          static_cast<uint64_t>(unit.layout.parts[part].numel) * unit.plan->reduce_element);
+      unit.alone[part] =
+          ledger_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.parts[part].numel) *
+                                           unit.plan->reduce_element);
       ledger_.give_back(block);
     } else {
       unit.alone[part] = std::exchange(block, {});
@@ -325,8 +355,8 @@ void ModelReplay::launch(Unit& unit) {
   if (unit.resident != kNone) residency_->release(unit.resident);
   if (Unit* const before = std::exchange(under_way_, &unit)) finish(*before);
   if (unit.plan->reduces_converted || unit.gradient_block != kNone) {
-    unit.room = pool_.take(Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) *
-                                               unit.plan->reduce_element);
+    unit.room = pool_.take(
+        Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->reduce_element);
   }
   for (const ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.trains || !transfer.packed()) continue;
@@ -347,9 +377,8 @@ void ModelReplay::finish(Unit& unit) {
   }
   if (unit.plan->reduces_converted) {
     for (const ShardPart& part : unit.layout.parts) {
-      Block converted =
-          ledger_.take(Part::kBuffers,
-                       static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
+      Block converted = ledger_.take(
+          Part::kBuffers, static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
       ledger_.give_back(converted);
     }
   }
@@ -388,6 +417,14 @@ void ModelReplay::backward_ended(bool reduced) {
 
 // FusedKernel::step, unit by unit where state is on a disk; ShardedModel::parameters_changed
 void ModelReplay::stepped() {
+  for (const std::vector<size_t>& blocks : pieces_) {
+    for (const size_t block : blocks) {
+      optimizer_disk_->use(block);
+      optimizer_disk_->pin(block);
+      optimizer_disk_->write(block);
+    }
+    for (const size_t block : blocks) optimizer_disk_->unpin(block);
+  }
   if (!plan_.sharded()) return;
   for (Unit& unit : units_) {
     std::vector<size_t> blocks = unit.state_blocks;

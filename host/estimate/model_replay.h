@@ -35,23 +35,22 @@ class ModelReplay {
     const EstimateUnit* plan = nullptr;
     int keep = 0;
     ShardLayout layout;
-    size_t resident = kNone;                   // in residency_
+    size_t resident = kNone;                                  // in residency_
     size_t parameters_block = kNone, gradient_block = kNone;  // on the disk
-    std::vector<size_t> state_blocks;          // likewise
-    std::vector<bool> taken;                   // by part: its gradient is here
-    std::vector<MemoryLedger::Block> alone;    // gradients that travel by themselves
+    std::vector<size_t> state_blocks;                         // likewise
+    std::vector<bool> taken;                                  // by part: its gradient is here
+    std::vector<MemoryLedger::Block> alone;                   // gradients that travel by themselves
     MemoryLedger::Block staging, room;
     std::vector<MemoryLedger::Block> packed;
     size_t waiting = 0;
     bool trains = false;
-    bool in_place() const {
-      return layout.transfers.size() == 1 && !layout.transfers[0].packed();
-    }
+    bool in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
   };
   static constexpr size_t kNone = ~size_t{0};
 
   void keep(Part part, uint64_t bytes) { kept_.push_back(ledger_.take(part, bytes)); }
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
+  void make_disks();
   void give_shards();
   void take_values(std::vector<MemoryLedger::Block>& before);
   void fill(size_t resident, bool aside);
@@ -67,7 +66,8 @@ class ModelReplay {
   const LoggedModel& model_;
   const EstimatePlan& plan_;
   std::vector<MemoryLedger::Block> kept_, replicated_gradients_;
-  std::vector<uint64_t> flat_bytes_;  // memory that an optimizer has state for
+  std::vector<uint64_t> flat_bytes_;         // memory that an optimizer has state for
+  std::vector<std::vector<size_t>> pieces_;  // of such state of a whole model, on the disk
   PoolModel pool_, disk_pool_, parameter_disk_pool_;
   std::unique_ptr<ResidencyModel> residency_, optimizer_disk_, parameter_disk_;
   std::vector<Unit> units_;

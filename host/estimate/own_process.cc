@@ -66,8 +66,8 @@ MemoryEstimate in_own_process(const std::function<MemoryEstimate()>& work) {
     } catch (const std::exception& error) {
       text = json(error.what()).dump();
     }
-    const bool written = ::write(file.get(), text.data(), text.size()) ==
-                         static_cast<ssize_t>(text.size());
+    const bool written =
+        ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
     ::_exit(written ? 0 : 1);
   }
   int status = 0;

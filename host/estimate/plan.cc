@@ -93,8 +93,7 @@ class MadeUpRank {
  public:
   MadeUpRank(const DistributedBackend& table, const PluginOptions& options, int rank, int world)
       : table_(table), base_{sizeof(db_communicator), &kMadeUp, rank, world} {
-    db_base base = {
-        .struct_size = sizeof(db_base), .role = "world", .communicator = &base_};
+    db_base base = {.struct_size = sizeof(db_base), .role = "world", .communicator = &base_};
     const db_base* const bases[] = {&base};
     const db_communicator_params params = {
         .struct_size = sizeof(db_communicator_params),
@@ -129,14 +128,13 @@ class MadeUpRank {
 
   template <class Use>
   void plan(const db_model& model, const Use& use) const {
-    const auto* sharding =
-        static_cast<const db_sharding*>(table_.get_extension(DB_SHARDING));
+    const auto* sharding = static_cast<const db_sharding*>(table_.get_extension(DB_SHARDING));
     const db_plan* plan = nullptr;
     ErrorBuffer error;
     const db_status status = sharding->plan(communicator_, &model, &plan, error.get());
     if (status != DB_OK) throw make_error(status, error, "its sharding plan", table_.name);
     const std::unique_ptr<const db_plan, decltype(sharding->release)> holder(plan,
-                                                                            sharding->release);
+                                                                             sharding->release);
     use(*plan);
   }
 
@@ -203,8 +201,7 @@ EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int
       result.parameter_buffers = buffers_of(plan.offload_parameters);
     }
     for (uint64_t i = 0; i < plan.unit_count; ++i) {
-      result.units.push_back(
-          take(*plan.units[i], model, static_cast<size_t>(result.group_size)));
+      result.units.push_back(take(*plan.units[i], model, static_cast<size_t>(result.group_size)));
       for (const size_t p : result.units.back().parameters) in_unit[p] = true;
     }
   });

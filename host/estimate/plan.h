@@ -31,6 +31,7 @@ struct EstimatePlan {
   uint64_t live_elements = 0;
   bool overlap = false;
   int optimizer_buffers = -1, parameter_buffers = -1;  // of offload to a disk; -1: none
+  int64_t sub_group = 0;  // elements in a piece of the optimizer's state; whole models only
 
   bool sharded() const { return !units.empty(); }
 };

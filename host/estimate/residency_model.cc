@@ -65,9 +65,8 @@ void ResidencyModel::make_room(size_t unit) {
   }
   const uint64_t own = units_[unit].bytes;
   const uint64_t limit = options_.live_bytes > own ? options_.live_bytes - own : 0;
-  std::sort(candidates.begin(), candidates.end(), [&](size_t a, size_t b) {
-    return units_[a].last_use < units_[b].last_use;
-  });
+  std::sort(candidates.begin(), candidates.end(),
+            [&](size_t a, size_t b) { return units_[a].last_use < units_[b].last_use; });
   for (const size_t candidate : candidates) {
     if (live <= limit) return;
     release(candidate);

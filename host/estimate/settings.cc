@@ -43,8 +43,7 @@ std::vector<Setting> known_settings(const std::string& folder) {
       {"ZeRO stage 3, optimizer on disk", zero,
        with(stage(3), on_disk("offload_optimizer", folder)), true},
       {"ZeRO stage 3, all on disk", zero,
-       with(with(stage(3), on_disk("offload_optimizer", folder)),
-            on_disk("offload_param", folder)),
+       with(with(stage(3), on_disk("offload_optimizer", folder)), on_disk("offload_param", folder)),
        true},
       {"fsdp full_shard, all on disk", "fsdp",
        with({{"strategy", std::string("full_shard")}}, on_disk("offload", folder)), true},
@@ -67,17 +66,21 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config) {
   return result;
 }
 
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world) {
+MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+                               const MemoryConfig& memory) {
   MemoryEstimate most;
   // Parts are rounded up for the first ranks, and the last one may have what is left.
   std::set<int> ranks = {0, world - 1};
   for (const int rank : ranks) {
     std::vector<EstimatePlan> plans;
     for (const LoggedModel& model : log.models) {
-      plans.push_back(config.use == "auto"
-                          ? EstimatePlan{.world = world, .rank = rank, .group_rank = rank,
-                                         .group_size = world}
-                          : plan_for(config, model, rank, world));
+      plans.push_back(
+          config.use == "auto"
+              ? EstimatePlan{.world = world, .rank = rank, .group_rank = rank, .group_size = world}
+              : plan_for(config, model, rank, world));
+      if (plans.back().sharded() || memory.offload_optimizer_device != "nvme") continue;
+      plans.back().optimizer_buffers = static_cast<int>(memory.offload_optimizer_buffer_count);
+      plans.back().sub_group = memory.offload_optimizer_sub_group_size;
     }
     MemoryEstimate estimate = replay(log, plans);
     if (estimate.peak > most.peak) most = std::move(estimate);

@@ -13,8 +13,8 @@
 namespace coupler {
 
 struct Setting {
-  std::string name;  // "deepspeed_like, stage 2"
-  std::string use;   // backend.use
+  std::string name;                                          // "deepspeed_like, stage 2"
+  std::string use;                                           // backend.use
   std::vector<std::pair<std::string, OptionValue>> options;  // of [backend.USE]
   bool needs_disk = false;
 };
@@ -25,8 +25,10 @@ std::vector<Setting> known_settings(const std::string& folder);
 // A setting as a program's configuration would have it; what config says of its backend stays.
 BackendConfig apply(const Setting& setting, const BackendConfig& config);
 
-// The most that any rank of so many needs. An "auto" backend keeps models whole.
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world);
+// The most that any rank of so many needs. An "auto" backend keeps models whole. memory: where an
+// optimizer's state of whole models is.
+MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+                               const MemoryConfig& memory = {});
 
 // The pattern of module names for memory.activation_checkpointing that divides a model into its
 // largest row of alike modules ("blocks.*"); "" where it has none.

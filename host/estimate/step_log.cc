@@ -28,8 +28,7 @@ LoggedModel model_of(const json& value) {
     model.modules.push_back({module.at(0), module.at(1), module.at(2)});
   }
   for (const json& p : value.at("parameters")) {
-    model.parameters.push_back(
-        {p.at(0), p.at(1), p.at(2), p.at(3), p.at(4), p.at(5), p.at(6)});
+    model.parameters.push_back({p.at(0), p.at(1), p.at(2), p.at(3), p.at(4), p.at(5), p.at(6)});
   }
   return model;
 }
@@ -103,8 +102,8 @@ StepLog read_step_log(const std::string& text) {
                 .events = {}};
     for (const json& model : value.at("models")) log.models.push_back(model_of(model));
     for (const json& e : value.at("events")) {
-      log.events.push_back({static_cast<StepEvent::Kind>(e.at(0).get<int>()), e.at(1), e.at(2),
-                            e.at(3)});
+      log.events.push_back(
+          {static_cast<StepEvent::Kind>(e.at(0).get<int>()), e.at(1), e.at(2), e.at(3)});
     }
     return log;
   } catch (const std::exception& error) {

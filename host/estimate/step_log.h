@@ -38,10 +38,10 @@ struct LoggedModel {
 // What happened, in order. Storages and parameters are numbered; a storage is made once.
 struct StepEvent {
   enum class Kind : uint8_t {
-    kMade,           // storage, of bytes
-    kGone,           // storage
-    kUsed,           // parameter: an operation reads it
-    kGradient,       // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
+    kMade,      // storage, of bytes
+    kGone,      // storage
+    kUsed,      // parameter: an operation reads it
+    kGradient,  // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
     kBackwardBegan,  // bytes 1: gradients are reduced
     kBackwardEnded,  // likewise
     kObjects,        // bytes of small objects in the heap (handles, nodes of the graph) since then
@@ -57,13 +57,13 @@ struct StepLog {
   std::string mixed_precision;
   std::vector<std::string> activation_checkpointing;
   std::vector<LoggedModel> models;
-  uint64_t buffer_bytes = 0;     // of the models
-  uint64_t base_bytes = 0;       // resident in the process beside tensors of the step
-  std::string optimizer;         // for people
-  bool optimizer_fused = true;   // runs on flat memory, in place
-  double optimizer_factor = 0;   // bytes of state for each byte of trainable parameters
-  uint64_t objects = 0;          // bytes of small objects when the step begins
-  uint64_t initial = 0;          // so many events only say what is there when the step begins
+  uint64_t buffer_bytes = 0;    // of the models
+  uint64_t base_bytes = 0;      // resident in the process beside tensors of the step
+  std::string optimizer;        // for people
+  bool optimizer_fused = true;  // runs on flat memory, in place
+  double optimizer_factor = 0;  // bytes of state for each byte of trainable parameters
+  uint64_t objects = 0;         // bytes of small objects when the step begins
+  uint64_t initial = 0;         // so many events only say what is there when the step begins
   std::vector<StepEvent> events;
 
   uint64_t parameter_count() const;

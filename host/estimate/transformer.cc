@@ -25,9 +25,9 @@ class Builder {
         found->get<uint64_t>() > (uint64_t{1} << 40)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: '{}' {}", file_, key,
-                              found == config_.end() ? "is missing"
-                                                     : "must be a whole number above 0, not " +
-                                                           found->dump()),
+                              found == config_.end()
+                                  ? "is missing"
+                                  : "must be a whole number above 0, not " + found->dump()),
                   {.subject = key, .hint = "give a config.json as save_pretrained writes it"});
     }
     return found->get<uint64_t>();
@@ -207,9 +207,9 @@ LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParam
     if (known != numbers.end()) return known->second;
     const size_t dot = path.rfind('.');
     const int64_t parent =
-        path.empty() ? -1
-                     : static_cast<int64_t>(
-                           module(dot == std::string::npos ? "" : path.substr(0, dot)));
+        path.empty()
+            ? -1
+            : static_cast<int64_t>(module(dot == std::string::npos ? "" : path.substr(0, dot)));
     model.modules.push_back({.name = path, .type = "", .parent = parent});
     return numbers[path] = model.modules.size() - 1;
   };
@@ -236,11 +236,11 @@ LoggedModel transformer_of(const std::string& text, const std::string& file) {
   if (family == families().end()) {
     std::vector<std::string> known;
     for (const auto& [key, build] : families()) known.push_back(key);
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: model_type is '{}'; known are {}", file, name,
-                            fmt::join(known, ", ")),
-                {.subject = "model_type",
-                 .hint = "estimate from the model's checkpoint, or from a program that trains it"});
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: model_type is '{}'; known are {}", file, name, fmt::join(known, ", ")),
+        {.subject = "model_type",
+         .hint = "estimate from the model's checkpoint, or from a program that trains it"});
   }
   Builder builder(config, file);
   family->second(builder);

@@ -20,7 +20,7 @@ enum class PoolMemory {
 struct ReleaseMemory {
   PoolMemory from = PoolMemory::kHeap;
   size_t bytes = 0;
-  bool counted = false;  // by the memory limit
+  bool counted = false;   // by the memory limit
   void* block = nullptr;  // of the heap, in which the memory lies aligned
   void operator()(void* memory) const;
 };

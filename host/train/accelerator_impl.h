@@ -77,7 +77,7 @@ class Accelerator::Impl {
   std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; none: no
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<LossScaler> scaler;  // with fp16
-  StepLog memory_log;  // with memory.limit: the models prepared
+  StepLog memory_log;                  // with memory.limit: the models prepared
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<PreparedOptimizer> optimizers;
   std::vector<std::weak_ptr<SchedulerCore>> schedulers;

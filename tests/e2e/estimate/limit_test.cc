@@ -23,7 +23,7 @@ Words launch(const Workplace& here, const Words& options, const Words& more) {
   Words words{"launch", "-n", "2", "-o", "backend.use=gloo_cpu"};
   words = with(words, options);
   return with(with(words, {GPT_PROGRAM, "--text", "text.txt", "--heads", "4", "--layers", "4",
-                           "--width", "512", "--steps", "4", "--log-every", "1"}),
+                           "--width", "512", "--log-every", "1"}),
               more);
 }
 
@@ -33,16 +33,16 @@ bool says(const Outcome& outcome, const std::string& text) {
 
 TEST(MemoryLimit, RoomEnough_TrainsAsEver) {
   const Workplace here;
-  const Outcome outcome = here.coupler(
-      launch(here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16"}));
+  const Outcome outcome = here.coupler(launch(
+      here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
 TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
   const Workplace here;
   // 12.8 million parameters: 205 MB of state, and some 140 MiB for the process itself.
-  const Outcome outcome = here.coupler(
-      launch(here, {"-o", "memory.limit=290MiB"}, {"--batch-size", "1", "--seq", "16"}));
+  const Outcome outcome = here.coupler(launch(
+      here, {"-o", "memory.limit=290MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   for (const char* text :
        {"a rank needs ", "at least, memory.limit is 290.0 MiB: parameters ", "gradients ",
@@ -54,8 +54,8 @@ TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
 
 TEST(MemoryLimit, BelowTheLargestUnit_NamesIt) {
   const Workplace here;
-  const Outcome outcome = here.coupler(
-      launch(here, {"-o", "memory.limit=16MiB"}, {"--batch-size", "1", "--seq", "16"}));
+  const Outcome outcome = here.coupler(launch(
+      here, {"-o", "memory.limit=16MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_TRUE(says(outcome, "memory.limit is 16.0 MiB, but the unit 'blocks.")) << outcome.err;
   EXPECT_TRUE(says(outcome, "raise the limit, or make that module several smaller ones"));
@@ -64,11 +64,11 @@ TEST(MemoryLimit, BelowTheLargestUnit_NamesIt) {
 TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
   const Workplace here;
   const Words keep{"-o", "checkpoint.dir=saved", "-o", "checkpoint.every=2"};
-  const Words little{"--batch-size", "1", "--seq", "16"};
+  const Words little{"--batch-size", "1", "--seq", "16", "--steps", "4"};
   ASSERT_EQ(here.coupler(launch(here, keep, little)).exit_code, 0);
-  const Outcome outcome = here.coupler(
-      launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
-             {"--batch-size", "64", "--seq", "16", "--steps", "9"}));
+  const Outcome outcome =
+      here.coupler(launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
+                          {"--batch-size", "256", "--seq", "16", "--steps", "9"}));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
                            "of gathered units and buffers, and ", "by the process itself",

@@ -67,7 +67,9 @@ void expect_same(const std::vector<std::vector<int64_t>>& inputs,
   EXPECT_EQ(got.scalar_type(), wanted.scalar_type());
   for (size_t i = 0; i < inputs.size(); ++i) {
     ASSERT_EQ(faked[i].grad().defined(), real[i].grad().defined());
-    if (real[i].grad().defined()) EXPECT_EQ(faked[i].grad().sizes(), real[i].grad().sizes());
+    if (real[i].grad().defined()) {
+      EXPECT_EQ(faked[i].grad().sizes(), real[i].grad().sizes());
+    }
   }
 }
 
@@ -95,10 +97,10 @@ TEST(FakeTensors, EmbeddingAndLoss_TakeRealIndices) {
   });
 }
 
-TEST(FakeTensors, Convolutions_RunOnZerosForTheirShapes) {
+TEST(FakeTensors, Convolutions_HaveTheirShapes) {
   expect_same({{2, 3, 8, 8}, {4, 3, 3, 3}, {4}, {4}}, [](const Tensors& in) {
-    const at::Tensor x = at::batch_norm(at::conv2d(in[0], in[1]), in[2], in[3], {}, {}, true, 0.1,
-                                        1e-5, false);
+    const at::Tensor x =
+        at::batch_norm(at::conv2d(in[0], in[1]), in[2], in[3], {}, {}, true, 0.1, 1e-5, false);
     return at::max_pool2d(at::relu(x), 2).flatten(1);
   });
 }

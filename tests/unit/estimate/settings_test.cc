@@ -14,8 +14,8 @@ LoggedModel model_with(const std::vector<std::string>& names) {
 }
 
 TEST(Settings, RepeatedModules_AreTheLargestRow) {
-  EXPECT_EQ(repeated_modules(model_with({"te.weight", "blocks.0.a.weight", "blocks.1.a.weight",
-                                         "heads.0.weight"})),
+  EXPECT_EQ(repeated_modules(model_with(
+                {"te.weight", "blocks.0.a.weight", "blocks.1.a.weight", "heads.0.weight"})),
             "blocks.*");
   EXPECT_EQ(repeated_modules(model_with({"0.weight", "2.weight"})), "*");
   EXPECT_EQ(repeated_modules(model_with({"a.weight", "b.weight"})), "");

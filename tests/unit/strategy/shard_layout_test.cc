@@ -1,7 +1,5 @@
 // ShardLayout: all ranks simulated in one process. Transfers are run by hand on plain arrays, as
 // strategy/shard_transfer.h's functions run them over a communicator.
-#include "strategy/shard_unit.h"
-
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "strategy/shard_unit.h"
 
 namespace coupler {
 namespace {
