@@ -77,6 +77,15 @@ TEST(Replay, Replicated_HasGradientsInFlatMemory) {
   EXPECT_GE(estimate.peak, 13 * kMiB);
 }
 
+TEST(Replay, ReplicatedWithStateOnADisk_HoldsPiecesOfItOnly) {
+  const MemoryEstimate estimate = replayed(
+      {.world = 2, .group_size = 2, .optimizer_buffers = 1, .sub_group = int64_t{kElements}});
+  expect_about(estimate.of(Part::kOptimizer), 0);
+  expect_about(estimate.of(Part::kGradients), 2);
+  EXPECT_GE(estimate.of(Part::kBuffers), 2 * kMiB);  // both tensors of a piece
+  EXPECT_LE(estimate.of(Part::kBuffers), 4 * kMiB);  // what is ahead and behind
+}
+
 TEST(Replay, Stage1_DividesTheOptimizerOnly) {
   const MemoryEstimate estimate = replayed(divided(DB_KEEP_ALWAYS, true));
   expect_about(estimate.of(Part::kGradients), 2);
