@@ -55,7 +55,7 @@ struct TrainingConfig {
 
 struct MemoryConfig {
   std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
-  std::string limit;  // of a process, as "4GiB"; empty: none
+  std::string limit;                                  // of a process, as "4GiB"; empty: none
 };
 
 struct LaunchConfig {
