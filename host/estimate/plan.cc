@@ -196,6 +196,7 @@ EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int
     result.prefetch = std::max(plan.prefetch, 0);
     result.live_elements = plan.live_elements;
     result.overlap = plan.overlap == 1;
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): the member is a pointer
     if (DB_HAS(&plan, db_plan, offload_parameters)) {
       result.optimizer_buffers = buffers_of(plan.offload_optimizer);
       result.parameter_buffers = buffers_of(plan.offload_parameters);

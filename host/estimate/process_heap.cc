@@ -103,21 +103,19 @@ uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
   live_ += size;
   // One with pages of its own says so in its header.
   const bool mapped = (static_cast<const uint64_t*>(memory)[-1] & 2) != 0;
-  if (mapped) {
-    mapped_[address] = size;
-    mapped_bytes_ += size;
-  }
+  if (mapped) mapped_bytes_ += size;
+  taken_[address] = {memory, mapped};
   return address;
 }
 
 void ProcessHeap::give_back(uint64_t address) {
-  void* const memory = reinterpret_cast<void*>(address);
-  live_ -= ::malloc_usable_size(memory);
-  if (const auto mapped = mapped_.find(address); mapped != mapped_.end()) {
-    mapped_bytes_ -= mapped->second;
-    mapped_.erase(mapped);
-  }
-  std::free(memory);
+  const auto found = taken_.find(address);
+  const Taken block = found->second;
+  const uint64_t size = ::malloc_usable_size(block.memory);
+  live_ -= size;
+  if (block.mapped) mapped_bytes_ -= size;
+  taken_.erase(found);
+  std::free(block.memory);
 }
 
 void ProcessHeap::trim() {

@@ -46,11 +46,15 @@ class ProcessHeap final : public Heap {
   uint64_t live() const override { return live_; }
 
  private:
+  struct Taken {
+    void* memory = nullptr;
+    bool mapped = false;  // outside the heap
+  };
   uint64_t free_bytes() const;
   void* take_aside(uint64_t bytes);
 
-  uint64_t begin_ = 0;                             // of the part of the heap that is ours
-  std::unordered_map<uint64_t, uint64_t> mapped_;  // bytes by address, of blocks outside the heap
+  uint64_t begin_ = 0;                         // of the part of the heap that is ours
+  std::unordered_map<uint64_t, Taken> taken_;  // by address
   std::vector<void*> objects_;
   uint64_t object_bytes_ = 0, live_ = 0, mapped_bytes_ = 0;
   uint64_t trimmed_ = 0;  // free, and not touched since
