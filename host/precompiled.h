@@ -1,5 +1,5 @@
-// What most sources that see LibTorch include, compiled once for all of them (cmake/Precompiled.cmake).
-// Never included by hand: each source includes what it uses.
+// What most sources that see LibTorch include, compiled once for all of them
+// (cmake/Precompiled.cmake). Never included by hand: each source includes what it uses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
