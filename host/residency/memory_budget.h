@@ -1,6 +1,6 @@
 // MemoryBudget: how much memory this process may hold ([memory] limit), and what holds it. Off, and
-// asked by nobody, until start(). [any-thread], except
-// start(), expect() and set_resident().
+// asked by nobody, until start(). [any-thread], except start(), expect() and set_resident(): those
+// are the loop's.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class MemoryBudget {
   // What of the tensors is known, and what would need less; both for the error's text.
   void expect(std::string known, std::string hint);
 
-  // Throws Error(kNoMemory) where that would pass the limit; then nothing is taken.
+  // Throws Error(kOutOfMemory) where that would pass the limit; then nothing is taken.
   void take(MemoryPart part, size_t bytes);
   // What the C library gave beyond what was asked for.
   void note_more(MemoryPart part, size_t bytes) noexcept;
