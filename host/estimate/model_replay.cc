@@ -230,10 +230,8 @@ void ModelReplay::make_optimizer_state() {
     }
   };
   const auto on_disk = [&](uint64_t bytes) {
-    std::vector<size_t> blocks;
-    for (int i = 0; i < static_cast<int>(std::round(log_.optimizer_factor)); ++i) {
-      blocks.push_back(optimizer_disk_->add(disk_block(bytes), false));
-    }
+    std::vector<size_t> blocks(static_cast<size_t>(std::round(log_.optimizer_factor)));
+    for (size_t& block : blocks) block = optimizer_disk_->add(disk_block(bytes), false);
     return blocks;
   };
   for (const uint64_t bytes : flat_bytes_) {
