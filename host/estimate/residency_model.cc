@@ -28,6 +28,7 @@ void ResidencyModel::use(size_t unit) {
     make_room(unit);
   }
   fetch(unit, /*ahead=*/false);
+  units_[unit].used = true;
   ++units_[unit].pins;
   for (const size_t next : expected_) fetch(next, /*ahead=*/true);
   --units_[unit].pins;
@@ -39,6 +40,7 @@ void ResidencyModel::use_blank(size_t unit) {
   if (!units_[unit].memory.taken) {
     units_[unit].memory = pool_.take(options_.part, units_[unit].bytes);
   }
+  units_[unit].used = true;
 }
 
 void ResidencyModel::fetch(size_t unit, bool ahead) {
@@ -60,6 +62,7 @@ void ResidencyModel::make_room(size_t unit) {
   for (size_t other = 0; other < units_.size(); ++other) {
     const Unit& known = units_[other];
     if (other == unit || known.sticky || !known.memory.taken || is_expected(other)) continue;
+    if (options_.shared && !known.used) continue;
     live += known.bytes;
     if (known.pins == 0) candidates.push_back(other);
   }
@@ -77,6 +80,7 @@ void ResidencyModel::make_room(size_t unit) {
 void ResidencyModel::release(size_t unit) {
   Unit& known = units_[unit];
   if (!known.memory.taken) return;
+  known.used = false;
   if (!std::exchange(known.written, false) || options_.behind == 0) {
     pool_.give_back(known.memory);
     return;

@@ -41,6 +41,7 @@ class ResidencyModel {
   struct Unit {
     uint64_t bytes = 0, last_use = 0;
     bool sticky = false, written = false;
+    bool used = false;  // since it was fetched
     int pins = 0;
     MemoryLedger::Block memory;
   };
