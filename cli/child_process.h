@@ -26,12 +26,15 @@ struct ChildCommand {
 
 class ChildProcess {
  public:
-  // Forks and executes; the child is killed when this process ends. Throws Error(kIo) where no
-  // process can be made.
+  // Forks; the program is executed after let_go(). The child is killed when this process ends.
+  // Throws Error(kIo) where no process can be made.
   explicit ChildProcess(const ChildCommand& command);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();  // kills and reaps it where it still runs
+
+  // Until then the program has not begun, and so cannot end before somebody watches it.
+  void let_go() { gate_.reset(); }
 
   // 0, or errno of the failed exec. Waits until the child has come that far.
   int exec_failure();
@@ -46,6 +49,7 @@ class ChildProcess {
   bool reaped_ = false;
   UniqueFd pidfd_;
   UniqueFd exec_result_;
+  UniqueFd gate_;  // the child waits until it is closed
 };
 
 // Where a program is: `name` itself where it has a slash, else the first executable of that name in
