@@ -43,8 +43,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   ::dup2(command.standard_error, 2);
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
-  char none = 0;
-  while (::read(gate, &none, 1) < 0 && errno == EINTR) {
+  char go = 0;
+  while (::read(gate, &go, 1) < 0 && errno == EINTR) {
   }
   ::execve(command.path.c_str(), arguments, environment);
   const int failure = errno;
@@ -84,13 +84,13 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
   for (const int cpu : command.cpus) {
     CPU_SET(cpu, &cpus);
   }
-  UniqueFd result, waiting;
+  UniqueFd result;
   make_pipe(exec_result_, result);
-  make_pipe(waiting, gate_);
+  make_pipe(waiting_, gate_);
   pid_ = ::fork();
   if (pid_ == 0) {
     ::close(gate_.get());
-    become(command, arguments.data(), environment.data(), cpus, parent, waiting.get(),
+    become(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
            result.get());
   }
   if (pid_ > 0) {
@@ -117,6 +117,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       reaped_(std::exchange(other.reaped_, true)),
       pidfd_(std::move(other.pidfd_)),
       exec_result_(std::move(other.exec_result_)),
+      waiting_(std::move(other.waiting_)),
       gate_(std::move(other.gate_)) {}
 
 ChildProcess::~ChildProcess() {
@@ -124,6 +125,15 @@ ChildProcess::~ChildProcess() {
     signal(SIGKILL);
     reap();
   }
+}
+
+// A byte: closing alone would not do, since children that wait beside it have the pipe open, too.
+void ChildProcess::let_go() {
+  const char go = 1;
+  while (::write(gate_.get(), &go, 1) < 0 && errno == EINTR) {
+  }
+  gate_.reset();
+  waiting_.reset();
 }
 
 int ChildProcess::exec_failure() {

@@ -34,7 +34,7 @@ class ChildProcess {
   ~ChildProcess();  // kills and reaps it where it still runs
 
   // Until then the program has not begun, and so cannot end before somebody watches it.
-  void let_go() { gate_.reset(); }
+  void let_go();
 
   // 0, or errno of the failed exec. Waits until the child has come that far.
   int exec_failure();
@@ -49,7 +49,9 @@ class ChildProcess {
   bool reaped_ = false;
   UniqueFd pidfd_;
   UniqueFd exec_result_;
-  UniqueFd gate_;  // the child waits until it is closed
+  // The child waits for a byte from the gate. Its end is open here, too: a child that has been
+  // killed meanwhile is no broken pipe.
+  UniqueFd waiting_, gate_;
 };
 
 // Where a program is: `name` itself where it has a slash, else the first executable of that name in
