@@ -112,7 +112,10 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     }
   }
   impl_->check_memory(nullptr, state_factor(optimizer));
-  StepRules rules{&impl_->accumulation.loop(), impl_->scaler.get(), nullptr};
+  const bool in_backward = impl_->config.training.optimizer_in_backward;
+  StepRules rules{.loop = &impl_->accumulation.loop(),
+                  .scaler = impl_->scaler.get(),
+                  .in_backward = in_backward};
   if (impl_->autocast_type) rules.after_update = drop_cast_copies;
   if (DryRun* const run = impl_->dry_run) {
     rules.after_update = [run, inner = rules.after_update, &optimizer] {
@@ -121,6 +124,9 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     };
   }
   auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  if (in_backward) {
+    for (Strategy* model : models) model->add_gradient_user(state);
+  }
   if (impl_->dry_run != nullptr) {
     const std::string description = state->description();
     impl_->dry_run->add_optimizer(&optimizer, description, description.rfind("fused ", 0) == 0);

@@ -28,6 +28,7 @@ std::vector<Sample> samples() {
       {"training.gradient_accumulation_steps", {"2", "3", "4", "5"}},
       {"training.sync_each_batch", {"true", "false", "true", "false"}},
       {"training.sync_with_dataloader", {"false", "true", "false", "true"}},
+      {"training.optimizer_in_backward", {"true", "false", "true", "false"}},
       {"training.broadcast_buffers", {"false", "true", "false", "true"}},
       {"training.bucket_cap_mb", {"0.5", "1.5", "2", "3.25"}},
       {"training.seed", {"-1", "2", "3", "4"}},
