@@ -73,7 +73,8 @@ class Residency {
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);
   Unit& at(size_t index);
-  void attach(Unit& unit, BufferPool::Buffer memory);
+  // memory: none where the source lends what is at `place`.
+  void attach(Unit& unit, BufferPool::Buffer memory, void* place);
   void fetch(Unit& unit, bool ahead);
   void fetch_ahead();
   bool is_expected(const Unit& unit) const;  // mutex_ held
