@@ -12,7 +12,6 @@
 #include "dispatch/load_weights.h"
 #include "dispatch/placed_tensor.h"
 #include "estimate/resident.h"
-#include "io/mapping_guard.h"
 #include "residency/materialise.h"
 #include "strategy/model.h"
 
@@ -79,7 +78,7 @@ void load_tensor(const PlacedTensor& tensor) {
   }
   // Buffers are written to: running statistics are no one's but the model's.
   if (value.place.file != nullptr && tensor.runs.is_cpu() && !tensor.buffer) {
-    populate(*value.place.file, value.place.begin, value.tensor.nbytes());
+    // Read when it is used: of a model that is divided among ranks each reads its part only.
     give_value(variable, value.tensor);
     return;
   }

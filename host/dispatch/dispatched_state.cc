@@ -161,7 +161,8 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
   const bool unbounded = device.is_cpu() && !bounded;
   site->residency = std::make_unique<Residency>(
       std::move(units), site->pool,
-      ResidencyOptions{.prefetch = rules.prefetch, .live_bytes = 0, .shared = false});
+      ResidencyOptions{
+          .prefetch = rules.prefetch, .live_bytes = 0, .shared = false, .in_order = true});
   uint64_t window = 0;
   for (const PlannedWeights& planned : plan) window = std::max<uint64_t>(window, planned.bytes);
   uint64_t room = room_for_more_ > 3 * window ? room_for_more_ - 3 * window : 0;

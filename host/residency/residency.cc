@@ -107,8 +107,9 @@ void Residency::note_use(Unit& unit) {
   expected_.clear();
   size_t before = order_.before(), current = unit.index;
   for (int i = 0; i < prefetch_; ++i) {
-    const size_t next = order_.next(before, current);
-    if (next == UseOrder::kNone) break;
+    size_t next = order_.next(before, current);
+    if (next == UseOrder::kNone && options_.in_order) next = current + 1;
+    if (next >= units_.size()) break;
     expected_.push_back(units_[next].get());
     before = std::exchange(current, next);
   }

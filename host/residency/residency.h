@@ -28,6 +28,9 @@ struct ResidencyOptions {
   // Whether every rank fetches the same units (from its peers), so that none may be given up before
   // it was used.
   bool shared = true;
+  // Until the order of uses is known: units are taken to be used in the order in which they were
+  // added. Where they are not, some are fetched for nothing.
+  bool in_order = false;
 };
 
 class Residency {
