@@ -56,7 +56,7 @@ GPTJOptions read_options(const std::string& folder) {
 std::variant<std::string, coupler::DeviceMap> read_map(const std::string& text) {
   if (!std::filesystem::is_regular_file(text)) return text;
   std::ifstream in(text);
-  return coupler::DeviceMap::from_json({std::istreambuf_iterator<char>(in), {}});
+  return coupler::DeviceMap::from_json(std::string(std::istreambuf_iterator<char>(in), {}));
 }
 
 // "0=20GiB", "cpu=8GiB".

@@ -32,9 +32,11 @@ void check_booleans(const WeightTensor& weight) {
 
 }  // namespace
 
-HostValue value_of(const at::Tensor& tensor) { return {tensor.detach().contiguous(), {}, nullptr}; }
+HostValue host_value(const at::Tensor& tensor) {
+  return {tensor.detach().contiguous(), {}, nullptr};
+}
 
-HostValue value_of(const WeightTensor& weight, at::ScalarType type) {
+HostValue host_value(const WeightTensor& weight, at::ScalarType type) {
   const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
   if (stored == at::kBool) check_booleans(weight);
   const auto& file = weight.place.file;

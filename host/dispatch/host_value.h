@@ -23,12 +23,12 @@ struct HostValue {
 };
 
 // Of a tensor that has values, on the CPU.
-HostValue value_of(const at::Tensor& tensor);
+HostValue host_value(const at::Tensor& tensor);
 
 // Of a checkpoint's, which must outlive it. In place where it lies in one piece in a file and is of
 // that type; checksums are compared first. Throws Error(kIo) for damage, kUnsupported for a type
 // that LibTorch lacks.
-HostValue value_of(const WeightTensor& weight, at::ScalarType type);
+HostValue host_value(const WeightTensor& weight, at::ScalarType type);
 
 // Writes all of it to `destination`, which is contiguous, on any device, and of any type: values
 // are converted. At most a chunk of it takes memory beside. Throws Error(kIo).

@@ -28,14 +28,14 @@ void take_constructed(std::vector<PlacedTensor*>& missing) {
         fmt::format("'{}' is not in the checkpoint and keeps the value that it was made with",
                     tensor->name));
     if (!tensor->variable.is_meta()) {
-      tensor->value = value_of(tensor->variable);
+      tensor->value = host_value(tensor->variable);
     } else if (has_recipe(tensor->variable)) {
       wanted.push_back({tensor->name, tensor->variable});
       takers.push_back(tensor);
     }
   }
   materialise(wanted, [&](size_t index, const at::Tensor& value) {
-    takers[index]->value = value_of(value);
+    takers[index]->value = host_value(value);
   });
 }
 
@@ -81,7 +81,7 @@ std::shared_ptr<const WeightSource> take_values(const Model& model,
     const WeightTensor* const weight =
         i < parameters ? found.parameters[i] : found.buffers[i - parameters];
     if (weight != nullptr) {
-      tensors[i].value = value_of(*weight, tensors[i].type);
+      tensors[i].value = host_value(*weight, tensors[i].type);
     } else {
       missing.push_back(&tensors[i]);
     }
@@ -93,7 +93,7 @@ std::shared_ptr<const WeightSource> take_values(const Model& model,
 void take_own_values(std::vector<PlacedTensor>& tensors) {
   for (PlacedTensor& tensor : tensors) {
     if (tensor.variable.is_meta()) continue;
-    tensor.value = value_of(tensor.variable);
+    tensor.value = host_value(tensor.variable);
     // The very tensor, where it stays what it is.
     if (tensor.type == tensor.variable.scalar_type() && tensor.variable.is_contiguous())
       tensor.value.tensor = tensor.variable;
@@ -150,7 +150,7 @@ std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
                               folder, tensor.name),
                   {.subject = folder, .hint = "name the folder that this model was offloaded to"});
     }
-    tensor.value = value_of(weight, tensor.type);
+    tensor.value = host_value(weight, tensor.type);
   }
   return source;
 }

@@ -52,8 +52,10 @@ void WeightUnits::fill(size_t unit, void* memory) {
   PlacedUnit& wanted = units_.at(unit);
   for (const Piece& piece : wanted.pieces) {
     const at::Tensor destination =
-        at::from_blob(static_cast<char*>(memory) + piece.offset, piece.sizes,
-                      at::TensorOptions(piece.type).device(device_), device_);
+        at::for_blob(static_cast<char*>(memory) + piece.offset, piece.sizes)
+            .options(at::TensorOptions(piece.type).device(device_))
+            .target_device(device_)
+            .make_tensor();
     copy_value(piece.value, destination);
   }
   // Who fetches ahead has a stream of its own, which the operations do not wait for.

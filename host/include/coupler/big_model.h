@@ -160,42 +160,42 @@ const DeviceMap& device_map(const torch::nn::Module& model);
 
 // The same for holders.
 template <class Holder>
-auto load_checkpoint_in_model(const Holder& model, const std::string& checkpoint,
+auto load_checkpoint_in_model(Holder& model, const std::string& checkpoint,
                               const DeviceMap& device_map = {}, const LoadOptions& options = {})
     -> decltype(load_checkpoint_in_model(*model, checkpoint, device_map, options)) {
   return load_checkpoint_in_model(*model, checkpoint, device_map, options);
 }
 template <class Holder>
-auto dispatch_model(const Holder& model, const DeviceMap& device_map,
+auto dispatch_model(Holder& model, const DeviceMap& device_map,
                     const DispatchOptions& options = {})
     -> decltype(dispatch_model(*model, device_map, options)) {
   return dispatch_model(*model, device_map, options);
 }
 template <class Holder>
-auto load_checkpoint_and_dispatch(const Holder& model, const std::string& checkpoint,
+auto load_checkpoint_and_dispatch(Holder& model, const std::string& checkpoint,
                                   const LoadAndDispatchOptions& options = {})
     -> decltype(load_checkpoint_and_dispatch(*model, checkpoint, options)) {
   return load_checkpoint_and_dispatch(*model, checkpoint, options);
 }
 template <class Holder>
-auto cpu_offload(const Holder& model, c10::Device execution_device, bool offload_buffers = false)
+auto cpu_offload(Holder& model, c10::Device execution_device, bool offload_buffers = false)
     -> decltype(cpu_offload(*model, execution_device, offload_buffers)) {
   return cpu_offload(*model, execution_device, offload_buffers);
 }
 template <class Holder>
-auto disk_offload(const Holder& model, const std::string& offload_folder,
+auto disk_offload(Holder& model, const std::string& offload_folder,
                   c10::Device execution_device = c10::kCPU, bool offload_buffers = false)
     -> decltype(disk_offload(*model, offload_folder, execution_device, offload_buffers)) {
   return disk_offload(*model, offload_folder, execution_device, offload_buffers);
 }
 template <class Holder>
-auto cpu_offload_with_hook(const Holder& model, c10::Device execution_device,
+auto cpu_offload_with_hook(Holder& model, c10::Device execution_device,
                            const OffloadHook* previous = nullptr)
     -> decltype(cpu_offload_with_hook(*model, execution_device, previous)) {
   return cpu_offload_with_hook(*model, execution_device, previous);
 }
 template <class Holder>
-auto device_map(const Holder& model) -> decltype(device_map(*model)) {
+auto device_map(Holder& model) -> decltype(device_map(*model)) {
   return device_map(*model);
 }
 

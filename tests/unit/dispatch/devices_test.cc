@@ -1,4 +1,7 @@
 // Models on several devices: the test double's two, the CPU and a disk.
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/modules/transformerlayer.h>

@@ -72,10 +72,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device device) const override { current = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current = device.index(); }
   c10::Stream getStream(c10::Device device) const override {
-    return {c10::Stream::UNSAFE, device, stream};
+    return c10::Stream(c10::Stream::UNSAFE, device, stream);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return {c10::Stream::UNSAFE, device, 1};
+    return c10::Stream(c10::Stream::UNSAFE, device, 1);
   }
   c10::Stream exchangeStream(c10::Stream next) const override {
     const c10::Stream before = getStream(next.device());
