@@ -7,7 +7,7 @@ namespace coupler {
 namespace {
 
 std::string_view without_namespace(std::string_view type) {
-  const size_t at = type.rfind("::");
+  const size_t at = type.substr(0, type.find('<')).rfind("::");
   return at == std::string_view::npos ? type : type.substr(at + 2);
 }
 
@@ -33,11 +33,12 @@ size_t ModuleTree::add_module(size_t parent, const std::string& name, std::strin
   modules.push_back({.name = below(modules[parent].name, name),
                      .type = std::move(type),
                      .object = object,
+                     .parent = parent,
                      .end = index + 1});
   modules[parent].children.push_back(index);
-  // Whoever ended where this one begins is above it.
-  for (size_t i = 0; i <= parent; ++i)
-    if (i <= parent && parent < modules[i].end) modules[i].end = index + 1;
+  for (size_t above = parent; above != 0; above = modules[above].parent)
+    modules[above].end = index + 1;
+  modules.front().end = index + 1;
   return index;
 }
 

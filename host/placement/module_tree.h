@@ -34,6 +34,7 @@ struct TreeModule {
   std::string name;     // dotted; "" is the root
   std::string type;     // the class
   uint64_t object = 0;  // the same for one module registered twice
+  size_t parent = 0;    // the root is its own
   size_t end = 0;       // descendants are the modules up to here
   std::vector<size_t> children, tensors;
 };

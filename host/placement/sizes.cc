@@ -67,12 +67,14 @@ TreeSizes::TreeSizes(const ModuleTree& tree, const SizeRules& rules)
     owner_[t] = owner->second;
     if (!fresh) continue;
     tensors_[t] = static_cast<int64_t>(tensor.elements * type.bits);
-    for (size_t m = 0; m <= tensor.module; ++m) {
-      if (tensor.module >= tree.modules[m].end) continue;
+    std::vector<TreeItem> fresh_modules;
+    for (size_t m = tensor.module;; m = tree.modules[m].parent) {
       modules_[m] += tensors_[t];
-      if (!met[m]) order_.push_back({true, m});
+      if (!met[m]) fresh_modules.push_back({true, m});
       met[m] = true;
+      if (m == 0) break;
     }
+    order_.insert(order_.end(), fresh_modules.rbegin(), fresh_modules.rend());
     order_.push_back({false, t});
   }
 }
