@@ -73,7 +73,7 @@ void load_tensor(const PlacedTensor& tensor) {
   const bool fits = !variable.is_meta() && variable.scalar_type() == tensor.type &&
                     variable.device() == tensor.runs && variable.is_contiguous();
   if (fits) {
-    if (!value.tensor.is_same(variable)) copy_value(value, variable.detach());
+    copy_value(value, variable.detach());
     return;
   }
   // Buffers are written to: running statistics are no one's but the model's.

@@ -29,6 +29,12 @@ std::map<const void*, const DispatchedState*>& registry() {
   return *kRegistry;
 }
 
+// Whether the value is what the variable has already.
+bool is_own(const PlacedTensor& tensor) {
+  return !tensor.variable.is_meta() && tensor.value.tensor.defined() &&
+         tensor.value.tensor.is_alias_of(tensor.variable);
+}
+
 bool has_value(const PlacedTensor& tensor) {
   return tensor.value.tensor.defined() || tensor.value.weight != nullptr;
 }
@@ -134,7 +140,7 @@ void DispatchedState::settle() {
   for (PlacedTensor& tensor : tensors_) {
     if (!tensor.stays() || !tensor.runs.is_cpu()) continue;
     HostValue& value = tensor.value;
-    if (value.tensor.is_same(tensor.variable)) continue;
+    if (is_own(tensor)) continue;
     if (!value.tensor.defined() || tensor.buffer) {
       // Converted, or to be written to: running statistics are no one's but the model's.
       const at::Tensor own = at::empty(tensor.variable.sizes(), tensor.type);

@@ -92,11 +92,7 @@ std::shared_ptr<const WeightSource> take_values(const Model& model,
 
 void take_own_values(std::vector<PlacedTensor>& tensors) {
   for (PlacedTensor& tensor : tensors) {
-    if (tensor.variable.is_meta()) continue;
-    tensor.value = host_value(tensor.variable);
-    // The very tensor, where it stays what it is.
-    if (tensor.type == tensor.variable.scalar_type() && tensor.variable.is_contiguous())
-      tensor.value.tensor = tensor.variable;
+    if (!tensor.variable.is_meta()) tensor.value = host_value(tensor.variable);
   }
 }
 

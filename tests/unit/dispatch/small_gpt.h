@@ -90,6 +90,11 @@ inline at::Tensor output_of(SmallGpt& model, const at::Tensor& input = tokens())
   return model->forward(input).cpu();
 }
 
+// The largest difference, of results that another kernel may have computed.
+inline double difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a.cpu() - b.cpu()).abs().max().item<double>();
+}
+
 // A folder of the test's own.
 class Folder {
  public:

@@ -1,19 +1,23 @@
 #include "test_device.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 namespace coupler::testing {
@@ -83,6 +87,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void synchronizeStream(const c10::Stream&) const override {}
+  // All is done when it is issued.
+  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
+    *event = &counters;
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 };
 
@@ -90,6 +101,13 @@ c10::Allocator* allocator() {
   static Allocator the_one;
   return &the_one;
 }
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+};
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> type,
                  std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>,
@@ -128,6 +146,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
                          std::optional<c10::MemoryFormat>) {
+  if (tensor.sizes() == sizes) return tensor;
   auto* const impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(sizes);
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, tensor.element_size());
@@ -140,6 +159,16 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
     storage->set_nbytes(bytes);
   }
   return tensor;
+}
+
+// LibTorch's own for others' devices throws.
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, c10::IntArrayRef stride,
+                       c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
+                       c10::IntArrayRef output_padding, int64_t groups) {
+  return at::convolution(input.cpu(), weight.cpu(), bias ? bias->cpu() : at::Tensor(), stride,
+                         padding, dilation, transposed, output_padding, groups)
+      .to(input.device());
 }
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -156,6 +185,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("resize_", &resize);
   library.impl("view", &at::native::view);
+  library.impl("convolution_overrideable", &convolution);
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
 }
 
@@ -167,6 +197,8 @@ c10::Device test_device(int index) {
   static const bool kRegistered = [] {
     c10::register_privateuse1_backend("test_accelerator");
     c10::SetAllocator(kType, allocator());
+    static Hooks hooks;
+    at::RegisterPrivateUse1HooksInterface(&hooks);
     return true;
   }();
   static_cast<void>(kRegistered);
