@@ -96,19 +96,22 @@ TEST(ModuleMaps, TiedWeights_AreKnownByHandleAndByStorage) {
 }
 
 TEST(ModuleMaps, Description_HasNamesTypesAndSizes) {
-  nn::Sequential model(nn::BatchNorm1d(3), nn::Dropout());
-  model->to(torch::kFloat16);
+  nn::Sequential model(nn::BatchNorm1d(3), nn::Dropout(), nn::Linear(2, 4));
+  model[2]->to(torch::kFloat16);
   const ModuleTree tree = describe_module(*model);
-  ASSERT_EQ(tree.modules.size(), 3u);
+  ASSERT_EQ(tree.modules.size(), 4u);
   EXPECT_EQ(tree.modules[1].name, "0");
   EXPECT_TRUE(names_class({"BatchNorm1d"}, tree.modules[1].type)) << tree.modules[1].type;
-  ASSERT_EQ(tree.tensors.size(), 5u);
+  ASSERT_EQ(tree.tensors.size(), 7u);
   EXPECT_EQ(tree.tensors[0].name, "0.weight");
-  EXPECT_EQ(tree.tensors[0].type->name, "float16");
+  EXPECT_EQ(tree.tensors[0].type->name, "float32");
   EXPECT_EQ(tree.tensors[0].elements, 3u);
   EXPECT_EQ(tree.tensors[4].name, "0.num_batches_tracked");
   EXPECT_EQ(tree.tensors[4].type->name, "int64");
   EXPECT_EQ(tree.tensors[4].kind, TensorKind::kBuffer);
+  EXPECT_EQ(tree.tensors[5].name, "2.weight");
+  EXPECT_EQ(tree.tensors[5].type->name, "float16");
+  EXPECT_EQ(tree.tensors[5].elements, 8u);
 }
 
 TEST(ModuleMaps, WithoutMaxMemory_TheMachinesIsTaken) {
