@@ -68,7 +68,7 @@ void cover(const ModuleTree& tree, const TreeSizes& sizes, DeviceMap& map) {
 
 }  // namespace
 
-DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, Placement placement,
+DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, const Placement& placement,
                        bool clean) {
   std::map<std::pair<size_t, size_t>, std::pair<TreeItem, MapDevice>> ordered;
   for (const auto& [item, device] : placement)

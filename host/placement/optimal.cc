@@ -66,7 +66,7 @@ DeviceMap map_of(const ModuleTree& tree, const TreeSizes& sizes, const RunProble
     for (const TreeItem item : units[u].items)
       placement.emplace_back(item, problem.devices[lies[u]]);
   place_empty_modules(tree, placement);
-  return finished_map(tree, sizes, std::move(placement), clean);
+  return finished_map(tree, sizes, placement, clean);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
   const std::vector<RunUnit> units = run_units(tree, sizes, options);
   check_units(tree, units, options.max_memory);
   const RunProblem problem = run_problem(units, options);
-  const DeviceMap sequential = finished_map(
+  DeviceMap sequential = finished_map(
       tree, sizes,
       place_sequentially(tree, sizes, options.max_memory, {options.no_split_module_classes, false}),
       options.clean_result);

@@ -34,6 +34,7 @@ const TensorType& tensor_type(std::string_view name, const std::string& what) {
                                   [&](const TensorType& t) { return t.name == rest; });
   if (type != kTypes.end()) return *type;
   std::vector<std::string> names;
+  names.reserve(kTypes.size());
   for (const TensorType& known : kTypes) names.emplace_back(known.name);
   const std::string near = nearest_name(rest, names);
   throw Error(ErrorCode::kInvalidArgument,

@@ -46,6 +46,7 @@ DeviceMapOptions random_options(std::mt19937& random, const ModuleTree& tree) {
   options.offload_buffers = random() % 2 == 0;
   options.rates = plain_rates();
   options.rates.hop_seconds = static_cast<double>(random() % 3);
+  if (random() % 2 == 0) options.rates.accelerators = {{1, 300}};
   if (random() % 3 == 0) options.uses["0"] = 4;
   return options;
 }

@@ -55,7 +55,7 @@ inline ModuleTree random_tree(std::mt19937& random, int blocks) {
         add_bytes(tree, layer, "weight", bytes, TensorKind::kParameter,
                   static_cast<int64_t>(storage));
       } else {
-        const auto bytes = static_cast<uint64_t>(1 + up_to(100));
+        const auto bytes = static_cast<uint64_t>(up_to(100)) + 1;
         made.emplace_back(1000 + tree.tensors.size(), bytes);
         add_bytes(tree, layer, "weight", bytes);
       }
