@@ -2,6 +2,7 @@
 // Compiled only.
 #pragma once
 
+#include <coupler/big_model.h>
 #include <coupler/coupler.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
