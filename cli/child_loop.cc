@@ -68,7 +68,9 @@ size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_in
   if (gets_input) {
     input_.release_child_end();
   }
+  // Who ends before that would come behind those that are watched already.
   ends_.add(entries_.size() - 1, entry.process.end_fd());
+  entry.process.let_go();
   ++running_;
   return entries_.size() - 1;
 }

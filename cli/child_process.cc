@@ -28,7 +28,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 // After fork: only calls that are safe there.
 [[noreturn]] void become(const ChildCommand& command, char* const* arguments,
-                         char* const* environment, const cpu_set_t& cpus, pid_t parent,
+                         char* const* environment, const cpu_set_t& cpus, pid_t parent, int gate,
                          int result) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
@@ -43,6 +43,9 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   ::dup2(command.standard_error, 2);
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
+  char go = 0;
+  while (::read(gate, &go, 1) < 0 && errno == EINTR) {
+  }
   ::execve(command.path.c_str(), arguments, environment);
   const int failure = errno;
   (void)!::write(result, &failure, sizeof failure);  // the parent may be gone: nobody to tell
@@ -52,6 +55,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 [[noreturn]] void fail(const std::string& name, const std::string& what, std::string hint) {
   throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
               {.subject = name, .hint = std::move(hint)});
+}
+
+void make_pipe(UniqueFd& reading, UniqueFd& writing) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
+  }
+  reading.reset(ends[0]);
+  writing.reset(ends[1]);
 }
 
 bool is_program(const std::string& path) {
@@ -71,16 +84,14 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
   for (const int cpu : command.cpus) {
     CPU_SET(cpu, &cpus);
   }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
-  }
-  exec_result_.reset(ends[0]);
-  UniqueFd writing(ends[1]);
+  UniqueFd result;
+  make_pipe(exec_result_, result);
+  make_pipe(waiting_, gate_);
   pid_ = ::fork();
   if (pid_ == 0) {
-    become(command, arguments.data(), environment.data(), cpus, parent, ends[1]);
+    ::close(gate_.get());
+    become(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
+           result.get());
   }
   if (pid_ > 0) {
     pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
@@ -105,13 +116,24 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       reaped_(std::exchange(other.reaped_, true)),
       pidfd_(std::move(other.pidfd_)),
-      exec_result_(std::move(other.exec_result_)) {}
+      exec_result_(std::move(other.exec_result_)),
+      waiting_(std::move(other.waiting_)),
+      gate_(std::move(other.gate_)) {}
 
 ChildProcess::~ChildProcess() {
   if (!reaped_) {
     signal(SIGKILL);
     reap();
   }
+}
+
+// A byte: closing alone would not do, since children that wait beside it have the pipe open, too.
+void ChildProcess::let_go() {
+  const char go = 1;
+  while (::write(gate_.get(), &go, 1) < 0 && errno == EINTR) {
+  }
+  gate_.reset();
+  waiting_.reset();
 }
 
 int ChildProcess::exec_failure() {

@@ -26,12 +26,15 @@ struct ChildCommand {
 
 class ChildProcess {
  public:
-  // Forks and executes; the child is killed when this process ends. Throws Error(kIo) where no
-  // process can be made.
+  // Forks; the program is executed after let_go(). The child is killed when this process ends.
+  // Throws Error(kIo) where no process can be made.
   explicit ChildProcess(const ChildCommand& command);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();  // kills and reaps it where it still runs
+
+  // Until then the program has not begun, and so cannot end before somebody watches it.
+  void let_go();
 
   // 0, or errno of the failed exec. Waits until the child has come that far.
   int exec_failure();
@@ -46,6 +49,9 @@ class ChildProcess {
   bool reaped_ = false;
   UniqueFd pidfd_;
   UniqueFd exec_result_;
+  // The child waits for a byte from the gate. Its end is open here, too: a child that has been
+  // killed meanwhile is no broken pipe.
+  UniqueFd waiting_, gate_;
 };
 
 // Where a program is: `name` itself where it has a slash, else the first executable of that name in

@@ -85,6 +85,7 @@ StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& co
   command.standard_output = command.standard_error = output.get();
   sigemptyset(&command.signal_mask);
   ChildProcess child(command);
+  child.let_go();
   if (const int failure = child.exec_failure(); failure != 0) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("'{}' cannot be started: {}", program[0], std::strerror(failure)),
