@@ -81,8 +81,10 @@ json read_index(const std::string& folder) {
 }
 
 bool is_index(const json& document) {
-  return document.is_object() && !document.empty() && document.begin()->is_object() &&
-         document.begin()->contains("dtype");
+  return document.is_object() &&
+         std::any_of(document.begin(), document.end(), [](const json& entry) {
+           return entry.is_object() && entry.contains("dtype");
+         });
 }
 
 std::string text_of(const json& entry, const char* key, const std::string& where) {
