@@ -8,6 +8,7 @@
 #include <coupler/autocast.h>
 #include <coupler/batch_size.h>
 #include <coupler/data_loader.h>
+#include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/logging.h>

@@ -1,0 +1,68 @@
+#include "dispatch/staged_copy.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace coupler {
+namespace {
+
+constexpr int64_t kBufferBytes = int64_t{16} << 20;
+
+struct Buffer {
+  at::Tensor pinned;
+  std::optional<c10::Event> sent;  // what was copied from it
+};
+
+class Ring {
+ public:
+  Buffer& next(c10::DeviceType device) {
+    turn_ = (turn_ + 1) % buffers_.size();
+    Buffer& buffer = buffers_[turn_];
+    if (!buffer.pinned.defined()) {
+      buffer.pinned = at::empty({kBufferBytes}, at::TensorOptions(at::kByte).pinned_memory(true));
+      buffer.sent.emplace(device);
+      return buffer;
+    }
+    buffer.sent->synchronize();
+    return buffer;
+  }
+
+ private:
+  std::array<Buffer, 2> buffers_;
+  size_t turn_ = 0;
+};
+
+// A device of somebody else's may have no memory that its driver reads by itself.
+bool can_pin(c10::Device device) {
+  return !device.is_privateuseone() || at::isPrivateUse1HooksRegistered();
+}
+
+}  // namespace
+
+void staged_copy(const at::Tensor& from, const at::Tensor& to) {
+  if (to.is_cpu() || !can_pin(to.device()) || from.is_pinned()) {
+    to.copy_(from);
+    return;
+  }
+  static thread_local Ring ring;  // one accelerator's: a process has no two kinds
+  const c10::DeviceGuard guard(to.device());
+  const c10::impl::VirtualGuardImpl streams(to.device().type());
+  const int64_t step = kBufferBytes / static_cast<int64_t>(from.element_size());
+  for (int64_t at = 0; at < from.numel(); at += step) {
+    const int64_t end = std::min(from.numel(), at + step);
+    Buffer& buffer = ring.next(to.device().type());
+    const at::Tensor staged = buffer.pinned.view(from.scalar_type()).slice(0, 0, end - at);
+    staged.copy_(from.slice(0, at, end));
+    to.slice(0, at, end).copy_(staged, /*non_blocking=*/true);
+    buffer.sent->record(streams.getStream(to.device()));
+  }
+}
+
+}  // namespace coupler
