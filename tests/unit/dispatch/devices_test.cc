@@ -69,6 +69,38 @@ TEST_F(Devices, EachLayerRunsWhereTheMapSays) {
   EXPECT_NEAR((output - expected_).abs().sum().item<float>(), 0, 1e-3);
 }
 
+TEST_F(Devices, InitOnDevice_MakesModelsThere_TheInnermostOnes) {
+  nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
+  {
+    const InitOnDevice on(test_device(0));
+    {
+      const InitOnDevice inner(test_device(1));
+      second = nn::Linear(4, 4);
+    }
+    first = nn::Linear(4, 4);
+    EXPECT_TRUE(torch::zeros({2}, torch::kCPU).is_cpu());
+  }
+  third = nn::Linear(4, 4);
+  EXPECT_EQ(first->weight.device(), test_device(0));
+  EXPECT_EQ(first->bias.device(), test_device(0));
+  EXPECT_EQ(second->weight.device(), test_device(1));
+  EXPECT_TRUE(third->weight.is_cpu());
+}
+
+// Searched for with measured rates, and run: a first layer that no accelerator has room for.
+TEST_F(Devices, OptimalMap_RunsAsItSays) {
+  SmallGpt model = empty_gpt();
+  const auto placed =
+      load_checkpoint_and_dispatch(model, file(),
+                                   {.device_map = "optimal",
+                                    .max_memory = {{0, "40KiB"}, {1, "40KiB"}, {"cpu", "4GiB"}},
+                                    .no_split_module_classes = {"Block"}});
+  EXPECT_LT(error(model), kNear);
+  EXPECT_EQ(device_map(model).entries(), placed.device_map().entries());
+  EXPECT_LE(device_bytes(0), size_t{40} << 10);
+  EXPECT_LE(device_bytes(1), size_t{40} << 10);
+}
+
 TEST_F(Devices, OffloadedLayers_TakeTheDevicesMemoryOnlyWhileTheyAreUsed) {
   constexpr int64_t kLayers = 8, kWidth = 128;
   SmallGpt large = real_gpt(kLayers, kWidth);
