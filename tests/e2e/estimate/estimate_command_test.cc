@@ -2,19 +2,12 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "run_program.h"
+#include "words.h"
 
 namespace coupler {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 Words gpt(const Workplace& here) {
   std::string text;
