@@ -211,6 +211,8 @@ void ForwardRecorder::enter(const std::vector<c10::IValue>& arguments) {
 void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::vector<c10::IValue> arguments(first, stack.end());
+  // Backward of what is on other devices runs on threads of LibTorch.
+  if (open_ != nullptr && open_->unpacked()) leave();
   enter(arguments);
   // A call inside of a call (a function that the program differentiates itself) is a part of it.
   const std::shared_ptr<ForwardSegment> segment = open_;
