@@ -27,9 +27,10 @@ std::optional<c10::Stream> new_stream(c10::Device device) {
 
 std::optional<c10::Stream> stream_of(c10::Device device) {
   static std::mutex mutex;
-  static std::unordered_map<c10::Device, std::optional<c10::Stream>> streams;
+  // Never destroyed: threads of LibTorch may still use it.
+  static auto* const kStreams = new std::unordered_map<c10::Device, std::optional<c10::Stream>>;
   const std::lock_guard lock(mutex);
-  const auto [found, is_new] = streams.try_emplace(device);
+  const auto [found, is_new] = kStreams->try_emplace(device);
   if (is_new) found->second = new_stream(device);
   return found->second;
 }

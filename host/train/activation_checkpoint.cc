@@ -78,10 +78,10 @@ variable_list offload(Part& part, variable_list inputs) {
     part.away.push_back({i, VersionMark(inputs[i]), inputs[i].sizes().vec()});
     inputs[i] = at::Tensor();
   }
-  if (std::all_of(inputs.begin(), inputs.end(),
-                  [](const at::Tensor& input) { return input.defined() && input.is_cpu(); })) {
-    rules.say_nothing_moves();
-  }
+  const bool all_on_cpu = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+    return input.defined() && input.is_cpu();
+  });
+  if (all_on_cpu && !inputs.empty()) rules.say_nothing_moves();
   return inputs;
 }
 

@@ -183,7 +183,7 @@ at::Tensor ForwardSegment::value_of(const Kept& kept) const {
 }
 
 at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>& results) const {
-  const at::Tensor value =
+  at::Tensor value =
       input.made ? get(results[input.made->call], input.made->position) : value_of(input.outside);
   if (input.copied && !input.made) return value.clone();
   // A result of a function that the program differentiates itself has its graph from there.

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "offload/host_copy.h"
@@ -14,6 +15,7 @@ namespace coupler {
 namespace {
 
 using coupler::testing::device_bytes;
+using coupler::testing::streams_during;
 using coupler::testing::test_device;
 
 constexpr int64_t kRows = 6, kWidth = 8;
@@ -104,6 +106,21 @@ TEST(OffloadedTensors, OnesMadeBefore_AreFetchedAhead) {
   EXPECT_EQ(device_bytes(0), before + kBytes);
   EXPECT_TRUE(first->bring_back().at(0).cpu().equal(numbers()));
   EXPECT_EQ(device_bytes(0), before);
+}
+
+// The computation waits for a copy where it needs the values, else neither for the other.
+TEST(OffloadedTensors, Copies_HaveAStreamOfTheirOwn) {
+  using Log = std::vector<std::string>;
+  const at::Tensor tensor = on_device(numbers());
+  HostCopy::of(tensor);  // the stream is made with the first
+  const auto offloaded = OffloadedTensors::make();
+  EXPECT_EQ(streams_during([&] { offloaded->add(tensor); }),
+            Log({"1 waits for 0", "1 copies", "1 holds memory"}));
+  EXPECT_EQ(streams_during([&] { offloaded->add(tensor); }), Log());
+  EXPECT_EQ(
+      streams_during([&] { offloaded->bring_back(); }),
+      Log({"1 copies", "0 waits for 1", "0 holds memory", "0 waits for 1", "0 holds memory"}));
+  EXPECT_EQ(streams_during([&] { tensor.cpu(); }), Log({"0 copies"}));
 }
 
 TEST(OffloadedTensors, OnesThatAreForgotten_AreNotFetched) {

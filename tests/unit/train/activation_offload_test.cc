@@ -4,10 +4,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/accelerator.h>
 #include <coupler/activation_checkpoint.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
 
 #include <map>
 #include <optional>
@@ -310,6 +312,13 @@ TEST_F(ActivationOffloading, TensorsOnTheCpu_StayAndThatIsSaidOnce) {
   const at::Tensor expected = train(false);
   ::testing::internal::CaptureStderr();
   const at::Tensor gradient = train(true);
+  {
+    Accelerator accelerator(AcceleratorOptions().set("memory.offload_activations", true));
+    EXPECT_TRUE(rules_.is_default());
+    nn::Linear model(2, 2);
+    accelerator.prepare(model);
+  }
+  EXPECT_FALSE(rules_.is_default());
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_TRUE(at::equal(expected, gradient));
   const std::string line = "there is nothing to offload";
