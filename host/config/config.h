@@ -56,6 +56,7 @@ struct TrainingConfig {
 
 struct MemoryConfig {
   std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
+  bool offload_activations = false;  // what checkpointing keeps is in host memory until backward
   // Of models that every rank holds whole; a sharding plugin has options of its own.
   std::string offload_optimizer_device = "none";                // none, cpu, nvme
   std::string offload_optimizer_nvme_path;                      // a folder on the disk

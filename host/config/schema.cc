@@ -203,6 +203,10 @@ std::vector<SchemaKey> make_schema() {
           "backward instead of being kept: * stands for any characters but dots, ** for any. As "
           "one "
           "text they are separated by colons."),
+      key<kMemory, &MemoryConfig::offload_activations>(
+          "memory.offload_activations", T::kBoolean, "", nullptr,
+          "Whether what activation checkpointing keeps for backward is in host memory until then, "
+          "where the model is on another device."),
       key<kMemory, &MemoryConfig::offload_optimizer_device>(
           "memory.offload_optimizer_device", T::kString, "none, cpu or nvme", is_offload_device,
           "Where the state of an optimizer is between its steps, for a model that every rank holds "

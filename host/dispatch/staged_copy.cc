@@ -1,7 +1,5 @@
 #include "dispatch/staged_copy.h"
 
-#include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -9,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+
+#include "offload/side_stream.h"
 
 namespace coupler {
 namespace {
@@ -22,12 +22,12 @@ struct Buffer {
 
 class Ring {
  public:
-  Buffer& next(c10::DeviceType device) {
+  Buffer& next(c10::Device device) {
     turn_ = (turn_ + 1) % buffers_.size();
     Buffer& buffer = buffers_[turn_];
     if (!buffer.pinned.defined()) {
-      buffer.pinned = at::empty({kBufferBytes}, at::TensorOptions(at::kByte).pinned_memory(true));
-      buffer.sent.emplace(device);
+      buffer.pinned = host_bytes(kBufferBytes, device);
+      buffer.sent.emplace(device.type());
       return buffer;
     }
     buffer.sent->synchronize();
@@ -38,11 +38,6 @@ class Ring {
   std::array<Buffer, 2> buffers_;
   size_t turn_ = 0;
 };
-
-// A device of somebody else's may have no memory that its driver reads by itself.
-bool can_pin(c10::Device device) {
-  return !device.is_privateuseone() || at::isPrivateUse1HooksRegistered();
-}
 
 }  // namespace
 
@@ -57,7 +52,7 @@ void staged_copy(const at::Tensor& from, const at::Tensor& to) {
   const int64_t step = kBufferBytes / static_cast<int64_t>(from.element_size());
   for (int64_t at = 0; at < from.numel(); at += step) {
     const int64_t end = std::min(from.numel(), at + step);
-    Buffer& buffer = ring.next(to.device().type());
+    Buffer& buffer = ring.next(to.device());
     const at::Tensor staged = buffer.pinned.view(from.scalar_type()).slice(0, 0, end - at);
     staged.copy_(from.slice(0, at, end));
     to.slice(0, at, end).copy_(staged, /*non_blocking=*/true);

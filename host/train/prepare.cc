@@ -14,6 +14,7 @@
 #include "optim/scheduler_core.h"
 #include "residency/memory_budget.h"
 #include "train/accelerator_impl.h"
+#include "train/activation_offload.h"
 #include "train/checkpoints.h"
 #include "train/forward_recorder.h"
 #include "train/memory_limit.h"
@@ -29,6 +30,11 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
     if (!group.params().empty()) return group.params()[0];
   }
   return {};
+}
+
+bool on_cpu(const Model& model) {
+  return std::all_of(model.parameters.begin(), model.parameters.end(),
+                     [](const ModelParameter& parameter) { return parameter.tensor.is_cpu(); });
 }
 
 }  // namespace
@@ -52,6 +58,9 @@ void Accelerator::Impl::add(Model model) {
     ForwardRecorder::of_this_thread().watch(models.back()->model(),
                                             config.memory.activation_checkpointing);
   }
+  ActivationOffload& offload = ActivationOffload::of_process();
+  offload.leave_in_place(models.back()->model());
+  if (offload.is_default() && on_cpu(models.back()->model())) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
@@ -149,6 +158,7 @@ void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->loaders.clear();
   ForwardRecorder::of_this_thread().forget_all();
+  ActivationOffload::of_process().forget_all();
 }
 
 Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {

@@ -48,6 +48,7 @@ std::vector<Sample> samples() {
       {"checkpoint.grace", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
       {"memory.activation_checkpointing",
        {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"}},
+      {"memory.offload_activations", {"true", "false", "true", "false"}},
       {"memory.offload_optimizer_device", {text("cpu"), text("nvme"), text("none"), text("cpu")}},
       {"memory.offload_optimizer_nvme_path", {text("/a"), text("/b"), text("/c"), text("/d")}},
       {"memory.offload_optimizer_buffer_count", {"1", "2", "3", "4"}},

@@ -28,6 +28,14 @@ constexpr int kDevices = 2;
 
 thread_local c10::DeviceIndex current = 0;
 thread_local c10::StreamId stream = 0;
+thread_local std::vector<std::string>* stream_log = nullptr;  // of streams_during
+
+template <class... Words>
+void log_stream(c10::StreamId id, const Words&... words) {
+  if (stream_log == nullptr) return;
+  stream_log->push_back(std::to_string(id));
+  ((stream_log->back() += words), ...);
+}
 
 struct Counter {
   std::atomic<size_t> now{0}, most{0};
@@ -87,11 +95,18 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void synchronizeStream(const c10::Stream&) const override {}
-  // All is done when it is issued.
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
-    *event = &counters;
+  // All is done when it is issued. An event is the number of its stream, and one more.
+  void record(void** event, const c10::Stream& of, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    *event = reinterpret_cast<void*>(of.id() + 1);
   }
-  void block(void*, const c10::Stream&) const override {}
+  void block(void* event, const c10::Stream& waits) const override {
+    log_stream(waits.id(), " waits for ",
+               std::to_string(reinterpret_cast<c10::StreamId>(event) - 1));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& uses) const override {
+    log_stream(uses.id(), " holds memory");
+  }
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
@@ -135,6 +150,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  log_stream(stream, " copies");
   on_host(to).copy_(on_host(from));
   return to;
 }
@@ -209,6 +225,14 @@ size_t device_bytes(int index) { return counters[index].now; }
 size_t most_device_bytes(int index) { return counters[index].most; }
 void reset_device_bytes() {
   for (Counter& counter : counters) counter.most = counter.now.load();
+}
+
+std::vector<std::string> streams_during(const std::function<void()>& action) {
+  std::vector<std::string> result;
+  stream_log = &result;
+  action();
+  stream_log = nullptr;
+  return result;
 }
 
 }  // namespace coupler::testing

@@ -7,6 +7,9 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace coupler::testing {
 
@@ -16,5 +19,9 @@ c10::Device test_device(int index);
 size_t device_bytes(int index);       // allocated now
 size_t most_device_bytes(int index);  // since reset_device_bytes
 void reset_device_bytes();
+
+// What the action, on this thread, gives the devices' streams, in order: "1 waits for 0", "1
+// copies", "1 holds memory". 0 is where all begin.
+std::vector<std::string> streams_during(const std::function<void()>& action);
 
 }  // namespace coupler::testing
