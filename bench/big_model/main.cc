@@ -11,8 +11,8 @@
 //   cold      forward with weights on the disk, just after drop
 //   raw       the same bytes past the page cache, as fast as the disk gives them
 //   empty     a model of 100 billion parameters is made on the meta device
-// What is answered in place of a loss: of load, disk and empty the MiB by which anonymous memory grew
-// at the most, of the others a checksum of the output.
+// What is answered in place of a loss: of load, disk and empty the MiB by which anonymous memory
+// grew at the most, of the others a checksum of the output.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <coupler/big_model.h>
@@ -162,7 +162,11 @@ int main(int argc, char** argv) {
       {"memory", [&] { answer = forward(*in_memory); }},
       {"disk", [&] { watched([&] { forward(on_disk->model); }); }},
       {"output", [&] { answer = forward(on_disk->model); }},
-      {"drop", [&] { on_disk.reset(); drop_from_page_cache(files); }},
+      {"drop",
+       [&] {
+         on_disk.reset();
+         drop_from_page_cache(files);
+       }},
       {"first",
        [&] {
          Placed placed(checkpoint, "disk");
