@@ -166,8 +166,7 @@ auto load_checkpoint_in_model(Holder& model, const std::string& checkpoint,
   return load_checkpoint_in_model(*model, checkpoint, device_map, options);
 }
 template <class Holder>
-auto dispatch_model(Holder& model, const DeviceMap& device_map,
-                    const DispatchOptions& options = {})
+auto dispatch_model(Holder& model, const DeviceMap& device_map, const DispatchOptions& options = {})
     -> decltype(dispatch_model(*model, device_map, options)) {
   return dispatch_model(*model, device_map, options);
 }
