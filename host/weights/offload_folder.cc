@@ -218,7 +218,10 @@ void OffloadFolderWriter::add(const WeightTensor& tensor) {
     }
   };
   tensor.read(write);
-  if (tensor.bytes() == 0) write("\0\0\0\0\0\0\0\0", safetensors::bits(tensor.dtype) / 8);
+  if (tensor.bytes() == 0) {
+    const std::array<char, 8> zeros{};  // of the widest type
+    write(zeros.data(), safetensors::bits(tensor.dtype) / 8);
+  }
   if (::fdatasync(file.get()) != 0) throw_io("write", path, errno);
   entries_[tensor.name] = entry.dump();
 }
