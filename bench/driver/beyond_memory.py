@@ -52,17 +52,17 @@ def offload(context):
         places = {"disk": ["backend.fsdp.offload.device=nvme",
                            f"backend.fsdp.offload.nvme_path={folder}"],
                   "cpu": ["backend.fsdp.offload.device=cpu"], "memory": []}
-        places["in-backward"] = [*places["disk"], "training.optimizer_in_backward=true"]
+        places["loop"] = places["disk"]
+        places["loop in backward"] = [*places["disk"], "training.optimizer_in_backward=true"]
         sides = {name: group(context, stack, f"offload-{name}", "bench/bench_offload",
                              ["backend.use=fsdp", "backend.fsdp.base=gloo_cpu", *options],
                              "--folder", folder)
                  for name, options in places.items()}
-        for side in sides.values():
-            side.turn("loop", 2)
-        turns = {"raw": (sides["memory"], "raw"), "loop": (sides["disk"], "loop"),
-                 "loop in backward": (sides.pop("in-backward"), "loop")}
-        for name, side in sides.items():
-            turns[name] = (side, "steps")
+        turns = {name: (side, "loop" if name.startswith("loop") else "steps")
+                 for name, side in sides.items()}
+        for side, mode in turns.values():
+            side.turn(mode, 2)
+        turns["raw"] = (sides["memory"], "raw")
         seconds = {name: [] for name in turns}
         for round_number in range(context.rounds_or(9)):
             for name in list(turns)[::1 if round_number % 2 == 0 else -1]:

@@ -118,7 +118,7 @@ def main():
     modes = {"load": side.load, "disk": side.disk, "output": side.output, "drop": side.drop,
              "first": side.first, "cold": side.disk, "empty": side.empty,
              "prepare-disk": side.prepare_disk}
-    watched = {"load", "disk", "empty"}
+    watched = {"load", "disk"}
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     control.connect(arguments.control)
     control.settimeout(15 * 60)
