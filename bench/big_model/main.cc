@@ -10,7 +10,8 @@
 //   first     from no model at all to the first output with all weights on the disk
 //   cold      forward with weights on the disk, just after drop
 //   raw       the same bytes past the page cache, as fast as the disk gives them
-//   empty, empty-memory  a model of 100 billion parameters is made on the meta device
+//   empty, empty-memory  a model of 100 billion parameters is made on the meta device; free: and
+//   goes
 // What is answered in place of a loss: of load, disk and empty-memory the MiB by which anonymous
 // memory grew at the most, which takes time to look at, of the others a checksum of the output.
 #include <ATen/ops/empty.h>
@@ -105,10 +106,11 @@ nn::Sequential empty_model() {
 }
 
 // 100 billion parameters.
-void make_huge_model() {
+nn::Sequential make_huge_model() {
   const coupler::EmptyWeights empty;
   nn::Sequential model;
   for (int i = 0; i < 1000; ++i) model->push_back(nn::Linear(10000, 10000));
+  return model;
 }
 
 double forward(nn::Sequential& model) {
@@ -150,7 +152,7 @@ int main(int argc, char** argv) {
   const std::string& checkpoint = words[1];
   const std::vector<std::string> files = files_of(checkpoint);
   double answer = 0;
-  std::optional<nn::Sequential> in_memory;
+  std::optional<nn::Sequential> in_memory, huge;
   std::optional<Placed> on_disk;
   const auto watched = [&](const std::function<void()>& action) {
     coupler::bench::ExtraMemory memory(/*anonymous=*/true);
@@ -181,8 +183,9 @@ int main(int argc, char** argv) {
        }},
       {"cold", [&] { answer = forward(on_disk->model); }},
       {"raw", [&] { read_all(files, true); }},
-      {"empty", [] { make_huge_model(); }},
-      {"empty-memory", [&] { watched([] { make_huge_model(); }); }},
+      {"empty", [&] { huge = make_huge_model(); }},
+      {"empty-memory", [&] { watched([&] { huge = make_huge_model(); }); }},
+      {"free", [&] { huge.reset(); }},
   };
   coupler::bench::Control control(words[3]);
   std::string coming;

@@ -102,7 +102,10 @@ class Side:
 
     def empty(self):
         with init_empty_weights():
-            model_of(10000, 1000, bias=True)
+            self.huge = model_of(10000, 1000, bias=True)
+
+    def free(self):
+        self.huge = None
 
 
 def main():
@@ -116,7 +119,7 @@ def main():
         return
     side = Side(arguments.checkpoint)
     modes = {"load": side.load, "disk": side.disk, "output": side.output, "drop": side.drop,
-             "first": side.first, "cold": side.disk, "empty": side.empty,
+             "first": side.first, "cold": side.disk, "empty": side.empty, "free": side.free,
              "prepare-disk": side.prepare_disk}
     watched = {"load", "disk"}
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
