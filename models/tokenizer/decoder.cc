@@ -1,0 +1,168 @@
+#include "tokenizer/decoder.h"
+
+#include <string_view>
+#include <utility>
+
+#include "io/file_text.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/pattern_of.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/unknown_kind.h"
+
+namespace coupler {
+namespace {
+
+using Pieces = std::vector<std::string>;
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+Pieces byte_level(const Pieces& tokens) {
+  std::string bytes;
+  for (const std::string& token : tokens) bytes += from_byte_alphabet(token).value_or(token);
+  return {unicode::repaired(bytes)};
+}
+
+// Tokens such as <0x0A> are bytes; what they make together is a text, or each is U+FFFD.
+Pieces byte_fallback(const Pieces& tokens) {
+  Pieces pieces;
+  std::string bytes;
+  const auto flush = [&] {
+    if (bytes.empty()) return;
+    if (valid_utf8(bytes)) {
+      pieces.push_back(bytes);
+    } else {
+      pieces.insert(pieces.end(), bytes.size(), "\uFFFD");
+    }
+    bytes.clear();
+  };
+  for (const std::string& token : tokens) {
+    const bool shaped = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+    constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
+    if (shaped && kDigits.find(token[3]) != std::string_view::npos &&
+        kDigits.find(token[4]) != std::string_view::npos) {
+      bytes += static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16));
+    } else {
+      flush();
+      pieces.push_back(token);
+    }
+  }
+  flush();
+  return pieces;
+}
+
+Decoder strip(const JsonObject& description) {
+  const std::string content = description.text("content");
+  const int64_t start = description.integer("start", 0), stop = description.integer("stop", 0);
+  return [=](Pieces tokens) {
+    for (std::string& token : tokens) {
+      for (int64_t i = 0; i < start && token.starts_with(content); ++i)
+        token.erase(0, content.size());
+      for (int64_t i = 0; i < stop && token.ends_with(content); ++i)
+        token.erase(token.size() - content.size());
+    }
+    return tokens;
+  };
+}
+
+Decoder replace(const JsonObject& description) {
+  return [pattern = pattern_of(description), content = description.text("content")](Pieces tokens) {
+    for (std::string& token : tokens) {
+      std::string text;
+      size_t at = 0;
+      for (const unicode::Span& span : pattern.find(token)) {
+        text.append(token, at, span.begin - at).append(content);
+        at = span.end;
+      }
+      token = text.append(token, at);
+    }
+    return tokens;
+  };
+}
+
+Decoder metaspace(const JsonObject& description) {
+  const std::string mark = description.text("replacement", "▁");
+  const bool older = description.flag("add_prefix_space", true);
+  const bool prefixed =
+      description.text("prepend_scheme", older ? "always" : "never") != "never";
+  return [=](Pieces tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = replaced(tokens[i], mark, i == 0 && prefixed ? "" : " ");
+    return tokens;
+  };
+}
+
+// English as it was before WordPiece took its marks apart.
+std::string cleaned(std::string text) {
+  constexpr std::pair<const char*, const char*> kPairs[] = {
+      {" .", "."},     {" ?", "?"},     {" !", "!"},          {" ,", ","},
+      {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"},        {" do not", " don't"},
+      {" 's", "'s"},   {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kPairs) text = replaced(std::move(text), from, to);
+  return text;
+}
+
+Decoder word_piece(const JsonObject& description) {
+  const std::string prefix = description.text("prefix", "##");
+  const bool cleanup = description.flag("cleanup", true);
+  return [=](Pieces tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      std::string& token = tokens[i];
+      if (i > 0) token = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+      if (cleanup) token = cleaned(std::move(token));
+    }
+    return tokens;
+  };
+}
+
+// A mark at the ends of words becomes the blank between them.
+Decoder word_ends(const std::string& suffix) {
+  return [=](Pieces tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = replaced(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
+    return tokens;
+  };
+}
+
+Pieces fuse(const Pieces& tokens) {
+  std::string text;
+  for (const std::string& token : tokens) text += token;
+  return {text};
+}
+
+}  // namespace
+
+Decoder make_decoder(const std::optional<JsonObject>& description) {
+  if (!description) {
+    return [](Pieces tokens) {
+      for (size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(0, " ");
+      return tokens;
+    };
+  }
+  const std::string type = description->text("type");
+  if (type == "Sequence") {
+    std::vector<Decoder> parts;
+    for (const JsonObject& part : description->objects("decoders"))
+      parts.push_back(make_decoder(part));
+    return [parts](Pieces tokens) {
+      for (const Decoder& part : parts) tokens = part(std::move(tokens));
+      return tokens;
+    };
+  }
+  if (type == "ByteLevel") return byte_level;
+  if (type == "ByteFallback") return byte_fallback;
+  if (type == "Fuse") return fuse;
+  if (type == "Strip") return strip(*description);
+  if (type == "Replace") return replace(*description);
+  if (type == "Metaspace") return metaspace(*description);
+  if (type == "WordPiece") return word_piece(*description);
+  if (type == "BPEDecoder") return word_ends(description->text("suffix", "</w>"));
+  refuse_kind(*description,
+              "Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece, "
+              "BPEDecoder");
+}
+
+}  // namespace coupler

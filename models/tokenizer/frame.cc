@@ -1,0 +1,58 @@
+#include "tokenizer/frame.h"
+
+#include "tokenizer/unknown_kind.h"
+
+namespace coupler {
+namespace {
+
+// ["[SEP]", 102]
+int64_t id_in_pair(const JsonObject& description, const char* key) {
+  const nlohmann::json& pair = description.raw(key);
+  if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_integer())
+    description.refuse(key, "is no pair of a token and its number",
+                       "save the tokenizer anew; this file is damaged");
+  return pair[1].get<int64_t>();
+}
+
+Frame of_template(const JsonObject& description) {
+  Frame frame;
+  bool after = false;
+  const auto tokens = description.maybe_object("special_tokens");
+  for (const JsonObject& item : description.objects("single")) {
+    if (item.has("Sequence")) {
+      after = true;
+      continue;
+    }
+    const std::string name = item.object("SpecialToken").text("id");
+    if (!tokens)
+      description.refuse("special_tokens", "is missing, but '" + name + "' is used",
+                         "save the tokenizer anew; this file is damaged");
+    for (const int64_t id : tokens->object(name.c_str()).integers("ids"))
+      (after ? frame.after : frame.before).push_back(id);
+  }
+  return frame;
+}
+
+}  // namespace
+
+Frame make_frame(const std::optional<JsonObject>& description) {
+  if (!description) return {};
+  const std::string type = description->text("type");
+  if (type == "ByteLevel") return {};  // what it changes are offsets
+  if (type == "TemplateProcessing") return of_template(*description);
+  if (type == "BertProcessing" || type == "RobertaProcessing")
+    return {{id_in_pair(*description, "cls")}, {id_in_pair(*description, "sep")}};
+  if (type == "Sequence") {
+    Frame frame;
+    for (const JsonObject& part : description->objects("processors")) {
+      const Frame around = make_frame(part);
+      frame.before.insert(frame.before.begin(), around.before.begin(), around.before.end());
+      frame.after.insert(frame.after.end(), around.after.begin(), around.after.end());
+    }
+    return frame;
+  }
+  refuse_kind(*description,
+              "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing");
+}
+
+}  // namespace coupler

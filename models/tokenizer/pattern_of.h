@@ -1,0 +1,17 @@
+// The pattern of a part of tokenizer.json: {"String": "…"} or {"Regex": "…"}. Any thread. Sees no
+// LibTorch.
+#pragma once
+
+#include "json_file.h"
+#include "tokenizer/unicode.h"
+
+namespace coupler {
+
+// Throws Error(kInvalidArgument) naming the part.
+inline unicode::Pattern pattern_of(const JsonObject& description) {
+  const JsonObject pattern = description.object("pattern");
+  if (pattern.has("String")) return unicode::Pattern::literal(pattern.text("String"));
+  return unicode::Pattern::regex(pattern.text("Regex"), pattern.where());
+}
+
+}  // namespace coupler

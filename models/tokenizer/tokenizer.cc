@@ -1,0 +1,152 @@
+#include <coupler/error.h>
+#include <coupler/tokenizer.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "json_file.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/frame.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/vocabulary.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConvert =
+    "save it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)";
+
+// A folder may hold what other libraries read.
+fs::path file_of(const fs::path& path) {
+  if (!fs::is_directory(path)) return path;
+  const fs::path file = path / "tokenizer.json";
+  if (fs::exists(file)) return file;
+  for (const char* other :
+       {"tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "sentencepiece.bpe.model"}) {
+    if (fs::exists(path / other))
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{} holds a tokenizer of another kind ({}), and no tokenizer.json",
+                              path.string(), other),
+                  {.subject = path.string(), .hint = kConvert});
+  }
+  throw Error(ErrorCode::kIo, fmt::format("{} has no tokenizer.json", path.string()),
+              {.subject = path.string(), .hint = kConvert});
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+  State(const JsonObject& file)
+      : normalizer(make_normalizer(file.maybe_object("normalizer"))),
+        pre_tokenizer(make_pre_tokenizer(file.maybe_object("pre_tokenizer"))),
+        model(make_word_model(file.object("model"))),
+        decoder(make_decoder(file.maybe_object("decoder"))),
+        frame(make_frame(file.maybe_object("post_processor"))),
+        added(file.objects("added_tokens"), normalizer) {}
+
+  void encode_piece(std::string text, bool at_start, std::vector<int64_t>& ids) const {
+    text = normalizer(std::move(text));
+    for (const AddedTokens::Piece& piece : added.find_in_normalized(text)) {
+      if (piece.token != nullptr) {
+        ids.push_back(piece.token->id);
+        continue;
+      }
+      Word word{text.substr(piece.span.begin, piece.span.end - piece.span.begin),
+                at_start && piece.span.begin == 0};
+      for (const Word& part : pre_tokenizer({std::move(word)})) model->tokenize(part.text, ids);
+    }
+  }
+
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::unique_ptr<WordModel> model;
+  Decoder decoder;
+  Frame frame;
+  AddedTokens added;
+};
+
+Tokenizer Tokenizer::open(const std::string& path) {
+  const std::string file = file_of(path).string();
+  const nlohmann::json document = read_json_file(file, kConvert);
+  return Tokenizer(std::make_shared<State>(JsonObject(document, file)));
+}
+
+std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special) const {
+  const std::string text = unicode::repaired(given);
+  std::vector<int64_t> ids;
+  if (special) ids = state_->frame.before;
+  for (const AddedTokens::Piece& piece : state_->added.find_in_raw(text)) {
+    if (piece.token != nullptr) {
+      ids.push_back(piece.token->id);
+    } else {
+      state_->encode_piece(text.substr(piece.span.begin, piece.span.end - piece.span.begin),
+                           piece.span.begin == 0, ids);
+    }
+  }
+  if (special) ids.insert(ids.end(), state_->frame.after.begin(), state_->frame.after.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const int64_t id : ids) {
+    if (const AddedToken* const added = state_->added.by_id(id)) {
+      if (!skip_special || !added->special) tokens.push_back(added->content);
+    } else if (const std::string* const text = state_->model->vocabulary().text(id)) {
+      tokens.push_back(*text);
+    }
+  }
+  std::string text;
+  for (const std::string& piece : state_->decoder(std::move(tokens))) text += piece;
+  return text;
+}
+
+std::optional<int64_t> Tokenizer::id_of(const std::string& token) const {
+  if (const AddedToken* const added = state_->added.by_content(token)) return added->id;
+  return state_->model->vocabulary().id(token);
+}
+
+std::optional<std::string> Tokenizer::token_of(int64_t id) const {
+  if (const AddedToken* const added = state_->added.by_id(id)) return added->content;
+  const std::string* const text = state_->model->vocabulary().text(id);
+  if (text == nullptr) return std::nullopt;
+  return *text;
+}
+
+int64_t Tokenizer::size() const {
+  int64_t size = state_->model->vocabulary().size();
+  for (const auto& [id, token] : state_->added.all())
+    size += state_->model->vocabulary().text(id) == nullptr ? 1 : 0;
+  return size;
+}
+
+// A decoder looks at the tokens beside one (blanks between words, bytes of one character), so texts
+// with and without the new token are compared, from the last place on where nothing was pending.
+std::string TextStream::add(int64_t id) {
+  const std::string before =
+      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
+  ids_.push_back(id);
+  const std::string all = tokenizer_.decode(ids_);
+  if (all.size() <= before.size() || all.ends_with("\uFFFD")) return "";
+  const std::string more = all.substr(before.size());
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_));
+  told_ = ids_.size();
+  return more;
+}
+
+std::string TextStream::finish() {
+  const std::string before =
+      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
+  const std::string all = tokenizer_.decode(ids_);
+  ids_.clear();
+  told_ = 0;
+  return all.size() > before.size() ? all.substr(before.size()) : "";
+}
+
+}  // namespace coupler

@@ -1,0 +1,207 @@
+#include "tokenizer/unicode.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unicode/locid.h>
+#include <unicode/normalizer2.h>
+#include <unicode/regex.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
+#include <unicode/utf8.h>
+
+#include <algorithm>
+
+namespace coupler::unicode {
+namespace {
+
+icu::UnicodeString wide(std::string_view text) {
+  return icu::UnicodeString::fromUTF8(
+      icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+}
+
+std::string narrow(const icu::UnicodeString& text) {
+  std::string result;
+  text.toUTF8String(result);
+  return result;
+}
+
+uint32_t mask_of(char32_t code) { return U_GET_GC_MASK(static_cast<UChar32>(code)); }
+
+// \s is what Unicode calls white space; ICU's leaves some of it out.
+std::string in_icu_words(const std::string& expression) {
+  std::string result;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    if (expression[i] != '\\' || i + 1 == expression.size()) {
+      result += expression[i];
+      continue;
+    }
+    const char next = expression[++i];
+    if (next == 's') {
+      result += "\\p{White_Space}";
+    } else if (next == 'S') {
+      result += "\\P{White_Space}";
+    } else {
+      result += {'\\', next};
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string repaired(std::string_view bytes) { return narrow(wide(bytes)); }
+
+std::vector<Character> characters(std::string_view text) {
+  std::vector<Character> result;
+  result.reserve(text.size());
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t begin = at;
+    UChar32 code = 0;
+    U8_NEXT_OR_FFFD(text.data(), at, text.size(), code);
+    result.push_back({static_cast<char32_t>(code), {begin, at}});
+  }
+  return result;
+}
+
+void append(std::string& text, char32_t code) {
+  char bytes[U8_MAX_LENGTH];
+  int32_t size = 0;
+  U8_APPEND_UNSAFE(bytes, size, static_cast<UChar32>(code));
+  text.append(bytes, static_cast<size_t>(size));
+}
+
+std::string map(std::string_view text,
+                const std::function<void(char32_t code, std::string& out)>& change) {
+  std::string result;
+  result.reserve(text.size());
+  for (const Character& character : characters(text)) change(character.code, result);
+  return result;
+}
+
+std::string normalized(std::string_view text, Form form) {
+  UErrorCode error = U_ZERO_ERROR;
+  const icu::Normalizer2* normalizer = nullptr;
+  switch (form) {
+    case Form::kNfc:
+      normalizer = icu::Normalizer2::getNFCInstance(error);
+      break;
+    case Form::kNfd:
+      normalizer = icu::Normalizer2::getNFDInstance(error);
+      break;
+    case Form::kNfkc:
+      normalizer = icu::Normalizer2::getNFKCInstance(error);
+      break;
+    case Form::kNfkd:
+      normalizer = icu::Normalizer2::getNFKDInstance(error);
+      break;
+  }
+  icu::UnicodeString result;
+  if (U_SUCCESS(error)) result = normalizer->normalize(wide(text), error);
+  if (U_FAILURE(error))
+    throw Error(ErrorCode::kInternal, fmt::format("ICU cannot normalise: {}", u_errorName(error)),
+                {.subject = "ICU", .hint = "is libicu of the version that was built with?"});
+  return narrow(result);
+}
+
+void append_lower(std::string& text, char32_t code) {
+  if (code < 0x80) {
+    text += static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code);
+    return;
+  }
+  icu::UnicodeString lower(static_cast<UChar32>(code));
+  lower.toLower(icu::Locale::getRoot()).toUTF8String(text);
+}
+
+bool is_white_space(char32_t code) {
+  return u_isUWhiteSpace(static_cast<UChar32>(code)) != 0;
+}
+bool is_punctuation(char32_t code) {
+  if (code < 0x80) return code > 0x20 && code < 0x7f && u_isalnum(static_cast<UChar32>(code)) == 0;
+  return (mask_of(code) & U_GC_P_MASK) != 0;
+}
+bool is_number(char32_t code) { return (mask_of(code) & U_GC_N_MASK) != 0; }
+bool is_control(char32_t code) {
+  if (code == '\t' || code == '\n' || code == '\r') return false;
+  return (mask_of(code) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) != 0;
+}
+bool is_nonspacing_mark(char32_t code) { return (mask_of(code) & U_GC_MN_MASK) != 0; }
+bool is_mark(char32_t code) { return (mask_of(code) & U_GC_M_MASK) != 0; }
+bool is_word(char32_t code) {
+  return u_isUAlphabetic(static_cast<UChar32>(code)) != 0 ||
+         (mask_of(code) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+}
+
+bool is_ideograph(char32_t code) {
+  constexpr std::pair<char32_t, char32_t> kBlocks[] = {
+      {0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+      {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+  return std::any_of(std::begin(kBlocks), std::end(kBlocks), [&](const auto& block) {
+    return code >= block.first && code <= block.second;
+  });
+}
+
+struct Pattern::Compiled {
+  std::unique_ptr<icu::RegexPattern> pattern;
+};
+
+Pattern Pattern::regex(const std::string& expression, const std::string& where) {
+  UErrorCode error = U_ZERO_ERROR;
+  UParseError place;
+  auto compiled = std::make_shared<Compiled>();
+  compiled->pattern.reset(
+      icu::RegexPattern::compile(wide(in_icu_words(expression)), 0, place, error));
+  if (U_FAILURE(error))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the pattern '{}' cannot be used: {}", where, expression,
+                            u_errorName(error)),
+                {.subject = where, .hint = "write it in words that Oniguruma and ICU share"});
+  Pattern result;
+  result.compiled_ = std::move(compiled);
+  return result;
+}
+
+Pattern Pattern::literal(const std::string& text) {
+  Pattern result;
+  result.literal_ = text;
+  return result;
+}
+
+std::vector<Span> Pattern::find(std::string_view text) const {
+  std::vector<Span> result;
+  if (compiled_ == nullptr) {
+    if (literal_.empty()) return result;
+    for (size_t at = text.find(literal_); at != std::string_view::npos;
+         at = text.find(literal_, at + literal_.size()))
+      result.push_back({at, at + literal_.size()});
+    return result;
+  }
+  const icu::UnicodeString input = wide(text);
+  UErrorCode error = U_ZERO_ERROR;
+  const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->pattern->matcher(input, error));
+  // From ICU's positions, in units of 16 bits, to bytes: both only go forward.
+  size_t byte = 0;
+  int32_t unit = 0;
+  const auto byte_at = [&](int32_t wanted) {
+    while (unit < wanted) {
+      UChar32 code = 0;
+      U8_NEXT_OR_FFFD(text.data(), byte, text.size(), code);
+      unit += U16_LENGTH(code);
+    }
+    return byte;
+  };
+  while (U_SUCCESS(error) && matcher->find(error) != 0) {
+    const int32_t begin = matcher->start(error), end = matcher->end(error);
+    if (begin == end) continue;
+    const size_t from = byte_at(begin);
+    result.push_back({from, byte_at(end)});
+  }
+  if (U_FAILURE(error))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a text of {} bytes cannot be divided into words: {}", text.size(),
+                            u_errorName(error)),
+                {.subject = "text", .hint = "give it in shorter pieces"});
+  return result;
+}
+
+}  // namespace coupler::unicode

@@ -1,0 +1,64 @@
+// What tokenizers need of Unicode, by ICU: characters and their kinds, normal forms, patterns.
+// Texts are UTF-8 throughout; positions are in bytes. Immutable, any thread. Sees no LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace coupler::unicode {
+
+// A part of a text, from begin up to end.
+struct Span {
+  size_t begin = 0, end = 0;
+};
+
+// The text with U+FFFD in place of what is no UTF-8, as Python and Rust repair it.
+std::string repaired(std::string_view bytes);
+
+// The characters of a text, which must be UTF-8.
+struct Character {
+  char32_t code = 0;
+  Span span;
+};
+std::vector<Character> characters(std::string_view text);
+void append(std::string& text, char32_t code);
+// The text with each character replaced by what `change` appends.
+std::string map(std::string_view text,
+                const std::function<void(char32_t code, std::string& out)>& change);
+
+enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+std::string normalized(std::string_view text, Form form);
+// Each character by itself, so that a final sigma is none.
+void append_lower(std::string& text, char32_t code);
+
+bool is_white_space(char32_t code);
+bool is_punctuation(char32_t code);  // ASCII's symbols included
+bool is_number(char32_t code);       // any of the categories N
+bool is_control(char32_t code);      // Cc, Cf and Co but tab and ends of lines
+bool is_nonspacing_mark(char32_t code);
+bool is_mark(char32_t code);
+bool is_word(char32_t code);  // as \w
+bool is_ideograph(char32_t code);
+
+// A regular expression in the words of tokenizer.json (Oniguruma's), or a literal text.
+class Pattern {
+ public:
+  // Throws Error(kInvalidArgument) with ICU's complaint, naming `where`.
+  static Pattern regex(const std::string& expression, const std::string& where);
+  static Pattern literal(const std::string& text);
+
+  // In order, none of them empty.
+  std::vector<Span> find(std::string_view text) const;
+
+ private:
+  struct Compiled;
+  std::shared_ptr<const Compiled> compiled_;
+  std::string literal_;
+};
+
+}  // namespace coupler::unicode
