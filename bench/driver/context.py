@@ -6,14 +6,14 @@ import sys
 
 from . import children
 
-NEEDED = "pip install torch==2.11.0 accelerate==1.15.0 numpy"
+NEEDED = "pip install torch==2.11.0 accelerate==1.15.0 transformers numpy"
 
 
 @dataclasses.dataclass
 class Context:
     source: str  # the repository
     build: str   # a build folder
-    python: str  # an interpreter with torch and accelerate
+    python: str  # an interpreter with torch, accelerate and transformers
     folder: str  # temporary, also where children run
     rounds: int  # 0: each benchmark's own
     quick: bool

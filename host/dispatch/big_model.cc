@@ -101,7 +101,7 @@ void load_checkpoint_in_model(torch::nn::Module& module, const std::string& chec
                                                     {.main_device = std::nullopt,
                                                      .offload_buffers = options.offload_buffers,
                                                      .dtype = options.dtype});
-  const auto source = take_values(model, tensors, checkpoint, options.strict);
+  const auto source = take_values(model, tensors, checkpoint, options.strict, options.rename);
   require_values(tensors);
   const auto offloaded = offload_to(options.offload_folder, tensors, /*only_foreign=*/false);
   for (const PlacedTensor& tensor : tensors) {
@@ -137,7 +137,7 @@ DispatchedModel load_checkpoint_and_dispatch(torch::nn::Module& module,
                                                      .offload_buffers = options.offload_buffers,
                                                      .dtype = options.dtype});
   Sources sources;
-  keep(sources, take_values(model, tensors, checkpoint, options.strict));
+  keep(sources, take_values(model, tensors, checkpoint, options.strict, options.rename));
   if (!options.offload_folder.empty())
     keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   return dispatch(std::move(model), std::move(map), std::move(tensors), std::move(sources),

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "dispatch/unit_plan.h"
 #include "estimate/resident.h"
 #include "io/byte_size.h"
 #include "io/mapping_guard.h"
@@ -70,7 +69,7 @@ DispatchedState::DispatchedState(Model model, DeviceMap map, std::vector<PlacedT
                   fmt::format("the model '{}' is dispatched already", model_.name),
                   {.subject = model_.name, .hint = "let its DispatchedModel go first"});
   }
-  require_room(rules);
+  choose_units(rules);
   if (rules.max_resident_bytes > 0) {
     const uint64_t held = resident_bytes() + kSpare;
     room_for_more_ = rules.max_resident_bytes > held ? rules.max_resident_bytes - held : 0;
@@ -98,9 +97,9 @@ const DispatchedState* DispatchedState::of(const void* identity) {
   return found == registry().end() ? nullptr : found->second;
 }
 
-// What lies on the CPU for good, and of what comes and goes the two largest units: one in use and
-// the next one.
-void DispatchedState::require_room(const DispatchRules& rules) const {
+// Needed is what lies on the CPU for good, and of what comes and goes the two largest units: one in
+// use and the next one. Units are made smaller where that is too much.
+void DispatchedState::choose_units(const DispatchRules& rules) {
   if (rules.max_resident_bytes == 0) return;
   uint64_t kept = 0;
   for (const PlacedTensor& tensor : tensors_) {
@@ -110,17 +109,21 @@ void DispatchedState::require_room(const DispatchRules& rules) const {
   }
   uint64_t first = 0, second = 0;
   std::string largest;
-  for (const PlannedWeights& unit : plan_units(tensors_, c10::kCPU)) {
-    if (unit.bytes > first) {
-      second = std::exchange(first, unit.bytes);
-      largest = tensors_[unit.tensors[0]].name;
-    } else {
-      second = std::max<uint64_t>(second, unit.bytes);
-    }
-  }
   const uint64_t held = resident_bytes();
-  const uint64_t needed = held + kept + first + second + kSpare;
-  if (needed <= rules.max_resident_bytes) return;
+  uint64_t needed = 0;
+  for (unit_bytes_ = kUnitBytes; unit_bytes_ >= kLeastUnitBytes; unit_bytes_ /= 2) {
+    first = second = 0;
+    for (const PlannedWeights& unit : plan_units(tensors_, c10::kCPU, unit_bytes_)) {
+      if (unit.bytes > first) {
+        second = std::exchange(first, unit.bytes);
+        largest = tensors_[unit.tensors[0]].name;
+      } else {
+        second = std::max<uint64_t>(second, unit.bytes);
+      }
+    }
+    needed = held + kept + first + second + kSpare;
+    if (needed <= rules.max_resident_bytes) return;
+  }
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format(
@@ -155,7 +158,7 @@ void DispatchedState::settle() {
 }
 
 void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) {
-  const std::vector<PlannedWeights> plan = plan_units(tensors_, device);
+  const std::vector<PlannedWeights> plan = plan_units(tensors_, device, unit_bytes_);
   if (plan.empty()) return;
   auto site =
       device.is_cpu() ? std::make_unique<Site>(PoolMemory::kPages) : std::make_unique<Site>(device);

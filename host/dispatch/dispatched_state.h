@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dispatch/placed_tensor.h"
+#include "dispatch/unit_plan.h"
 #include "dispatch/weight_units.h"
 #include "residency/residency.h"
 #include "strategy/model.h"
@@ -58,7 +59,7 @@ class DispatchedState {
     std::unique_ptr<Residency> residency;
   };
 
-  void require_room(const DispatchRules& rules) const;
+  void choose_units(const DispatchRules& rules);
   void settle();
   void make_site(c10::Device device, const DispatchRules& rules);
   void manage(Unit& unit, const PlacedTensor& tensor, size_t offset);
@@ -68,6 +69,7 @@ class DispatchedState {
   std::vector<PlacedTensor> tensors_;
   const std::vector<std::shared_ptr<const WeightSource>> sources_;
   std::vector<std::unique_ptr<Site>> sites_;
+  size_t unit_bytes_ = kUnitBytes;
   uint64_t room_for_more_ = 0;  // of max_resident_bytes, for units that need not be dropped
 };
 

@@ -63,6 +63,22 @@ WeightTensor as_weight(const PlacedTensor& tensor) {
       }};
 }
 
+void apply(const Rename& rename, WeightSource& source, const std::string& checkpoint) {
+  std::vector<WeightTensor> tensors;
+  for (WeightTensor& tensor : source.tensors) {
+    tensor.name = rename(tensor.name);
+    if (!tensor.name.empty()) tensors.push_back(std::move(tensor));
+  }
+  source.tensors = std::move(tensors);
+  decltype(source.aliases) aliases;
+  for (const auto& [alias, name] : source.aliases) {
+    const std::string from = rename(alias), to = rename(name);
+    if (!from.empty() && !to.empty()) aliases.emplace(from, to);
+  }
+  source.aliases = std::move(aliases);
+  check_source(source, checkpoint);
+}
+
 bool is_in_safetensors(const PlacedTensor& tensor) {
   const auto& file = tensor.value.place.file;
   return file != nullptr && std::string_view(file->path()).ends_with(".safetensors");
@@ -72,8 +88,10 @@ bool is_in_safetensors(const PlacedTensor& tensor) {
 
 std::shared_ptr<const WeightSource> take_values(const Model& model,
                                                 std::vector<PlacedTensor>& tensors,
-                                                const std::string& checkpoint, bool strict) {
+                                                const std::string& checkpoint, bool strict,
+                                                const Rename& rename) {
   const auto source = std::make_shared<WeightSource>(open_weights(checkpoint, {}));
+  if (rename) apply(rename, *source, checkpoint);
   const MatchedWeights found = match_weights(model, *source, checkpoint, strict);
   std::vector<PlacedTensor*> missing;
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -2,6 +2,7 @@
 // one thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,12 +13,16 @@
 
 namespace coupler {
 
+// What a checkpoint's tensor is called in the model; empty: it is passed over. Null: as it is.
+using Rename = std::function<std::string(const std::string& name)>;
+
 // Fills in `value` of each tensor. Of those that the checkpoint has not, which strict forbids, the
 // model's own or what its constructor gives; none where neither is there. The result is what
 // values come from, and must be kept with them. Throws Error as match_weights and open_weights do.
 std::shared_ptr<const WeightSource> take_values(const Model& model,
                                                 std::vector<PlacedTensor>& tensors,
-                                                const std::string& checkpoint, bool strict);
+                                                const std::string& checkpoint, bool strict,
+                                                const Rename& rename);
 
 // The model's own values, for tensors that have some. Meta ones are left without.
 void take_own_values(std::vector<PlacedTensor>& tensors);

@@ -12,12 +12,12 @@ size_t bytes_of(const PlacedTensor& tensor) {
 }
 
 // Files align tensors to 8 bytes or more, so neighbours lie closer than that.
-bool follows(const PlannedWeights& unit, const PlacedTensor& tensor) {
+bool follows(const PlannedWeights& unit, const PlacedTensor& tensor, size_t most) {
   const FilePlace& place = tensor.value.place;
   if (unit.place.file == nullptr || place.file != unit.place.file) return false;
   const uint64_t end = unit.place.begin + unit.bytes;
   return place.begin >= end && place.begin - end < kAlignment &&
-         place.begin - unit.place.begin + bytes_of(tensor) <= kUnitBytes;
+         place.begin - unit.place.begin + bytes_of(tensor) <= most;
 }
 
 void append(PlannedWeights& unit, size_t index, const PlacedTensor& tensor) {
@@ -31,15 +31,15 @@ void append(PlannedWeights& unit, size_t index, const PlacedTensor& tensor) {
 
 }  // namespace
 
-std::vector<PlannedWeights> plan_units(const std::vector<PlacedTensor>& tensors,
-                                       c10::Device device) {
+std::vector<PlannedWeights> plan_units(const std::vector<PlacedTensor>& tensors, c10::Device device,
+                                       size_t most) {
   std::vector<PlannedWeights> units;
   const PlacedTensor* before = nullptr;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PlacedTensor& tensor = tensors[i];
     if (tensor.runs != device || (tensor.stays() && device.is_cpu())) continue;
     const bool in_file = device.is_cpu() && tensor.value.place.file != nullptr;
-    const bool together = before != nullptr && (in_file ? follows(units.back(), tensor)
+    const bool together = before != nullptr && (in_file ? follows(units.back(), tensor, most)
                                                         : units.back().place.file == nullptr &&
                                                               before->module == tensor.module &&
                                                               before->stays() == tensor.stays());

@@ -43,15 +43,15 @@ AddedTokens::AddedTokens(const std::vector<JsonObject>& descriptions,
     token.strips_left = description.flag("lstrip", false);
     token.strips_right = description.flag("rstrip", false);
     if (token.content.empty()) continue;
-    if (description.flag("normalized", !token.special)) normalized.insert(token.id);
+    token.text = token.content;
+    if (description.flag("normalized", !token.special)) {
+      normalized.insert(token.id);
+      token.text = normalizer(token.content);
+    }
     tokens_[token.id] = token;
   }
   for (const auto& [id, token] : tokens_) {
-    if (normalized.count(id) != 0) {
-      add(normalized_, normalizer(token.content), token);
-    } else {
-      add(raw_, token.content, token);
-    }
+    add(normalized.count(id) != 0 ? normalized_ : raw_, token.text, token);
   }
 }
 
@@ -59,9 +59,8 @@ void AddedTokens::add(Index& index, const std::string& text, const AddedToken& t
   if (text.empty()) return;
   auto& same_start = index[text[0]];
   same_start.emplace_back(text, &token);
-  std::stable_sort(same_start.begin(), same_start.end(), [](const auto& a, const auto& b) {
-    return a.first.size() > b.first.size();
-  });
+  std::stable_sort(same_start.begin(), same_start.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
 }
 
 std::vector<AddedTokens::Piece> AddedTokens::find(std::string_view text, const Index& index) {

@@ -18,8 +18,9 @@ namespace coupler {
 struct AddedToken {
   int64_t id = 0;
   std::string content;
+  std::string text;  // as it is found and decoded: normalised where texts are, before it is found
   bool special = false;
-  bool single_word = false;               // not inside of words
+  bool single_word = false;                        // not inside of words
   bool strips_left = false, strips_right = false;  // takes white space beside it along
 };
 

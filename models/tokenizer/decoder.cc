@@ -86,8 +86,7 @@ Decoder replace(const JsonObject& description) {
 Decoder metaspace(const JsonObject& description) {
   const std::string mark = description.text("replacement", "▁");
   const bool older = description.flag("add_prefix_space", true);
-  const bool prefixed =
-      description.text("prepend_scheme", older ? "always" : "never") != "never";
+  const bool prefixed = description.text("prepend_scheme", older ? "always" : "never") != "never";
   return [=](Pieces tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = replaced(tokens[i], mark, i == 0 && prefixed ? "" : " ");
@@ -98,9 +97,9 @@ Decoder metaspace(const JsonObject& description) {
 // English as it was before WordPiece took its marks apart.
 std::string cleaned(std::string text) {
   constexpr std::pair<const char*, const char*> kPairs[] = {
-      {" .", "."},     {" ?", "?"},     {" !", "!"},          {" ,", ","},
-      {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"},        {" do not", " don't"},
-      {" 's", "'s"},   {" 've", "'ve"}, {" 're", "'re"}};
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kPairs) text = replaced(std::move(text), from, to);
   return text;
 }

@@ -17,8 +17,8 @@ std::string without(const std::string& text, bool (*unwanted)(char32_t)) {
 }
 
 std::string lower(const std::string& text) {
-  return unicode::map(
-      text, [](char32_t code, std::string& out) { unicode::append_lower(out, code); });
+  return unicode::map(text,
+                      [](char32_t code, std::string& out) { unicode::append_lower(out, code); });
 }
 
 // Without what cannot be seen, and with plain blanks.

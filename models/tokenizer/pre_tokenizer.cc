@@ -27,8 +27,7 @@ PreTokenizer by_characters(bool (*wanted)(char32_t), Found behaviour) {
 PreTokenizer by_pattern(const unicode::Pattern& pattern, Found behaviour, bool invert) {
   return [=](const std::vector<Word>& words) {
     std::vector<Word> parts;
-    for (const Word& word : words)
-      split(word, pattern.find(word.text), behaviour, invert, parts);
+    for (const Word& word : words) split(word, pattern.find(word.text), behaviour, invert, parts);
     return parts;
   };
 }

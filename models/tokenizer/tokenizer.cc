@@ -2,6 +2,7 @@
 #include <coupler/tokenizer.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -77,7 +78,8 @@ Tokenizer Tokenizer::open(const std::string& path) {
   return Tokenizer(std::make_shared<State>(JsonObject(document, file)));
 }
 
-std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special) const {
+std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special,
+                                       std::optional<size_t> most) const {
   const std::string text = unicode::repaired(given);
   std::vector<int64_t> ids;
   if (special) ids = state_->frame.before;
@@ -89,7 +91,10 @@ std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special) c
                            piece.span.begin == 0, ids);
     }
   }
-  if (special) ids.insert(ids.end(), state_->frame.after.begin(), state_->frame.after.end());
+  const auto& after = state_->frame.after;
+  const size_t around = special ? after.size() : 0;
+  if (most && ids.size() + around > *most) ids.resize(*most - std::min(*most, around));
+  if (special) ids.insert(ids.end(), after.begin(), after.end());
   return ids;
 }
 
@@ -97,7 +102,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
   std::vector<std::string> tokens;
   for (const int64_t id : ids) {
     if (const AddedToken* const added = state_->added.by_id(id)) {
-      if (!skip_special || !added->special) tokens.push_back(added->content);
+      if (!skip_special || !added->special) tokens.push_back(added->text);
     } else if (const std::string* const text = state_->model->vocabulary().text(id)) {
       tokens.push_back(*text);
     }
@@ -113,7 +118,7 @@ std::optional<int64_t> Tokenizer::id_of(const std::string& token) const {
 }
 
 std::optional<std::string> Tokenizer::token_of(int64_t id) const {
-  if (const AddedToken* const added = state_->added.by_id(id)) return added->content;
+  if (const AddedToken* const added = state_->added.by_id(id)) return added->text;
   const std::string* const text = state_->model->vocabulary().text(id);
   if (text == nullptr) return std::nullopt;
   return *text;

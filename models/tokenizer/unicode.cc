@@ -113,9 +113,7 @@ void append_lower(std::string& text, char32_t code) {
   lower.toLower(icu::Locale::getRoot()).toUTF8String(text);
 }
 
-bool is_white_space(char32_t code) {
-  return u_isUWhiteSpace(static_cast<UChar32>(code)) != 0;
-}
+bool is_white_space(char32_t code) { return u_isUWhiteSpace(static_cast<UChar32>(code)) != 0; }
 bool is_punctuation(char32_t code) {
   if (code < 0x80) return code > 0x20 && code < 0x7f && u_isalnum(static_cast<UChar32>(code)) == 0;
   return (mask_of(code) & U_GC_P_MASK) != 0;

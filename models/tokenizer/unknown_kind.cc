@@ -13,8 +13,9 @@ void refuse_kind(const JsonObject& description, const std::string& those_that_ar
       fmt::format("{}: '{}' is not there; those that are: {}", description.where(),
                   shown(description.text("type", "")), those_that_are),
       {.subject = description.where(),
-       .hint = "byte-level BPE, sentencepiece-style BPE and WordPiece are read; give tokens made by "
-               "transformers' AutoTokenizer for models with another tokenizer"});
+       .hint =
+           "byte-level BPE, sentencepiece-style BPE and WordPiece are read; give tokens made by "
+           "transformers' AutoTokenizer for models with another tokenizer"});
 }
 
 }  // namespace coupler

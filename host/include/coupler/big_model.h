@@ -31,6 +31,7 @@
 #include <coupler/device_map.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,9 @@ struct LoadOptions {
   // Accelerate's word. Nothing of a checkpoint is in memory twice, so there is no state dict that
   // could be offloaded: either value does the same.
   bool offload_state_dict = false;
+  // What a tensor of the checkpoint is called in the model; empty: it is passed over. Null: as in
+  // the checkpoint.
+  std::function<std::string(const std::string& name)> rename;
 };
 
 // Fills the model's parameters and buffers from a checkpoint: a .safetensors file, a .bin, .pt or
@@ -116,6 +120,7 @@ struct LoadAndDispatchOptions {
   bool offload_state_dict = false;  // as LoadOptions has it
   std::optional<c10::Device> main_device;
   int prefetch = 2;
+  std::function<std::string(const std::string& name)> rename;  // as LoadOptions has it
 };
 
 [[nodiscard]] DispatchedModel load_checkpoint_and_dispatch(

@@ -24,8 +24,10 @@ class Tokenizer {
 
   // Bytes that are no UTF-8 count as U+FFFD. special: whether the tokens are added that the model
   // wants around each text (a beginning, [CLS] and [SEP]); those in the text itself are found in
-  // either case. Does not truncate.
-  std::vector<int64_t> encode(const std::string& text, bool special = true) const;
+  // either case. most: where there would be more tokens, the end of the text is left out. What
+  // tokenizer.json says of truncation and padding is not heeded: models know their own limits.
+  std::vector<int64_t> encode(const std::string& text, bool special = true,
+                              std::optional<size_t> most = std::nullopt) const;
 
   // skip_special: whether special tokens are left out. Numbers that no token has are left out in
   // either case. Always UTF-8: U+FFFD stands for characters of which only a part is there.

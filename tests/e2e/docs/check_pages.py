@@ -118,7 +118,7 @@ for page in pages:
         check_command(page, line)
 
 # A COUPLER_ variable that the documentation names is one that something reads.
-sources = "".join(path.read_text() for folder in ("host", "cli", "plugins", "cmake", "tests/e2e/docs")
+sources = "".join(path.read_text() for folder in ("host", "cli", "plugins", "cmake", "tests/e2e/docs", "tests/models")
                   for path in sorted((root / folder).rglob("*"))
                   if path.suffix in (".cc", ".h", ".cmake", ".py", ".txt"))
 sources += (root / "CMakeLists.txt").read_text() + run("config", "--explain")

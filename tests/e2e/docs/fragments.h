@@ -4,6 +4,8 @@
 
 #include <coupler/big_model.h>
 #include <coupler/coupler.h>
+#include <coupler/pipeline.h>
+#include <coupler/sentence_encoder.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>

@@ -25,7 +25,7 @@ constexpr uint64_t kBudget = 256 * kMiB;  // of which the program without a mode
 // A safetensors file, tensor by tensor: eight bytes of length, the header, random numbers.
 void write_checkpoint(const Workplace& here) {
   here.write("config.json",
-             fmt::format(R"({{"vocab_size": {}, "n_embd": {}, "n_layer": {}, "n_head": 8,
+             fmt::format(R"({{"model_type": "gptj", "vocab_size": {}, "n_embd": {}, "n_layer": {}, "n_head": 8,
                              "rotary_dim": 32, "layer_norm_epsilon": 1e-5}})",
                          kVocabulary, kWidth, kLayers));
   std::string header = "{";
@@ -75,8 +75,8 @@ void write_checkpoint(const Workplace& here) {
 
 Outcome go_on(const Workplace& here, const std::string& before, const std::string& options) {
   return here.coupler({"launch", "-n", "1", "sh", "-c",
-                       before + "exec " GPTJ_PROGRAM " --checkpoint " + here.path().string() +
-                           " --tokens 3,1,4,1,5 --generate 4 " + options});
+                       before + "exec " GENERATE_PROGRAM " --model " + here.path().string() +
+                           " --tokens 3,1,4,1,5 --max-new-tokens 4 " + options});
 }
 
 // The most that any process was resident with that this one has waited for, and those they have.
@@ -86,7 +86,7 @@ uint64_t most_resident() {
   return static_cast<uint64_t>(used.ru_maxrss) * 1024;
 }
 
-TEST(GptjUnderALimit, ModelLargerThanIt_GoesOnWithinIt) {
+TEST(GenerateUnderALimit, ModelLargerThanIt_GoesOnWithinIt) {
   const Workplace here;
   write_checkpoint(here);
   here.write("disk.json", R"({"": "disk"})");

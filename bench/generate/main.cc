@@ -1,0 +1,46 @@
+// A language model of 135 million parameters goes on with a prompt, greedily, out of memory and out
+// of its files, in turns with transformers, as bench/run says: bench_generate --checkpoint FOLDER
+// --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place of
+// a loss is a checksum of the new tokens.
+#include <ATen/Parallel.h>
+#include <coupler/error.h>
+#include <coupler/pipeline.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "control.h"
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 4 || words[0] != "--checkpoint" || words[2] != "--control") {
+    throw coupler::Error(coupler::ErrorCode::kUsage,
+                         "usage: bench_generate --checkpoint FOLDER --control SOCKET",
+                         {.subject = "bench_generate", .hint = "start it with bench/run"});
+  }
+  at::set_num_threads(1);
+  std::map<std::string, coupler::TextGeneration> generators;
+  for (const auto& [mode, place] : {std::pair{"memory", "cpu"}, std::pair{"disk", "disk"}}) {
+    generators.emplace(mode, coupler::pipeline("text-generation", words[1],
+                                               {.device_map = coupler::DeviceMap{{"", place}}}));
+  }
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : generators.at("memory").model().parameters())
+    parameters += parameter.numel();
+  const std::vector<int64_t> prompt{11, 70, 3301, 29, 17000, 5, 812, 9};
+  double answer = 0;
+  coupler::bench::Control control(words[3]);
+  control.serve(0, parameters,
+                {.ready = [] {},
+                 .train =
+                     [&](const std::string& mode, int64_t steps) {
+                       const auto given = generators.at(mode).continue_tokens(
+                           {prompt}, {.max_new_tokens = steps, .end_tokens = {-1}});
+                       answer = 0;
+                       for (const int64_t token : given[0].tokens)
+                         answer = answer / 2 + static_cast<double>(token);
+                     },
+                 .loss = [&] { return answer; }});
+  return 0;
+}

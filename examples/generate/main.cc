@@ -1,0 +1,192 @@
+// Goes on with texts by a language model out of a folder that transformers wrote (GPT-2, GPT-J or
+// LLaMA), which may be larger than memory:
+//
+//   generate --model gpt2 --prompt "Hello, my name is"
+//   generate --model gpt-j-6B --dtype float16 --max-memory cpu=8GiB --print-map --prompt "Once"
+//   generate --model llama --sample --temperature 0.8 --top-p 0.95 --seed 7 --prompt "Dear"
+//   coupler launch -n 4 generate --model gpt2 --prompts questions.txt
+//
+// A single prompt's text appears as it comes. Several, one a line of a file, are divided among the
+// processes, and the first one prints all answers in order. Folders without a tokenizer.json take
+// --tokens and print tokens.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <coupler/objects.h>
+#include <coupler/pipeline.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+namespace {
+
+struct Arguments {
+  std::string model;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  std::vector<int64_t> tokens;
+  std::string device_map = "auto";
+  std::vector<std::string> max_memory;
+  std::string dtype;
+  std::string save;
+  bool print_map = false;
+  bool lenient = false;
+  coupler::GenerationOptions generation;
+  uint64_t seed = 0;
+};
+
+// A mode's name, or a file with a map.
+std::variant<std::string, coupler::DeviceMap> read_map(const std::string& text) {
+  if (!std::filesystem::is_regular_file(text)) return text;
+  std::ifstream in(text);
+  return coupler::DeviceMap::from_json(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
+// "0=20GiB", "cpu=8GiB".
+coupler::MaxMemory read_memory(const std::vector<std::string>& words) {
+  coupler::MaxMemory memory;
+  for (const std::string& word : words) {
+    const size_t equals = std::min(word.find('='), word.size() - 1);
+    memory.set(coupler::MapDevice(std::string_view(word).substr(0, equals)),
+               word.substr(equals + 1));
+  }
+  return memory;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::ifstream in(path);
+  if (!in)
+    throw coupler::Error(coupler::ErrorCode::kIo, path + " cannot be read",
+                         {.subject = path, .hint = "--prompts takes a file with one prompt a line"});
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+void print_rate(const coupler::GenerationTime& time) {
+  std::fprintf(stderr, "%lld tokens in, %lld out; the first after %.2f s, then %.1f tokens/s\n",
+               static_cast<long long>(time.prompt_tokens), static_cast<long long>(time.new_tokens),
+               time.prompt_seconds, time.tokens_per_second());
+}
+
+// Pieces of text as they come.
+void stream(coupler::TextGeneration& generator, const std::string& prompt,
+            coupler::GenerationOptions options) {
+  std::fputs(prompt.c_str(), stdout);
+  options.on_text = [](size_t, const std::string& piece) {
+    std::fputs(piece.c_str(), stdout);
+    std::fflush(stdout);
+  };
+  generator(prompt, options);
+  std::fputs("\n", stdout);
+}
+
+void print_tokens(coupler::TextGeneration& generator, const std::vector<int64_t>& tokens,
+                  coupler::GenerationOptions options) {
+  options.on_token = [](size_t, int64_t token) {
+    std::printf("%lld ", static_cast<long long>(token));
+    std::fflush(stdout);
+  };
+  generator.continue_tokens({tokens}, options);
+  std::fputs("\n", stdout);
+}
+
+// Each process answers its part, and the first one prints all.
+void answer_all(coupler::Accelerator& accelerator, coupler::TextGeneration& generator,
+                const std::vector<std::string>& prompts, coupler::GenerationOptions options) {
+  std::vector<size_t> numbers(prompts.size());
+  std::iota(numbers.begin(), numbers.end(), size_t{0});
+  const std::vector<size_t> mine = accelerator.split_between_processes(numbers);
+  std::vector<std::string> own, answers;
+  for (const size_t number : mine) own.push_back(prompts[number]);
+  // What a prompt draws does not depend on how many processes there are.
+  if (options.seed && !mine.empty()) *options.seed += mine.front();
+  for (const coupler::GeneratedText& answer : generator(own, options))
+    answers.push_back(answer.text);
+  size_t number = 0;
+  for (const auto& part : coupler::gather_object(accelerator, answers)) {
+    for (const std::string& answer : part) {
+      if (accelerator.is_main_process())
+        std::printf("%s%s\n", prompts[number].c_str(), answer.c_str());
+      ++number;
+    }
+  }
+}
+
+std::optional<c10::ScalarType> read_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "float32") return at::kFloat;
+  if (name == "float16") return at::kHalf;
+  return at::kBFloat16;
+}
+
+void run(coupler::Accelerator& accelerator, Arguments& arguments) {
+  coupler::PretrainedOptions options;
+  options.device_map = read_map(arguments.device_map);
+  options.max_memory = read_memory(arguments.max_memory);
+  options.dtype = read_dtype(arguments.dtype);
+  options.strict = !arguments.lenient;
+  auto generator = coupler::pipeline("text-generation", arguments.model, options);
+  if (arguments.print_map && accelerator.is_main_process())
+    std::fputs(coupler::to_table(generator.model(), generator.device_map()).c_str(), stdout);
+  std::vector<std::string> prompts = arguments.prompts;
+  if (!arguments.prompts_file.empty()) prompts = read_lines(arguments.prompts_file);
+  if (!arguments.tokens.empty()) {
+    print_tokens(generator, arguments.tokens, arguments.generation);
+  } else if (prompts.size() == 1 && accelerator.world() == 1) {
+    stream(generator, prompts[0], arguments.generation);
+  } else {
+    answer_all(accelerator, generator, prompts, arguments.generation);
+  }
+  if (accelerator.is_main_process()) {
+    print_rate(generator.time());
+    if (!arguments.save.empty()) generator.save_pretrained(arguments.save);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  Arguments arguments;
+  coupler::GenerationOptions& generation = arguments.generation;
+  CLI::App app{"Goes on with texts by a GPT-2, GPT-J or LLaMA."};
+  app.add_option("--model", arguments.model, "folder with config.json, weights and tokenizer.json")
+      ->required();
+  auto* const input = app.add_option_group("what to go on from");
+  input->add_option("--prompt", arguments.prompts, "a text; several");
+  input->add_option("--prompts", arguments.prompts_file, "a file with one text a line");
+  input->add_option("--tokens", arguments.tokens, "numbers, for models without a tokenizer")
+      ->delimiter(',');
+  input->require_option(1);
+  app.add_option("--max-new-tokens", generation.max_new_tokens, "how many tokens at the most")
+      ->capture_default_str();
+  app.add_flag("--sample", generation.do_sample, "draw tokens instead of taking the likeliest");
+  app.add_option("--temperature", generation.temperature, "below 1: likelier ones")
+      ->capture_default_str();
+  app.add_option("--top-k", generation.top_k, "only so many of the likeliest; 0: all")
+      ->capture_default_str();
+  app.add_option("--top-p", generation.top_p, "only the likeliest of this probability together")
+      ->capture_default_str();
+  auto* const seed = app.add_option("--seed", arguments.seed, "draws the same each time");
+  app.add_option("--batch-size", generation.batch_size, "prompts that run together")
+      ->capture_default_str();
+  app.add_option("--device-map", arguments.device_map,
+                 "auto, balanced, balanced_low_0, sequential, optimal, or a JSON file")
+      ->capture_default_str();
+  app.add_option("--max-memory", arguments.max_memory, "DEVICE=SIZE, as cpu=8GiB; several");
+  app.add_option("--dtype", arguments.dtype, "what the weights become; default: as they are saved")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
+  app.add_option("--save", arguments.save, "writes a folder that transformers opens, too");
+  app.add_flag("--print-map", arguments.print_map, "where each part lies");
+  app.add_flag("--lenient", arguments.lenient, "pass over tensors that the model has not");
+  CLI11_PARSE(app, argc, argv);
+  if (seed->count() > 0) generation.seed = arguments.seed;
+  run(accelerator, arguments);
+}

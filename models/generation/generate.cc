@@ -1,0 +1,187 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <coupler/error.h>
+#include <coupler/generation.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+namespace coupler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Prompts = std::vector<std::vector<int64_t>>;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& problem,
+                         const std::string& hint) {
+  throw Error(ErrorCode::kInvalidArgument, "generate: " + problem,
+              {.subject = subject, .hint = hint});
+}
+
+void check(const GenerationOptions& options) {
+  if (options.max_new_tokens < 1)
+    refuse("max_new_tokens", fmt::format("max_new_tokens is {}", options.max_new_tokens),
+           "ask for at least one token");
+  if (!options.do_sample) return;
+  if (!(options.temperature > 0))
+    refuse("temperature", fmt::format("temperature is {}", options.temperature),
+           "give one above 0; do_sample = false always takes the likeliest token");
+  if (options.top_k < 0)
+    refuse("top_k", fmt::format("top_k is {}", options.top_k), "give 1 or more, or 0 for all");
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    refuse("top_p", fmt::format("top_p is {}", options.top_p), "give one above 0 and up to 1");
+}
+
+void check(const LanguageModel& model, const Prompts& prompts) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto size = static_cast<int64_t>(prompts[i].size());
+    if (size == 0)
+      refuse("prompt", fmt::format("text {} has no tokens to go on from", i),
+             "begin with a token, such as that for the beginning of a text");
+    if (size >= model.context())
+      refuse("prompt",
+             fmt::format("the prompt of text {} has {} tokens, but the model's context is {}, new "
+                         "ones included",
+                         i, size, model.context()),
+             "shorten the prompt, or use a model with a longer context");
+    for (const int64_t token : prompts[i]) {
+      if (token < 0 || token >= model.vocabulary())
+        refuse("prompt",
+               fmt::format("text {} has the token {}, but the model has {}", i, token,
+                           model.vocabulary()),
+               "use the tokenizer of this model");
+    }
+  }
+}
+
+// Takes a token for each text of the last scores.
+class Chooser {
+ public:
+  Chooser(const GenerationOptions& options, size_t texts) : options_(options) {
+    if (!options.do_sample) return;
+    const uint64_t seed = options.seed ? *options.seed : std::random_device()();
+    for (size_t i = 0; i < texts; ++i)
+      generators_.push_back(at::make_generator<at::CPUGeneratorImpl>(seed + i));
+  }
+
+  std::vector<int64_t> choose(const at::Tensor& scores) {
+    at::Tensor chosen;
+    if (!options_.do_sample) {
+      chosen = scores.argmax(-1).to(at::kCPU);
+    } else {
+      const at::Tensor chances = sampling_probabilities(scores.to(at::kCPU), options_);
+      std::vector<at::Tensor> drawn;
+      for (size_t i = 0; i < generators_.size(); ++i)
+        drawn.push_back(
+            at::multinomial(chances[static_cast<int64_t>(i)], 1, false, generators_[i]));
+      chosen = at::cat(drawn);
+    }
+    const auto* const data = chosen.const_data_ptr<int64_t>();
+    return {data, data + chosen.numel()};
+  }
+
+ private:
+  const GenerationOptions& options_;
+  std::vector<at::Generator> generators_;
+};
+
+struct Batch {
+  at::Tensor tokens;   // [texts, longest], filled up on the left
+  at::Tensor padding;  // [texts]; undefined where all are of one length
+  int64_t longest = 0;
+};
+
+Batch batch_of(const Prompts& prompts) {
+  Batch batch;
+  bool equal = true;
+  for (const auto& prompt : prompts) {
+    const auto size = static_cast<int64_t>(prompt.size());
+    equal = equal && (batch.longest == 0 || batch.longest == size);
+    batch.longest = std::max(batch.longest, size);
+  }
+  const auto texts = static_cast<int64_t>(prompts.size());
+  batch.tokens = at::zeros({texts, batch.longest}, at::kLong);
+  const at::Tensor padding = at::zeros({texts}, at::kLong);
+  for (int64_t i = 0; i < texts; ++i) {
+    const auto& prompt = prompts[static_cast<size_t>(i)];
+    const int64_t fillers = batch.longest - static_cast<int64_t>(prompt.size());
+    padding[i] = fillers;
+    std::copy(prompt.begin(), prompt.end(),
+              batch.tokens.mutable_data_ptr<int64_t>() + i * batch.longest + fillers);
+  }
+  if (!equal) batch.padding = padding;
+  return batch;
+}
+
+}  // namespace
+
+double GenerationTime::tokens_per_second() const {
+  return decode_seconds > 0 ? static_cast<double>(new_tokens - texts) / decode_seconds : 0;
+}
+
+GenerationTime& GenerationTime::operator+=(const GenerationTime& other) {
+  prompt_tokens += other.prompt_tokens;
+  new_tokens += other.new_tokens;
+  prompt_seconds += other.prompt_seconds;
+  decode_seconds += other.decode_seconds;
+  texts += other.texts;
+  return *this;
+}
+
+std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& prompts,
+                                      const GenerationOptions& options, GenerationTime* time) {
+  check(options);
+  check(model, prompts);
+  std::vector<GeneratedTokens> results(prompts.size());
+  if (prompts.empty()) return results;
+  const at::NoGradGuard no_grad;
+  const auto texts = static_cast<int64_t>(prompts.size());
+  const Batch batch = batch_of(prompts);
+  const int64_t steps = std::min(options.max_new_tokens, model.context() - batch.longest);
+  Chooser chooser(options, prompts.size());
+  KeyValueCache cache(batch.padding, batch.longest + steps);
+  at::Tensor all = batch.tokens, next = batch.tokens;
+  GenerationTime taken{.texts = texts};
+  taken.prompt_tokens = batch.tokens.numel();
+  Clock::time_point start = Clock::now();
+  size_t running = prompts.size();
+  for (int64_t step = 0; step < steps && running > 0; ++step) {
+    KeyValueCache anew(batch.padding);
+    const at::Tensor hidden =
+        options.use_cache ? model.hidden(next, &cache) : model.hidden(all, &anew);
+    // Of the last tokens only: the head is the largest layer of small models.
+    const at::Tensor scores = model.scores(hidden.narrow(1, hidden.size(1) - 1, 1)).select(1, 0);
+    const std::vector<int64_t> chosen = chooser.choose(scores);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      GeneratedTokens& result = results[i];
+      if (result.ended) continue;
+      result.tokens.push_back(chosen[i]);
+      ++taken.new_tokens;
+      const auto& ends = options.end_tokens;
+      result.ended = std::find(ends.begin(), ends.end(), chosen[i]) != ends.end();
+      if (result.ended) --running;
+      if (options.on_token) options.on_token(i, chosen[i]);
+    }
+    next = at::tensor(chosen, at::kLong).view({texts, 1});
+    if (!options.use_cache) all = at::cat({all, next}, 1);
+    if (step == 0) {
+      taken.prompt_seconds = since(start);
+      start = Clock::now();
+    }
+  }
+  taken.decode_seconds = since(start);
+  if (time != nullptr) *time += taken;
+  return results;
+}
+
+}  // namespace coupler

@@ -1,0 +1,156 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <coupler/empty_weights.h>
+#include <coupler/error.h>
+#include <coupler/sentence_encoder.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "generation/pretrained.h"
+#include "io/file_text.h"
+#include "json_file.h"
+#include "nets/bert.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFolder =
+    "name a folder as sentence-transformers saves it: tokenizer.json, config.json, weights";
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {} is not there", where, what),
+              {.subject = where,
+               .hint = "use an encoder with a Transformer, a Pooling by mean, cls or max, and "
+                       "perhaps Normalize"});
+}
+
+// Of today "pooling_mode", before a flag for each.
+std::string pooling_in(const fs::path& folder) {
+  const std::string path = (folder / "config.json").string();
+  const nlohmann::json document = read_json_file(path, kFolder);
+  const JsonObject config(document, path);
+  if (config.has("pooling_mode")) return config.text("pooling_mode");
+  std::string mode;
+  for (const auto& [key, value] : document.items()) {
+    constexpr std::string_view kStart = "pooling_mode_";
+    if (!std::string_view(key).starts_with(kStart) || value != true) continue;
+    if (!mode.empty()) refuse(path, "several poolings at once");
+    mode = key.substr(kStart.size());
+  }
+  return mode;
+}
+
+}  // namespace
+
+SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, int64_t positions) {
+  Recipe recipe;
+  const fs::path root(folder);
+  if (fs::exists(root / "modules.json")) {
+    const std::string path = (root / "modules.json").string();
+    const nlohmann::json modules = read_json_file(path, kFolder);
+    for (const nlohmann::json& module : modules) {
+      const JsonObject part(module, path);
+      const std::string type = part.text("type");
+      const std::string kind = type.substr(type.rfind('.') + 1);
+      if (kind == "Normalize") {
+        recipe.normalize = true;
+      } else if (kind == "Pooling") {
+        const std::string mode = pooling_in(root / part.text("path"));
+        if (mode == "cls" || mode == "cls_token") {
+          recipe.pooling = Pooling::kFirst;
+        } else if (mode == "max" || mode == "max_tokens") {
+          recipe.pooling = Pooling::kMax;
+        } else if (mode != "mean" && mode != "mean_tokens") {
+          refuse(path, "pooling '" + shown(mode) + "'");
+        }
+      } else if (kind != "Transformer") {
+        refuse(path, "the module '" + shown(type) + "'");
+      }
+    }
+  }
+  int64_t most = positions;
+  for (const auto& [name, key] : {std::pair{"tokenizer_config.json", "model_max_length"},
+                                  std::pair{"sentence_bert_config.json", "max_seq_length"}}) {
+    const std::string path = (root / name).string();
+    if (!fs::exists(path)) continue;
+    const nlohmann::json document = read_json_file(path, kFolder);
+    // Where there is no limit, transformers writes 10^30.
+    const double limit = JsonObject(document, path).number(key, double(positions));
+    if (limit >= 1 && limit < double(most)) most = static_cast<int64_t>(limit);
+  }
+  recipe.most_tokens = static_cast<size_t>(most);
+  return recipe;
+}
+
+SentenceEncoder SentenceEncoder::open(const std::string& folder, const PretrainedOptions& options) {
+  const ModelConfig config = ModelConfig::open(folder);
+  std::shared_ptr<BertModel> model;
+  {
+    const EmptyWeights empty;
+    model = std::make_shared<BertModel>(config);
+  }
+  model->eval();
+  const Recipe recipe = read_recipe(folder, model->positions());
+  Tokenizer tokenizer = Tokenizer::open(folder);
+  DispatchedModel placed =
+      load_pretrained(*model, folder, config, options, "BertLayer", bert_checkpoint_name);
+  return {std::move(tokenizer), std::move(model), std::move(placed), recipe};
+}
+
+int64_t SentenceEncoder::width() const { return model_->width(); }
+
+at::Tensor SentenceEncoder::encode(const std::vector<std::string>& sentences,
+                                   size_t batch_size) const {
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<int64_t>> tokens;
+  for (const std::string& sentence : sentences)
+    tokens.push_back(tokenizer_.encode(sentence, /*special=*/true, recipe_.most_tokens));
+  // The longest first, so that rows of a batch need few fillers.
+  std::vector<size_t> order(sentences.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return tokens[a].size() > tokens[b].size(); });
+  at::Tensor result = at::empty({static_cast<int64_t>(sentences.size()), width()}, at::kFloat);
+  batch_size = std::max<size_t>(batch_size, 1);
+  for (size_t first = 0; first < order.size(); first += batch_size) {
+    const size_t last = std::min(first + batch_size, order.size());
+    const auto rows = static_cast<int64_t>(last - first);
+    const auto longest = std::max<int64_t>(static_cast<int64_t>(tokens[order[first]].size()), 1);
+    const at::Tensor ids = at::zeros({rows, longest}, at::kLong);
+    const at::Tensor text = at::zeros({rows, longest}, at::kBool);
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto& own = tokens[order[first + static_cast<size_t>(row)]];
+      std::copy(own.begin(), own.end(), ids.mutable_data_ptr<int64_t>() + row * longest);
+      text[row].narrow(0, 0, static_cast<int64_t>(own.size())).fill_(true);
+    }
+    const at::Tensor hidden = model_->forward(ids, text).to(at::kCPU, at::kFloat);
+    const at::Tensor some = text.unsqueeze(-1);
+    at::Tensor pooled;
+    switch (recipe_.pooling) {
+      case Pooling::kFirst:
+        pooled = hidden.select(1, 0);
+        break;
+      case Pooling::kMax:
+        pooled =
+            hidden.masked_fill(some.logical_not(), -std::numeric_limits<float>::infinity()).amax(1);
+        break;
+      case Pooling::kMean:
+        pooled = hidden.mul(some).sum(1).div(some.sum(1).clamp_min(1));
+        break;
+    }
+    if (recipe_.normalize) pooled = pooled.div(pooled.norm(2, -1, true).clamp_min(1e-12));
+    for (int64_t row = 0; row < rows; ++row)
+      result[static_cast<int64_t>(order[first + static_cast<size_t>(row)])].copy_(pooled[row]);
+  }
+  return result;
+}
+
+}  // namespace coupler

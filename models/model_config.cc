@@ -1,0 +1,75 @@
+#include <coupler/error.h>
+#include <coupler/model_config.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "json_file.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFolder =
+    "name a folder as transformers' save_pretrained writes it, with config.json and weights";
+
+}  // namespace
+
+struct ModelConfig::State {
+  State(nlohmann::json config, const std::string& where, nlohmann::json generating)
+      : document(std::move(config)), keys(document, where), generation(std::move(generating)) {}
+
+  const nlohmann::json document;
+  const JsonObject keys;
+  const nlohmann::json generation;  // generation_config.json; null where there is none
+};
+
+ModelConfig ModelConfig::open(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "config.json").string();
+  nlohmann::json generation;
+  nlohmann::json document = read_json_file(path, kFolder);
+  const fs::path generating = fs::path(folder) / "generation_config.json";
+  if (fs::exists(generating)) generation = read_json_file(generating.string(), kFolder);
+  return ModelConfig(std::make_shared<State>(std::move(document), path, std::move(generation)));
+}
+
+ModelConfig ModelConfig::parse(const std::string& text, const std::string& where) {
+  nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return ModelConfig(std::make_shared<State>(std::move(document), where, nullptr));
+}
+
+const std::string& ModelConfig::where() const { return state_->keys.where(); }
+const JsonObject& ModelConfig::keys() const { return state_->keys; }
+std::string ModelConfig::model_type() const { return keys().text("model_type"); }
+std::string ModelConfig::dtype() const {
+  return keys().text("dtype", keys().text("torch_dtype", ""));
+}
+
+std::vector<int64_t> ModelConfig::end_tokens() const {
+  if (state_->generation.is_object()) {
+    const JsonObject generation(state_->generation, "generation_config.json");
+    if (generation.has("eos_token_id")) return generation.integers("eos_token_id");
+  }
+  return keys().integers("eos_token_id");
+}
+
+std::string ModelConfig::to_json(const std::string& dtype) const {
+  nlohmann::json document = state_->document;
+  if (!dtype.empty()) {
+    document.erase("torch_dtype");
+    document["dtype"] = dtype;
+  }
+  if (!keys().has("architectures")) {
+    const std::string type = model_type();
+    const char* name = type == "gpt2"   ? "GPT2LMHeadModel"
+                       : type == "gptj" ? "GPTJForCausalLM"
+                       : type == "bert" ? "BertModel"
+                                        : "LlamaForCausalLM";
+    document["architectures"] = {name};
+  }
+  return document.dump(2) + "\n";
+}
+
+}  // namespace coupler

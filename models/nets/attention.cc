@@ -1,0 +1,84 @@
+#include "nets/attention.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <algorithm>
+
+namespace coupler {
+
+KeyValueCache::KeyValueCache(at::Tensor padding, int64_t room)
+    : padding_(std::move(padding)), room_(room) {}
+
+std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::Tensor& key,
+                                                        const at::Tensor& value) {
+  if (layers_.size() <= layer) layers_.resize(layer + 1);
+  Layer& own = layers_[layer];
+  const int64_t tokens = key.size(2), all = length_ + tokens;
+  if (!own.key.defined() || own.key.size(2) < all) {
+    room_ = std::max(all, own.key.defined() ? 2 * own.key.size(2) : room_);
+    const auto grown = [&](const at::Tensor& before, const at::Tensor& like) {
+      at::Tensor memory =
+          at::empty({like.size(0), like.size(1), room_, like.size(3)}, like.options());
+      if (before.defined()) memory.narrow(2, 0, length_).copy_(before.narrow(2, 0, length_));
+      return memory;
+    };
+    own = {grown(own.key, key), grown(own.value, value)};
+  }
+  own.key.narrow(2, length_, tokens).copy_(key);
+  own.value.narrow(2, length_, tokens).copy_(value);
+  return {own.key.narrow(2, 0, all), own.value.narrow(2, 0, all)};
+}
+
+AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
+  const int64_t seen = cache == nullptr ? 0 : cache->length();
+  const int64_t count = tokens.size(1), all = seen + count;
+  const at::TensorOptions whole = tokens.options().dtype(at::kLong);
+  AttentionPass pass;
+  pass.cache = cache;
+  pass.positions = at::arange(seen, all, whole);
+  const bool padded = cache != nullptr && cache->padding().defined();
+  if (padded) {
+    const at::Tensor padding = cache->padding().to(tokens.device()).unsqueeze(1);
+    // A filler sees itself, so that no row of scores is without any.
+    const at::Tensor keys = at::arange(all, whole), queries = pass.positions.unsqueeze(1);
+    const at::Tensor text = keys.unsqueeze(0).ge(padding).unsqueeze(1);  // [batch, 1, all]
+    pass.mask = text.logical_and(keys.le(queries)).logical_or(keys.eq(queries)).unsqueeze(1);
+    pass.positions = pass.positions.sub(padding).clamp_min(0);
+  } else if (seen > 0 && count > 1) {
+    pass.mask = at::arange(all, whole).le(pass.positions.unsqueeze(1)).unsqueeze(0).unsqueeze(0);
+  } else {
+    pass.causal = count > 1;
+  }
+  return pass;
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+}
+
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const AttentionPass& pass, size_t layer) {
+  at::Tensor keys = key, values = value;
+  if (pass.cache != nullptr) std::tie(keys, values) = pass.cache->extend(layer, key, value);
+  const int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2),
+                size = query.size(3), groups = heads / keys.size(1);
+  at::Tensor mask = pass.mask;
+  if (mask.defined()) mask = mask.to(query.device());
+  at::Tensor asked = query;
+  const bool together = groups > 1 && tokens == 1;
+  if (together) {
+    // One token: the queries of a key's heads are as good as tokens.
+    asked = query.reshape({batch, keys.size(1), groups, size});
+  } else if (groups > 1) {
+    keys = keys.repeat_interleave(groups, 1);
+    values = values.repeat_interleave(groups, 1);
+  }
+  at::Tensor seen =
+      at::scaled_dot_product_attention(asked, keys, values, mask, /*dropout_p=*/0.0, pass.causal);
+  if (together) return seen.reshape({batch, 1, heads * size});
+  return seen.transpose(1, 2).reshape({batch, tokens, heads * size});
+}
+
+}  // namespace coupler

@@ -1,0 +1,139 @@
+// GPT-J, as transformers' GPTJForCausalLM: a part of each head is turned by its position, attention
+// and the rest of a block run side by side.
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "json_file.h"
+#include "nets/architectures.h"
+#include "nets/attention.h"
+#include "nets/layers.h"
+#include "nets/rotary.h"
+
+namespace coupler {
+namespace {
+
+struct Options {
+  explicit Options(const JsonObject& keys)
+      : vocabulary(keys.size("vocab_size", 50400)),
+        positions(keys.size("n_positions", 2048)),
+        width(keys.size("n_embd", 4096)),
+        layers(keys.size("n_layer", 28)),
+        heads(keys.size("n_head", 16)),
+        rotary(keys.size("rotary_dim", 64)),
+        inner(keys.size("n_inner", 4 * width)),
+        epsilon(keys.number("layer_norm_epsilon", 1e-5)),
+        tied(keys.flag("tie_word_embeddings", false)),
+        activation(activation_of(keys, "activation_function", "gelu_new")) {
+    if (width % heads != 0)
+      keys.refuse("n_head", "does not divide 'n_embd'", "give a config.json of a GPT-J");
+    if (rotary % 2 != 0 || rotary > width / heads)
+      keys.refuse("rotary_dim", "must be even and no more than n_embd / n_head",
+                  "give a config.json of a GPT-J");
+  }
+  int64_t vocabulary, positions, width, layers, heads, rotary, inner;
+  double epsilon;
+  bool tied;
+  Activation activation;
+};
+
+struct GPTJAttentionImpl : torch::nn::Module {
+  explicit GPTJAttentionImpl(const Options& o) : heads(o.heads) {
+    const auto projection = [&](const char* name) {
+      return register_module(name, linear(o.width, o.width, /*bias=*/false));
+    };
+    k_proj = projection("k_proj");
+    v_proj = projection("v_proj");
+    q_proj = projection("q_proj");
+    out_proj = projection("out_proj");
+  }
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+                     size_t layer) {
+    const at::Tensor query = rotation.turn(split_heads(q_proj->forward(x), heads));
+    const at::Tensor key = rotation.turn(split_heads(k_proj->forward(x), heads));
+    const at::Tensor value = split_heads(v_proj->forward(x), heads);
+    return out_proj->forward(attend(query, key, value, pass, layer));
+  }
+  int64_t heads;
+  torch::nn::Linear k_proj{nullptr}, v_proj{nullptr}, q_proj{nullptr}, out_proj{nullptr};
+};
+TORCH_MODULE(GPTJAttention);
+
+struct GPTJMLPImpl : torch::nn::Module {
+  explicit GPTJMLPImpl(const Options& o) : activation(o.activation) {
+    fc_in = register_module("fc_in", linear(o.width, o.inner, /*bias=*/true));
+    fc_out = register_module("fc_out", linear(o.inner, o.width, /*bias=*/true));
+  }
+  at::Tensor forward(const at::Tensor& x) { return fc_out->forward(activation(fc_in->forward(x))); }
+  Activation activation;
+  torch::nn::Linear fc_in{nullptr}, fc_out{nullptr};
+};
+TORCH_MODULE(GPTJMLP);
+
+struct GPTJBlockImpl : torch::nn::Module {
+  explicit GPTJBlockImpl(const Options& o) {
+    ln_1 = register_module("ln_1", layer_norm(o.width, o.epsilon));
+    attn = register_module("attn", GPTJAttention(o));
+    mlp = register_module("mlp", GPTJMLP(o));
+  }
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+                     size_t layer) {
+    const at::Tensor y = ln_1->forward(x);
+    return x + attn->forward(y, rotation, pass, layer) + mlp->forward(y);
+  }
+  torch::nn::LayerNorm ln_1{nullptr};
+  GPTJAttention attn{nullptr};
+  GPTJMLP mlp{nullptr};
+};
+TORCH_MODULE(GPTJBlock);
+
+struct GPTJModelImpl : torch::nn::Module {
+  explicit GPTJModelImpl(const Options& o) {
+    wte = register_module("wte", torch::nn::Embedding(o.vocabulary, o.width));
+    for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPTJBlock(o));
+    register_module("h", h);
+    ln_f = register_module("ln_f", layer_norm(o.width, o.epsilon));
+  }
+  torch::nn::Embedding wte{nullptr};
+  torch::nn::ModuleList h;
+  torch::nn::LayerNorm ln_f{nullptr};
+};
+TORCH_MODULE(GPTJModel);
+
+class GPTJ : public LanguageModel {
+ public:
+  explicit GPTJ(const Options& o)
+      : LanguageModel("GPTJForCausalLM", o.vocabulary, o.positions), rotary_(o.rotary) {
+    transformer_ = register_module("transformer", GPTJModel(o));
+    head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/true,
+                                            o.tied ? transformer_->wte->weight : at::Tensor()));
+  }
+  at::Tensor scores(const at::Tensor& hidden) override { return head_->forward(hidden); }
+  const char* block_class() const override { return "GPTJBlock"; }
+  const char* base_prefix() const override { return "transformer."; }
+
+ protected:
+  at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
+    // Made here: a model may be built where tensors have no values.
+    if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
+    at::Tensor x = transformer_->wte->forward(tokens);
+    const Rotation rotation(pass.positions, frequencies_, Turned::kNeighbours, x.scalar_type());
+    size_t layer = 0;
+    for (const auto& block : *transformer_->h)
+      x = block->as<GPTJBlockImpl>()->forward(x, rotation, pass, layer++);
+    return transformer_->ln_f->forward(x);
+  }
+
+ private:
+  int64_t rotary_;
+  at::Tensor frequencies_;
+  GPTJModel transformer_{nullptr};
+  Head head_{nullptr};
+};
+
+}  // namespace
+
+std::shared_ptr<LanguageModel> make_gptj(const ModelConfig& config) {
+  return std::make_shared<GPTJ>(Options(config.keys()));
+}
+
+}  // namespace coupler

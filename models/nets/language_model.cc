@@ -1,0 +1,68 @@
+#include <coupler/error.h>
+#include <coupler/language_model.h>
+#include <fmt/format.h>
+
+#include "io/file_text.h"
+#include "nets/architectures.h"
+#include "nets/attention.h"
+
+namespace coupler {
+namespace {
+
+struct Architecture {
+  const char* type;  // config.json's model_type
+  std::shared_ptr<LanguageModel> (*make)(const ModelConfig& config);
+};
+constexpr Architecture kArchitectures[] = {
+    {"gpt2", make_gpt2}, {"gptj", make_gptj}, {"llama", make_llama}};
+
+// Masks and frequencies, which are computed here.
+bool is_computed(const std::string& name) {
+  for (const char* end : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
+  if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "a language model takes tokens as [batch, positions] of int64, at least one each",
+                {.subject = "tokens", .hint = "unsqueeze(0) makes a batch of one text"});
+  const int64_t all = tokens.size(1) + (cache == nullptr ? 0 : cache->length());
+  if (all > context_)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} tokens are more than the model's context of {}", all, context_),
+        {.subject = "tokens", .hint = "shorten the text, or use a model with a longer one"});
+  const AttentionPass pass = begin_pass(tokens, cache);
+  at::Tensor result = run(tokens, pass);
+  if (cache != nullptr) cache->advance(tokens.size(1));
+  return result;
+}
+
+std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config) {
+  const std::string type = config.model_type();
+  std::string known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (type == architecture.type) return architecture.make(config);
+    known += (known.empty() ? "" : ", ") + std::string(architecture.type);
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: the architecture '{}' is not there; those that are: {}",
+                          config.where(), shown(type), known),
+              {.subject = "model_type",
+               .hint = "use a checkpoint of one of these; SentenceEncoder takes 'bert'"});
+}
+
+std::function<std::string(const std::string&)> checkpoint_names(const LanguageModel& model) {
+  const std::string prefix = model.base_prefix();
+  return [prefix](const std::string& name) {
+    if (is_computed(name)) return std::string();
+    return name.starts_with(prefix) || name.starts_with("lm_head.") ? name : prefix + name;
+  };
+}
+
+}  // namespace coupler

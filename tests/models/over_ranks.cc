@@ -1,0 +1,74 @@
+// Run as every rank of a job by over_ranks_test: each folder's model, divided over the ranks by the
+// backend, gives transformers' logits and goes on with a text as transformers does; prompts that are
+// divided among ranks are each answered once. Ends with 0 where all of that is so.
+#include <ATen/core/grad_mode.h>
+#include <coupler/accelerator.h>
+#include <coupler/big_model.h>
+#include <coupler/empty_weights.h>
+#include <coupler/objects.h>
+#include <coupler/pipeline.h>
+#include <coupler/safetensors.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "fixture.h"
+
+namespace {
+
+bool expect(bool right, const std::string& what) {
+  if (!right) std::fprintf(stderr, "%s\n", what.c_str());
+  return right;
+}
+
+bool logits_agree(coupler::Accelerator& accelerator, const std::string& folder) {
+  const auto config = coupler::ModelConfig::open(folder);
+  std::shared_ptr<coupler::LanguageModel> model;
+  {
+    const coupler::EmptyWeights empty;
+    model = coupler::make_language_model(config);
+  }
+  coupler::load_checkpoint_in_model(*model, folder, {},
+                                    {.rename = coupler::checkpoint_names(*model)});
+  model = accelerator.prepare(model);
+  const auto reference = coupler::SafeTensors::open(folder + "/reference.safetensors");
+  const at::NoGradGuard no_grad;
+  const double apart = model->forward(reference.tensor("tokens"))
+                           .sub(reference.tensor("logits"))
+                           .abs()
+                           .max()
+                           .item<double>();
+  const auto greedy = coupler::read_json(folder + "/greedy.json");
+  const auto given = coupler::generate(
+      *model, {greedy["ids"].get<std::vector<int64_t>>()}, {.max_new_tokens = 24});
+  return expect(apart < 1e-4, folder + ": logits differ by " + std::to_string(apart)) &&
+         expect(given[0].tokens == greedy["continued"].get<std::vector<int64_t>>(),
+                folder + ": other tokens");
+}
+
+bool prompts_are_divided(coupler::Accelerator& accelerator) {
+  const std::vector<std::string> prompts = {"You", "may", "reproduce", "and", "distribute"};
+  auto generator = coupler::pipeline("text-generation", coupler::fixture("gpt2"));
+  const coupler::GenerationOptions options{.max_new_tokens = 8};
+  std::vector<std::string> mine;
+  for (const auto& text : generator(accelerator.split_between_processes(prompts), options))
+    mine.push_back(text.text);
+  std::vector<std::string> all;
+  for (const auto& part : coupler::gather_object(accelerator, mine))
+    all.insert(all.end(), part.begin(), part.end());
+  std::vector<std::string> alone;
+  for (const auto& text : generator(prompts, options)) alone.push_back(text.text);
+  return expect(all == alone, "answers of all ranks are not those of one");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  bool right = true;
+  for (const char* name : {"gpt2", "gptj", "llama", "llama3"})
+    right = logits_agree(accelerator, coupler::fixture(name)) && right;
+  right = prompts_are_divided(accelerator) && right;
+  return right ? 0 : 1;
+}
