@@ -1,7 +1,7 @@
 // A language model of 135 million parameters goes on with a prompt, greedily, out of memory and out
 // of its files, in turns with transformers, as bench/run says: bench_generate --checkpoint FOLDER
-// --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place of
-// a loss is a checksum of the new tokens.
+// --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place
+// of a loss is a checksum of the new tokens.
 #include <ATen/Parallel.h>
 #include <coupler/error.h>
 #include <coupler/pipeline.h>

@@ -21,6 +21,10 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
 namespace {
 
@@ -60,8 +64,9 @@ coupler::MaxMemory read_memory(const std::vector<std::string>& words) {
 std::vector<std::string> read_lines(const std::string& path) {
   std::ifstream in(path);
   if (!in)
-    throw coupler::Error(coupler::ErrorCode::kIo, path + " cannot be read",
-                         {.subject = path, .hint = "--prompts takes a file with one prompt a line"});
+    throw coupler::Error(
+        coupler::ErrorCode::kIo, path + " cannot be read",
+        {.subject = path, .hint = "--prompts takes a file with one prompt a line"});
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) lines.push_back(line);

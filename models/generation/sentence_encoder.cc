@@ -41,7 +41,8 @@ std::string pooling_in(const fs::path& folder) {
   std::string mode;
   for (const auto& [key, value] : document.items()) {
     constexpr std::string_view kStart = "pooling_mode_";
-    if (!std::string_view(key).starts_with(kStart) || value != true) continue;
+    if (!std::string_view(key).starts_with(kStart) || !value.is_boolean() || !value.get<bool>())
+      continue;
     if (!mode.empty()) refuse(path, "several poolings at once");
     mode = key.substr(kStart.size());
   }

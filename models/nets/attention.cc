@@ -5,6 +5,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace coupler {
 

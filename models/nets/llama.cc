@@ -7,6 +7,8 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
+
 #include "json_file.h"
 #include "nets/architectures.h"
 #include "nets/attention.h"

@@ -110,7 +110,11 @@ Decoder word_piece(const JsonObject& description) {
   return [=](Pieces tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       std::string& token = tokens[i];
-      if (i > 0) token = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+      if (i > 0 && token.starts_with(prefix)) {
+        token.erase(0, prefix.size());
+      } else if (i > 0) {
+        token.insert(token.begin(), ' ');
+      }
       if (cleanup) token = cleaned(std::move(token));
     }
     return tokens;
@@ -137,7 +141,7 @@ Pieces fuse(const Pieces& tokens) {
 Decoder make_decoder(const std::optional<JsonObject>& description) {
   if (!description) {
     return [](Pieces tokens) {
-      for (size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(0, " ");
+      for (size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(tokens[i].begin(), ' ');
       return tokens;
     };
   }

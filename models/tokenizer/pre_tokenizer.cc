@@ -39,7 +39,7 @@ PreTokenizer byte_level(const JsonObject& description) {
                                  Found::kIsolated, /*invert=*/false);
   return [=](std::vector<Word> words) {
     for (Word& word : words) {
-      if (prefix && !word.text.starts_with(' ')) word.text.insert(0, " ");
+      if (prefix && !word.text.starts_with(' ')) word.text.insert(word.text.begin(), ' ');
     }
     if (divides) words = divide(std::move(words));
     for (Word& word : words) word.text = to_byte_alphabet(word.text);

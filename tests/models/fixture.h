@@ -1,13 +1,17 @@
-// What make_fixtures.py wrote: folders as transformers saves them, with reference tensors and tables.
-// Plain functions of one thread.
+// What make_fixtures.py wrote: folders as transformers saves them, with reference tensors and
+// tables. Plain functions of one thread.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace coupler {
 
@@ -24,8 +28,7 @@ inline nlohmann::json read_json(const std::string& path) {
 class TestFolder {
  public:
   TestFolder() {
-    std::string path =
-        (std::filesystem::temp_directory_path() / "coupler-models-XXXXXX").string();
+    std::string path = (std::filesystem::temp_directory_path() / "coupler-models-XXXXXX").string();
     if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = path;
   }

@@ -32,7 +32,8 @@ TEST(Sampling, Probabilities_AreTransformers) {
 
 TEST(Sampling, Seed_MakesRunsEqual) {
   auto generator = pipeline("text-generation", fixture("gpt2"));
-  GenerationOptions options{.max_new_tokens = 16, .do_sample = true, .temperature = 2.0, .top_k = 0, .seed = 1};
+  GenerationOptions options{
+      .max_new_tokens = 16, .do_sample = true, .temperature = 2.0, .top_k = 0, .seed = 1};
   const auto first = generator("The License", options).tokens;
   EXPECT_EQ(generator("The License", options).tokens, first);
   options.seed = 2;
@@ -166,8 +167,11 @@ TEST(Pipeline, WrongPromptsAndOptions_AreRefusedWithWhatToDo) {
   refused({1}, {.do_sample = true, .top_k = -1}, {"top_k is -1"});
   refused({1}, {.do_sample = true, .top_p = 1.5}, {"top_p is 1.5"});
   const at::NoGradGuard no_grad;
-  expect_message([&] { generator.model().forward(at::zeros({1, 65}, at::kLong)); },
-                 {"65 tokens are more than the model's context of 64"});
+  expect_message(
+      [&] {
+        generator.model().forward(at::zeros({1, 65}, at::kLong));
+      },
+      {"65 tokens are more than the model's context of 64"});
   expect_message([&] { generator.model().forward(at::zeros({3}, at::kLong)); },
                  {"[batch, positions] of int64"});
   const TestFolder without;
@@ -180,8 +184,7 @@ TEST(Pipeline, WrongPromptsAndOptions_AreRefusedWithWhatToDo) {
 
 TEST(SavePretrained, Transformers_OpensTheFolder) {
   const char* const python = std::getenv("COUPLER_TEST_PYTHON");
-  if (python == nullptr)
-    GTEST_SKIP() << "COUPLER_TEST_PYTHON names no Python with transformers";
+  if (python == nullptr) GTEST_SKIP() << "COUPLER_TEST_PYTHON names no Python with transformers";
   for (const char* name : {"gpt2", "gptj", "llama", "llama3"}) {
     const TestFolder saved;
     auto generator = pipeline("text-generation", fixture(name));

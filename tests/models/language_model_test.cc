@@ -1,5 +1,5 @@
-// Language models against what transformers says of the same folders: in memory, out of their files,
-// with a cache and without, in batches and one by one.
+// Language models against what transformers says of the same folders: in memory, out of their
+// files, with a cache and without, in batches and one by one.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <coupler/big_model.h>
@@ -42,7 +42,8 @@ TEST_P(LanguageModels, EveryPlace_GivesTransformersLogits) {
   for (const DeviceMap& map : {DeviceMap{{"", "cpu"}}, DeviceMap{{"", "disk"}},
                                DeviceMap{{"", "disk"}, {"lm_head", "cpu"}}}) {
     // A tied head cannot be apart from the embedding.
-    const bool tied = map.entries().size() > 1 && (folder == fixture("gpt2") || folder == fixture("llama3"));
+    const bool tied =
+        map.entries().size() > 1 && (folder == fixture("gpt2") || folder == fixture("llama3"));
     if (tied) continue;
     EXPECT_LT(apart(scores({.device_map = map}), logits), 1e-4) << map.to_json();
   }
@@ -87,11 +88,11 @@ TEST_P(LanguageModels, Greedy_GoesOnAsTransformersDoes) {
     auto generator = pipeline("text-generation", folder, {.device_map = map});
     for (const bool use_cache : {true, false}) {
       std::string streamed;
-      const auto given = generator(
-          greedy["prompt"].get<std::string>(),
-          {.max_new_tokens = 24, .use_cache = use_cache, .on_text = [&](size_t, const std::string& piece) {
-             streamed += piece;
-           }});
+      const auto given =
+          generator(greedy["prompt"].get<std::string>(),
+                    {.max_new_tokens = 24,
+                     .use_cache = use_cache,
+                     .on_text = [&](size_t, const std::string& piece) { streamed += piece; }});
       EXPECT_EQ(given.tokens, expected);
       EXPECT_EQ(given.text, greedy["text"].get<std::string>());
       EXPECT_EQ(streamed, given.text);
@@ -106,7 +107,8 @@ TEST_P(LanguageModels, Batch_GivesWhatEachPromptGivesAlone) {
   const std::vector<std::string> prompts = {"You", "may reproduce and distribute copies",
                                             "of the Work, 12345", "or"};
   for (const bool sampled : {false, true}) {
-    const GenerationOptions options{.max_new_tokens = 12, .do_sample = sampled, .seed = 3, .batch_size = 3};
+    const GenerationOptions options{
+        .max_new_tokens = 12, .do_sample = sampled, .seed = 3, .batch_size = 3};
     const auto together = generator(prompts, options);
     for (size_t i = 0; i < prompts.size(); ++i) {
       GenerationOptions own = options;
@@ -119,8 +121,7 @@ TEST_P(LanguageModels, Batch_GivesWhatEachPromptGivesAlone) {
 TEST_P(LanguageModels, SavePretrained_ReadsBackTheSame) {
   const TestFolder saved;
   {
-    auto generator =
-        pipeline("text-generation", folder, {.device_map = DeviceMap{{"", "disk"}}});
+    auto generator = pipeline("text-generation", folder, {.device_map = DeviceMap{{"", "disk"}}});
     generator.save_pretrained(saved.path(), "60KB");
   }
   EXPECT_TRUE(std::filesystem::exists(saved.path() + "/model.safetensors.index.json"));

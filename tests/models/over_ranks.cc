@@ -1,6 +1,6 @@
 // Run as every rank of a job by over_ranks_test: each folder's model, divided over the ranks by the
-// backend, gives transformers' logits and goes on with a text as transformers does; prompts that are
-// divided among ranks are each answered once. Ends with 0 where all of that is so.
+// backend, gives transformers' logits and goes on with a text as transformers does; prompts that
+// are divided among ranks are each answered once. Ends with 0 where all of that is so.
 #include <ATen/core/grad_mode.h>
 #include <coupler/accelerator.h>
 #include <coupler/big_model.h>
@@ -40,8 +40,8 @@ bool logits_agree(coupler::Accelerator& accelerator, const std::string& folder) 
                            .max()
                            .item<double>();
   const auto greedy = coupler::read_json(folder + "/greedy.json");
-  const auto given = coupler::generate(
-      *model, {greedy["ids"].get<std::vector<int64_t>>()}, {.max_new_tokens = 24});
+  const auto given = coupler::generate(*model, {greedy["ids"].get<std::vector<int64_t>>()},
+                                       {.max_new_tokens = 24});
   return expect(apart < 1e-4, folder + ": logits differ by " + std::to_string(apart)) &&
          expect(given[0].tokens == greedy["continued"].get<std::vector<int64_t>>(),
                 folder + ": other tokens");

@@ -1,5 +1,5 @@
-// Embeddings against those of Python's sentence-transformers: of a small random BERT, and of the real
-// all-MiniLM-L6-v2 where scripts/get-test-models has fetched it.
+// Embeddings against those of Python's sentence-transformers: of a small random BERT, and of the
+// real all-MiniLM-L6-v2 where scripts/get-test-models has fetched it.
 #include <coupler/safetensors.h>
 #include <coupler/sentence_encoder.h>
 #include <sys/resource.h>
@@ -21,7 +21,8 @@ double apart(const at::Tensor& a, const at::Tensor& b) {
 
 std::vector<std::string> texts(const char* key) {
   std::vector<std::string> result;
-  for (const std::string text : read_json(MODEL_TESTS "/texts.json")[key]) {
+  const nlohmann::json all = read_json(MODEL_TESTS "/texts.json");
+  for (const std::string text : all.at(key)) {
     if (text.find_first_not_of(" \n") != std::string::npos) result.push_back(text);
   }
   return result;
@@ -32,14 +33,14 @@ at::Tensor reference(const std::string& file) {
 }
 
 TEST(SentenceEncoder, SmallBert_GivesPythonsEmbeddings) {
-  for (const DeviceMap& map :
-       {DeviceMap{{"", "cpu"}}, DeviceMap{{"", "disk"}},
-        DeviceMap{{"embeddings", "disk"}, {"encoder", "cpu"}}}) {
+  for (const DeviceMap& map : {DeviceMap{{"", "cpu"}}, DeviceMap{{"", "disk"}},
+                               DeviceMap{{"embeddings", "disk"}, {"encoder", "cpu"}}}) {
     const auto encoder = SentenceEncoder::open(fixture("bert"), {.device_map = map});
     EXPECT_EQ(encoder.width(), 32);
     for (const size_t batch : {1, 4, 100}) {
-      EXPECT_LT(apart(encoder.encode(texts("table"), batch), reference("bert/reference.safetensors")),
-                1e-4)
+      EXPECT_LT(
+          apart(encoder.encode(texts("table"), batch), reference("bert/reference.safetensors")),
+          1e-4)
           << map.to_json() << batch;
     }
   }
@@ -54,7 +55,8 @@ TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
   expect_message([] { (void)SentenceEncoder::open(fixture("gpt2")); },
                  {"architecture 'gpt2' is not there for embeddings; those that are: bert"});
   const TestFolder empty;
-  expect_message([&] { (void)SentenceEncoder::open(empty.path()); }, {"config.json cannot be read"});
+  expect_message([&] { (void)SentenceEncoder::open(empty.path()); },
+                 {"config.json cannot be read"});
   const TestFolder pooling;
   pooling.copy("bert");
   pooling.set("1_Pooling/config.json", "/pooling_mode", "lasttoken");
@@ -63,7 +65,8 @@ TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
   const TestFolder module;
   module.copy("bert");
   module.set("modules.json", "/2/type", "sentence_transformers.models.Dense");
-  expect_message([&] { (void)SentenceEncoder::open(module.path()); }, {"models.Dense' is not there"});
+  expect_message([&] { (void)SentenceEncoder::open(module.path()); },
+                 {"models.Dense' is not there"});
 }
 
 // 90 MB of weights, which are fetched, not stored.
@@ -104,13 +107,13 @@ uint64_t status_bytes(const std::string& key) {
 TEST_F(MiniLm, Budget64MiB_IsKept) {
   constexpr uint64_t kBudget = uint64_t{64} << 20;
   (void)SentenceEncoder::open(fixture("bert")).encode(texts("sentences"));  // libraries are warm
-  (void)Tokenizer::open(folder);  // reading it takes memory that the heap keeps
+  (void)Tokenizer::open(folder);                  // reading it takes memory that the heap keeps
   std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM begins anew
   const uint64_t before = resident_bytes();
   MaxMemory memory;
   memory.set("cpu", before + kBudget);
-  const auto encoder = SentenceEncoder::open(
-      folder, {.device_map = DeviceMap{{"", "disk"}}, .max_memory = memory});
+  const auto encoder =
+      SentenceEncoder::open(folder, {.device_map = DeviceMap{{"", "disk"}}, .max_memory = memory});
   expect_pythons(encoder, 4);
   const uint64_t most = status_bytes("VmHWM:");
   EXPECT_LE(most, before + kBudget);

@@ -52,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(, Tokenizers,
                                          "metaspace", "digits", "word-piece"),
                          [](const auto& test) {
                            std::string name = test.param;
-                           for (char& character : name) character = character == '-' ? '_' : character;
+                           for (char& character : name)
+                             character = character == '-' ? '_' : character;
                            return name;
                          });
 
@@ -107,7 +108,9 @@ TEST(Tokenizer, WrongInput_IsRefusedWithWhatToDo) {
       {"/pre_tokenizer", {{"type", "UnicodeScripts"}}, {"'UnicodeScripts'", "ByteLevel"}},
       {"/decoder", {{"type", "CTC"}}, {"decoder: 'CTC'", "Metaspace"}},
       {"/post_processor", {{"type", "Other"}}, {"post_processor: 'Other'", "TemplateProcessing"}},
-      {"/model/merges/0", {"nobody", "knows"}, {"merges", "'nobody', which is not in the vocabulary"}},
+      {"/model/merges/0",
+       {"nobody", "knows"},
+       {"merges", "'nobody', which is not in the vocabulary"}},
       {"/model/merges/0", 5, {"'merges' has 5, which is no pair"}},
       {"/model/vocab/twice", 7, {"'vocab' gives the number 7 to"}},
       {"/model/vocab", {{"a", "b"}}, {"'vocab' gives 'a' the number"}},

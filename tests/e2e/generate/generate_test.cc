@@ -1,5 +1,6 @@
-// The example generate against what transformers says of the same folders: a GPT-J whose weights lie
-// in two files of torch.save's with an index of the older kind, and GPT-2 and LLaMA with tokenizers.
+// The example generate against what transformers says of the same folders: a GPT-J whose weights
+// lie in two files of torch.save's with an index of the older kind, and GPT-2 and LLaMA with
+// tokenizers.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +21,7 @@ std::string expected() {
 
 Outcome run(const Workplace& here, const std::vector<std::string>& more,
             const std::string& checkpoint = GPTJ_FIXTURE) {
-  std::vector<std::string> words{"launch",   "-n",       "1",         GENERATE_PROGRAM, "--model",
+  std::vector<std::string> words{"launch",   "-n",       "1",         GENERATE_PROGRAM,   "--model",
                                  checkpoint, "--tokens", "3,1,4,1,5", "--max-new-tokens", "12"};
   words.insert(words.end(), more.begin(), more.end());
   return here.coupler(words);
@@ -36,7 +37,8 @@ std::string last_line(const Outcome& outcome) {
 TEST(Generate, EveryMap_GoesOnAsTransformersDoes) {
   const Workplace here;
   here.write("disk.json", R"({"": "disk"})");
-  here.write("mixed.json", R"({"transformer.wte": "cpu", "transformer.h.0": "disk", "transformer.h.1": "cpu",
+  here.write("mixed.json",
+             R"({"transformer.wte": "cpu", "transformer.h.0": "disk", "transformer.h.1": "cpu",
                                "transformer.ln_f": "disk", "lm_head": "disk"})");
   for (const char* map : {"auto", "sequential", "optimal", "disk.json", "mixed.json"}) {
     const Outcome outcome = run(here, {"--device-map", map});
@@ -104,9 +106,18 @@ TEST(Generate, ManyPrompts_AreDividedAmongProcesses) {
   for (const bool drawn : {false, true}) {
     std::string first;
     for (const char* processes : {"1", "2"}) {
-      std::vector<std::string> words{"launch", "-n", processes, "-o", "backend.use=gloo_cpu",
-                                     GENERATE_PROGRAM, "--model", MODEL_FIXTURES "/gpt2",
-                                     "--prompts", "prompts.txt", "--max-new-tokens", "8"};
+      std::vector<std::string> words{"launch",
+                                     "-n",
+                                     processes,
+                                     "-o",
+                                     "backend.use=gloo_cpu",
+                                     GENERATE_PROGRAM,
+                                     "--model",
+                                     MODEL_FIXTURES "/gpt2",
+                                     "--prompts",
+                                     "prompts.txt",
+                                     "--max-new-tokens",
+                                     "8"};
       if (drawn) words.insert(words.end(), {"--sample", "--seed", "4", "--temperature", "2"});
       const Outcome outcome = here.coupler(words);
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -121,8 +132,8 @@ TEST(Generate, ManyPrompts_AreDividedAmongProcesses) {
 TEST(Generate, Save_WritesAFolderThatGoesOnTheSameWay) {
   const Workplace here;
   const auto continued = [&](const std::string& model, const std::vector<std::string>& more) {
-    std::vector<std::string> words{"launch", "-n", "1", GENERATE_PROGRAM, "--model", model,
-                                   "--prompt", "You may reproduce"};
+    std::vector<std::string> words{"launch",  "-n",  "1",        GENERATE_PROGRAM,
+                                   "--model", model, "--prompt", "You may reproduce"};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome outcome = here.coupler(words);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

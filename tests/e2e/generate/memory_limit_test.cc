@@ -24,10 +24,12 @@ constexpr uint64_t kBudget = 256 * kMiB;  // of which the program without a mode
 
 // A safetensors file, tensor by tensor: eight bytes of length, the header, random numbers.
 void write_checkpoint(const Workplace& here) {
-  here.write("config.json",
-             fmt::format(R"({{"model_type": "gptj", "vocab_size": {}, "n_embd": {}, "n_layer": {}, "n_head": 8,
+  here.write(
+      "config.json",
+      fmt::format(
+          R"({{"model_type": "gptj", "vocab_size": {}, "n_embd": {}, "n_layer": {}, "n_head": 8,
                              "rotary_dim": 32, "layer_norm_epsilon": 1e-5}})",
-                         kVocabulary, kWidth, kLayers));
+          kVocabulary, kWidth, kLayers));
   std::string header = "{";
   int64_t numbers = 0;
   const auto add = [&](const std::string& name, int64_t rows, int64_t columns = 0) {
