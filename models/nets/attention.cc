@@ -5,6 +5,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 namespace coupler {
@@ -65,8 +66,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   if (pass.cache != nullptr) std::tie(keys, values) = pass.cache->extend(layer, key, value);
   const int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2),
                 size = query.size(3), groups = heads / keys.size(1);
-  at::Tensor mask = pass.mask;
-  if (mask.defined()) mask = mask.to(query.device());
+  std::optional<at::Tensor> mask;
+  if (pass.mask.defined()) mask = pass.mask.to(query.device());
   at::Tensor asked = query;
   const bool together = groups > 1 && tokens == 1;
   if (together) {

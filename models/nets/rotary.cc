@@ -24,7 +24,7 @@ at::Tensor stretched(const at::Tensor& frequencies, const JsonObject& rope) {
   const at::Tensor lengths = frequencies.reciprocal().mul(2 * std::numbers::pi);
   const at::Tensor smooth = lengths.reciprocal().mul(original).sub(low).div(high - low);
   const at::Tensor between =
-      frequencies.mul(smooth.rsub(1.0)).div(factor).add(frequencies.mul(smooth));
+      frequencies.mul(smooth.neg().add(1.0)).div(factor).add(frequencies.mul(smooth));
   const at::Tensor slow = at::where(lengths.gt(original / low), frequencies.div(factor), between);
   return at::where(lengths.lt(original / high), frequencies, slow);
 }

@@ -168,7 +168,9 @@ def language_model(name, model, tokenizer, prompt, **special):
     ids = torch.tensor([tokenizer.encode(prompt).ids])
     with torch.no_grad():
         logits = model(tokens).logits
-        given = model.generate(ids, max_new_tokens=24, do_sample=False)[0, ids.shape[1]:].tolist()
+        # With a mask: transformers takes tokens of the padding's number for fillers otherwise.
+        given = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24,
+                               do_sample=False)[0, ids.shape[1]:].tolist()
         half = model.to(torch.bfloat16)(tokens).logits.float()
     save_file({"tokens": tokens, "logits": logits.contiguous(), "bfloat16": half.contiguous()},
               folder / "reference.safetensors")
