@@ -137,6 +137,9 @@ std::string TextStream::add(int64_t id) {
   const std::string before =
       tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
   ids_.push_back(id);
+  // A run of single bytes is decoded as a whole: the next one may change what those before it are.
+  const std::string token = tokenizer_.token_of(id).value_or("");
+  if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) return "";
   const std::string all = tokenizer_.decode(ids_);
   if (all.size() <= before.size() || all.ends_with("\uFFFD")) return "";
   const std::string more = all.substr(before.size());

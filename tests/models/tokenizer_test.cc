@@ -110,7 +110,7 @@ TEST(Tokenizer, WrongInput_IsRefusedWithWhatToDo) {
       {"/post_processor", {{"type", "Other"}}, {"post_processor: 'Other'", "TemplateProcessing"}},
       {"/model/merges/0",
        {"nobody", "knows"},
-       {"merges", "'nobody', which is not in the vocabulary"}},
+       {"merges", "'nobody", "which is not in the vocabulary"}},
       {"/model/merges/0", 5, {"'merges' has 5, which is no pair"}},
       {"/model/vocab/twice", 7, {"'vocab' gives the number 7 to"}},
       {"/model/vocab", {{"a", "b"}}, {"'vocab' gives 'a' the number"}},
