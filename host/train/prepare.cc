@@ -32,11 +32,6 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-bool on_cpu(const Model& model) {
-  return std::all_of(model.parameters.begin(), model.parameters.end(),
-                     [](const ModelParameter& parameter) { return parameter.tensor.is_cpu(); });
-}
-
 }  // namespace
 
 void Accelerator::Impl::add(Model model) {
@@ -60,7 +55,7 @@ void Accelerator::Impl::add(Model model) {
   }
   ActivationOffload& offload = ActivationOffload::of_process();
   offload.leave_in_place(models.back()->model());
-  if (offload.is_default() && on_cpu(models.back()->model())) offload.say_nothing_moves();
+  if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
@@ -87,8 +82,12 @@ void Accelerator::Impl::check_memory(const Model* coming, double optimizer_facto
       "backend that divides or offloads more: `coupler config recommend` finds what fits");
 }
 
-void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
-void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(describe(module)); }
+void Accelerator::prepare_module(torch::nn::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
+void Accelerator::prepare_module(const torch::jit::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   const at::Tensor first = first_parameter(optimizer);
