@@ -11,6 +11,7 @@
 #include "data/loader_state.h"
 #include "data/reading_scope.h"
 #include "data/shuffle.h"
+#include "device/pinned.h"
 
 namespace coupler::detail {
 namespace {
@@ -46,7 +47,7 @@ std::atomic<uint64_t> loops_begun = 0;
 
 void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
   const BatchPlan& read_plan = whole ? *whole : plan;
-  wanted.pin = options.pin_memory && device.is_cuda();
+  wanted.pin = options.pin_memory && !device.is_cpu() && can_pin(device);
   if (!samples) {
     wanted.first = read_plan.first();
     wanted.slice = read_plan.slice();

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/out_of_memory.h"
 #include "device/streams.h"
+#include "io/byte_size.h"
 
 namespace coupler {
 namespace {
@@ -106,7 +108,7 @@ void Residency::use_blank(Unit& unit) {
     }
   }
   try {
-    BufferPool::Buffer memory = pool_.take(unit.bytes);
+    BufferPool::Buffer memory = room_for(unit);
     void* const place = memory.data();
     attach(unit, std::move(memory), place);
   } catch (...) {
@@ -231,6 +233,22 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
   unit.resident.store(true);
 }
 
+BufferPool::Buffer Residency::room_for(const Unit& unit) {
+  try {
+    return pool_.take(unit.bytes);
+  } catch (const c10::OutOfMemoryError& cause) {
+    const Unit* largest = &unit;
+    const std::lock_guard lock(mutex_);
+    for (const auto& other : units_) {
+      if (other->bytes > largest->bytes) largest = other.get();
+    }
+    throw_out_of_memory(
+        cause,
+        fmt::format("the parameters of unit '{}' ({})", unit.name, format_byte_size(unit.bytes)),
+        fmt::format("unit '{}' ({})", largest->name, format_byte_size(largest->bytes)));
+  }
+}
+
 void Residency::fetch(Unit& unit, bool ahead) {
   const std::lock_guard turn(source_mutex_);
   {
@@ -243,7 +261,7 @@ void Residency::fetch(Unit& unit, bool ahead) {
     std::shared_ptr<c10::Event> arrived;
     void* place = source_->lend(next.index);
     if (place == nullptr) {
-      memory = pool_.take(next.bytes);
+      memory = room_for(next);
       place = memory.data();
       source_->fill(next.index, place);
       arrived = mark_stream(pool_.device());

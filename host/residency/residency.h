@@ -79,6 +79,7 @@ class Residency {
   bool is_wanted(const Unit& unit, bool ahead);
   Unit& at(size_t index);
   // memory: none where the source lends what is at `place`.
+  BufferPool::Buffer room_for(const Unit& unit);
   void attach(Unit& unit, BufferPool::Buffer memory, void* place,
               std::shared_ptr<c10::Event> arrived = nullptr);
   void fetch(Unit& unit, bool ahead);

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/out_of_memory.h"
 #include "dry_run/describe.h"
 #include "dry_run/dry_run.h"
 #include "estimate/resident.h"
+#include "io/byte_size.h"
 #include "log/log.h"
 #include "optim/optimizer_state.h"
 #include "optim/scheduler_core.h"
@@ -32,6 +34,19 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
+// For an error: it is made before the model is given away.
+std::string describe_size(const Model& model) {
+  size_t bytes = 0;
+  const ModelParameter* largest = &model.parameters.front();
+  for (const ModelParameter& parameter : model.parameters) {
+    bytes += parameter.tensor.nbytes();
+    if (parameter.tensor.nbytes() > largest->tensor.nbytes()) largest = &parameter;
+  }
+  return fmt::format("'{}' ({}, the largest parameter '{}' of {})", model.name,
+                     format_byte_size(bytes), largest->name,
+                     format_byte_size(largest->tensor.nbytes()));
+}
+
 }  // namespace
 
 void Accelerator::Impl::add(Model model) {
@@ -46,7 +61,12 @@ void Accelerator::Impl::add(Model model) {
   check_memory(&model, 0);
   // A dry run has no state that could be anywhere.
   const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
-  models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+  const std::string size = describe_size(model);
+  try {
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the model " + size);
+  }
   if (dry_run != nullptr) dry_run->watch(*models.back());
   measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
@@ -131,7 +151,12 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
       run->stepped(&optimizer);
     };
   }
-  auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  std::shared_ptr<OptimizerState> state;
+  try {
+    state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the optimizer's state");
+  }
   if (in_backward) {
     for (Strategy* model : models) model->add_gradient_user(state);
   }

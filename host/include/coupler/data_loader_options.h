@@ -22,8 +22,10 @@ struct DataLoaderOptions {
   // read by at most one worker.
   int64_t workers = 0;
   int64_t prefetch = 2;       // batches that lie ready, per worker
-  bool pin_memory = false;    // batches in page-locked memory; where batches go to a CUDA device
-  bool non_blocking = false;  // copies to the device do not wait; worth it with pin_memory
+  // Where batches go to another device than the CPU: they are read into page-locked memory, from
+  // which copies do not wait for what the device computes.
+  bool pin_memory = true;
+  bool non_blocking = true;
 };
 
 }  // namespace coupler
