@@ -289,19 +289,19 @@ void CommunicatorState::park(std::unique_ptr<PendingOperation> operation) {
 void CommunicatorState::settle() {
   while (true) {
     std::unique_ptr<PendingOperation> over;
-    ErrorBuffer error;
+    ErrorBuffer text;
     db_status status = DB_OK;
     {
       const std::lock_guard lock(pending_mutex);
       if (parked.empty()) return;
-      status = functions->test(parked.front()->request, error.get());
+      status = functions->test(parked.front()->request, text.get());
       if (status == DB_IN_PROGRESS) return;
       over = std::move(parked.front());
       parked.pop_front();
     }
     remove_pending(over.get());
     functions->release(over->request);
-    if (status != DB_OK) static_cast<void>(failed(over->operation, status, error));
+    if (status != DB_OK) static_cast<void>(failed(over->operation, status, text));
   }
 }
 

@@ -19,6 +19,8 @@
 #define DOUBLE_NAME "double_wrapper"
 #elif defined(DOUBLE_CANNOT_ABORT)
 #define DOUBLE_NAME "double_cannot_abort"
+#elif defined(DOUBLE_OF_DEVICES)
+#define DOUBLE_NAME "double_of_devices"
 #else
 #define DOUBLE_NAME "double"
 #endif
@@ -383,7 +385,12 @@ const DistributedBackend kBackend = {sizeof(DistributedBackend),
                                      DOUBLE_NAME,
                                      "0.1.0",
                                      "A test double whose ranks are threads.",
-                                     DB_CAP_HOST_MEMORY | DB_CAP_SPLIT
+                                     DB_CAP_SPLIT
+#if defined(DOUBLE_OF_DEVICES)
+                                         | DB_CAP_CUDA_MEMORY
+#else
+                                         | DB_CAP_HOST_MEMORY
+#endif
 #if !defined(DOUBLE_CANNOT_ABORT)
                                          | DB_CAP_ABORT
 #endif

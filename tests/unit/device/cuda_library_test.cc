@@ -1,0 +1,52 @@
+// What a process says of a machine's driver, in processes of their own with a double of the driver.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "run_program.h"
+
+namespace {
+
+std::string reason_with(std::vector<std::string> environment) {
+  std::vector<std::string> command = {"/usr/bin/env"};
+  command.insert(command.end(), environment.begin(), environment.end());
+  command.emplace_back(DEVICE_PROBE);
+  const auto outcome = run_program(command);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  return outcome.output;
+}
+
+std::string driver() { return std::string("LD_LIBRARY_PATH=") + DRIVER_FOLDER; }
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(CudaLibrary, VariableSaysCpu_IsNotLookedFor) {
+  expect_says(reason_with({driver(), "COUPLER_TRAINING_DEVICE=cpu"}),
+              "COUPLER_TRAINING_DEVICE is cpu");
+}
+
+TEST(CudaLibrary, NoDevice_SaysWhereToLook) {
+  expect_says(reason_with({driver(), "DRIVER_DEVICES=0"}), "see CUDA_VISIBLE_DEVICES");
+  expect_says(reason_with({driver(), "DRIVER_STATUS=100"}), "see CUDA_VISIBLE_DEVICES");
+}
+
+TEST(CudaLibrary, DriverDoesNotStart_SaysItsError) {
+  expect_says(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 of cuInit");
+}
+
+// Whether LibTorch's CUDA libraries are installed is this machine's: without them a device of no
+// use is said to be for their lack, with them for the driver, which serves too little.
+TEST(CudaLibrary, DeviceThatLibTorchCannotUse_SaysWhy) {
+  const std::string text = reason_with({driver(), "DRIVER_VERSION=11040"});
+  const bool installed = text.find("are not all installed") == std::string::npos;
+  if (installed) {
+    expect_says(text, "the NVIDIA driver is too old: it serves CUDA 11.4, LibTorch needs 13");
+  } else {
+    expect_says(text, "cannot open shared object file");
+  }
+}
+
+}  // namespace
