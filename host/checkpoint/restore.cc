@@ -157,8 +157,8 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   };
   restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
   // Saved on the CPU there is none: the device draws on as it was seeded.
-  const auto own = device_generator(job.device);
-  if (own && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *own);
+  const auto devices = device_generator(job.device);
+  if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
   for (int rank = manifest.world; rank <= job.rank; ++rank) {
     write_generator(state_apart(read_generator()));
   }

@@ -172,7 +172,7 @@ StateFile object_file(const detail::Registered& object, std::string name) {
 
 StateFile random_file(const TrainingState& job) {
   StateFile file{.name = random_base(job.rank) + kExtension};
-  const auto add = [&](const char* name, const at::Generator& generator) {
+  const auto add = [&](const char* name, at::Generator generator) {
     const std::lock_guard lock(generator.mutex());
     const at::Tensor state = generator.get_state();
     file.pieces.push_back({.name = name,

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <test_device.h>
 
 namespace {
@@ -48,6 +49,17 @@ void expect_same_weights(coupler::Accelerator& accelerator, Net& net, Net& refer
     EXPECT(difference <= tolerance,
            name + " differs by " + std::to_string(difference) + " " + when);
   }
+}
+
+DeviceBytes device_bytes(coupler::Accelerator& accelerator) {
+  const c10::Device device = accelerator.device();
+  if (device.is_privateuseone()) {
+    return {coupler::testing::device_bytes(device.index()),
+            coupler::testing::most_device_bytes(device.index())};
+  }
+  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto& bytes = stats.allocated_bytes[0];
+  return {static_cast<size_t>(bytes.current), static_cast<size_t>(bytes.peak)};
 }
 
 std::vector<Check> all_checks() {

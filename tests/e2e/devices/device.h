@@ -22,6 +22,13 @@ Net reference_of(coupler::Accelerator& accelerator, Net& net);
 void expect_same_weights(coupler::Accelerator& accelerator, Net& net, Net& reference,
                          double tolerance, const std::string& when);
 
+// Of the Accelerator's device: what tensors hold now, and the most they held since the program
+// began.
+struct DeviceBytes {
+  size_t now = 0, most = 0;
+};
+DeviceBytes device_bytes(coupler::Accelerator& accelerator);
+
 std::vector<Check> training_checks();
 std::vector<Check> collective_checks();
 std::vector<Check> state_checks();

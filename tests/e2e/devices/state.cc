@@ -62,6 +62,43 @@ void a_model_is_saved_for_others(Accelerator& accelerator) {
   accelerator.free_memory();
 }
 
+struct LayersImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return third(torch::tanh(second(torch::tanh(first(x)))));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 5));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(5, 4));
+  torch::nn::Linear third = register_module("third", torch::nn::Linear(4, 3));
+};
+TORCH_MODULE(Layers);
+
+// On every rank by itself, from the files that all of them wrote.
+void a_model_lies_on_the_device_the_cpu_and_the_disk(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  torch::manual_seed(4);
+  Layers whole;
+  const auto input = torch::randn({2, 6});
+  const torch::NoGradGuard no_grad;
+  const auto expected = whole->forward(input);
+  auto net = accelerator.prepare(whole);
+  accelerator.save_model(net, folder.path());
+  accelerator.wait_for_everyone();
+  accelerator.free_memory();
+  auto make = [] {
+    const coupler::EmptyWeights empty;
+    return Layers();
+  };
+  Layers model = make();
+  const auto placed = coupler::load_checkpoint_and_dispatch(
+      model, folder.path(),
+      {.device_map = coupler::DeviceMap{{"first", static_cast<int>(accelerator.device().index())},
+                                        {"second", "cpu"},
+                                        {"third", "disk"}}});
+  const auto output = model->forward(input);
+  EXPECT(output.device() == accelerator.device(), "it ran on " + output.device().str());
+  EXPECT((output.cpu() - expected).abs().max().item<float>() < 1e-5F, "the output differs");
+}
+
 // Asked, free, the largest piece, and what to change.
 void a_full_device_is_explained(Accelerator& accelerator) {
   coupler::testing::limit_device_bytes(1 << 20);
@@ -79,6 +116,8 @@ std::vector<Check> state_checks() {
   return {
       {"a_checkpoint_brings_the_same_bits", a_checkpoint_brings_the_same_bits},
       {"a_model_is_saved_for_others", a_model_is_saved_for_others},
+      {"a_model_lies_on_the_device_the_cpu_and_the_disk",
+       a_model_lies_on_the_device_the_cpu_and_the_disk},
       {"a_full_device_is_explained", a_full_device_is_explained, /*alone=*/true},
   };
 }

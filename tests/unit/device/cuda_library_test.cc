@@ -1,20 +1,26 @@
 // What a process says of a machine's driver, in processes of their own with a double of the driver.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "run_program.h"
-
 namespace {
 
-std::string reason_with(std::vector<std::string> environment) {
-  std::vector<std::string> command = {"/usr/bin/env"};
-  command.insert(command.end(), environment.begin(), environment.end());
-  command.emplace_back(DEVICE_PROBE);
-  const auto outcome = run_program(command);
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  return outcome.output;
+// The probe's output under these variables.
+std::string reason_with(const std::vector<std::string>& variables) {
+  std::string command = "env";
+  for (const std::string& variable : variables) command += " '" + variable + "'";
+  command += std::string(" '") + DEVICE_PROBE + "'";
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("popen failed");
+  std::string output;
+  std::array<char, 512> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) output += part.data();
+  EXPECT_EQ(::pclose(pipe), 0) << output;
+  return output;
 }
 
 std::string driver() { return std::string("LD_LIBRARY_PATH=") + DRIVER_FOLDER; }
