@@ -56,7 +56,7 @@ def checks_of(build, kind, scratch):
         ("fsdp, 2 ranks on one device", job(2, "fsdp", "backend.fsdp.base=gloo_cpu", *fsdp)),
         ("fsdp in bf16, 2 ranks on one device",
          job(2, "fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.param_dtype=bf16", *fsdp,
-             only="bf16")),
+             only="bf16_learns")),
         ("stage 3, 2 ranks on one device",
          job(2, "deepspeed_like", "backend.deepspeed_like.base=gloo_cpu",
              "backend.deepspeed_like.stage=3",
@@ -77,7 +77,7 @@ def checks_of(build, kind, scratch):
     if on_gpu:
         result += [
             ("bf16 autocast, world 1",
-             job(1, alone, "training.mixed_precision=bf16", only="autocast_trains")),
+             job(1, alone, "training.mixed_precision=bf16", only="bf16_learns")),
             ("loss scale of fp16, world 1",
              job(1, alone, "training.mixed_precision=fp16", only="trains")),
         ]

@@ -11,7 +11,7 @@ RandomState::RandomState() {
   const std::optional<c10::DeviceType> type = at::getAccelerator();
   if (!type) return;
   device_ = c10::impl::VirtualGuardImpl(*type).getDevice();
-  const std::optional<at::Generator> generator = device_generator(*device_);
+  std::optional<at::Generator> generator = device_generator(*device_);
   if (!generator) return;
   const std::lock_guard lock(generator->mutex());
   on_device_ = generator->get_state();

@@ -1,5 +1,6 @@
 // Collectives of tensors on a device, alone and together with the CPU's.
 #include <coupler/coupler.h>
+#include <coupler/objects.h>
 
 #include "device.h"
 
@@ -90,8 +91,8 @@ void own_rows_are_gathered_for_metrics(Accelerator& accelerator) {
 }
 
 void objects_travel_beside_tensors(Accelerator& accelerator) {
-  const auto names = coupler::gather_object(
-      accelerator, std::vector<std::string>{"rank " + std::to_string(accelerator.rank())});
+  const std::vector<std::string> names =
+      coupler::gather_object(accelerator, "rank " + std::to_string(accelerator.rank()));
   EXPECT(static_cast<int>(names.size()) == accelerator.world(), "names are missing");
   EXPECT(names.back() == "rank " + std::to_string(accelerator.world() - 1), names.back());
   accelerator.wait_for_everyone();

@@ -1,4 +1,5 @@
 // What a process says of a machine's driver, in processes of their own with a double of the driver.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,9 +12,8 @@ namespace {
 
 // The probe's output under these variables.
 std::string reason_with(const std::vector<std::string>& variables) {
-  std::string command = "env";
-  for (const std::string& variable : variables) command += " '" + variable + "'";
-  command += std::string(" '") + DEVICE_PROBE + "'";
+  const std::string command =
+      fmt::format("env '{}' '{}'", fmt::join(variables, "' '"), DEVICE_PROBE);
   FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   std::string output;
@@ -23,7 +23,7 @@ std::string reason_with(const std::vector<std::string>& variables) {
   return output;
 }
 
-std::string driver() { return std::string("LD_LIBRARY_PATH=") + DRIVER_FOLDER; }
+std::string driver() { return fmt::format("LD_LIBRARY_PATH={}", DRIVER_FOLDER); }
 
 void expect_says(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
