@@ -161,23 +161,5 @@ TEST(Staging, Split_KeepsTheDevice) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Staging, ADeviceInABackendOfDeviceMemoryOnly_WithoutOne_IsRefused) {
-  auto store = std::make_shared<MemoryStore>();
-  const RankSetup setup = setup_of(0, 1, store, "double_of_devices");
-  CommunicatorOptions options = options_of(setup);
-  options.host_side = [] { return Plugin::single(); };
-  try {
-    Communicator::create(options);
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kConfig);
-    const std::string text = error.what();
-    EXPECT_NE(text.find("moves CUDA memory, but the tensors of rank 0 are in host memory"),
-              std::string::npos)
-        << text;
-    EXPECT_NE(text.find("backend.use = \"gloo_cpu\""), std::string::npos) << text;
-  }
-}
-
 }  // namespace
 }  // namespace coupler

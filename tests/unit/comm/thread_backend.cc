@@ -1,9 +1,11 @@
 // A test double of a backend: the ranks are threads of one process and meet in memory. It performs
 // what it is told and checks nothing, so that ranks which disagree get stuck or get garbage: what
-// the host makes of that is what the tests want to see. Built three times: as it is, with
-// DOUBLE_CANNOT_ABORT, and as a wrapper around a base with DOUBLE_WRAPS.
+// the host makes of that is what the tests want to see. Built four times: as it is, with
+// DOUBLE_CANNOT_ABORT, as a wrapper around a base with DOUBLE_WRAPS, and with DOUBLE_OF_DEVICES as
+// one of a device's memory (which is host memory), whose streams are counters of those who wait.
 #include <coupler/distributed_backend.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -254,6 +256,15 @@ db_status submit(db_communicator* communicator, const db_op* op, db_request** re
   return DB_IN_PROGRESS;
 }
 
+#if defined(DOUBLE_OF_DEVICES)
+db_status wait_stream(db_request*, void* stream, db_error*) {
+  ++*static_cast<std::atomic<int>*>(stream);
+  return DB_OK;
+}
+#else
+constexpr auto wait_stream = nullptr;
+#endif
+
 db_status test(db_request* request, db_error* error) {
   auto* mine = reinterpret_cast<Request*>(request);
   const std::lock_guard lock(mine->owner->group->mutex);
@@ -319,7 +330,7 @@ const db_communicator_functions kFunctions = {sizeof(db_communicator_functions),
                                               submit,
                                               test,
                                               wait_host,
-                                              nullptr,
+                                              wait_stream,
                                               release,
                                               split,
                                               async_error,
