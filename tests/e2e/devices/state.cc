@@ -60,6 +60,7 @@ void a_model_is_saved_for_others(Accelerator& accelerator) {
     EXPECT(torch::equal(value, other->named_parameters()[name]), name + " differs");
   }
   accelerator.free_memory();
+  accelerator.wait_for_everyone();  // the folder goes with this
 }
 
 struct LayersImpl : torch::nn::Module {
@@ -97,6 +98,7 @@ void a_model_lies_on_the_device_the_cpu_and_the_disk(Accelerator& accelerator) {
   const auto output = model->forward(input);
   EXPECT(output.device() == accelerator.device(), "it ran on " + output.device().str());
   EXPECT((output.cpu() - expected).abs().max().item<float>() < 1e-5F, "the output differs");
+  accelerator.wait_for_everyone();
 }
 
 // Asked, free, the largest piece, and what to change.
