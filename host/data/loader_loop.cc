@@ -1,4 +1,5 @@
 // A loop over a data loader: what begins, advances and ends it.
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -64,6 +65,8 @@ StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRe
   const BatchPlan& read_plan = whole ? *whole : plan;
   if (samples && step >= read_plan.size()) return {};
   request_of(step, wanted);
+  // Pinning is the current device's business, which a worker has not been told.
+  const c10::OptionalDeviceGuard guard(wanted.pin ? std::optional(device) : std::nullopt);
   try {
     StepRead result = source.fetch(worker, slot, wanted);
     if (samples) result.own = read_plan.own(step);
