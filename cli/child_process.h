@@ -42,7 +42,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   int end_fd() const { return pidfd_.get(); }  // readable once the child has ended
   void signal(int number) const;               // never reaches another process
-  int reap();                                  // the wait status; after end_fd() became readable
+  int reap();                                  // the wait status; waits for the child's end
 
  private:
   pid_t pid_ = -1;

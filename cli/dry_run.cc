@@ -3,7 +3,6 @@
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,13 +62,6 @@ std::vector<std::string> environment(const ConfigRequest& config,
   return result;
 }
 
-int wait_for(ChildProcess& child) {
-  pollfd ended = {child.end_fd(), POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0) {
-  }
-  return child.reap();
-}
-
 }  // namespace
 
 StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& config,
@@ -91,7 +83,7 @@ StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& co
                 fmt::format("'{}' cannot be started: {}", program[0], std::strerror(failure)),
                 {.subject = program[0]});
   }
-  const int status = wait_for(child);
+  const int status = child.reap();
   const std::string text = text_of(log);
   if (!text.empty()) return read_step_log(text);
   const std::string said = text_of(output);

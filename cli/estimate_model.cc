@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "estimate_report.h"
 #include "find_checkpoint.h"
 #include "io/byte_size.h"
+#include "io/mapped_file.h"
 #include "table.h"
 #include "weights/open_weights.h"
 
@@ -27,17 +26,12 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;
 
 std::string read_config_json(const std::string& path) {
-  std::error_code failed;
-  const uint64_t size = fs::file_size(path, failed);
-  std::ifstream file(path, std::ios::binary);
-  if (failed || !file || size > kMostConfigBytes) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("'{}' {}", path,
-                            !failed && size > kMostConfigBytes ? "is larger than any config.json"
-                                                               : "cannot be read"),
+  const auto file = MappedFile::open(path);
+  if (file->size() > kMostConfigBytes) {
+    throw Error(ErrorCode::kIo, fmt::format("'{}' is larger than any config.json", path),
                 {.subject = path, .hint = "give a model's config.json"});
   }
-  return {std::istreambuf_iterator<char>(file), {}};
+  return {file->data(), file->data() + file->size()};
 }
 
 // Trained in fp32: what a checkpoint's own type is says how many bytes it has now.

@@ -1,7 +1,7 @@
 // Steps of AdamW over 50 million parameters whose state is in memory or on a disk, in turns, as
 // bench/run says: bench_offload --folder FOLDER --control SOCKET, and the arguments of the
 // configuration. Modes: steps, of the optimizer alone; raw, which reads and writes at the same time
-// what such a step reads and writes.
+// what such a step reads and writes; loop, of forward, backward and step.
 #include <ATen/ops/ones.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -25,6 +25,7 @@
 namespace {
 
 constexpr int64_t kWidth = 2048, kLayers = 12;
+constexpr int64_t kRows = 256;  // of a batch of the loop
 constexpr size_t kPiece = size_t{8} << 20;
 
 // A file without a name that holds a step's bytes, and what moves them past the page cache.
@@ -80,11 +81,19 @@ int main(int argc, char** argv) {
   const int64_t parameters = kLayers * kWidth * kWidth;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  accelerator.backward(net->forward(at::ones({1, kWidth})).sum());
+  const auto backward = [&, &net = net](int64_t rows) {
+    accelerator.backward(net->forward(at::ones({rows, kWidth})).mean());
+  };
+  backward(1);
+  opt.step();  // ends what a backward began that has updated
 
   const RawFile raw(words[1], parameters * 4 * 4);
   const auto train = [&, &opt = opt](const std::string& mode, int64_t times) {
     for (int64_t i = 0; i < times; ++i) {
+      if (mode == "loop") {
+        opt.zero_grad();
+        backward(kRows);
+      }
       if (mode != "raw") {
         opt.step();
         continue;

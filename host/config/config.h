@@ -41,6 +41,7 @@ struct TrainingConfig {
   int64_t gradient_accumulation_steps = 1;
   bool sync_each_batch = false;  // reduce gradients in every batch of a window, not the last only
   bool sync_with_dataloader = true;  // a loader's last batch ends the window
+  bool optimizer_in_backward = false;
   bool broadcast_buffers = true;  // rank 0's, after every reduction (torch's DDP: before forward)
   double bucket_cap_mb = 0;       // 0: adapted to what is measured
   int64_t seed = 0;               // of LibTorch's generator; left alone unless set
@@ -55,6 +56,7 @@ struct TrainingConfig {
 
 struct MemoryConfig {
   std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
+  bool offload_activations = false;  // what checkpointing keeps is in host memory until backward
   // Of models that every rank holds whole; a sharding plugin has options of its own.
   std::string offload_optimizer_device = "none";                // none, cpu, nvme
   std::string offload_optimizer_nvme_path;                      // a folder on the disk

@@ -126,6 +126,13 @@ std::vector<SchemaKey> make_schema() {
           "training.sync_with_dataloader", T::kBoolean, "", nullptr,
           "Whether the last batch of a prepared loader ends the accumulation of gradients, however "
           "few batches it holds; else the next epoch goes on with it."),
+      key<kTraining, &TrainingConfig::optimizer_in_backward>(
+          "training.optimizer_in_backward", T::kBoolean, "", nullptr,
+          "Whether optimizers update a parameter as soon as backward is done with it, on every "
+          "rank, "
+          "and not all of them in step(): this goes on beside the reduction of the next gradients, "
+          "and what is offloaded to a disk is read and written meanwhile. Gradients are gone then: "
+          "none can be clipped."),
       key<kTraining, &TrainingConfig::broadcast_buffers>(
           "training.broadcast_buffers", T::kBoolean, "", nullptr,
           "Whether rank 0's buffers (batch norm statistics) replace the others' after every "
@@ -196,6 +203,10 @@ std::vector<SchemaKey> make_schema() {
           "backward instead of being kept: * stands for any characters but dots, ** for any. As "
           "one "
           "text they are separated by colons."),
+      key<kMemory, &MemoryConfig::offload_activations>(
+          "memory.offload_activations", T::kBoolean, "", nullptr,
+          "Whether what activation checkpointing keeps for backward is in host memory until then, "
+          "where the model is on another device."),
       key<kMemory, &MemoryConfig::offload_optimizer_device>(
           "memory.offload_optimizer_device", T::kString, "none, cpu or nvme", is_offload_device,
           "Where the state of an optimizer is between its steps, for a model that every rank holds "

@@ -11,6 +11,7 @@
 #include "comm/fingerprint.h"
 #include "comm/operation_error.h"
 #include "comm/options.h"
+#include "plugin/model_description.h"
 #include "plugin/plugin.h"
 #include "plugin/self_ops.h"
 
@@ -48,45 +49,15 @@ constexpr db_communicator_functions kMadeUp = {
     nullptr,
 };
 
-// The model as the plugin sees it.
-class Description {
- public:
-  explicit Description(const LoggedModel& model) {
-    for (const LoggedModule& module : model.modules) {
-      modules_.push_back({.struct_size = sizeof(db_module),
-                          .name = module.name.c_str(),
-                          .type = module.type.c_str(),
-                          .parent = module.parent});
-    }
-    for (const LoggedParameter& p : model.parameters) {
-      parameters_.push_back({.struct_size = sizeof(db_parameter),
-                             .name = p.name.c_str(),
-                             .module = p.module,
-                             .sizes = p.sizes.data(),
-                             .dimensions = static_cast<uint32_t>(p.sizes.size()),
-                             .dtype = p.dtype,
-                             .trainable = p.trainable ? 1 : 0,
-                             .reserved = 0});
-    }
-    for (const db_module& module : modules_) module_list_.push_back(&module);
-    for (const db_parameter& parameter : parameters_) parameter_list_.push_back(&parameter);
-    model_ = {.struct_size = sizeof(db_model),
-              .modules = module_list_.data(),
-              .module_count = module_list_.size(),
-              .parameters = parameter_list_.data(),
-              .parameter_count = parameter_list_.size()};
+// Its names are the model's own.
+void describe(const LoggedModel& model, ModelDescription& description) {
+  for (const LoggedModule& module : model.modules) {
+    description.add_module(module.name, module.type, module.parent);
   }
-  Description(const Description&) = delete;
-  Description& operator=(const Description&) = delete;
-  const db_model& model() const { return model_; }
-
- private:
-  std::vector<db_module> modules_;
-  std::vector<db_parameter> parameters_;
-  std::vector<const db_module*> module_list_;
-  std::vector<const db_parameter*> parameter_list_;
-  db_model model_{};
-};
+  for (const LoggedParameter& p : model.parameters) {
+    description.add_parameter(p.name, p.module, p.sizes, p.dtype, p.trainable);
+  }
+}
 
 // One rank's communicator of a sharding plugin, over a base that is made up.
 class MadeUpRank {
@@ -181,7 +152,8 @@ EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int
       plugin.table().get_extension(DB_SHARDING) == nullptr) {
     return result;
   }
-  const Description description(model);
+  ModelDescription description;
+  describe(model, description);
   std::vector<int> groups;
   for (int other = 0; other < world; ++other) {
     const MadeUpRank made_up(plugin.table(), options, other, world);

@@ -51,6 +51,8 @@ class TorchArchive {
   const pickle::Value& root() const { return *root_; }
   // What the ranges of bytes count from.
   const uint8_t* data() const { return bytes_; }
+  // Null where the bytes are somebody else's.
+  const std::shared_ptr<const MappedFile>& file() const { return mapped_; }
 
   // The tensors of a state dict, in its order: of the root, or of a dictionary below it. Throws
   // Error(kIo) where it is no dictionary of tensors by name, or where a tensor leaves its storage.

@@ -60,7 +60,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   explicit IndexEvents(WeightIndex& index) : index_(index) {}
 
   std::optional<Problem> take_problem() {
-    if (!problem_ && !mapped_) fail("", fmt::format("{} is missing", kWeightMap));
+    if (!problem_ && !mapped_) take_flat();
     return std::move(problem_);
   }
 
@@ -77,10 +77,12 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
-    if (!in_map()) return scalar("a string");
-    if (!is_plain(value)) return fail(key_, not_plain(value));
-    if (index_.weight_map.size() == safetensors::kMaxTensors) return fail("", too_many());
-    index_.weight_map.emplace(key_, std::move(value));
+    const bool maybe_flat = levels_.size() == 1 && !mapped_ && top_key_ != kWeightMap;
+    if (!in_map() && !maybe_flat) return scalar("a string");
+    auto& map = maybe_flat ? flat_ : index_.weight_map;
+    if (map.size() == safetensors::kMaxTensors) return fail("", too_many());
+    if (!maybe_flat && !is_plain(value)) return fail(key_, not_plain(value));
+    map.emplace(key_, std::move(value));
     return true;
   }
 
@@ -117,11 +119,13 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
     if (levels_.size() == 1 && top_key_ == kWeightMap)
       return fail("", fmt::format("{} must be an object, not {}", kWeightMap, what));
     if (in_map()) return fail(key_, fmt::format("its file must be a string, not {}", what));
+    other_values_ = other_values_ || levels_.size() == 1;
     return true;
   }
 
   bool open(const char* what, bool allowed) {
     if (!allowed && !scalar(what)) return false;
+    other_values_ = other_values_ || levels_.size() == 1;
     if (levels_.size() == kMaxIndexDepth)
       return fail("", fmt::format("it nests deeper than {} levels", kMaxIndexDepth));
     levels_.emplace_back();
@@ -135,6 +139,21 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  // The older kind: the object itself leads from tensors to files, and holds nothing else.
+  void take_flat() {
+    if (flat_.empty() || other_values_) {
+      fail("", fmt::format("{} is missing", kWeightMap));
+      return;
+    }
+    for (const auto& [tensor, name] : flat_) {
+      if (!is_plain(name)) {
+        fail(tensor, not_plain(name));
+        return;
+      }
+    }
+    index_.weight_map = std::move(flat_);
+  }
+
   bool fail(std::string tensor, std::string rule) {
     problem_ = Problem{std::move(tensor), std::move(rule)};
     return false;
@@ -146,6 +165,8 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   std::string top_key_;
   std::string key_;  // of the value that comes next; empty in arrays
   bool mapped_ = false;
+  std::map<std::string, std::string, std::less<>> flat_;  // strings beside a map that may come
+  bool other_values_ = false;                             // of the object itself
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// model.safetensors.index.json: which of a model's files holds which tensor. Pure functions, any
-// thread; work and memory grow linearly with the text (n log n for names), and the text is capped,
-// since files come from strangers.
+// model.safetensors.index.json: which of a model's files holds which tensor; and the older index,
+// which is that map alone. Pure functions, any thread; work and memory grow linearly with the text
+// (n log n for names), and the text is capped, since files come from strangers.
 #pragma once
 
 #include <cstdint>

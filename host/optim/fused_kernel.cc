@@ -176,7 +176,14 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
       }
     }
   }
-  gradients_.assign(members_.size(), Gradient::kNone);
+  all_ = runs_of(0, members_.size());
+}
+
+FusedKernel::Runs FusedKernel::runs_of(size_t first, size_t end) const {
+  return {.first = first,
+          .end = end,
+          .gradients = std::vector<Gradient>(end - first, Gradient::kNone),
+          .steps = std::vector<int64_t>(end - first)};
 }
 
 FusedKernel::Member& FusedKernel::member_of(const at::Tensor& held) {
@@ -197,7 +204,6 @@ ParameterState FusedKernel::state_of(const at::Tensor& held) {
 
 void FusedKernel::set_steps(const at::Tensor& held, int64_t steps) {
   member_of(held).steps = steps;
-  first_step_cut_ = true;  // runs count steps of their own: they are cut anew
 }
 
 FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
@@ -219,16 +225,37 @@ void FusedKernel::require_frozen() const {
 }
 
 void FusedKernel::step() {
-  at::NoGradGuard no_grad;
   require_frozen();
-  bool changed = first_step_cut_;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const Gradient gradient = gradient_of(members_[i]);
-    changed |= gradient != gradients_[i];
-    gradients_[i] = gradient;
+  step(all_);
+}
+
+void FusedKernel::step_slots(const FlatParameters& model, size_t first, size_t end) {
+  const auto is_within = [&](const Member& member) {
+    return member.model == &model && member.slot_index >= first && member.slot_index < end;
+  };
+  const auto begin = std::find_if(members_.begin(), members_.end(), is_within);
+  const auto behind = std::find_if_not(begin, members_.end(), is_within);
+  const std::pair range{static_cast<size_t>(begin - members_.begin()),
+                        static_cast<size_t>(behind - members_.begin())};
+  step(apart_.try_emplace(range, runs_of(range.first, range.second)).first->second);
+  for (auto member = begin; member != behind; ++member) {
+    member->slot->parameter.mutable_grad().reset();
   }
-  if (changed) cut_runs();
-  for (Batch& batch : batches_) {
+}
+
+void FusedKernel::step(Runs& runs) {
+  at::NoGradGuard no_grad;
+  bool changed = runs.first_step;
+  for (size_t i = 0; i < runs.gradients.size(); ++i) {
+    const Member& member = members_[runs.first + i];
+    const Gradient gradient = gradient_of(member);
+    // Runs count steps of their own.
+    changed |= gradient != runs.gradients[i] || member.steps != runs.steps[i];
+    runs.gradients[i] = gradient;
+    runs.steps[i] = member.steps;
+  }
+  if (changed) cut(runs);
+  for (Batch& batch : runs.batches) {
     for (size_t run = 0; run < batch.member.size(); ++run) {
       if (batch.member[run] < 0) continue;
       const FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
@@ -248,22 +275,22 @@ void FusedKernel::step() {
       if (batch.member[run] >= 0) batch.gradients[run].reset();
     }
   }
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (gradients_[i] != Gradient::kNone) ++members_[i].steps;
+  for (size_t i = 0; i < runs.gradients.size(); ++i) {
+    if (runs.gradients[i] != Gradient::kNone) runs.steps[i] = ++members_[runs.first + i].steps;
   }
 }
 
-FusedKernel::Batch& FusedKernel::batch_for(const Member& member) {
+FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
   const bool first_step = member.steps == 0;
   const FlatGroup& group = member.model->groups()[static_cast<size_t>(member.slot->group)];
   const FlatGroup* const alone =
       group.state_memory != nullptr || home_of(group.parameters) != nullptr ? &group : nullptr;
-  for (Batch& batch : batches_) {
+  for (Batch& batch : runs.batches) {
     if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
       return batch;
     }
   }
-  Batch& batch = batches_.emplace_back();
+  Batch& batch = runs.batches.emplace_back();
   batch.options = member.options;
   batch.first_step = first_step;
   batch.alone = alone;
@@ -284,19 +311,20 @@ int64_t FusedKernel::padded_end(const FlatParameters& model, size_t slot_index) 
   return std::min((end + unit - 1) / unit * unit, limit);
 }
 
-void FusedKernel::cut_runs() {
-  batches_.clear();
-  first_step_cut_ = false;
-  for (size_t i = 0; i < members_.size();) {
+void FusedKernel::cut(Runs& runs) const {
+  runs.batches.clear();
+  runs.first_step = false;
+  const auto gradient = [&](size_t member) { return runs.gradients[member - runs.first]; };
+  for (size_t i = runs.first; i < runs.end;) {
     const Member& first = members_[i];
-    if (gradients_[i] == Gradient::kNone) {
+    if (gradient(i) == Gradient::kNone) {
       ++i;
       continue;
     }
-    first_step_cut_ |= first.steps == 0;
+    runs.first_step |= first.steps == 0;
     size_t end = i + 1;
-    if (gradients_[i] == Gradient::kFlat) {
-      while (end < members_.size() && gradients_[end] == Gradient::kFlat &&
+    if (gradient(i) == Gradient::kFlat) {
+      while (end < runs.end && gradient(end) == Gradient::kFlat &&
              members_[end].model == first.model && members_[end].slot->group == first.slot->group &&
              members_[end].slot_index == members_[end - 1].slot_index + 1 &&
              members_[end].options == first.options && members_[end].steps == first.steps) {
@@ -306,7 +334,7 @@ void FusedKernel::cut_runs() {
     const FlatSlot& last = *members_[end - 1].slot;
     const int64_t offset = first.slot->offset;
     const FlatGroup& group = first.model->groups()[static_cast<size_t>(first.slot->group)];
-    const bool flat = gradients_[i] == Gradient::kFlat;
+    const bool flat = gradient(i) == Gradient::kFlat;
     const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
                                 : last.offset + last.numel) -
                           offset;
@@ -314,7 +342,7 @@ void FusedKernel::cut_runs() {
       return place_in(memory, offset,
                       flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
     };
-    Batch& batch = batch_for(first);
+    Batch& batch = batch_for(runs, first);
     batch.parameters.push_back(place(group.parameters));
     batch.gradients.push_back(flat ? place(group.gradients) : at::Tensor());
     for (size_t k = 0; k < state_names_.size(); ++k) {

@@ -3,13 +3,16 @@
 //
 // Neighbouring parameters with the same options and the same number of steps form one run, which is
 // updated as if it were one tensor; where gradients are not flat (one process) a run is one
-// parameter. Runs are cut anew only when the set of parameters that have a gradient changes.
+// parameter. Runs are cut anew only when the set of parameters that have a gradient changes, or
+// when some were updated apart from the rest.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optim/parameter_state.h"
@@ -29,7 +32,11 @@ class FusedKernel {
                                            std::string& why);
 
   virtual std::string name() const = 0;
+  // Updates every parameter that has a gradient.
   void step();
+  // The same for slots [first, end) of one of the models. It drops their gradients, so that the
+  // next step() leaves them out.
+  void step_slots(const FlatParameters& model, size_t first, size_t end);
 
   // What is remembered of a variable that the optimizer holds: views of flat memory, to be written
   // to by a checkpoint's loader, which sets the steps it has taken, too.
@@ -65,21 +72,31 @@ class FusedKernel {
   };
   enum class Gradient : uint8_t { kNone, kFlat, kOwn };
 
+  // The runs of members [first, end), for as long as they find them as they were.
+  struct Runs {
+    size_t first = 0, end = 0;
+    std::vector<Gradient> gradients;  // by member, when they were cut
+    std::vector<int64_t> steps;       // likewise, those taken since counted
+    bool first_step = false;          // some member was in its first
+    std::vector<Batch> batches;
+  };
+
   Member& member_of(const at::Tensor& held);
   static Gradient gradient_of(const Member& member);
   void require_frozen() const;
-  void cut_runs();
+  Runs runs_of(size_t first, size_t end) const;
+  void step(Runs& runs);
+  void cut(Runs& runs) const;
   static int64_t padded_end(const FlatParameters& model, size_t slot_index);
-  Batch& batch_for(const Member& member);
+  Batch& batch_for(Runs& runs, const Member& member) const;
 
-  std::vector<at::Tensor> frozen_;   // what the optimizer holds beside them
-  std::vector<Member> members_;      // in flat order
-  std::vector<Gradient> gradients_;  // by member, as they were when the runs were cut
-  std::vector<Batch> batches_;
+  std::vector<at::Tensor> frozen_;  // what the optimizer holds beside them
+  std::vector<Member> members_;     // in flat order
+  Runs all_;
+  std::map<std::pair<size_t, size_t>, Runs> apart_;  // of step_slots, by members
   // By model and dtype group, then by state tensor.
   std::vector<std::vector<std::vector<at::Tensor>>> state_;
   std::vector<std::string> state_names_;
-  bool first_step_cut_ = false;  // runs were cut while some member was in its first step
 };
 
 }  // namespace coupler

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "log/log.h"
 #include "optim/optimizer_state.h"
@@ -35,6 +36,7 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<S
   if (rules_.scaler != nullptr) require_unscalable();
   parameters_ = count_parameters(optimizer_);
   kernel_ = make_kernel();
+  if (rules_.in_backward) require_backward_can_update();
   if (kernel_ == nullptr) require_state_in_memory();
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
 }
@@ -124,9 +126,42 @@ void OptimizerState::require_state_in_memory() const {
   }
 }
 
+void OptimizerState::require_backward_can_update() const {
+  const auto refuse = [](const std::string& why, const char* hint) {
+    throw Error(ErrorCode::kUnsupported, "training.optimizer_in_backward is true, but " + why,
+                {.subject = "training.optimizer_in_backward", .hint = hint});
+  };
+  if (kernel_ == nullptr) {
+    refuse(fmt::format("this optimizer updates all parameters at once: {}", not_fused_),
+           "use torch::optim::SGD, Adam or AdamW, or set it to false");
+  }
+  if (rules_.scaler != nullptr) {
+    refuse("with fp16 all gradients have to be there before it is known that none overflowed",
+           "use training.mixed_precision = \"bf16\", or set it to false");
+  }
+}
+
+void OptimizerState::backward_begins() {
+  if (accumulating()) return;
+  if (std::exchange(took_gradients_, true)) {
+    throw Error(ErrorCode::kUsage,
+                "a backward after one that has updated parameters, without a step() of the "
+                "optimizer in between (training.optimizer_in_backward is true)",
+                {.subject = "training.optimizer_in_backward",
+                 .hint = "call backward once before each step(), on the sum of the losses, or "
+                         "accumulate; freeze a model that gradients only pass through; or set it "
+                         "to false"});
+  }
+}
+
+void OptimizerState::take(FlatParameters& flat, size_t first, size_t end) {
+  if (!accumulating()) kernel_->step_slots(flat, first, end);
+}
+
 void OptimizerState::step() {
   stepped_scope_ = rules_.loop->scope;
   if (accumulating()) return;
+  took_gradients_ = false;
   if (count_parameters(optimizer_) != parameters_) {
     throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
                 {.hint = "add every parameter group before accelerator.prepare"});
@@ -202,8 +237,8 @@ bool OptimizerState::drops_gradients() const {
 }
 
 std::string OptimizerState::description() const {
-  return kernel_ != nullptr ? fmt::format("fused {}", kernel_->name())
-                            : fmt::format("torch::optim as it is: {}", not_fused_);
+  if (kernel_ == nullptr) return fmt::format("torch::optim as it is: {}", not_fused_);
+  return fmt::format("fused {}{}", kernel_->name(), rules_.in_backward ? ", in backward" : "");
 }
 
 void Optimizer::step(CallSite) { state_->step(); }

@@ -11,6 +11,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/parameter_state.h"
 #include "optim/step_state.h"
+#include "strategy/gradient_user.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
@@ -19,20 +20,26 @@ namespace coupler {
 struct StepRules {
   const StepState* loop = nullptr;     // where in accumulation the loop is; never null
   LossScaler* scaler = nullptr;        // with fp16
+  bool in_backward = false;            // updates what backward is done with while it still runs
   std::function<void()> after_update;  // null: nothing
 };
 
-class OptimizerState {
+class OptimizerState final : public GradientUser {
  public:
   // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
   // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
   // parameter that a group lists several times is there once. Throws Error(kUnsupported) where
-  // gradients are to be unscaled that are fp16 themselves.
+  // gradients are to be unscaled that are fp16 themselves, and where rules cannot be kept.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
                  StepRules rules);
 
   void step();
   void zero_grad(bool set_to_none);
+
+  // For rules.in_backward, where it is a user of its models' gradients.
+  void backward_begins() override;
+  void take(FlatParameters& flat, size_t first, size_t end) override;
+
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
   bool accumulating() const { return !rules_.loop->sync; }
   // Whether the last step() that was not accumulating changed nothing, for an overflow.
@@ -65,6 +72,7 @@ class OptimizerState {
   void require_divisible() const;
   void require_unscalable() const;
   void require_state_in_memory() const;
+  void require_backward_can_update() const;
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
@@ -76,6 +84,7 @@ class OptimizerState {
   StepRules rules_;
   uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
   bool skipped_ = false;
+  bool took_gradients_ = false;  // since the last step(), which ends what they began
   int64_t steps_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "residency/buffer_pool.h"
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,11 +18,24 @@ constexpr size_t kAlignment = 64;
 }  // namespace
 
 void ReleaseMemory::operator()(void* memory) const {
+  if (from == PoolMemory::kDevice) {
+    // What the thread has begun on its stream may still be reading it.
+    const c10::Device device = on_device.device();
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.recordDataPtrOnStream(on_device, guard.getStream(device));
+    return;
+  }
   from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));
   if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
 
 BufferPool::Memory BufferPool::make(size_t bytes) const {
+  if (from_ == PoolMemory::kDevice) {
+    const c10::DeviceGuard guard(device_);
+    c10::DataPtr data = c10::GetAllocator(device_.type())->allocate(std::max<size_t>(bytes, 1));
+    void* const memory = data.get();
+    return {memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}};
+  }
   const size_t size = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   MemoryBudget& budget = MemoryBudget::of_process();
   const bool counted = budget.on();
@@ -40,7 +55,7 @@ BufferPool::Memory BufferPool::make(size_t bytes) const {
     if (counted) budget.give_back(MemoryPart::kBuffers, size);
     throw std::bad_alloc();
   }
-  return Memory(memory, ReleaseMemory{from_, size, counted, block});
+  return {memory, ReleaseMemory{from_, size, counted, block, {}}};
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
@@ -86,6 +101,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
 void BufferPool::give_back(Memory memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   out_bytes_ -= bytes;
+  if (from_ == PoolMemory::kDevice) return;  // to its allocator
   free_bytes_ += bytes;
   free_.push_back({std::move(memory), bytes});
 }

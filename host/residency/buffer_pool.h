@@ -1,6 +1,10 @@
-// BufferPool: host memory for units and for gradients on their way, kept for reuse, since fresh
-// pages cost three times a copy into warm ones. [any-thread]
+// BufferPool: memory for units and for gradients on their way. Host memory is kept for reuse, since
+// fresh pages cost three times a copy into warm ones; a device's comes from LibTorch's allocator
+// for it, which does the same. [any-thread]
 #pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <memory>
@@ -11,10 +15,11 @@ namespace coupler {
 
 // Where a pool's memory is from.
 enum class PoolMemory {
-  kHeap,   // which keeps what is given back, warm; aligned to 64
-  kPages,  // the system's, for whom memory is scarce: buffers are taken by one thread and given
-           // back by another, and each thread's heap would come to hold them all. Aligned to a
-           // page, so that disks can write to it
+  kHeap,    // which keeps what is given back, warm; aligned to 64
+  kPages,   // the system's, for whom memory is scarce: buffers are taken by one thread and given
+            // back by another, and each thread's heap would come to hold them all. Aligned to a
+            // page, so that disks can write to it
+  kDevice,  // LibTorch's allocator
 };
 
 struct ReleaseMemory {
@@ -22,6 +27,7 @@ struct ReleaseMemory {
   size_t bytes = 0;
   bool counted = false;   // by the memory limit
   void* block = nullptr;  // of the heap, in which the memory lies aligned
+  c10::DataPtr on_device;
   void operator()(void* memory) const;
 };
 
@@ -48,6 +54,7 @@ class BufferPool {
   };
 
   explicit BufferPool(PoolMemory from = PoolMemory::kHeap) : from_(from) {}
+  explicit BufferPool(c10::Device device) : from_(PoolMemory::kDevice), device_(device) {}
 
   // At least bytes, contents unspecified. Throws std::bad_alloc when memory is out.
   Buffer take(size_t bytes);
@@ -64,6 +71,7 @@ class BufferPool {
   void give_back(Memory memory, size_t bytes);
 
   const PoolMemory from_;
+  const c10::Device device_ = c10::kCPU;
   mutable std::mutex mutex_;
   std::vector<Free> free_;
   size_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;

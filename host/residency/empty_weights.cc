@@ -11,27 +11,65 @@ namespace {
 // only in threads that have a scope.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+thread_local std::optional<c10::Device> init_device;  // of the innermost InitOnDevice
+
+// Of an operation that makes a tensor from nothing and says not where.
+void set_device(const c10::OperatorHandle& op, torch::jit::Stack& stack, c10::Device device) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  std::optional<size_t> place;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor() || value.isTensorList()) return;
+    if (arguments[i].name() == "device" && value.isNone()) place = first + i;
+  }
+  if (place) stack[*place] = device;
+}
+
 void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(recording_keys());
   Recorder& recorder = Recorder::of_this_thread();
   if (recorder.active()) {
     recorder.call(op, *stack);
-  } else {
-    op.callBoxed(stack);  // LibTorch hands thread-local keys on to threads of its own
+    return;
   }
+  // Unset: LibTorch hands thread-local keys on to threads of its own.
+  if (init_device) set_device(op, *stack, *init_device);
+  op.callBoxed(stack);
+}
+
+void include_key() {
+  c10::impl::tls_set_dispatch_key_included(
+      kKey, Recorder::of_this_thread().active() || init_device.has_value());
 }
 
 }  // namespace
 
-EmptyWeights::EmptyWeights() {
-  Recorder::of_this_thread().enter();
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+EmptyWeights::EmptyWeights(const EmptyWeightsOptions& options) {
+  Recorder::of_this_thread().enter(options.include_buffers);
+  include_key();
 }
 
 EmptyWeights::~EmptyWeights() {
-  Recorder& recorder = Recorder::of_this_thread();
-  recorder.leave();
-  if (!recorder.active()) c10::impl::tls_set_dispatch_key_included(kKey, false);
+  // Its tensors are made real without being recorded again.
+  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  Recorder::of_this_thread().leave();
+  include_key();
+}
+
+InitOnDevice::InitOnDevice(c10::Device device, const EmptyWeightsOptions& options)
+    : before_(init_device) {
+  if (device.is_meta()) {
+    empty_.emplace(options);
+  } else {
+    init_device = device;
+  }
+  include_key();
+}
+
+InitOnDevice::~InitOnDevice() {
+  if (!empty_) init_device = before_;
+  include_key();
 }
 
 }  // namespace coupler

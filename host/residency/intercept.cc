@@ -2,15 +2,16 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
-#include <c10/util/strides.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
 #include "residency/residency.h"
+#include "residency/travelling.h"
 
 namespace coupler {
 namespace {
@@ -40,11 +41,14 @@ class Pins {
   // What the operation is to compute in and to give back: as the first unit that has a say.
   std::optional<c10::ScalarType> compute_type() const { return first(&Unit::compute_type); }
   std::optional<c10::ScalarType> output_type() const { return first(&Unit::output_type); }
+  // Where it is to run.
+  std::optional<c10::Device> device() const { return first(&Unit::device); }
 
  private:
-  std::optional<c10::ScalarType> first(std::optional<c10::ScalarType> Unit::*type) const {
+  template <class Value>
+  std::optional<Value> first(std::optional<Value> Unit::*member) const {
     for (const Unit* unit : units_) {
-      if (unit->*type) return unit->*type;
+      if (unit->*member) return unit->*member;
     }
     return std::nullopt;
   }
@@ -62,6 +66,16 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
 }
 
 [[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
+  if (home.unit->placed) {
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{} writes to parameter '{}', which lies where a device map says and is "
+                    "fetched for each use: the change would be lost",
+                    op.schema().name(), home.name),
+        {.subject = home.name,
+         .hint = "change it before the model is dispatched; dispatched models are for "
+                 "inference"});
+  }
   throw Error(
       ErrorCode::kUsage,
       fmt::format("{} writes to parameter '{}', which is gathered from its owners for each use "
@@ -70,6 +84,28 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
       {.subject = home.name,
        .hint = "write to parameters inside coupler::summon_full_parameters(net, true), and give "
                "optimizers to accelerator.prepare"});
+}
+
+// Module::to() goes through here with each parameter.
+[[noreturn]] void refuse_move(const Home& home) {
+  throw Error(ErrorCode::kUsage,
+              fmt::format("parameter '{}' is of a model that lies where its device map says, and "
+                          "cannot be moved to another device",
+                          home.name),
+              {.subject = home.name,
+               .hint = "move the model before it is dispatched, or let its handle go and load it "
+                       "anew with another map"});
+}
+
+// Whether an operation copies its argument to a device that it names.
+bool moves_elsewhere(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     const Home& home) {
+  const c10::FunctionSchema& schema = op.schema();
+  if (schema.name() != "aten::to" && schema.name() != "aten::_to_copy") return false;
+  const auto index = schema.argumentIndexWithName("device");
+  if (!index) return false;
+  const c10::IValue& device = stack[stack.size() - schema.arguments().size() + *index];
+  return device.isDevice() && device.toDevice().type() != home.device.type();
 }
 
 void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins& pins) {
@@ -83,6 +119,7 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
       const c10::AliasInfo* const alias = arguments[i].alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
       if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *home);
+      if (unit.placed && moves_elsewhere(op, stack, *home)) refuse_move(*home);
       pins.add(unit);
       if (writes) unit.written.store(true);
     });
@@ -152,6 +189,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   Pins pins;
   pin_arguments(op, *stack, pins);
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const Journey journey(op, *stack, pins.device(), pins.empty());
   if (const auto type = pins.compute_type()) {
     if (const auto statistics = statistics_type(op, *stack)) {
       cast_parameters(op, *stack, *statistics);
@@ -161,6 +199,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
+  journey.arrive(op, *stack);
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
@@ -196,13 +235,15 @@ void put_intercept(const at::Tensor& parameter) {
 bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kKey); }
 
 at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type) {
-  const at::NoGradGuard no_grad;
-  at::Tensor result = at::empty({0}, at::TensorOptions().dtype(type));
+  const c10::InferenceMode no_inference(false);
+  const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(type).device(home.device));
   const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   home.storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       c10::DataPtr(nullptr, c10::kCPU), nullptr,
+                                                       c10::DataPtr(nullptr, home.device), nullptr,
                                                        /*resizable=*/false);
-  result.set_(c10::Storage(home.storage), 0, sizes, c10::contiguous_strides(sizes));
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(home.storage),
+                                                               like.key_set(), like.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return result;
 }
 

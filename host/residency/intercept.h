@@ -14,6 +14,9 @@
 
 namespace coupler {
 
+// Where a unit says on which device operations on it run, what else they take is brought there, and
+// what they give comes through here as well (travelling.h): a model may lie on several devices.
+
 // Makes operations on the parameter come through the intercept. Its storage must be a home's.
 void put_intercept(const at::Tensor& parameter);
 bool has_intercept(const at::Tensor& parameter);

@@ -105,12 +105,16 @@ void put_value(const at::Tensor& meta, const at::Tensor& value) {
                             c10::toString(value.scalar_type())),
                 {.subject = {}, .hint = "give a floating-point tensor"});
   }
+  give_value(meta, value);
+}
+
+void give_value(const at::Tensor& variable, const at::Tensor& value) {
   // A gradient accumulator made while the tensor was on meta would refuse real gradients.
-  if (auto* const autograd = torch::autograd::impl::get_autograd_meta(meta)) {
+  if (auto* const autograd = torch::autograd::impl::get_autograd_meta(variable)) {
     const std::lock_guard lock(autograd->mutex_);
     autograd->grad_accumulator_.reset();
   }
-  meta.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
+  variable.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
 }
 
 }  // namespace coupler

@@ -40,4 +40,7 @@ bool has_recipe(const at::Tensor& tensor);
 // stay. `value` needs the same shape; its dtype and device become the tensor's.
 void put_value(const at::Tensor& meta, const at::Tensor& value);
 
+// The same for a tensor that may have values, which it loses.
+void give_value(const at::Tensor& variable, const at::Tensor& value);
+
 }  // namespace coupler

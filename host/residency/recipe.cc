@@ -51,6 +51,7 @@ void Recipe::release(void* context) {
   std::deque<Operation> dropped;  // freed after the lock is
   const std::lock_guard lock(recipe.mutex_);
   recipe.alive_.erase(tag->id);
+  recipe.some_died_ = true;
   if (recipe.uses_ == 0 && recipe.alive_.empty()) dropped = recipe.trim();
 }
 
@@ -62,7 +63,7 @@ Recipe::Use::Use(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {
 Recipe::Use::~Use() {
   std::deque<Operation> dropped;
   const std::lock_guard lock(recipe_->mutex_);
-  if (--recipe_->uses_ == 0) dropped = recipe_->trim();
+  if (--recipe_->uses_ == 0 && recipe_->some_died_) dropped = recipe_->trim();
 }
 
 uint64_t Recipe::adopt(const at::Tensor& fresh, const std::shared_ptr<RawContent>& content) {
@@ -119,6 +120,7 @@ bool Recipe::unchanged(const at::Tensor& tensor) const {
 }
 
 std::deque<Operation> Recipe::trim() {
+  some_died_ = false;
   std::erase_if(versions_, [](const auto& item) { return item.second.tensor.expired(); });
   std::deque<Operation> all = std::exchange(operations_, {});
   for (const ReplayStep& step : plan_replay(all, alive_, true)) {

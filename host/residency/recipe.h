@@ -139,6 +139,7 @@ class Recipe : public std::enable_shared_from_this<Recipe> {
   mutable std::mutex mutex_;
   std::deque<Operation> operations_;
   std::unordered_set<uint64_t> alive_;  // storages
+  bool some_died_ = false;              // since trim()
   std::unordered_map<const c10::TensorImpl*, Version> versions_;
   uint64_t next_storage_ = 1;
   int uses_ = 0;

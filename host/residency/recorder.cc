@@ -12,7 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "log/log.h"
 #include "residency/arguments.h"
+#include "residency/materialise.h"
 #include "residency/replay.h"
 
 namespace coupler {
@@ -62,8 +64,9 @@ Recorder& Recorder::of_this_thread() {
   return recorder;
 }
 
-void Recorder::enter() {
+void Recorder::enter(bool include_buffers) {
   if (depth_++ > 0) return;
+  include_buffers_ = include_buffers;
   if (!recipe_) recipe_ = std::make_shared<Recipe>();
   use_ = std::make_unique<Recipe::Use>(recipe_);
 }
@@ -71,10 +74,32 @@ void Recorder::enter() {
 void Recorder::leave() {
   if (--depth_ > 0) return;
   for (const auto& [impl, tensor] : touched_) recipe_->remember_version(tensor);
+  if (!include_buffers_) materialise_buffers();
   touched_.clear();
   for (const auto& content : overwritten_) content->bytes.reset();
   overwritten_.clear();
   use_.reset();
+}
+
+// What is alive and requires no gradient. A destructor ends the scope: what cannot be made now says
+// so when it is used.
+void Recorder::materialise_buffers() const {
+  std::vector<MetaTensor> wanted;
+  for (const auto& [impl, weak] : touched_) {
+    if (auto alive = weak.lock()) {
+      at::Tensor tensor(std::move(alive));
+      if (tensor.is_meta() && !tensor.requires_grad() && has_recipe(tensor))
+        wanted.push_back({"a buffer", std::move(tensor)});
+    }
+  }
+  try {
+    materialise(wanted, [&](size_t index, const at::Tensor& value) {
+      put_value(wanted[index].tensor, value);
+    });
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "empty weights",
+        fmt::format("buffers stay without values: {}", error.what()));
+  }
 }
 
 void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {

@@ -20,7 +20,8 @@ class Recorder {
  public:
   static Recorder& of_this_thread();
 
-  void enter();  // a scope begins
+  // A scope begins. include_buffers: see EmptyWeightsOptions; the outermost scope's counts.
+  void enter(bool include_buffers);
   void leave();
   bool active() const { return depth_ > 0; }
 
@@ -36,8 +37,10 @@ class Recorder {
   void record(const RecordedCall& call, std::vector<c10::IValue>& results,
               const std::optional<GeneratorState>& found);
   void touch(const RecordedCall& call);
+  void materialise_buffers() const;
 
   int depth_ = 0;
+  bool include_buffers_ = true;
   // Lives on between scopes, so that models built one after the other draw one after the other.
   std::shared_ptr<Recipe> recipe_;
   std::unique_ptr<Recipe::Use> use_;

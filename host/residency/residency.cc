@@ -26,7 +26,7 @@ Residency::~Residency() {
   // kernels do not ask, to nothing.
   for (const auto& unit : units_) {
     for (const auto& home : unit->homes) {
-      home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+      home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, home->device));
       home->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
           fmt::format("the values of parameter '{}' went with the Accelerator (or Residency) that "
                       "kept them",
@@ -88,7 +88,9 @@ void Residency::use_blank(Unit& unit) {
     }
   }
   try {
-    attach(unit, pool_.take(unit.bytes));
+    BufferPool::Buffer memory = pool_.take(unit.bytes);
+    void* const place = memory.data();
+    attach(unit, std::move(memory), place);
   } catch (...) {
     unpin(unit);
     throw;
@@ -105,8 +107,9 @@ void Residency::note_use(Unit& unit) {
   expected_.clear();
   size_t before = order_.before(), current = unit.index;
   for (int i = 0; i < prefetch_; ++i) {
-    const size_t next = order_.next(before, current);
-    if (next == UseOrder::kNone) break;
+    size_t next = order_.next(before, current);
+    if (next == UseOrder::kNone && options_.in_order) next = current + 1;
+    if (next >= units_.size()) break;
     expected_.push_back(units_[next].get());
     before = std::exchange(current, next);
   }
@@ -154,6 +157,7 @@ bool Residency::try_release(Unit& unit) {
   }
   for (const auto& home : unit.homes) home->point_to(nullptr);
   BufferPool::Buffer memory = std::move(unit.memory);
+  if (!memory) source_->take_back(unit.index);
   if (unit.written.exchange(false) && unit.writes_back) {
     source_->put_away(unit.index, std::move(memory));
   }
@@ -192,7 +196,7 @@ Unit& Residency::at(size_t index) {
   return *units_.at(index);
 }
 
-void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
+void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place) {
   const std::lock_guard lock(mutex_);
   // A rank that is ahead of us has released it and wants it again. Ours stays, since operations may
   // be reading it, and our next release only counts this one as come.
@@ -201,7 +205,7 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory) {
     return;
   }
   unit.memory = std::move(memory);
-  for (const auto& home : unit.homes) home->point_to(unit.memory.data());
+  for (const auto& home : unit.homes) home->point_to(place);
   unit.used = false;
   unit.resident.store(true);
 }
@@ -210,13 +214,19 @@ void Residency::fetch(Unit& unit, bool ahead) {
   const std::lock_guard turn(source_mutex_);
   while (is_wanted(unit, ahead)) {
     Unit& next = at(source_->agree(unit.index));
-    BufferPool::Buffer memory = pool_.take(next.bytes);
-    source_->fill(next.index, memory.data());
-    attach(next, std::move(memory));
+    BufferPool::Buffer memory;
+    void* place = source_->lend(next.index);
+    if (place == nullptr) {
+      memory = pool_.take(next.bytes);
+      place = memory.data();
+      source_->fill(next.index, place);
+    }
+    attach(next, std::move(memory), place);
   }
 }
 
 void Residency::fetch_ahead() {
+  source_->begin_thread();
   std::unique_lock lock(mutex_);
   while (true) {
     wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });

@@ -28,6 +28,9 @@ struct ResidencyOptions {
   // Whether every rank fetches the same units (from its peers), so that none may be given up before
   // it was used.
   bool shared = true;
+  // Until the order of uses is known: units are taken to be used in the order in which they were
+  // added. Where they are not, some are fetched for nothing.
+  bool in_order = false;
 };
 
 class Residency {
@@ -73,7 +76,8 @@ class Residency {
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);
   Unit& at(size_t index);
-  void attach(Unit& unit, BufferPool::Buffer memory);
+  // memory: none where the source lends what is at `place`.
+  void attach(Unit& unit, BufferPool::Buffer memory, void* place);
   void fetch(Unit& unit, bool ahead);
   void fetch_ahead();
   bool is_expected(const Unit& unit) const;  // mutex_ held

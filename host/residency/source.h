@@ -1,5 +1,5 @@
-// Source: where the units of one Residency come from (peers; a disk). Calls come from different
-// threads; fill() and agree() one at a time.
+// Source: where the units of one Residency come from (peers; a disk; a mapped file). Calls come
+// from different threads; fill(), lend() and agree() one at a time.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,15 @@ class Source {
   // Error.
   virtual size_t agree(size_t wanted) { return wanted; }
 
-  // Writes the whole unit to memory. Throws Error.
+  // Called once on the thread that fetches ahead, before it does.
+  virtual void begin_thread() {}
+
+  // Memory that holds the whole unit already, and does until take_back(); null where there is none,
+  // and fill() is to be called. Throws Error.
+  virtual void* lend([[maybe_unused]] size_t unit) { return nullptr; }
+  virtual void take_back([[maybe_unused]] size_t unit) {}
+
+  // Writes the whole unit to memory, which is the pool's. Throws Error.
   virtual void fill(size_t unit, void* memory) = 0;
 
   // Takes over what this process is responsible for from memory, which holds the whole unit.

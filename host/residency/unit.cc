@@ -17,7 +17,7 @@ Home* Home::of(const c10::StorageImpl& storage) {
 // place is read under a pin.
 void Home::point_to(void* unit_memory) {
   void* const place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
-  storage->set_data_ptr_noswap(c10::DataPtr(place, this, &managed_storage, c10::kCPU));
+  storage->set_data_ptr_noswap(c10::DataPtr(place, this, &managed_storage, device));
 }
 
 }  // namespace coupler

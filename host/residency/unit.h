@@ -2,6 +2,7 @@
 // one of them carries. Belongs to a Residency, which says who may touch what.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
 
@@ -24,8 +25,9 @@ struct Unit;
 struct Home {
   Unit* unit = nullptr;
   c10::intrusive_ptr<c10::StorageImpl> storage;
-  std::string name;   // of the parameter
-  size_t offset = 0;  // in the unit's memory, bytes
+  std::string name;                // of the parameter
+  size_t offset = 0;               // in the unit's memory, bytes
+  c10::Device device = c10::kCPU;  // of the unit's memory
 
   // Null where the storage is not managed.
   static Home* of(const c10::StorageImpl& storage);
@@ -38,6 +40,11 @@ struct Unit {
   std::string name;
   size_t bytes = 0;
   bool sticky = false;  // kept until it is released by name or with all others
+  // Where operations on it run, and its memory is. Where it is told, what else an operation takes
+  // is brought there (intercept.h); else all is on the CPU.
+  std::optional<c10::Device> device;
+  // Of a model that lies where a device map says: it cannot be moved elsewhere.
+  bool placed = false;
   // What operations on it compute in and give back, where that is not what the model was built in.
   std::optional<c10::ScalarType> compute_type, output_type;
   std::vector<std::unique_ptr<Home>> homes;
@@ -51,9 +58,9 @@ struct Unit {
   std::atomic<bool> written{false};  // since it became resident; set under a pin
 
   // The Residency's, under its mutex.
-  BufferPool::Buffer memory;
-  bool used = false;   // since it became resident
-  int come_again = 0;  // how often it came while it was here
+  BufferPool::Buffer memory;  // none where the source has lent its own
+  bool used = false;          // since it became resident
+  int come_again = 0;         // how often it came while it was here
   uint64_t last_use = 0;
 };
 

@@ -17,7 +17,8 @@ double now_seconds() {
 }  // namespace
 
 GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
-                                 std::vector<at::Tensor> buffers, double bucket_cap_mb)
+                                 std::vector<at::Tensor> buffers, double bucket_cap_mb,
+                                 const GradientUsers& users)
     : flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
@@ -29,7 +30,8 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
             }
             return bytes;
           }(),
-          bucket_cap_mb) {
+          bucket_cap_mb),
+      users_(users) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
   taken_.resize(flat_.slots().size());
   cut_buckets();
@@ -88,6 +90,8 @@ void GradientReducer::begin() {
   std::fill(taken_.begin(), taken_.end(), uint8_t{0});
   for (Bucket& bucket : buckets_) bucket.pending = bucket.end_slot - bucket.first_slot;
   next_bucket_ = 0;
+  next_offer_ = 0;
+  users_.tell_backward_begins();
 }
 
 // Copies (or, where .grad is our view already, scales) the gradient into its place.
@@ -110,12 +114,26 @@ void GradientReducer::launch_ready() {
   while (next_bucket_ + 1 < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     launch(buckets_[next_bucket_++]);
   }
+  if (users_.any()) offer_ready();
+}
+
+// In backward, every parameter of a bucket that was launched has a gradient from this very rank.
+void GradientReducer::offer_ready() {
+  for (; next_offer_ < next_bucket_; ++next_offer_) {
+    if (!buckets_[next_offer_].work.done()) return;
+    offer(buckets_[next_offer_]);
+  }
+}
+
+void GradientReducer::offer(const Bucket& bucket) {
+  users_.offer(flat_, bucket.first_slot, bucket.end_slot);
 }
 
 void GradientReducer::launch(Bucket& bucket) {
   const db_op op = all_reduce_op(bucket.memory, DB_SUM);
-  const bool last = &bucket == &buckets_.back();
-  if (tuner_.plan().overlap && !last) {
+  // Beside the last one there is nothing to do, unless gradients are used meanwhile.
+  const bool alone = &bucket == &buckets_.back() && !users_.any();
+  if (tuner_.plan().overlap && !alone) {
     bucket.work = comm_->submit(op);
   } else {
     comm_->run(op);
@@ -162,7 +180,12 @@ void GradientReducer::finish() {
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i] == 0) flat_.flags()[static_cast<int64_t>(i)] = 0;
   }
+  const size_t complete_here = users_.any() ? next_bucket_ : 0;
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
+  for (; next_offer_ < complete_here; ++next_offer_) {
+    buckets_[next_offer_].work.wait();
+    offer(buckets_[next_offer_]);
+  }
   for (Bucket& bucket : buckets_) bucket.work.wait();
   publish_gradients();
   set_factor(1);

@@ -15,15 +15,17 @@
 #include "strategy/bucket_tuner.h"
 #include "strategy/flat_parameters.h"
 #include "strategy/gradient_hooks.h"
+#include "strategy/gradient_user.h"
 
 namespace coupler {
 
 class GradientReducer final : public GradientListener,
                               public std::enable_shared_from_this<GradientReducer> {
  public:
-  // buffers are broadcast from rank 0 after each reduction; empty: none are.
+  // buffers are broadcast from rank 0 after each reduction; empty: none are. users outlive this.
   GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
-                  std::vector<at::Tensor> buffers, double bucket_cap_mb);
+                  std::vector<at::Tensor> buffers, double bucket_cap_mb,
+                  const GradientUsers& users);
 
   // Puts the hooks on the parameters; once, after construction in a shared_ptr.
   void install();
@@ -53,6 +55,8 @@ class GradientReducer final : public GradientListener,
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);
+  void offer_ready();
+  void offer(const Bucket& bucket);
   void finish();
   void publish_gradients();
   void cut_buckets();
@@ -61,12 +65,14 @@ class GradientReducer final : public GradientListener,
   std::shared_ptr<Communicator> comm_;
   std::vector<at::Tensor> buffers_;
   BucketTuner tuner_;
+  const GradientUsers& users_;
   at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
   std::vector<uint8_t> taken_;  // by slot, in this backward
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
+  size_t next_offer_ = 0;  // of a bucket to users_
   bool sync_ = true;
   double factor_ = 1;     // of the next average
   bool active_ = false;   // between the first hook of a backward and finish()

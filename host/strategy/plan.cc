@@ -12,52 +12,23 @@
 
 #include "comm/fingerprint.h"
 #include "comm/tensor_ops.h"
+#include "plugin/model_description.h"
 
 namespace coupler {
 namespace {
 
-// The model as the plugin sees it; the structs point into this object and into the model.
-class Description {
- public:
-  explicit Description(const Model& model) {
-    for (const ModelModule& module : model.modules) {
-      modules_.push_back({.struct_size = sizeof(db_module),
-                          .name = module.name.c_str(),
-                          .type = module.type.c_str(),
-                          .parent = module.parent});
-    }
-    for (const ModelParameter& parameter : model.parameters) {
-      const at::Tensor& tensor = parameter.tensor;
-      sizes_.emplace_back(tensor.sizes().begin(), tensor.sizes().end());
-      parameters_.push_back({.struct_size = sizeof(db_parameter),
-                             .name = parameter.name.c_str(),
-                             .module = parameter.module,
-                             .sizes = sizes_.back().data(),
-                             .dimensions = static_cast<uint32_t>(tensor.dim()),
-                             .dtype = to_db_dtype(tensor.scalar_type()),
-                             .trainable = tensor.requires_grad() ? 1 : 0,
-                             .reserved = 0});
-    }
-    for (const db_module& module : modules_) module_list_.push_back(&module);
-    for (const db_parameter& parameter : parameters_) parameter_list_.push_back(&parameter);
-    model_ = {.struct_size = sizeof(db_model),
-              .modules = module_list_.data(),
-              .module_count = module_list_.size(),
-              .parameters = parameter_list_.data(),
-              .parameter_count = parameter_list_.size()};
+// Its names are the model's own.
+void describe(const Model& model, ModelDescription& description) {
+  for (const ModelModule& module : model.modules) {
+    description.add_module(module.name, module.type, module.parent);
   }
-  Description(const Description&) = delete;
-  Description& operator=(const Description&) = delete;
-  const db_model& model() const { return model_; }
-
- private:
-  std::vector<db_module> modules_;
-  std::vector<std::vector<uint64_t>> sizes_;
-  std::vector<db_parameter> parameters_;
-  std::vector<const db_module*> module_list_;
-  std::vector<const db_parameter*> parameter_list_;
-  db_model model_{};
-};
+  for (const ModelParameter& parameter : model.parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    description.add_parameter(parameter.name, parameter.module,
+                              {tensor.sizes().begin(), tensor.sizes().end()},
+                              to_db_dtype(tensor.scalar_type()), tensor.requires_grad());
+  }
+}
 
 class Checker {
  public:
@@ -200,7 +171,8 @@ std::string text_of(const PlannedUnit& unit, const Model& model) {
 }  // namespace
 
 ShardPlan ask_plan(Communicator& comm, const Model& model) {
-  const Description description(model);
+  ModelDescription description;
+  describe(model, description);
   Checker checker(comm, model);
   ShardPlan result;
   comm.plan_shards(description.model(), [&](const db_plan& plan) {

@@ -84,7 +84,7 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
   if (trainable.empty()) return;
   reducer_ = std::make_shared<GradientReducer>(
       *flat_, std::move(comm), config.broadcast_buffers ? buffers : std::vector<at::Tensor>{},
-      config.bucket_cap_mb);
+      config.bucket_cap_mb, gradient_users());
   reducer_->install();
 }
 
@@ -103,10 +103,24 @@ void Replica::make_meta_tensors() {
 void Replica::set_sync(bool sync) {
   sync_ = sync;
   if (reducer_ != nullptr) reducer_->set_sync(sync);
+  choose_offers();
+}
+
+// With a factor gradients are not what they are to be before backward has ended.
+void Replica::choose_offers() {
+  if (lone_ != nullptr) lone_->set_offers(sync_ && factor_ == 1);
+}
+
+void Replica::add_gradient_user(const std::shared_ptr<GradientUser>& user) {
+  Strategy::add_gradient_user(user);
+  if (reducer_ != nullptr || lone_ != nullptr) return;
+  lone_ = std::make_shared<LoneGradients>(*flat_, gradient_users());
+  lone_->install();
 }
 
 void Replica::begin_backward(double factor) {
   factor_ = factor;
+  choose_offers();
   if (reducer_ != nullptr) reducer_->expect_backward(factor);
 }
 
@@ -118,10 +132,12 @@ void Replica::end_backward() {
     for (at::Tensor& gradient : own_gradients()) gradient.mul_(factor_);
   }
   factor_ = 1;
+  choose_offers();
 }
 
 void Replica::abandon_backward() {
   if (reducer_ != nullptr) reducer_->abandon_backward();
+  if (lone_ != nullptr) lone_->abandon_backward();
 }
 
 // Whole buffers where every parameter has its gradient there (padding is zero), else one by one:

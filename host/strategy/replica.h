@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "offload/offloaded_memory.h"
 #include "strategy/gradient_reducer.h"
+#include "strategy/lone_gradients.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
@@ -28,6 +29,7 @@ class Replica : public Strategy {
   void begin_backward(double factor) override;
   void end_backward() override;
   void abandon_backward() override;
+  void add_gradient_user(const std::shared_ptr<GradientUser>& user) override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
   std::vector<at::Tensor> own_gradients() override;
@@ -42,10 +44,12 @@ class Replica : public Strategy {
 
  private:
   void make_meta_tensors();
+  void choose_offers();
 
   std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
   std::unique_ptr<FlatParameters> flat_;
   std::shared_ptr<GradientReducer> reducer_;  // null for one process
+  std::shared_ptr<LoneGradients> lone_;       // of that, where somebody uses them in backward
   int copies_ = 1, copy_ = 0;                 // ranks, and this one
   bool sync_ = true;
   double factor_ = 1;  // of the backward under way

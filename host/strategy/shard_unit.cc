@@ -68,8 +68,10 @@ void ShardUnit::make_variables() {
 
 void ShardUnit::begin() {
   waiting_ = 0;
+  complete_here = false;
   for (ShardMember& member : members) {
     member.taken = false;
+    member.used = false;
     if (member.parameter.requires_grad()) ++waiting_;
   }
 }

@@ -36,6 +36,7 @@ struct ShardMember {
   at::Tensor gradient;  // of own, part of ShardUnit::gradient
   at::Tensor alone;     // its gradient, where that travels alone
   bool taken = false;   // its gradient of this backward is here
+  bool used = false;    // and was used in it
 };
 
 class ShardUnit {
@@ -60,6 +61,7 @@ class ShardUnit {
   void begin_reduction(const ShardComms& comms, BufferPool& pool, double factor, bool overlap);
   void finish_reduction(const ShardComms& comms);
   void abandon();
+  bool has_gradient() const;  // from an earlier backward
 
   PlannedUnit plan;
   ShardLayout layout;
@@ -69,12 +71,13 @@ class ShardUnit {
   at::Tensor gradient;        // likewise; may lie in whole_gradient
   at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.staging_numel] of plan.reduce_type
   Unit* resident = nullptr;   // not DB_KEEP_ALWAYS
+  size_t first_slot = 0, end_slot = 0;  // in its model's flat(): those of members with own
+  bool complete_here = false;           // every gradient of this backward came from this very rank
 
  private:
   void need_staging(BufferPool& pool);
   at::Tensor staging_view(const ShardMember& member);
   std::vector<const void*> gradients_alone();
-  bool has_gradient() const;  // from an earlier backward
   void clear_padding();
   void scale_gradient();
   void add_to_gradient(const at::Tensor& reduced, double scale);

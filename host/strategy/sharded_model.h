@@ -73,6 +73,7 @@ class ShardedModel : public Strategy,
   void learn_launch_order();
   void give_up_order();
   void publish(const at::Tensor& used);
+  bool offer(ShardUnit& unit);
   void check_parameters() const;
   at::Tensor gradient_of(size_t parameter) const;
   at::Tensor gather_member(size_t parameter, const at::Tensor& shard);

@@ -11,6 +11,7 @@
 
 #include "comm/tensor_ops.h"
 #include "log/log.h"
+#include "residency/in_use.h"
 #include "residency/intercept.h"
 #include "strategy/shard_transfer.h"
 #include "strategy/sharded_model.h"
@@ -32,6 +33,7 @@ void ShardedModel::begin_backward(double factor) {
 
 void ShardedModel::begin() {
   check_parameters();  // begin_backward is only called where it is known whose backward this is
+  gradient_users().tell_backward_begins();
   active_ = true;
   touched_ = true;
   next_launch_ = 0;
@@ -57,7 +59,10 @@ void ShardedModel::on_gradient(size_t parameter) {
   const auto number = static_cast<size_t>(place.unit);
   if (units_[number]->members[place.index].taken) throw_second_gradient(name);
   units_[number]->take_gradient(place.index, pool_);
-  if (units_[number]->complete()) completion_order_.push_back(number);
+  if (units_[number]->complete()) {
+    completion_order_.push_back(number);
+    units_[number]->complete_here = true;
+  }
   launch_ready();
 }
 
@@ -79,7 +84,35 @@ void ShardedModel::launch(size_t position) {
 }
 
 void ShardedModel::finish_reduction() {
-  if (ShardUnit* unit = std::exchange(under_way_, nullptr)) unit->finish_reduction(comms_);
+  ShardUnit* const unit = std::exchange(under_way_, nullptr);
+  if (unit == nullptr) return;
+  if (!unit->complete_here || !gradient_users().any()) {
+    unit->finish_reduction(comms_);
+    return;
+  }
+  // Where its place is on a disk, it is used before it would have to go there.
+  InUse in_memory(unit->gradient,
+                  unit->has_gradient() ? InUse::Access::kWrite : InUse::Access::kReplace);
+  unit->finish_reduction(comms_);
+  if (offer(*unit)) in_memory.drop_writes();
+}
+
+// What publish() would do, for those who use gradients in backward: what has come from this rank
+// has a gradient on every one. Whether all of it was used.
+bool ShardedModel::offer(ShardUnit& unit) {
+  for (ShardMember& member : unit.members) {
+    if (member.own.defined()) member.own.mutable_grad() = member.gradient;
+  }
+  gradient_users().offer(flat_, unit.first_slot, unit.end_slot);
+  bool all = true;
+  for (ShardMember& member : unit.members) {
+    if (!member.parameter.requires_grad()) continue;
+    // Of what other ranks hold alone, they do the same.
+    member.used = !member.own.defined() || !member.own.grad().defined();
+    if (member.used) member.parameter.unsafeGetTensorImpl()->bump_version();
+    all = all && member.used;
+  }
+  return all;
 }
 
 void ShardedModel::end_backward() {
@@ -179,7 +212,7 @@ void ShardedModel::publish(const at::Tensor& used) {
       continue;
     }
     ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
-    if (member.own.defined()) member.own.mutable_grad() = member.gradient;
+    if (member.own.defined() && !member.used) member.own.mutable_grad() = member.gradient;
   }
 }
 

@@ -285,6 +285,7 @@ void ShardedModel::make_managed_parameters() {
 void ShardedModel::add_variables() {
   for (const auto& unit : units_) {
     unit->make_variables();
+    unit->first_slot = flat_.slots().size();
     std::vector<size_t> order(unit->members.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -316,6 +317,7 @@ void ShardedModel::add_variables() {
                        .numel = member.part.end - member.part.begin});
     }
     finish_group(with_padding(*unit, unit->master), with_padding(*unit, unit->gradient));
+    unit->end_slot = flat_.slots().size();
   }
   NamedTensors trainable;
   for (const size_t index : plan_.replicated) {

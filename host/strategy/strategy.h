@@ -14,6 +14,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "strategy/flat_parameters.h"
+#include "strategy/gradient_user.h"
 #include "strategy/model.h"
 
 namespace coupler {
@@ -72,6 +73,13 @@ class Strategy {
   // After a backward that threw: forgets what it had begun.
   virtual void abandon_backward() = 0;
 
+  // From now on gradients are offered to it while backward runs, for as long as it lives.
+  virtual void add_gradient_user(const std::shared_ptr<GradientUser>& user) {
+    gradient_users_.add(user);
+  }
+  // Whether there is one: after a backward gradients need not be there any more.
+  bool uses_gradients_in_backward() const { return gradient_users_.any(); }
+
   // The 2-norm over all gradients of this model; they are scaled so that it is at most max_norm.
   // Throws Error naming a parameter where the norm is not finite. Collective.
   virtual double clip_grad_norm(double max_norm) = 0;
@@ -94,8 +102,12 @@ class Strategy {
   // One parameter of model().parameters, whole; not to be kept. Collective.
   virtual at::Tensor whole_parameter(size_t parameter) = 0;
 
+ protected:
+  const GradientUsers& gradient_users() const { return gradient_users_; }
+
  private:
   Model model_;
+  GradientUsers gradient_users_;
 };
 
 // Divided as the backend's plan says, or whole on every rank where it has none. comm: the

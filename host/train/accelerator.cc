@@ -11,6 +11,7 @@
 #include "estimate/limit.h"
 #include "log/log.h"
 #include "train/accelerator_impl.h"
+#include "train/activation_offload.h"
 #include "train/checkpoints.h"
 #include "train/current.h"
 #include "train/forward_recorder.h"
@@ -72,6 +73,7 @@ Accelerator::Impl::Impl(Config loaded)
   }
   require_precision(config.training, at::kCPU);
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
+  ActivationOffload::of_process().set_default(config.memory.offload_activations);
   if (process.world > 1) store = join_store(process, config);
   if (dry_run == nullptr) plugin = choose_plugin(config.backend, process);
   comm = Communicator::create({.plugin = plugin,
@@ -88,6 +90,8 @@ Accelerator::Impl::~Impl() {
   checkpoints.reset();  // what it writes is theirs
   set_current_communicator(nullptr);
   ForwardRecorder::of_this_thread().forget_all();
+  ActivationOffload::of_process().forget_all();
+  ActivationOffload::of_process().set_default(false);
   models.clear();
 }
 

@@ -14,6 +14,7 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
   add("training.gradient_accumulation_steps", gradient_accumulation_steps);
   add("training.sync_each_batch", sync_each_batch);
   add("training.sync_with_dataloader", sync_with_dataloader);
+  add("training.optimizer_in_backward", optimizer_in_backward);
   add("training.broadcast_buffers", broadcast_buffers);
   add("training.bucket_cap_mb", bucket_cap_mb);
   add("training.seed", seed);

@@ -7,10 +7,16 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
+
+#include "offload/offloaded_tensors.h"
+#include "offload/version_mark.h"
 #include "residency/generator_state.h"
 #include "strategy/gradient_hooks.h"
+#include "train/activation_offload.h"
 #include "train/autocast_now.h"
 
 namespace coupler::detail {
@@ -32,6 +38,13 @@ Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.si
               {.subject = "activation_checkpoint", .hint = hint});
 }
 
+// Inputs that are in host memory between forward and backward.
+struct Away {
+  size_t input = 0;
+  VersionMark version;
+  std::vector<int64_t> shape;
+};
+
 // One call in forward, with what its second one in backward needs but the inputs.
 struct Part : torch::CustomClassHolder {
   variable_list compute(const variable_list& inputs) const {
@@ -46,11 +59,46 @@ struct Part : torch::CustomClassHolder {
   }
 
   TensorFunction function;
+  bool offloads = false;
   GeneratorState random = read_generator();
   AutocastSettings autocast = autocast_now();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
+  std::shared_ptr<OffloadedTensors> offloaded;  // null: nothing
+  std::vector<Away> away;                       // by number there
 };
+
+// Of the inputs those that stay; the others are undefined.
+variable_list offload(Part& part, variable_list inputs) {
+  ActivationOffload& rules = ActivationOffload::of_process();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!rules.moves(inputs[i])) continue;
+    if (part.offloaded == nullptr) part.offloaded = OffloadedTensors::make();
+    part.offloaded->add(inputs[i]);
+    part.away.push_back({i, VersionMark(inputs[i]), inputs[i].sizes().vec()});
+    inputs[i] = at::Tensor();
+  }
+  const bool all_on_cpu = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+    return input.defined() && input.is_cpu();
+  });
+  if (all_on_cpu && !inputs.empty()) rules.say_nothing_moves();
+  return inputs;
+}
+
+void bring_back(const Part& part, variable_list& inputs) {
+  if (part.offloaded == nullptr) return;
+  for (const Away& away : part.away) {
+    if (!away.version.changed()) continue;
+    refuse(ErrorCode::kUsage,
+           fmt::format("backward needs an input of shape [{}] as it was in forward, but an "
+                       "operation in place has changed it since",
+                       fmt::join(away.shape, ", ")),
+           "use the operation that returns a new tensor");
+  }
+  variable_list back = part.offloaded->bring_back();
+  for (size_t i = 0; i < back.size(); ++i) inputs[part.away[i].input] = std::move(back[i]);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) part.offloaded->forget();
+}
 
 void check_outputs(const Part& part, const variable_list& outputs) {
   if (outputs.size() != part.outputs.size())
@@ -109,7 +157,7 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
     const variable_list own(inputs.begin(), inputs.end() - 1);
     context->set_materialize_grads(false);
     context->saved_data[kPart] = c10::IValue::make_capsule(part);
-    context->save_for_backward(own);
+    context->save_for_backward(part->offloads ? offload(*part, own) : own);
     for (const at::Tensor& input : own) part->wants_gradient.push_back(input.requires_grad());
     variable_list outputs, without;
     {
@@ -135,7 +183,9 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
              "call backward, which gives gradients to all parameters");
     const auto part =
         c10::static_intrusive_pointer_cast<Part>(context->saved_data.at(kPart).toCapsule());
-    variable_list result = gradients_of(*part, context->get_saved_variables(), gradients);
+    variable_list inputs = context->get_saved_variables();
+    bring_back(*part, inputs);
+    variable_list result = gradients_of(*part, inputs, gradients);
     result.insert(result.begin(), at::Tensor());  // of the part
     result.emplace_back();                        // of the number
     return result;
@@ -147,7 +197,8 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
 
 }  // namespace
 
-std::vector<at::Tensor> activation_checkpoint(TensorFunction function,
+std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions& options,
+                                              TensorFunction function,
                                               const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
   // Undefined ones are not for the graph to see.
@@ -158,6 +209,7 @@ std::vector<at::Tensor> activation_checkpoint(TensorFunction function,
     if (input.defined()) own.push_back(input);
   }
   const auto part = c10::make_intrusive<Part>();
+  part->offloads = options.offload_to_cpu.value_or(ActivationOffload::of_process().is_default());
   part->function = [function = std::move(function), defined](const variable_list& given) {
     variable_list all(defined.size());
     auto next = given.begin();

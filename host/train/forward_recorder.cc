@@ -50,6 +50,8 @@ class CollectedActivation final : public SavedVariableHooks {
 };
 
 // LibTorch asks its engine for the hooks of what is saved; from Python they come in the same way.
+// Backward itself is the business of LibTorch's own: threads for devices are started once in a
+// process, for the engine that runs first.
 class HookingEngine final : public torch::autograd::Engine {
  public:
   // Never destroyed: threads of LibTorch may still use it.
@@ -58,6 +60,18 @@ class HookingEngine final : public torch::autograd::Engine {
     return *kEngine;
   }
   ~HookingEngine() override { stop(); }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad,
+                                     outputs);
+  }
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& task,
+      std::shared_ptr<torch::autograd::Node> root, torch::autograd::InputBuffer&& inputs) override {
+    return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
+  }
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     return ForwardRecorder::of_this_thread().hooks();
   }
@@ -197,6 +211,8 @@ void ForwardRecorder::enter(const std::vector<c10::IValue>& arguments) {
 void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::vector<c10::IValue> arguments(first, stack.end());
+  // Backward of what is on other devices runs on threads of LibTorch.
+  if (open_ != nullptr && open_->unpacked()) leave();
   enter(arguments);
   // A call inside of a call (a function that the program differentiates itself) is a part of it.
   const std::shared_ptr<ForwardSegment> segment = open_;

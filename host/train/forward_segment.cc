@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "residency/arguments.h"
+#include "train/activation_offload.h"
 #include "train/autocast_now.h"
 #include "train/forward_recorder.h"
 
@@ -22,10 +23,6 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
                                                  /*allow_tensor_metadata_change=*/true));
-}
-
-uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -63,8 +60,7 @@ ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor, Positio
   input.made = made_of(tensor);
   if (input.made && calls_[input.made->call].once) input.made.reset();
   if (!input.made) {
-    input.outside = alias_of(tensor);
-    input.version = version_of(tensor);
+    input.outside = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
     outside_.insert(storage_of(tensor));
   }
   return input;
@@ -111,8 +107,7 @@ void ForwardSegment::abandon_call() {
 
 size_t ForwardSegment::save(const at::Tensor& tensor) {
   Saved& saved = saved_.emplace_back();
-  saved.tensor = alias_of(tensor);
-  saved.version = version_of(tensor);
+  saved.kept = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
   saved.made = made_of(tensor);
   if (saved.made && calls_[saved.made->call].once) saved.made.reset();
   saved.call = calls_.size() - 1;
@@ -126,7 +121,7 @@ bool ForwardSegment::inputs_are_as_they_were() const {
   for (const Call& call : calls_) {
     if (call.once) continue;
     for (const Input& input : call.inputs) {
-      if (!input.made && !input.copied && version_of(input.outside) != input.version) return false;
+      if (!input.made && !input.copied && input.outside.version.changed()) return false;
     }
   }
   return true;
@@ -136,35 +131,61 @@ void ForwardSegment::close() {
   size_t needed = 0;  // calls
   replayable_ = replayable_ && inputs_are_as_they_were();
   for (Saved& saved : saved_) {
-    if (!replayable_ || is_outside(saved.tensor)) continue;
+    if (!replayable_ || is_outside(saved.kept.tensor)) continue;
     if (calls_[saved.place()].once) continue;
     // Else backward is to say that it was changed.
-    if (version_of(saved.tensor) != saved.version) continue;
-    saved.tensor.reset();
+    if (saved.kept.version.changed()) continue;
+    saved.kept.tensor.reset();
     needed = std::max(needed, saved.place() + 1);
   }
   calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(needed), calls_.end());
   known_.clear();
   outside_.clear();
+  if (ActivationOffload::of_process().is_default()) offload();
+}
+
+void ForwardSegment::offload() {
+  for (Call& call : calls_) {
+    if (call.once) call.inputs.clear();  // it does not run again
+    for (Input& input : call.inputs) {
+      if (!input.copied) offload(input.outside);
+    }
+  }
+  for (Saved& saved : saved_) offload(saved.kept);
+}
+
+void ForwardSegment::offload(Kept& kept) {
+  if (kept.version.changed() || !ActivationOffload::of_process().moves(kept.tensor)) return;
+  if (offloaded_ == nullptr) offloaded_ = OffloadedTensors::make();
+  kept.away = offloaded_->add(kept.tensor);
+  kept.tensor.reset();
 }
 
 at::Tensor ForwardSegment::unpack(size_t number) {
   Saved& saved = saved_.at(number);
-  if (saved.tensor.defined()) {
-    if (version_of(saved.tensor) != saved.version) refuse_change(saved.tensor, unit_);
-    return saved.tensor;
+  if (offloaded_ != nullptr && back_.empty()) back_ = offloaded_->bring_back();
+  at::Tensor result;
+  if (saved.kept.there()) {
+    result = value_of(saved.kept);
+  } else {
+    if (!saved.again.defined()) run_again();
+    result = std::exchange(saved.again, {});
   }
-  if (!saved.again.defined()) run_again();
-  return std::exchange(saved.again, {});
+  // A graph that is retained is here again in another backward.
+  if (++unpacked_ % saved_.size() == 0) back_.clear();
+  return result;
+}
+
+at::Tensor ForwardSegment::value_of(const Kept& kept) const {
+  at::Tensor tensor = kept.away ? back_[*kept.away] : kept.tensor;
+  if (kept.version.changed()) refuse_change(tensor, unit_);
+  return tensor;
 }
 
 at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>& results) const {
-  if (!input.made) {
-    if (version_of(input.outside) != input.version) refuse_change(input.outside, unit_);
-    if (input.copied) return input.outside.clone();
-  }
-  const at::Tensor value =
-      input.made ? get(results[input.made->call], input.made->position) : input.outside;
+  at::Tensor value =
+      input.made ? get(results[input.made->call], input.made->position) : value_of(input.outside);
+  if (input.copied && !input.made) return value.clone();
   // A result of a function that the program differentiates itself has its graph from there.
   if (value.requires_grad() == input.requires_grad) return value;
   at::Tensor alias = alias_of(value);
@@ -206,14 +227,14 @@ void ForwardSegment::run_again() {
                                     saves.size(), call.saves));
     }
     for (Saved& saved : saved_) {
-      if (!saved.tensor.defined() && !saved.made && saved.call == i) {
+      if (!saved.kept.there() && !saved.made && saved.call == i) {
         take_again(saved, saves[saved.nth]);
       }
     }
     results[i] = std::move(stack);
   }
   for (Saved& saved : saved_) {
-    if (saved.tensor.defined() || !saved.made) continue;
+    if (saved.kept.there() || !saved.made) continue;
     take_again(saved, get(results[saved.made->call], saved.made->position));
   }
 }

@@ -1,20 +1,23 @@
 // ForwardSegment: the operations of one stretch of a forward, and what autograd saved for backward
 // during them. When the stretch is over, what it computed itself is let go; when backward asks for
-// it, the operations run once more, from the stretch's inputs. Recorded and read by one thread at a
-// time.
+// it, the operations run once more, from the stretch's inputs, which meanwhile may be in host
+// memory. Recorded and read by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <coupler/autocast.h>
 
-#include <cstdint>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "offload/offloaded_tensors.h"
+#include "offload/version_mark.h"
 #include "residency/generator_state.h"
 #include "residency/recipe.h"
 
@@ -43,6 +46,8 @@ class ForwardSegment {
   // Throws Error where an input was written to since, or where computing again gives something
   // else.
   at::Tensor unpack(size_t number);
+  // Whether backward, which may be another thread, has come here.
+  bool unpacked() const { return unpacked_ > 0; }
 
  private:
   // A result of an earlier call.
@@ -50,11 +55,17 @@ class ForwardSegment {
     size_t call = 0;
     Position position;
   };
+  // What stays for backward.
+  struct Kept {
+    at::Tensor tensor;  // without its graph, which may lead back here
+    VersionMark version;
+    std::optional<size_t> away;  // its number in host memory, in place of the tensor
+    bool there() const { return tensor.defined() || away; }
+  };
   struct Input {
     Position position;
     std::optional<Made> made;  // else:
-    at::Tensor outside;        // without its graph, which may lead back here
-    uint32_t version = 0;      // of that
+    Kept outside;
     bool requires_grad = false;
     bool copied = false;  // written to without saying so: running statistics
   };
@@ -67,8 +78,7 @@ class ForwardSegment {
     size_t saves = 0;
   };
   struct Saved {
-    at::Tensor tensor;  // undefined: let go
-    uint32_t version = 0;
+    Kept kept;                 // or let go
     std::optional<Made> made;  // else the nth that the call saves
     size_t call = 0, nth = 0;
     std::vector<int64_t> sizes;
@@ -85,6 +95,9 @@ class ForwardSegment {
   bool is_outside(const at::Tensor& tensor) const;
   bool would_be_leaf(const Input& input) const;
   bool inputs_are_as_they_were() const;
+  void offload();
+  void offload(Kept& kept);
+  at::Tensor value_of(const Kept& kept) const;
   at::Tensor value_of(const Input& input, const std::vector<Stack>& results) const;
   void run_again();
   void take_again(Saved& saved, const at::Tensor& tensor) const;
@@ -95,6 +108,9 @@ class ForwardSegment {
   const AutocastSettings autocast_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;
+  std::shared_ptr<OffloadedTensors> offloaded_;  // null: nothing
+  std::vector<at::Tensor> back_;                 // those, while backward is here
+  std::atomic<size_t> unpacked_ = 0;             // how often
   bool in_call_ = false;
   bool replayable_ = true;
   // While it is recorded.

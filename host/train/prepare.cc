@@ -14,6 +14,7 @@
 #include "optim/scheduler_core.h"
 #include "residency/memory_budget.h"
 #include "train/accelerator_impl.h"
+#include "train/activation_offload.h"
 #include "train/checkpoints.h"
 #include "train/forward_recorder.h"
 #include "train/memory_limit.h"
@@ -29,6 +30,11 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
     if (!group.params().empty()) return group.params()[0];
   }
   return {};
+}
+
+bool on_cpu(const Model& model) {
+  return std::all_of(model.parameters.begin(), model.parameters.end(),
+                     [](const ModelParameter& parameter) { return parameter.tensor.is_cpu(); });
 }
 
 }  // namespace
@@ -52,6 +58,9 @@ void Accelerator::Impl::add(Model model) {
     ForwardRecorder::of_this_thread().watch(models.back()->model(),
                                             config.memory.activation_checkpointing);
   }
+  ActivationOffload& offload = ActivationOffload::of_process();
+  offload.leave_in_place(models.back()->model());
+  if (offload.is_default() && on_cpu(models.back()->model())) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
@@ -112,7 +121,10 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     }
   }
   impl_->check_memory(nullptr, state_factor(optimizer));
-  StepRules rules{&impl_->accumulation.loop(), impl_->scaler.get(), nullptr};
+  const bool in_backward = impl_->config.training.optimizer_in_backward;
+  StepRules rules{.loop = &impl_->accumulation.loop(),
+                  .scaler = impl_->scaler.get(),
+                  .in_backward = in_backward};
   if (impl_->autocast_type) rules.after_update = drop_cast_copies;
   if (DryRun* const run = impl_->dry_run) {
     rules.after_update = [run, inner = rules.after_update, &optimizer] {
@@ -121,6 +133,9 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     };
   }
   auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  if (in_backward) {
+    for (Strategy* model : models) model->add_gradient_user(state);
+  }
   if (impl_->dry_run != nullptr) {
     const std::string description = state->description();
     impl_->dry_run->add_optimizer(&optimizer, description, description.rfind("fused ", 0) == 0);
@@ -143,6 +158,7 @@ void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->loaders.clear();
   ForwardRecorder::of_this_thread().forget_all();
+  ActivationOffload::of_process().forget_all();
 }
 
 Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {

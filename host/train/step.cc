@@ -12,6 +12,20 @@
 #include "train/accelerator_impl.h"
 
 namespace coupler {
+namespace {
+
+// asked: what of it, as the program calls it.
+void require_gradients(const Strategy& model, const char* asked) {
+  if (!model.uses_gradients_in_backward()) return;
+  throw Error(ErrorCode::kUsage,
+              fmt::format("{}: the optimizer has used the gradients of '{}' while backward ran "
+                          "(training.optimizer_in_backward is true)",
+                          asked, model.model().name),
+              {.subject = "training.optimizer_in_backward",
+               .hint = "set it to false where gradients are clipped or looked at"});
+}
+
+}  // namespace
 
 SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
   Impl& impl = *impl_;
@@ -96,6 +110,7 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
   }
   if (!sync_gradients()) return 0;
   Strategy& strategy = impl_->strategy_of(model);
+  require_gradients(strategy, "clip_grad_norm");
   if (impl_->unscale(strategy)) return std::numeric_limits<double>::infinity();
   return strategy.clip_grad_norm(max_norm);
 }
@@ -107,12 +122,15 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
   }
   if (!sync_gradients()) return;
   Strategy& strategy = impl_->strategy_of(model);
+  require_gradients(strategy, "clip_grad_value");
   if (!impl_->unscale(strategy)) strategy.clip_grad_value(max_value);
 }
 
 at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
   for (const auto& model : impl_->models) {
-    if (model->has(parameter)) return model->whole_gradient(parameter);
+    if (!model->has(parameter)) continue;
+    require_gradients(*model, "gradient");
+    return model->whole_gradient(parameter);
   }
   throw Error(ErrorCode::kUsage, "gradient: the tensor is no parameter of a prepared model",
               {.hint = "pass a parameter of a model given to prepare"});

@@ -15,6 +15,7 @@
 #include "weights/checkpoint_weights.h"
 #include "weights/deepspeed_weights.h"
 #include "weights/index_weights.h"
+#include "weights/offload_folder.h"
 #include "weights/safetensors_weights.h"
 #include "weights/torch_weights.h"
 
@@ -54,7 +55,8 @@ WeightSource open_file(const std::string& path, const OpenWeights& options) {
     refuse_key(path, options);
     return open_safetensors(path);
   }
-  if (name.ends_with(".index.json")) return open_index(path, options.key);
+  if (name.ends_with(".index.json") || fs::path(path).filename() == "index.json")
+    return open_index(path, options.key);
   for (const char* end : {".bin", ".pt", ".pth"}) {
     if (name.ends_with(end)) return open_torch(path, options.key);
   }
@@ -90,6 +92,26 @@ std::string model_file(const std::string& folder, size_t model) {
   return "";
 }
 
+// An index of another name than those above: the only one that ends so, or index.json, the older
+// kind's. "" where there is none.
+std::string other_index(const std::string& folder) {
+  std::string found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.ends_with(".index.json")) continue;
+    if (!found.empty())
+      refuse(
+          ErrorCode::kInvalidArgument, folder,
+          fmt::format("has several indices, {} and {}", fs::path(found).filename().string(), name),
+          "name the one that is meant");
+    found = entry->path().string();
+  }
+  const fs::path older = fs::path(folder) / "index.json";
+  return found.empty() && is_there(older) ? older.string() : found;
+}
+
 WeightSource open_folder(const std::string& folder, const OpenWeights& options) {
   if (is_there(fs::path(folder) / checkpoint::kManifestName)) {
     refuse_key(folder, options);
@@ -97,6 +119,12 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
   }
   if (const std::string file = model_file(folder, options.model); !file.empty())
     return open_file(file, {.model = 0, .key = options.key});
+  if (is_offload_folder(folder)) {
+    refuse_key(folder, options);
+    return open_offload_folder(folder);
+  }
+  if (const std::string index = other_index(folder); !index.empty())
+    return open_index(index, options.key);
   refuse_distributed(folder);
   if (options.model != 0 && !model_file(folder, 0).empty())
     refuse(ErrorCode::kInvalidArgument, folder,

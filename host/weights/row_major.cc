@@ -84,6 +84,12 @@ class Chunks {
 
 }  // namespace
 
+bool is_row_major(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  const std::vector<Dimension> dimensions = joined(shape, strides);
+  return dimensions.empty() || (dimensions.size() == 1 && dimensions[0].stride == 1);
+}
+
 void read_row_major(const uint8_t* first, const std::vector<int64_t>& shape,
                     const std::vector<int64_t>& strides, uint64_t bytes, const ByteSink& sink) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
@@ -91,7 +97,7 @@ void read_row_major(const uint8_t* first, const std::vector<int64_t>& shape,
   if (dimensions.empty()) dimensions.push_back({1, 1});
   const Dimension row = dimensions.back();
   dimensions.pop_back();
-  if (dimensions.empty() && row.stride == 1) {
+  if (is_row_major(shape, strides)) {
     const uint64_t all = row.size * bytes;
     for (uint64_t at = 0; at < all; at += kWeightChunk)
       sink(reinterpret_cast<const char*>(first) + at, std::min<uint64_t>(kWeightChunk, all - at));

@@ -69,13 +69,21 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
 
 WeightTensor weight_of(const std::shared_ptr<OpenArchive>& open, const TorchTensor& tensor) {
   const uint64_t element = safetensors::bits(tensor.dtype) / 8;
-  return {tensor.name, tensor.dtype, tensor.shape,
-          [open, element, shape = tensor.shape, strides = tensor.strides,
-           begin = tensor.bytes.begin](const ByteSink& sink) {
-            if (!open->verified) open->archive.verify();
-            open->verified = true;
-            read_row_major(open->archive.data() + begin, shape, strides, element, sink);
-          }};
+  const auto verify = [open] {
+    if (!open->verified) open->archive.verify();
+    open->verified = true;
+  };
+  WeightTensor weight{tensor.name, tensor.dtype, tensor.shape,
+                      [open, verify, element, shape = tensor.shape, strides = tensor.strides,
+                       begin = tensor.bytes.begin](const ByteSink& sink) {
+                        verify();
+                        read_row_major(open->archive.data() + begin, shape, strides, element, sink);
+                      }};
+  if (is_row_major(tensor.shape, tensor.strides)) {
+    weight.place = {open->archive.file(), tensor.bytes.begin};
+    weight.verify = verify;
+  }
+  return weight;
 }
 
 std::shared_ptr<OpenArchive> open_archive(const std::string& path) {

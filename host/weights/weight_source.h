@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "io/mapped_file.h"
 #include "io/safetensors_header.h"
 
 namespace coupler {
@@ -19,6 +21,12 @@ inline constexpr size_t kWeightChunk = size_t{4} << 20;
 
 using ByteSink = std::function<void(const char* bytes, size_t size)>;
 
+// A tensor's bytes as they lie in a mapped file.
+struct FilePlace {
+  std::shared_ptr<const MappedFile> file;  // null where they lie nowhere in one piece
+  uint64_t begin = 0;
+};
+
 struct WeightTensor {
   std::string name;
   safetensors::DType dtype{};
@@ -26,6 +34,10 @@ struct WeightTensor {
   // Gives the sink all bytes, in order. Throws Error(kIo) where a file is damaged, and what the
   // sink throws. Keeps what it reads from alive.
   std::function<void(const ByteSink&)> read;
+  // For those who use the bytes where they are; they call `verify` before, which compares checksums
+  // of the whole file, once, and throws Error(kIo) where it is damaged. Null where it has none.
+  FilePlace place = {};
+  std::function<void()> verify = {};
 
   uint64_t bytes() const { return safetensors::tensor_bytes(dtype, shape).value_or(0); }
 };

@@ -24,6 +24,7 @@ struct AcceleratorOptions {
   std::optional<int64_t> gradient_accumulation_steps = {};  // training.…, as all that follow
   std::optional<bool> sync_each_batch = {};
   std::optional<bool> sync_with_dataloader = {};
+  std::optional<bool> optimizer_in_backward = {};
   std::optional<bool> broadcast_buffers = {};
   std::optional<double> bucket_cap_mb = {};
   std::optional<int64_t> seed = {};

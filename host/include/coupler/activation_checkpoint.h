@@ -11,6 +11,11 @@
 // time gradients go to its inputs and to every parameter it uses. It runs on the thread that runs
 // backward. Under every backend, within accumulation windows and autocast; parts may lie in parts.
 // Where no gradients are recorded (torch::NoGradGuard) it is only called.
+//
+// Inputs on another device than the CPU can be in host memory until backward:
+//
+//   x = coupler::activation_checkpoint(
+//       coupler::ActivationCheckpointOptions{.offload_to_cpu = true}, function, x);
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,12 +31,20 @@
 
 namespace coupler {
 
+struct ActivationCheckpointOptions {
+  // Whether inputs on other devices are copied to host memory, and back when backward gets there;
+  // parameters and buffers of prepared models stay where they are. Unset: as
+  // memory.offload_activations says.
+  std::optional<bool> offload_to_cpu = std::nullopt;
+};
+
 namespace detail {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 // The template's work, on the leaves of inputs and results.
-std::vector<at::Tensor> activation_checkpoint(TensorFunction function,
+std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions& options,
+                                              TensorFunction function,
                                               const std::vector<at::Tensor>& inputs);
 
 template <class T>
@@ -60,7 +73,8 @@ void put_leaves(T& value, const std::vector<at::Tensor>* leaves, size_t& next) {
 // where its results have other shapes or types the second time, and Error(kUnsupported) for
 // torch::autograd::grad and for gradients of gradients.
 template <class Function, class... Inputs>
-auto activation_checkpoint(Function function, const Inputs&... inputs) {
+auto activation_checkpoint(const ActivationCheckpointOptions& options, Function function,
+                           const Inputs&... inputs) {
   using Result = std::decay_t<std::invoke_result_t<Function&, const Inputs&...>>;
   static_assert(is_nested_v<Result>, "the function must return tensors, or a structure of them");
   std::vector<at::Tensor> leaves;
@@ -86,8 +100,13 @@ auto activation_checkpoint(Function function, const Inputs&... inputs) {
     }
     return outputs;
   };
-  auto outputs = detail::activation_checkpoint(std::move(run), leaves);
+  auto outputs = detail::activation_checkpoint(options, std::move(run), leaves);
   return detail::with_leaves(**result, std::move(outputs));
+}
+
+template <class Function, class... Inputs>
+auto activation_checkpoint(Function function, const Inputs&... inputs) {
+  return activation_checkpoint(ActivationCheckpointOptions(), std::move(function), inputs...);
 }
 
 }  // namespace coupler

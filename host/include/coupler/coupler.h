@@ -7,7 +7,9 @@
 #include <coupler/activation_checkpoint.h>
 #include <coupler/autocast.h>
 #include <coupler/batch_size.h>
+#include <coupler/big_model.h>
 #include <coupler/data_loader.h>
+#include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/logging.h>

@@ -25,17 +25,47 @@
 //   them is recorded and takes their values when it is materialised: leave them unchanged till
 //   then.
 //
-// Belongs to one thread and ends there; other threads notice nothing. Scopes nest.
+// Belongs to one thread and ends there; other threads notice nothing. Scopes nest; the outermost
+// one's options count.
+//
+// InitOnDevice: while one lives, tensors that its thread makes without naming a device are made on
+// that one: models are built where they are to be.
+//
+//   { coupler::InitOnDevice on({c10::kCUDA, 0}); net = Net(options); }
 #pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
 
 namespace coupler {
 
+struct EmptyWeightsOptions {
+  // Whether buffers are without memory, too. If not, what requires no gradient when the scope ends
+  // gets its values then: buffers, and parameters that are frozen by then.
+  bool include_buffers = true;
+};
+
 class EmptyWeights {
  public:
-  EmptyWeights();
+  explicit EmptyWeights(const EmptyWeightsOptions& options = {});
   ~EmptyWeights();
   EmptyWeights(const EmptyWeights&) = delete;
   EmptyWeights& operator=(const EmptyWeights&) = delete;
+};
+
+class InitOnDevice {
+ public:
+  // kMeta is EmptyWeights with these options. What is made with a device of its own, from C++
+  // values (torch::tensor) or from another tensor stays where that says.
+  explicit InitOnDevice(c10::Device device, const EmptyWeightsOptions& options = {});
+  ~InitOnDevice();
+  InitOnDevice(const InitOnDevice&) = delete;
+  InitOnDevice& operator=(const InitOnDevice&) = delete;
+
+ private:
+  std::optional<EmptyWeights> empty_;
+  std::optional<c10::Device> before_;  // of a scope around this one
 };
 
 }  // namespace coupler

@@ -111,6 +111,19 @@ TEST_P(DigitsDividedBy, TwoRanks_EndInTheLossOfWholeModels) {
   EXPECT_LE(std::abs(number_of(divided, "final loss") - loss), 1e-5 * loss);
 }
 
+// The loss is printed with all its digits.
+TEST_P(DigitsDividedBy, OptimizerInBackward_EndsInTheSameBits) {
+  const Workplace here;
+  const Arguments options{"--epochs", "2", "-o", "training.bucket_cap_mb=0.02"};
+  Arguments in_backward = options;
+  in_backward.insert(in_backward.end(), {"-o", "training.optimizer_in_backward=true"});
+  for (const char* backend : {GetParam(), "gloo_cpu"}) {
+    EXPECT_EQ(number_of(launch(here, 2, backend, in_backward), "final loss"),
+              number_of(launch(here, 2, backend, options), "final loss"))
+        << backend;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Plugins, DigitsDividedBy,
                          ::testing::Values("fsdp/gloo_cpu", "fsdp/mpi", "deepspeed_like/gloo_cpu",
                                            "deepspeed_like/mpi"),

@@ -2,10 +2,14 @@
 // Compiled only.
 #pragma once
 
+#include <coupler/big_model.h>
 #include <coupler/coupler.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
+
+#include <fstream>
+#include <iostream>
 
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(64, 10));
@@ -31,7 +35,9 @@ struct Names {
   double validation_loss;
   torch::nn::ModuleList blocks;
   torch::Tensor hidden;
+  coupler::DeviceMapOptions options;
 };
 
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);
 void train(coupler::Accelerator& accelerator, int64_t batch_size);
+std::shared_ptr<torch::nn::Module> make_gpt();

@@ -10,34 +10,30 @@
 #include <vector>
 
 #include "run_program.h"
+#include "words.h"
 
 namespace coupler {
 namespace {
 
 struct Configuration {
   std::string name;
-  std::vector<std::string> overrides;
+  Words overrides;
 };
 
-std::vector<std::string> zero(int stage) {
+Words zero(int stage) {
   return {"backend.use=deepspeed_like", "backend.deepspeed_like.base=gloo_cpu",
           fmt::format("backend.deepspeed_like.stage={}", stage)};
 }
-std::vector<std::string> fsdp(const std::string& strategy) {
+Words fsdp(const std::string& strategy) {
   return {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.strategy=" + strategy};
 }
-std::vector<std::string> with(std::vector<std::string> first,
-                              const std::vector<std::string>& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-std::vector<std::string> on_disk(const std::string& what) {
+Words on_disk(const std::string& what) {
   const std::string key = "backend.deepspeed_like." + what;
   return {key + ".device=nvme", key + ".nvme_path=disk"};
 }
-const std::vector<std::string> kCheckpointing{"memory.activation_checkpointing=[\"blocks.*\"]"};
-const std::vector<std::string> kHalf{"training.mixed_precision=bf16"};
-const std::vector<std::string> kReplicate{"backend.use=gloo_cpu"};
+const Words kCheckpointing{"memory.activation_checkpointing=[\"blocks.*\"]"};
+const Words kHalf{"training.mixed_precision=bf16"};
+const Words kReplicate{"backend.use=gloo_cpu"};
 
 void expect_estimate_within_a_tenth(const Configuration& configuration) {
   const Workplace here;
@@ -45,13 +41,13 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
   std::string text;
   for (int i = 0; i < 4000; ++i) text += "in the beginning was the word, and the word was number ";
   here.write("text.txt", text);
-  std::vector<std::string> options;
+  Words options;
   for (const std::string& text_of : configuration.overrides) {
     options.insert(options.end(), {"-o", text_of});
   }
-  const std::vector<std::string> program{
-      GPT_PROGRAM, "--text", "text.txt", "--width",      "768", "--heads", "12", "--layers",
-      "12",        "--seq",  "128",      "--batch-size", "8",   "--steps", "3"};
+  const Words program{GPT_PROGRAM, "--text",       "text.txt", "--width", "768",
+                      "--heads",   "12",           "--layers", "12",      "--seq",
+                      "128",       "--batch-size", "8",        "--steps", "3"};
   const Outcome estimate = here.coupler(
       with(with({"estimate", "--json", "--world", "2"}, options), with({"--"}, program)));
   ASSERT_EQ(estimate.exit_code, 0) << estimate.err;

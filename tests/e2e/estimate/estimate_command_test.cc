@@ -2,19 +2,12 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "run_program.h"
+#include "words.h"
 
 namespace coupler {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 Words gpt(const Workplace& here) {
   std::string text;
@@ -103,7 +96,7 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--world"}, 2, "--world needs a value"},
       {{"estimate", "--limit", "4gb", "x"}, 1, "'4gb' is no size"},
       {{"estimate", "config.json"}, 1, "model_type is 'mamba'; known are bert"},
-      {{"estimate", "missing.json"}, 1, "'missing.json' cannot be read"},
+      {{"estimate", "missing.json"}, 1, "cannot open missing.json: No such file"},
       {{"estimate", "--", "./no-such-program"}, 2, "no-such-program"},
       {{"estimate", "--", "true"}, 2, "'true' ended without a dry run of two optimizer steps"},
       {{"estimate", "--", "false"}, 1, "'false' ended with code 1 in its dry run"},

@@ -2,19 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "run_program.h"
+#include "words.h"
 
 namespace coupler {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 Words launch(const Workplace& here, const Words& options, const Words& more) {
   std::string text;

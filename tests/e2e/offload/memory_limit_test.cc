@@ -1,16 +1,15 @@
 // A model whose state is three times the memory that the kernel lets its job have trains all the
 // same, with its state on a disk, and has the losses of a job without a limit.
+#include "memory_limit.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <regex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "run_program.h"
@@ -19,39 +18,6 @@ namespace coupler {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A control group with a memory limit; processes enter by writing to its file.
-class MemoryLimit {
- public:
-  explicit MemoryLimit(uint64_t bytes) {
-    for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
-                                     std::pair{"/sys/fs/cgroup", "memory.max"}}) {
-      const fs::path path = fs::path(root) / fmt::format("coupler-test-{}", ::getpid());
-      std::error_code failed;
-      if (!fs::create_directory(path, failed) || failed) continue;
-      std::ofstream limit(path / file);
-      limit << bytes << std::flush;
-      if (limit.good()) {
-        path_ = path;
-        return;
-      }
-      fs::remove(path, failed);
-    }
-  }
-  ~MemoryLimit() {
-    if (path_.empty()) return;
-    // Until the kernel has counted the last process out.
-    for (int i = 0; i < 100 && ::rmdir(path_.c_str()) != 0; ++i) ::usleep(20'000);
-  }
-  MemoryLimit(const MemoryLimit&) = delete;
-  MemoryLimit& operator=(const MemoryLimit&) = delete;
-
-  bool works() const { return !path_.empty(); }
-  std::string enter() const { return "echo $$ > " + (path_ / "cgroup.procs").string(); }
-
- private:
-  fs::path path_;
-};
 
 struct Training {
   int64_t parameters = 0;

@@ -70,4 +70,6 @@ std::vector<Check> precision_checks();
 std::vector<Check> scheduler_checks();
 std::vector<Check> sample_checks();
 std::vector<Check> activation_checkpoint_checks();
+std::vector<Check> in_backward_checks();
+std::vector<Check> big_model_checks();
 std::vector<Check> checkpoint_checks();

@@ -5,39 +5,18 @@
 #include <coupler/objects.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
 
 #include "check.h"
+#include "shared_folder.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 using coupler::Accelerator;
-
-// A folder that every rank sees; removed by rank 0 when all are done with it.
-class SharedFolder {
- public:
-  explicit SharedFolder(Accelerator& accelerator) : accelerator_(accelerator) {
-    std::string path = (fs::temp_directory_path() / "coupler-checkpoints-XXXXXX").string();
-    if (accelerator.is_main_process()) EXPECT(::mkdtemp(path.data()) != nullptr, "mkdtemp failed");
-    path_ = coupler::broadcast_object(accelerator, path);
-  }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (accelerator_.is_main_process()) fs::remove_all(path_, ignored);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  Accelerator& accelerator_;
-  std::string path_;
-};
 
 // Random numbers in forward, buffers, a frozen parameter.
 struct MixedImpl : torch::nn::Module {

@@ -61,6 +61,19 @@ TEST(WeightIndex, OtherKeys_ArePassedOver) {
   EXPECT_EQ(index.weight_map.size(), 1u);
 }
 
+TEST(WeightIndex, OfTheOlderKind_IsTheMapItself) {
+  const WeightIndex index = parse(R"({"w": "first.bin", "v": "second.bin"})");
+  EXPECT_EQ(index.total_size, std::nullopt);
+  EXPECT_EQ(index.weight_map.at("v"), "second.bin");
+  EXPECT_EQ(parse(R"({"note": "x", "weight_map": {"w": "y"}, "more": "z"})").weight_map.size(), 1u);
+  EXPECT_EQ(
+      refusal(R"({"w": "../x"})"),
+      "index.json: tensor 'w': its file '../x' is no plain name of a file in the same folder");
+  for (const char* text :
+       {R"({"w": "a", "v": 1})", R"({"w": "a", "v": {}})", R"({"w": "a", "v": []})"})
+    EXPECT_EQ(refusal(text), "index.json: weight_map is missing");
+}
+
 TEST(WeightIndex, TotalSizeThatIsNoWholeNumber_IsNone) {
   for (const char* metadata :
        {"{\"total_size\":1.5}", "{\"total_size\":-1}", "{\"total_size\":\"1\"}", "{}", "null",

@@ -144,6 +144,48 @@ TEST(EmptyWeights, OtherThreads_Unaffected) {
   EXPECT_TRUE(torch::ones({2}).is_meta());
 }
 
+nn::BatchNorm1d norm_in_scope(const EmptyWeightsOptions& options) {
+  const EmptyWeights empty(options);
+  {
+    const EmptyWeights inner;  // the outermost one's options count
+    return nn::BatchNorm1d(4);
+  }
+}
+
+TEST(EmptyWeights, WithoutBuffers_TheyHaveTheirValuesWhenItEnds) {
+  nn::BatchNorm1d norm = norm_in_scope({.include_buffers = false});
+  EXPECT_TRUE(norm->weight.is_meta());
+  EXPECT_TRUE(norm->running_var.equal(torch::ones({4})));
+  EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  norm = norm_in_scope({});
+  EXPECT_TRUE(norm->running_var.is_meta());
+}
+
+TEST(EmptyWeights, WithoutBuffers_ParametersComeAsWithThem) {
+  const auto make = [] { return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(4)).ptr(); };
+  torch::manual_seed(2);
+  const ModulePtr eager = make();
+  torch::manual_seed(2);
+  ModulePtr model;
+  {
+    const EmptyWeights empty({.include_buffers = false});
+    model = make();
+  }
+  fill(*model);
+  expect_same(*model, *eager);
+}
+
+TEST(InitOnDevice, Meta_IsEmptyWeights) {
+  nn::Linear linear{nullptr};
+  {
+    const InitOnDevice on(c10::kMeta);
+    linear = nn::Linear(4, 4);
+  }
+  EXPECT_TRUE(linear->weight.is_meta());
+  EXPECT_TRUE(torch::ones({2}).is_cpu());
+}
+
 TEST(EmptyWeights, ConstructorThrows_EverythingAsBefore) {
   EXPECT_THROW(build_empty([]() -> ModulePtr {
                  nn::Linear linear(4, 4);

@@ -18,6 +18,7 @@ AcceleratorOptions all_fields() {
           .gradient_accumulation_steps = 3,
           .sync_each_batch = true,
           .sync_with_dataloader = false,
+          .optimizer_in_backward = true,
           .broadcast_buffers = false,
           .bucket_cap_mb = 7.0,
           .seed = 11,

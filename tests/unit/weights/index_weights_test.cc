@@ -43,6 +43,22 @@ TEST_F(IndexWeights, ThatFitTheirFiles_AreRead_WithTiedNames) {
   EXPECT_EQ(source.aliases.at("tied"), "v");
 }
 
+TEST_F(IndexWeights, OfTheOlderKind_AreRead) {
+  write("m/first.safetensors", {{"w", {safetensors::DType::kU8, {1}, "a"}}});
+  write("m/second.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}});
+  put("m/index.json", R"({"w": "first.safetensors", "v": "second.safetensors"})");
+  for (const char* path : {"m", "m/index.json"}) EXPECT_EQ(plain(open(at(path))).size(), 2u);
+}
+
+TEST_F(IndexWeights, OfAnyNameButOneInAFolder_AreFound) {
+  make({{"w", "a.safetensors"}, {"v", "b.safetensors"}});
+  std::filesystem::rename(at("m/model.safetensors.index.json"), at("m/mine.index.json"));
+  EXPECT_EQ(plain(open(at("m"))).size(), 2u);
+  std::filesystem::copy(at("m/mine.index.json"), at("m/other.index.json"));
+  EXPECT_NE(refusal(at("m"), ErrorCode::kInvalidArgument).find("m has several indices, "),
+            std::string::npos);
+}
+
 TEST_F(IndexWeights, ThatDoNotFitTheirFiles_AreRefused_NamingTheTensor) {
   const std::string at = "m/model.safetensors.index.json: ";
   EXPECT_EQ(refused({{"w", "a.safetensors"}, {"v", "c.safetensors"}}),

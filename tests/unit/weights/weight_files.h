@@ -41,10 +41,21 @@ inline std::string bytes_of(const WeightTensor& tensor) {
   return bytes;
 }
 
+// What is said to lie in a file must lie there.
 inline PlainTensors plain(const WeightSource& source) {
   PlainTensors result;
-  for (const WeightTensor& tensor : source.tensors)
-    result[tensor.name] = {tensor.dtype, tensor.shape, bytes_of(tensor)};
+  for (const WeightTensor& tensor : source.tensors) {
+    const std::string bytes = bytes_of(tensor);
+    if (const auto& file = tensor.place.file; file != nullptr && !bytes.empty()) {
+      if (tensor.verify) tensor.verify();
+      EXPECT_EQ(bytes.compare(0, bytes.size(),
+                              reinterpret_cast<const char*>(file->data()) + tensor.place.begin,
+                              bytes.size()),
+                0)
+          << tensor.name;
+    }
+    result[tensor.name] = {tensor.dtype, tensor.shape, bytes};
+  }
   return result;
 }
 

@@ -1,0 +1,180 @@
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <coupler/big_model.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+
+#include <utility>
+
+#include "dispatch/dispatched_state.h"
+#include "dispatch/load_weights.h"
+#include "dispatch/placed_tensor.h"
+#include "estimate/resident.h"
+#include "residency/materialise.h"
+#include "strategy/model.h"
+
+namespace coupler {
+namespace {
+
+using Sources = std::vector<std::shared_ptr<const WeightSource>>;
+
+void keep(Sources& sources, std::shared_ptr<const WeightSource> source) {
+  if (source != nullptr) sources.push_back(std::move(source));
+}
+
+DispatchedModel dispatch(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
+                         Sources sources, const DispatchRules& rules) {
+  return DispatchedModel(std::make_shared<DispatchedState>(
+      std::move(model), std::move(map), std::move(tensors), std::move(sources), rules));
+}
+
+DispatchRules rules_for(const MaxMemory& memory, int prefetch) {
+  return {.prefetch = prefetch,
+          .max_resident_bytes = memory.of(MapDevice::cpu()).value_or(0),
+          .keep = false,
+          .on_first = nullptr};
+}
+
+// Numpy's and Accelerate's name: "float16".
+std::string name_of(std::optional<c10::ScalarType> type) {
+  if (!type) return "";
+  const auto names = c10::getDtypeNames(*type);
+  return names.first;
+}
+
+// What the process has already is no part of what the model may take.
+MaxMemory without_own(MaxMemory memory) {
+  if (const auto cpu = memory.of(MapDevice::cpu())) {
+    const uint64_t own = resident_bytes();
+    memory.set(MapDevice::cpu(), *cpu > own ? *cpu - own : 0);
+  }
+  return memory;
+}
+
+DeviceMap map_for(const torch::nn::Module& model, const LoadAndDispatchOptions& options) {
+  if (const auto* const map = std::get_if<DeviceMap>(&options.device_map)) return *map;
+  const auto& mode = std::get<std::string>(options.device_map);
+  if (mode.empty()) return {{"", "cpu"}};
+  DeviceMapOptions wanted;
+  wanted.mode = mode;
+  wanted.max_memory = without_own(options.max_memory);
+  wanted.no_split_module_classes = options.no_split_module_classes;
+  wanted.dtype = name_of(options.dtype);
+  wanted.offload_buffers = options.offload_buffers;
+  return infer_auto_device_map(model, wanted);
+}
+
+// Into the memory that the tensor has, that of the file, or new memory where it is to lie.
+void load_tensor(const PlacedTensor& tensor) {
+  const at::Tensor& variable = tensor.variable;
+  const HostValue& value = tensor.value;
+  const bool fits = !variable.is_meta() && variable.scalar_type() == tensor.type &&
+                    variable.device() == tensor.runs && variable.is_contiguous();
+  if (fits) {
+    copy_value(value, variable.detach());
+    return;
+  }
+  // Buffers are written to: running statistics are no one's but the model's.
+  if (value.place.file != nullptr && tensor.runs.is_cpu() && !tensor.buffer) {
+    // Read when it is used: of a model that is divided among ranks each reads its part only.
+    give_value(variable, value.tensor);
+    return;
+  }
+  const at::Tensor own =
+      at::empty(variable.sizes(), at::TensorOptions(tensor.type).device(tensor.runs));
+  copy_value(value, own);
+  give_value(variable, own);
+}
+
+}  // namespace
+
+void load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint,
+                              const DeviceMap& device_map, const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  const Model model = describe(module);
+  const bool everywhere = device_map.entries().empty();
+  const DeviceMap map = everywhere ? DeviceMap{{"", "cpu"}} : device_map;
+  check_device_map(module, map);
+  std::vector<PlacedTensor> tensors = place_tensors(model, map,
+                                                    {.main_device = std::nullopt,
+                                                     .offload_buffers = options.offload_buffers,
+                                                     .dtype = options.dtype});
+  const auto source = take_values(model, tensors, checkpoint, options.strict);
+  require_values(tensors);
+  const auto offloaded = offload_to(options.offload_folder, tensors, /*only_foreign=*/false);
+  for (const PlacedTensor& tensor : tensors) {
+    if (!tensor.lies.is_disk()) load_tensor(tensor);
+  }
+}
+
+DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& device_map,
+                               const DispatchOptions& options) {
+  Model model = describe(module);
+  check_device_map(module, device_map);
+  std::vector<PlacedTensor> tensors = place_tensors(model, device_map,
+                                                    {.main_device = options.main_device,
+                                                     .offload_buffers = options.offload_buffers,
+                                                     .dtype = std::nullopt});
+  Sources sources;
+  take_own_values(tensors);
+  keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
+  if (!options.offload_folder.empty())
+    keep(sources, take_offloaded(options.offload_folder, tensors));
+  return dispatch(std::move(model), device_map, std::move(tensors), std::move(sources),
+                  rules_for(options.max_memory, options.prefetch));
+}
+
+DispatchedModel load_checkpoint_and_dispatch(torch::nn::Module& module,
+                                             const std::string& checkpoint,
+                                             const LoadAndDispatchOptions& options) {
+  Model model = describe(module);
+  DeviceMap map = map_for(module, options);
+  check_device_map(module, map);
+  std::vector<PlacedTensor> tensors = place_tensors(model, map,
+                                                    {.main_device = options.main_device,
+                                                     .offload_buffers = options.offload_buffers,
+                                                     .dtype = options.dtype});
+  Sources sources;
+  keep(sources, take_values(model, tensors, checkpoint, options.strict));
+  if (!options.offload_folder.empty())
+    keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
+  return dispatch(std::move(model), std::move(map), std::move(tensors), std::move(sources),
+                  rules_for(options.max_memory, options.prefetch));
+}
+
+DispatchedModel cpu_offload(torch::nn::Module& model, c10::Device execution_device,
+                            bool offload_buffers) {
+  return dispatch_model(
+      model, {{"", "cpu"}},
+      {.main_device = execution_device, .offload_folder = {}, .offload_buffers = offload_buffers});
+}
+
+DispatchedModel disk_offload(torch::nn::Module& model, const std::string& offload_folder,
+                             c10::Device execution_device, bool offload_buffers) {
+  return dispatch_model(model, {{"", "disk"}},
+                        {.main_device = execution_device,
+                         .offload_folder = offload_folder,
+                         .offload_buffers = offload_buffers});
+}
+
+OffloadHook cpu_offload_with_hook(torch::nn::Module& module, c10::Device execution_device,
+                                  const OffloadHook* previous) {
+  Model model = describe(module);
+  const DeviceMap map{{"", "cpu"}};
+  std::vector<PlacedTensor> tensors = place_tensors(
+      model, map,
+      {.main_device = execution_device, .offload_buffers = true, .dtype = std::nullopt});
+  take_own_values(tensors);
+  DispatchRules rules{.prefetch = 2, .max_resident_bytes = 0, .keep = true, .on_first = nullptr};
+  if (previous != nullptr) {
+    rules.on_first = [before = std::weak_ptr(previous->state_)] {
+      if (const auto state = before.lock()) state->release();
+    };
+  }
+  return OffloadHook(std::make_shared<DispatchedState>(std::move(model), map, std::move(tensors),
+                                                       Sources{}, rules));
+}
+
+}  // namespace coupler

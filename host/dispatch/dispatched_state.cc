@@ -1,0 +1,224 @@
+#include "dispatch/dispatched_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "dispatch/unit_plan.h"
+#include "estimate/resident.h"
+#include "io/byte_size.h"
+#include "io/mapping_guard.h"
+#include "residency/intercept.h"
+#include "residency/materialise.h"
+
+namespace coupler {
+namespace {
+
+// Of a bounded process, for what activations and the heap take at the least.
+constexpr uint64_t kSpare = uint64_t{16} << 20;
+
+std::mutex registry_mutex;
+std::map<const void*, const DispatchedState*>& registry() {
+  static auto* const kRegistry = new std::map<const void*, const DispatchedState*>;
+  return *kRegistry;
+}
+
+// Whether the value is what the variable has already.
+bool is_own(const PlacedTensor& tensor) {
+  return !tensor.variable.is_meta() && tensor.value.tensor.defined() &&
+         tensor.value.tensor.is_alias_of(tensor.variable);
+}
+
+bool has_value(const PlacedTensor& tensor) {
+  return tensor.value.tensor.defined() || tensor.value.weight != nullptr;
+}
+
+}  // namespace
+
+void require_values(const std::vector<PlacedTensor>& tensors) {
+  for (const PlacedTensor& tensor : tensors) {
+    if (has_value(tensor)) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is on the meta device, and nothing says what its values are",
+                            tensor.name),
+                {.subject = tensor.name,
+                 .hint = "load a checkpoint that holds it with load_checkpoint_and_dispatch, or "
+                         "name the offload folder that it lies in"});
+  }
+}
+
+DispatchedState::DispatchedState(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
+                                 std::vector<std::shared_ptr<const WeightSource>> sources,
+                                 const DispatchRules& rules)
+    : model_(std::move(model)),
+      map_(std::move(map)),
+      tensors_(std::move(tensors)),
+      sources_(std::move(sources)) {
+  const at::NoGradGuard no_grad;
+  check_intercept();
+  require_values(tensors_);
+  {
+    const std::lock_guard lock(registry_mutex);
+    if (registry().count(model_.identity) != 0)
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("the model '{}' is dispatched already", model_.name),
+                  {.subject = model_.name, .hint = "let its DispatchedModel go first"});
+  }
+  require_room(rules);
+  if (rules.max_resident_bytes > 0) {
+    const uint64_t held = resident_bytes() + kSpare;
+    room_for_more_ = rules.max_resident_bytes > held ? rules.max_resident_bytes - held : 0;
+  }
+  settle();
+  std::vector<c10::Device> devices;
+  for (const PlacedTensor& tensor : tensors_) {
+    if (std::find(devices.begin(), devices.end(), tensor.runs) == devices.end())
+      devices.push_back(tensor.runs);
+  }
+  for (const c10::Device device : devices) make_site(device, rules);
+  const std::lock_guard lock(registry_mutex);
+  registry().emplace(model_.identity, this);
+}
+
+DispatchedState::~DispatchedState() {
+  const std::lock_guard lock(registry_mutex);
+  const auto found = registry().find(model_.identity);
+  if (found != registry().end() && found->second == this) registry().erase(found);
+}
+
+const DispatchedState* DispatchedState::of(const void* identity) {
+  const std::lock_guard lock(registry_mutex);
+  const auto found = registry().find(identity);
+  return found == registry().end() ? nullptr : found->second;
+}
+
+// What lies on the CPU for good, and of what comes and goes the two largest units: one in use and
+// the next one.
+void DispatchedState::require_room(const DispatchRules& rules) const {
+  if (rules.max_resident_bytes == 0) return;
+  uint64_t kept = 0;
+  for (const PlacedTensor& tensor : tensors_) {
+    const bool here = tensor.lies.is_cpu() && tensor.variable.is_meta();
+    if (here)
+      kept += static_cast<uint64_t>(tensor.variable.numel()) * c10::elementSize(tensor.type);
+  }
+  uint64_t first = 0, second = 0;
+  std::string largest;
+  for (const PlannedWeights& unit : plan_units(tensors_, c10::kCPU)) {
+    if (unit.bytes > first) {
+      second = std::exchange(first, unit.bytes);
+      largest = tensors_[unit.tensors[0]].name;
+    } else {
+      second = std::max<uint64_t>(second, unit.bytes);
+    }
+  }
+  const uint64_t held = resident_bytes();
+  const uint64_t needed = held + kept + first + second + kSpare;
+  if (needed <= rules.max_resident_bytes) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "max_memory gives the CPU {}, but {} are needed: {} lie there for good, {} are the "
+          "two largest units that come from the disk{}, {} the process has already and {} "
+          "are for activations",
+          format_byte_size(rules.max_resident_bytes), format_byte_size(needed),
+          format_byte_size(kept), format_byte_size(first + second),
+          largest.empty() ? "" : fmt::format(" ('{}' and the next)", largest),
+          format_byte_size(held), format_byte_size(kSpare)),
+      {.subject = "max_memory",
+       .hint = "give the CPU as much, or put more of the model on the disk"});
+}
+
+// What stays in host memory needs no unit: operations find it there.
+void DispatchedState::settle() {
+  for (PlacedTensor& tensor : tensors_) {
+    if (!tensor.stays() || !tensor.runs.is_cpu()) continue;
+    HostValue& value = tensor.value;
+    if (is_own(tensor)) continue;
+    if (!value.tensor.defined() || tensor.buffer) {
+      // Converted, or to be written to: running statistics are no one's but the model's.
+      const at::Tensor own = at::empty(tensor.variable.sizes(), tensor.type);
+      copy_value(value, own);
+      value = {own, {}, nullptr};
+    } else if (value.place.file != nullptr) {
+      populate(*value.place.file, value.place.begin, value.tensor.nbytes());
+      room_for_more_ -= std::min<uint64_t>(room_for_more_, value.tensor.nbytes());
+    }
+    give_value(tensor.variable, value.tensor);
+  }
+}
+
+void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) {
+  const std::vector<PlannedWeights> plan = plan_units(tensors_, device);
+  if (plan.empty()) return;
+  auto site =
+      device.is_cpu() ? std::make_unique<Site>(PoolMemory::kPages) : std::make_unique<Site>(device);
+  auto units = std::make_unique<WeightUnits>(device);
+  site->units = units.get();
+  site->units->set_on_first(rules.on_first);
+  const bool bounded = rules.max_resident_bytes > 0;
+  // Pages of a file are the kernel's to take back; without a bound they are left to it.
+  const bool unbounded = device.is_cpu() && !bounded;
+  site->residency = std::make_unique<Residency>(
+      std::move(units), site->pool,
+      ResidencyOptions{
+          .prefetch = rules.prefetch, .live_bytes = 0, .shared = false, .in_order = true});
+  uint64_t window = 0;
+  for (const PlannedWeights& planned : plan) window = std::max<uint64_t>(window, planned.bytes);
+  uint64_t room = room_for_more_ > 3 * window ? room_for_more_ - 3 * window : 0;
+  for (const PlannedWeights& planned : plan) {
+    const PlacedTensor& first = tensors_[planned.tensors[0]];
+    const bool stays = first.stays();
+    auto unit = std::make_unique<Unit>();
+    unit->name = model_.modules[first.module].name;
+    unit->bytes = std::max<size_t>(planned.bytes, 1);
+    unit->placed = true;
+    if (!device.is_cpu()) unit->device = device;
+    const bool fits = device.is_cpu() && bounded && planned.bytes <= room;
+    if (fits) room -= planned.bytes;
+    const bool in_file = planned.place.file != nullptr;
+    unit->sticky = stays || rules.keep || fits || (unbounded && in_file);
+    WeightUnits::PlacedUnit placed{.bytes = planned.bytes, .pieces = {}, .place = planned.place};
+    placed.once = stays;
+    placed.keep_pages = !bounded;
+    for (size_t i = 0; i < planned.tensors.size(); ++i) {
+      PlacedTensor& tensor = tensors_[planned.tensors[i]];
+      if (!in_file)
+        placed.pieces.push_back({std::move(tensor.value), planned.offsets[i],
+                                 tensor.variable.sizes().vec(), tensor.type});
+      manage(*unit, tensor, planned.offsets[i]);
+    }
+    site->units->add(std::move(placed));
+    Unit& added = site->residency->add(std::move(unit));
+    for (const size_t index : planned.tensors) put_intercept(tensors_[index].variable);
+    if (stays) {
+      site->residency->use(added);
+      Residency::unpin(added);
+    }
+  }
+  sites_.push_back(std::move(site));
+}
+
+void DispatchedState::manage(Unit& unit, const PlacedTensor& tensor, size_t offset) {
+  auto home = std::make_unique<Home>();
+  home->name = tensor.name;
+  home->offset = offset;
+  home->device = tensor.runs;
+  give_value(tensor.variable, make_managed(*home, tensor.variable.sizes(), tensor.type));
+  unit.homes.push_back(std::move(home));
+}
+
+void DispatchedState::release() {
+  for (const auto& site : sites_) {
+    site->residency->release_all();
+    site->units->all_released();
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,74 @@
+#include "dispatch/weight_units.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <coupler/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "io/mapping_guard.h"
+
+namespace coupler {
+namespace {
+
+// So far ahead of what is brought in the disk is asked to read.
+constexpr size_t kReadAhead = 2;  // units
+
+}  // namespace
+
+// Copies ahead must not wait for what the program computes.
+void WeightUnits::begin_thread() {
+  if (device_.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl streams(device_.type());
+  streams.setDevice(device_);
+  streams.exchangeStream(streams.getStreamFromGlobalPool(device_));
+}
+
+void WeightUnits::note_first() {
+  if (std::exchange(any_, true)) return;
+  if (on_first_) on_first_();
+}
+
+void* WeightUnits::lend(size_t unit) {
+  const PlacedUnit& wanted = units_.at(unit);
+  if (wanted.place.file == nullptr) return nullptr;
+  for (size_t next = unit; next < std::min(units_.size(), unit + 1 + kReadAhead); ++next) {
+    const PlacedUnit& ahead = units_[next];
+    if (ahead.place.file != nullptr) advise_in(*ahead.place.file, ahead.place.begin, ahead.bytes);
+  }
+  populate(*wanted.place.file, wanted.place.begin, wanted.bytes);
+  return wanted.place.file->data() + wanted.place.begin;
+}
+
+void WeightUnits::take_back(size_t unit) {
+  const PlacedUnit& given = units_.at(unit);
+  if (given.place.file != nullptr && !given.keep_pages)
+    drop(*given.place.file, given.place.begin, given.bytes);
+}
+
+void WeightUnits::fill(size_t unit, void* memory) {
+  note_first();
+  PlacedUnit& wanted = units_.at(unit);
+  for (const Piece& piece : wanted.pieces) {
+    const at::Tensor destination =
+        at::for_blob(static_cast<char*>(memory) + piece.offset, piece.sizes)
+            .options(at::TensorOptions(piece.type).device(device_))
+            .target_device(device_)
+            .make_tensor();
+    copy_value(piece.value, destination);
+  }
+  // Who fetches ahead has a stream of its own, which the operations do not wait for.
+  if (!device_.is_cpu()) {
+    const c10::impl::VirtualGuardImpl streams(device_.type());
+    streams.synchronizeStream(streams.getStream(device_));
+  }
+  if (wanted.once) wanted.pieces.clear();
+}
+
+void WeightUnits::store(size_t, const void*) {
+  throw Error(ErrorCode::kUnsupported, "the parameters of a dispatched model cannot be written to",
+              {.subject = "dispatch_model", .hint = "train a model that is not dispatched"});
+}
+
+}  // namespace coupler

@@ -1,0 +1,50 @@
+// MemoryLimit: a control group with a memory limit, where the test may make one; processes enter it
+// by writing to its file. Removed with the object, which outlives them.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace coupler {
+
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(uint64_t bytes) {
+    for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+                                     std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+      const std::filesystem::path path =
+          std::filesystem::path(root) / fmt::format("coupler-test-{}", ::getpid());
+      std::error_code failed;
+      if (!std::filesystem::create_directory(path, failed) || failed) continue;
+      std::ofstream limit(path / file);
+      limit << bytes << std::flush;
+      if (limit.good()) {
+        path_ = path;
+        return;
+      }
+      std::filesystem::remove(path, failed);
+    }
+  }
+  ~MemoryLimit() {
+    if (path_.empty()) return;
+    // Until the kernel has counted the last process out.
+    for (int i = 0; i < 100 && ::rmdir(path_.c_str()) != 0; ++i) ::usleep(20'000);
+  }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+  bool works() const { return !path_.empty(); }
+  std::string enter() const { return "echo $$ > " + (path_ / "cgroup.procs").string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,238 @@
+#include "test_device.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace coupler::testing {
+namespace {
+
+constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+constexpr int kDevices = 2;
+
+thread_local c10::DeviceIndex current = 0;
+thread_local c10::StreamId stream = 0;
+thread_local std::vector<std::string>* stream_log = nullptr;  // of streams_during
+
+template <class... Words>
+void log_stream(c10::StreamId id, const Words&... words) {
+  if (stream_log == nullptr) return;
+  stream_log->push_back(std::to_string(id));
+  ((stream_log->back() += words), ...);
+}
+
+struct Counter {
+  std::atomic<size_t> now{0}, most{0};
+};
+Counter counters[kDevices];
+
+struct Block {
+  int device;
+  size_t bytes;
+  void* memory;
+};
+
+void give_back(void* context) {
+  auto* const block = static_cast<Block*>(context);
+  counters[block->device].now -= block->bytes;
+  std::free(block->memory);
+  delete block;
+}
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* const block = new Block{current, bytes, std::aligned_alloc(64, (bytes + 127) / 64 * 64)};
+    Counter& counter = counters[current];
+    const size_t now = counter.now += bytes;
+    size_t most = counter.most;
+    while (now > most && !counter.most.compare_exchange_weak(most, now)) {
+    }
+    return {block->memory, block, &give_back, c10::Device(kType, current)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before(kType, current);
+    current = device.index();
+    return before;
+  }
+  c10::Device getDevice() const override { return {kType, current}; }
+  void setDevice(c10::Device device) const override { current = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current = device.index(); }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, stream);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, 1);
+  }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    const c10::Stream before = getStream(next.device());
+    stream = next.id();
+    return before;
+  }
+  void synchronizeStream(const c10::Stream&) const override {}
+  // All is done when it is issued. An event is the number of its stream, and one more.
+  void record(void** event, const c10::Stream& of, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    *event = reinterpret_cast<void*>(of.id() + 1);
+  }
+  void block(void* event, const c10::Stream& waits) const override {
+    log_stream(waits.id(), " waits for ",
+               std::to_string(reinterpret_cast<c10::StreamId>(event) - 1));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& uses) const override {
+    log_stream(uses.id(), " holds memory");
+  }
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+};
+
+c10::Allocator* allocator() {
+  static Allocator the_one;
+  return &the_one;
+}
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+};
+
+at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> type,
+                 std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>,
+                 std::optional<c10::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current)));
+  return at::detail::empty_generic(sizes, allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::dtype_or_default(type), format);
+}
+
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         std::optional<c10::ScalarType> type, std::optional<c10::Layout>,
+                         std::optional<c10::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current)));
+  return at::detail::empty_strided_generic(sizes, strides, allocator(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           c10::dtype_or_default(type));
+}
+
+// The same memory as a tensor of the CPU's.
+at::Tensor on_host(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+                       at::TensorOptions(tensor.scalar_type()));
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  log_stream(stream, " copies");
+  on_host(to).copy_(on_host(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
+const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
+                         std::optional<c10::MemoryFormat>) {
+  if (tensor.sizes() == sizes) return tensor;
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(sizes);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, tensor.element_size());
+  c10::StorageImpl* const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  if (bytes > storage->nbytes()) {
+    const c10::DeviceGuard guard(tensor.device());
+    c10::DataPtr fresh = allocator()->allocate(bytes);
+    if (storage->nbytes() > 0) std::memcpy(fresh.get(), storage->data(), storage->nbytes());
+    storage->set_data_ptr_noswap(std::move(fresh));
+    storage->set_nbytes(bytes);
+  }
+  return tensor;
+}
+
+// LibTorch's own for others' devices throws.
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, c10::IntArrayRef stride,
+                       c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
+                       c10::IntArrayRef output_padding, int64_t groups) {
+  return at::convolution(input.cpu(), weight.cpu(), bias ? bias->cpu() : at::Tensor(), stride,
+                         padding, dilation, transposed, output_padding, groups)
+      .to(input.device());
+}
+
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("resize_", &resize);
+  library.impl("view", &at::native::view);
+  library.impl("convolution_overrideable", &convolution);
+  library.impl("as_strided", &at::native::as_strided_tensorimpl);
+}
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+}  // namespace
+
+c10::Device test_device(int index) {
+  static const bool kRegistered = [] {
+    c10::register_privateuse1_backend("test_accelerator");
+    c10::SetAllocator(kType, allocator());
+    static Hooks hooks;
+    at::RegisterPrivateUse1HooksInterface(&hooks);
+    return true;
+  }();
+  static_cast<void>(kRegistered);
+  return {kType, static_cast<c10::DeviceIndex>(index)};
+}
+
+size_t device_bytes(int index) { return counters[index].now; }
+size_t most_device_bytes(int index) { return counters[index].most; }
+void reset_device_bytes() {
+  for (Counter& counter : counters) counter.most = counter.now.load();
+}
+
+std::vector<std::string> streams_during(const std::function<void()>& action) {
+  std::vector<std::string> result;
+  stream_log = &result;
+  action();
+  stream_log = nullptr;
+  return result;
+}
+
+}  // namespace coupler::testing

@@ -1,0 +1,164 @@
+// Tensors of the test double's devices in host memory, and back.
+#include "offload/offloaded_tensors.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "offload/host_copy.h"
+#include "offload/version_mark.h"
+#include "test_device.h"
+
+namespace coupler {
+namespace {
+
+using coupler::testing::device_bytes;
+using coupler::testing::streams_during;
+using coupler::testing::test_device;
+
+constexpr int64_t kRows = 6, kWidth = 8;
+constexpr size_t kBytes = kRows * kWidth * sizeof(float);
+
+at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }
+at::Tensor numbers() { return at::arange(kRows * kWidth, at::kFloat).view({kRows, kWidth}) + 1; }
+
+TEST(OffloadedTensors, Tensor_LeavesTheDeviceAndComesBack) {
+  const size_t before = device_bytes(0);
+  const auto offloaded = OffloadedTensors::make();
+  offloaded->add(on_device(numbers()));
+  EXPECT_EQ(device_bytes(0), before);
+  for (int time = 0; time < 2; ++time) {
+    const at::Tensor back = offloaded->bring_back().at(0);
+    EXPECT_EQ(back.device(), test_device(0));
+    EXPECT_EQ(device_bytes(0), before + kBytes);
+    EXPECT_TRUE(back.cpu().equal(numbers()));
+  }
+  EXPECT_EQ(device_bytes(0), before);
+}
+
+TEST(OffloadedTensors, OtherDevice_IsTheOneItComesBackTo) {
+  const auto offloaded = OffloadedTensors::make();
+  offloaded->add(numbers().to(test_device(1)));
+  EXPECT_EQ(offloaded->bring_back().at(0).device(), test_device(1));
+}
+
+TEST(OffloadedTensors, Views_KeepTheirStridesAndCommonMemory) {
+  const auto offloaded = OffloadedTensors::make();
+  {
+    const at::Tensor whole = on_device(numbers());
+    const std::vector<at::Tensor> halves = whole.chunk(2, 1);
+    offloaded->add(halves[0]);
+    offloaded->add(halves[1]);
+    offloaded->add(whole.t());
+  }
+  const size_t before = device_bytes(0);
+  const std::vector<at::Tensor> back = offloaded->bring_back();
+  EXPECT_EQ(device_bytes(0), before + kBytes);
+  const std::vector<at::Tensor> expected = numbers().chunk(2, 1);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(back[i].strides(), expected[i].strides());
+    EXPECT_TRUE(back[i].cpu().equal(expected[i]));
+    EXPECT_TRUE(back[i].is_alias_of(back[2]));
+  }
+  EXPECT_TRUE(back[2].cpu().equal(numbers().t()));
+}
+
+TEST(OffloadedTensors, ExpandedTensor_StaysExpanded) {
+  const auto offloaded = OffloadedTensors::make();
+  offloaded->add(on_device(at::arange(4, at::kFloat)).expand({1000, 4}));
+  const size_t before = device_bytes(0);
+  const at::Tensor back = offloaded->bring_back().at(0);
+  EXPECT_EQ(device_bytes(0), before + 4 * sizeof(float));
+  EXPECT_EQ(back.strides(), at::IntArrayRef({0, 1}));
+  EXPECT_TRUE(back.cpu().equal(at::arange(4, at::kFloat).expand({1000, 4})));
+}
+
+TEST(OffloadedTensors, SmallPartOfAStorage_IsAllThatIsCopied) {
+  const auto offloaded = OffloadedTensors::make();
+  offloaded->add(on_device(numbers()).narrow(0, 3, 1).narrow(1, 2, 3));
+  const size_t before = device_bytes(0);
+  const at::Tensor back = offloaded->bring_back().at(0);
+  EXPECT_EQ(device_bytes(0), before + 3 * sizeof(float));
+  EXPECT_TRUE(back.cpu().equal(numbers().narrow(0, 3, 1).narrow(1, 2, 3)));
+}
+
+TEST(OffloadedTensors, OtherTypes_ComeBackAsTheyWere) {
+  const at::Tensor halves = numbers().to(at::kBFloat16), whole = numbers().to(at::kLong);
+  const auto offloaded = OffloadedTensors::make();
+  offloaded->add(on_device(halves));
+  offloaded->add(on_device(whole));
+  const std::vector<at::Tensor> back = offloaded->bring_back();
+  EXPECT_TRUE(back[0].cpu().equal(halves));
+  EXPECT_TRUE(back[1].cpu().equal(whole));
+}
+
+TEST(OffloadedTensors, OnesMadeBefore_AreFetchedAhead) {
+  const auto first = OffloadedTensors::make(), second = OffloadedTensors::make();
+  first->add(on_device(numbers()));
+  second->add(on_device(numbers()));
+  const size_t before = device_bytes(0);
+  {
+    const auto back = second->bring_back();
+    EXPECT_EQ(device_bytes(0), before + 2 * kBytes);
+  }
+  EXPECT_EQ(device_bytes(0), before + kBytes);
+  EXPECT_TRUE(first->bring_back().at(0).cpu().equal(numbers()));
+  EXPECT_EQ(device_bytes(0), before);
+}
+
+// The computation waits for a copy where it needs the values, else neither for the other.
+TEST(OffloadedTensors, Copies_HaveAStreamOfTheirOwn) {
+  using Log = std::vector<std::string>;
+  const at::Tensor tensor = on_device(numbers());
+  HostCopy::of(tensor);  // the stream is made with the first
+  const auto offloaded = OffloadedTensors::make();
+  EXPECT_EQ(streams_during([&] { offloaded->add(tensor); }),
+            Log({"1 waits for 0", "1 copies", "1 holds memory"}));
+  EXPECT_EQ(streams_during([&] { offloaded->add(tensor); }), Log());
+  EXPECT_EQ(
+      streams_during([&] { offloaded->bring_back(); }),
+      Log({"1 copies", "0 waits for 1", "0 holds memory", "0 waits for 1", "0 holds memory"}));
+  EXPECT_EQ(streams_during([&] { tensor.cpu(); }), Log({"0 copies"}));
+}
+
+TEST(OffloadedTensors, OnesThatAreForgotten_AreNotFetched) {
+  const auto first = OffloadedTensors::make(), second = OffloadedTensors::make();
+  first->add(on_device(numbers()));
+  second->add(on_device(numbers()));
+  first->forget();
+  const size_t before = device_bytes(0);
+  const auto back = second->bring_back();
+  EXPECT_EQ(device_bytes(0), before + kBytes);
+}
+
+TEST(HostCopy, SameVersionOfATensor_IsCopiedOnce) {
+  const at::Tensor tensor = on_device(numbers());
+  const auto copy = HostCopy::of(tensor);
+  EXPECT_EQ(HostCopy::of(tensor), copy);
+  EXPECT_EQ(HostCopy::of(tensor.t()), copy);
+  tensor.add_(1);
+  const auto other = HostCopy::of(tensor);
+  EXPECT_NE(other, copy);
+  EXPECT_EQ(HostCopy::of(tensor), other);
+}
+
+TEST(HostCopy, MemoryOfALaterTensor_IsAnother) {
+  const auto copy = HostCopy::of(on_device(numbers()));
+  EXPECT_NE(HostCopy::of(on_device(numbers())), copy);
+}
+
+TEST(VersionMark, ChangeInPlaceThroughAView_IsSeen) {
+  at::Tensor tensor = numbers();
+  const VersionMark mark(tensor), of_detached(tensor.detach());
+  EXPECT_FALSE(mark.changed());
+  tensor.select(0, 1).zero_();
+  tensor.reset();
+  EXPECT_TRUE(mark.changed());
+  EXPECT_TRUE(of_detached.changed());
+  EXPECT_FALSE(VersionMark().changed());
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,330 @@
+// Activation checkpointing whose inputs are in host memory between forward and backward, on the
+// test double of an accelerator: the same gradients to the last bit, and less of its memory.
+#include "train/activation_offload.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/accelerator.h>
+#include <coupler/activation_checkpoint.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messages.h"
+#include "test_device.h"
+#include "train/forward_recorder.h"
+
+namespace coupler {
+namespace {
+
+namespace nn = torch::nn;
+using coupler::testing::device_bytes;
+using coupler::testing::expect_error;
+using coupler::testing::test_device;
+
+constexpr int64_t kRows = 6, kWidth = 16;
+constexpr size_t kBlocks = 4, kBytes = kRows * kWidth * sizeof(float);
+
+at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }
+
+struct BlockImpl : nn::Module {
+  BlockImpl() {
+    in = register_parameter("in", on_device(at::randn({2 * kWidth, kWidth}) * 0.2));
+    out = register_parameter("out", on_device(at::randn({kWidth, 2 * kWidth}) * 0.2));
+    scale = register_buffer("scale", on_device(at::full({kWidth}, 0.5)));
+  }
+  // all: an input that all blocks have.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& all) {
+    const at::Tensor hidden = at::gelu(at::linear(x * all, in));
+    return x + at::dropout(at::linear(hidden, out), 0.25, true) * scale;
+  }
+  at::Tensor in, out, scale;
+};
+TORCH_MODULE(Block);
+
+enum class How { kPlain, kFunction, kNested, kConfigured };
+
+struct TowerImpl : nn::Module {
+  TowerImpl() {
+    blocks = register_module("blocks", nn::ModuleList());
+    for (size_t i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+    last = register_parameter("last", on_device(at::randn({3, kWidth})));
+  }
+  at::Tensor block(size_t i, const at::Tensor& x, const at::Tensor& all) {
+    return blocks[i]->as<Block>()->forward(x, all);
+  }
+  at::Tensor forward(at::Tensor x, const at::Tensor& all, How how,
+                     const ActivationCheckpointOptions& options) {
+    const auto run = [this](size_t i, const at::Tensor& in, const at::Tensor& every) {
+      return block(i, in, every);
+    };
+    size_t next = 0;
+    if (how == How::kNested) {
+      for (; next < kBlocks; next += 2) {
+        x = activation_checkpoint(
+            options,
+            [this, options, next](const at::Tensor& in, const at::Tensor& every) {
+              at::Tensor y = in;
+              for (size_t i = next; i < next + 2; ++i) {
+                y = activation_checkpoint(
+                    options,
+                    [this, i](const at::Tensor& inner, const at::Tensor& each) {
+                      return block(i, inner, each);
+                    },
+                    y, every);
+              }
+              return y;
+            },
+            x, all);
+      }
+    }
+    for (; next < kBlocks; ++next) {
+      x = how == How::kFunction ? activation_checkpoint(options, run, next, x, all)
+                                : run(next, x, all);
+    }
+    return at::linear(x, last).pow(2).mean();
+  }
+  nn::ModuleList blocks;
+  at::Tensor last;
+};
+TORCH_MODULE(Tower);
+
+// describe() takes models in host memory only.
+Model described(const Tower& tower) {
+  Model model;
+  std::map<std::string, size_t> modules;
+  const auto parent_of = [](const std::string& name) {
+    const size_t dot = name.rfind('.');
+    return dot == std::string::npos ? std::string() : name.substr(0, dot);
+  };
+  for (const auto& item : tower->named_modules()) {
+    const bool root = item.key().empty();
+    const auto parent = root ? -1 : static_cast<int64_t>(modules.at(parent_of(item.key())));
+    modules[item.key()] = model.modules.size();
+    model.modules.push_back({item.key(), item.value()->name(), parent});
+  }
+  for (const auto& item : tower->named_parameters()) {
+    model.parameters.push_back({item.key(), item.value(), modules.at(parent_of(item.key()))});
+  }
+  for (const auto& item : tower->named_buffers()) {
+    model.buffers.emplace_back(item.key(), item.value());
+  }
+  return model;
+}
+
+struct Outcome {
+  std::vector<at::Tensor> gradients;
+  size_t between = 0;  // bytes of the device after forward, beside what was there before it
+  at::Tensor next_random;
+};
+
+class ActivationOffloading : public ::testing::Test {
+ protected:
+  ~ActivationOffloading() override {
+    ForwardRecorder::of_this_thread().forget_all();
+    rules_.forget_all();
+    rules_.set_default(false);
+  }
+
+  // Two steps; gradients accumulate.
+  Outcome run(How how, std::optional<bool> offload, bool retain = false) {
+    torch::manual_seed(3);
+    Tower tower;
+    const Model model = described(tower);
+    rules_.leave_in_place(model);
+    ForwardRecorder& recorder = ForwardRecorder::of_this_thread();
+    if (how == How::kConfigured) recorder.watch(model, {"blocks.*"});
+    const at::Tensor all = on_device(at::rand({kRows, kWidth}));
+    Outcome outcome;
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor x = on_device(at::randn({kRows, kWidth}));
+      const size_t before = device_bytes(0);
+      const at::Tensor loss = tower->forward(x, all, how, {offload});
+      outcome.between = device_bytes(0) - before;
+      if (retain) torch::autograd::backward({loss}, {}, /*retain_graph=*/true);
+      torch::autograd::backward({loss});
+    }
+    recorder.forget_all();
+    rules_.forget_all();
+    for (const at::Tensor& parameter : tower->parameters()) {
+      outcome.gradients.push_back(parameter.grad().cpu());
+    }
+    outcome.next_random = at::randn({4});
+    return outcome;
+  }
+
+  Outcome configured(How how, bool retain = false) {
+    rules_.set_default(true);
+    Outcome outcome = run(how, std::nullopt, retain);
+    rules_.set_default(false);
+    return outcome;
+  }
+
+  static void expect_same(const Outcome& one, const Outcome& other) {
+    ASSERT_EQ(one.gradients.size(), other.gradients.size());
+    for (size_t i = 0; i < one.gradients.size(); ++i) {
+      EXPECT_TRUE(at::equal(one.gradients[i], other.gradients[i])) << "gradient " << i;
+    }
+    EXPECT_TRUE(at::equal(one.next_random, other.next_random));
+  }
+
+  ActivationOffload& rules_ = ActivationOffload::of_process();
+};
+
+TEST_F(ActivationOffloading, InputsOfTheFunction_LeaveTheDeviceUntilBackward) {
+  const Outcome plain = run(How::kPlain, std::nullopt);
+  const Outcome kept = run(How::kFunction, false);
+  const Outcome offloaded = run(How::kFunction, true);
+  expect_same(plain, kept);
+  expect_same(plain, offloaded);
+  // The first block's input is the program's, and the last one's result the head's.
+  EXPECT_EQ(kept.between - offloaded.between, (kBlocks - 1) * kBytes);
+}
+
+TEST_F(ActivationOffloading, InputsOfConfiguredUnits_LeaveTheDeviceUntilBackward) {
+  const Outcome plain = run(How::kPlain, std::nullopt);
+  const Outcome kept = run(How::kConfigured, std::nullopt);
+  const Outcome offloaded = configured(How::kConfigured);
+  expect_same(plain, kept);
+  expect_same(plain, offloaded);
+  // Of each unit what its first parameter meets: x * all.
+  EXPECT_EQ(kept.between - offloaded.between, kBlocks * kBytes);
+}
+
+TEST_F(ActivationOffloading, Configuration_IsTheFunctionsDefault) {
+  const Outcome kept = run(How::kFunction, std::nullopt);
+  const Outcome offloaded = configured(How::kFunction);
+  EXPECT_EQ(kept.between - offloaded.between, (kBlocks - 1) * kBytes);
+  rules_.set_default(true);
+  EXPECT_EQ(run(How::kFunction, false).between, kept.between);
+}
+
+TEST_F(ActivationOffloading, PartsInParts_HaveTheSameGradients) {
+  const Outcome kept = run(How::kNested, false), offloaded = run(How::kNested, true);
+  expect_same(run(How::kPlain, std::nullopt), offloaded);
+  EXPECT_EQ(kept.between - offloaded.between, kBytes);
+}
+
+TEST_F(ActivationOffloading, RetainedGraph_GoesBackwardTwice) {
+  const Outcome plain = run(How::kPlain, std::nullopt, true);
+  expect_same(plain, run(How::kFunction, true, true));
+  expect_same(plain, configured(How::kConfigured, true));
+}
+
+TEST_F(ActivationOffloading, InputThatTwoPartsHave_ComesBackOnce) {
+  const at::Tensor weight = on_device(at::ones({kWidth})).requires_grad_();
+  at::Tensor first, second;
+  {
+    const at::Tensor x = on_device(at::randn({kRows, kWidth}));
+    const auto product = [&](const at::Tensor& in) { return in * weight; };
+    const ActivationCheckpointOptions options{true};
+    first = activation_checkpoint(options, product, x).sum();
+    second = activation_checkpoint(options, product, x.t().t()).sum();
+  }
+  const size_t before = device_bytes(0);
+  coupler::testing::reset_device_bytes();
+  torch::autograd::backward({first + second});
+  EXPECT_EQ(device_bytes(0) - before, kWidth * sizeof(float));  // the gradient
+  EXPECT_LT(coupler::testing::most_device_bytes(0), before + 5 * kBytes);
+}
+
+TEST_F(ActivationOffloading, ViewsAsInputs_HaveTheSameGradients) {
+  std::vector<at::Tensor> gradients;
+  for (const bool offload : {false, true}) {
+    torch::manual_seed(5);
+    const at::Tensor leaf = on_device(at::randn({kRows, 3 * kWidth})).requires_grad_();
+    const auto parts = (leaf * 2).chunk(3, 1);
+    const at::Tensor bias = on_device(at::arange(kWidth, at::kFloat)).expand({kRows, kWidth});
+    const at::Tensor result = activation_checkpoint(
+        ActivationCheckpointOptions{offload},
+        [](const std::vector<at::Tensor>& in, const at::Tensor& more) {
+          EXPECT_EQ(in[0].stride(0), 3 * kWidth);
+          EXPECT_EQ(more.stride(0), 0);
+          return in[0] * in[1].sigmoid() + in[2] * more;
+        },
+        parts, bias);
+    torch::autograd::backward({result.sum()});
+    gradients.push_back(leaf.grad().cpu());
+  }
+  EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
+}
+
+TEST_F(ActivationOffloading, InputChangedInPlaceBeforeBackward_IsAnError) {
+  const at::Tensor weight = on_device(at::ones({kWidth})).requires_grad_();
+  at::Tensor x = on_device(at::randn({kRows, kWidth}));
+  const at::Tensor result = activation_checkpoint(
+      ActivationCheckpointOptions{true}, [&](const at::Tensor& in) { return in * weight; }, x);
+  x.add_(1);
+  expect_error(ErrorCode::kUsage, "backward needs an input of shape [6, 16] as it was in forward",
+               [&] { torch::autograd::backward({result.sum()}); });
+}
+
+TEST_F(ActivationOffloading, InputOfAUnitChangedInPlaceBeforeBackward_IsAnError) {
+  torch::manual_seed(3);
+  Tower tower;
+  const Model model = described(tower);
+  rules_.leave_in_place(model);
+  rules_.set_default(true);
+  ForwardRecorder::of_this_thread().watch(model, {"blocks.*"});
+  at::Tensor all = on_device(at::rand({kRows, kWidth}));
+  const at::Tensor loss =
+      tower->forward(on_device(at::randn({kRows, kWidth})), all, How::kConfigured, {});
+  all.add_(1);
+  expect_error(ErrorCode::kUsage, "of unit 'blocks.2' as it was in forward",
+               [&] { torch::autograd::backward({loss}); });
+}
+
+TEST_F(ActivationOffloading, ParametersAndBuffers_StayWhereTheyAre) {
+  Tower tower;
+  const at::Tensor weight = tower->blocks[0]->as<Block>()->in;
+  const at::Tensor buffer = tower->blocks[0]->as<Block>()->scale;
+  EXPECT_FALSE(rules_.moves(weight));
+  EXPECT_FALSE(rules_.moves(weight.t()));
+  EXPECT_TRUE(rules_.moves(buffer));  // nobody has said what it is
+  rules_.leave_in_place(described(tower));
+  EXPECT_FALSE(rules_.moves(weight.detach()));
+  EXPECT_FALSE(rules_.moves(buffer));
+  EXPECT_FALSE(rules_.moves(buffer.narrow(0, 1, 2)));
+  EXPECT_TRUE(rules_.moves(weight * 2));
+  EXPECT_FALSE(rules_.moves(at::Tensor()));
+  EXPECT_FALSE(rules_.moves(at::ones({2})));
+  EXPECT_FALSE(rules_.moves(on_device(at::ones({0}))));
+}
+
+TEST_F(ActivationOffloading, TensorsOnTheCpu_StayAndThatIsSaidOnce) {
+  const auto train = [](bool offload) {
+    torch::manual_seed(3);
+    const at::Tensor weight = at::randn({kWidth, kWidth}).requires_grad_();
+    at::Tensor x = at::randn({kRows, kWidth});
+    const auto layer = [&](const at::Tensor& in) { return at::linear(in, weight).tanh(); };
+    for (int i = 0; i < 3; ++i) {
+      x = activation_checkpoint(ActivationCheckpointOptions{offload}, layer, x);
+    }
+    torch::autograd::backward({x.sum()});
+    return weight.grad();
+  };
+  const at::Tensor expected = train(false);
+  ::testing::internal::CaptureStderr();
+  const at::Tensor gradient = train(true);
+  {
+    Accelerator accelerator(AcceleratorOptions().set("memory.offload_activations", true));
+    EXPECT_TRUE(rules_.is_default());
+    nn::Linear model(2, 2);
+    accelerator.prepare(model);
+  }
+  EXPECT_FALSE(rules_.is_default());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(at::equal(expected, gradient));
+  const std::string line = "there is nothing to offload";
+  ASSERT_NE(said.find(line), std::string::npos) << said;
+  EXPECT_EQ(said.find(line), said.rfind(line)) << said;
+}
+
+}  // namespace
+}  // namespace coupler
