@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -138,6 +139,11 @@ Failure follow(const db_store& store, const Identity& own, int32_t rank, int64_t
 
 ncclConfig_t make_config(const Settings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  // An older library than the headers knows fewer fields: no more than it has had from the start.
+  if (libraries().nccl_version < NCCL_VERSION_CODE) {
+    config.size = offsetof(ncclConfig_t, splitShare) + sizeof(config.splitShare);
+    config.version = static_cast<unsigned int>(libraries().nccl_version);
+  }
   config.blocking = 0;
   if (settings.max_ctas > 0) {
     config.minCTAs = 1;

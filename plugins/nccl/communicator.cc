@@ -1,10 +1,16 @@
 #include "nccl/communicator.h"
 
+#include <coupler/registration.h>
+#include <coupler/shrink.h>
+
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "nccl/device.h"
 #include "nccl/failures.h"
@@ -122,8 +128,6 @@ void destroy(db_communicator* communicator) {
   if (communicator != nullptr) delete &of(communicator);
 }
 
-const void* get_extension(const db_communicator*, const char*) { return nullptr; }
-
 // comm is ready; owned from here on.
 Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
   std::unique_ptr<Pipeline> pipeline;
@@ -132,21 +136,100 @@ Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
   return failure;
 }
 
+// What split and shrink end with: part, where there is one, becomes the result.
+db_status adopt(const Communicator& self, Failure failure, ncclComm_t part, const char* what,
+                db_communicator** result, db_error* error) {
+  const int64_t timeout_ns = self.setup.timeout_ns;
+  if (failure.ok() && part != nullptr) {
+    failure = wait_until_ready(part, what, now_ns() + timeout_ns, timeout_ns);
+    if (failure.ok()) failure = open(self.setup, part, result);
+    if (!failure.ok()) self.pipeline->fail(failure);
+  }
+  return report(failure, error);
+}
+
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error) {
   *result = nullptr;
   return guarded(error, [&] {
     const Communicator& self = of(communicator);
-    const int64_t timeout_ns = self.setup.timeout_ns;
     ncclComm_t part = nullptr;
-    Failure failure = self.pipeline->split(color, key, timeout_ns, &part);
-    if (failure.ok() && part != nullptr) {
-      failure = wait_until_ready(part, "split", now_ns() + timeout_ns, timeout_ns);
-      if (failure.ok()) failure = open(self.setup, part, result);
-      if (!failure.ok()) self.pipeline->fail(failure);
-    }
-    return report(failure, error);
+    const Failure failure = self.pipeline->split(color, key, self.setup.timeout_ns, &part);
+    return adopt(self, failure, part, "split", result, error);
   });
+}
+
+// *ranks: in ascending order.
+Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64_t count,
+                       uint64_t flags, std::vector<int>* ranks) {
+  const auto invalid = [](const std::string& text) {
+    return Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: shrink: " + text);
+  };
+  if ((flags & ~uint64_t{DB_SHRINK_ABORT}) != 0)
+    return invalid("unknown flags " + std::to_string(flags));
+  if (excluded == nullptr || count == 0) return invalid("no rank is excluded");
+  if (count >= static_cast<uint64_t>(self.size))
+    return invalid(std::to_string(count) + " of " + std::to_string(self.size) +
+                   " ranks are excluded: none would stay");
+  ranks->assign(excluded, excluded + count);
+  std::sort(ranks->begin(), ranks->end());
+  for (size_t i = 0; i < ranks->size(); ++i) {
+    const int rank = (*ranks)[i];
+    const std::string name = "rank " + std::to_string(rank);
+    if (rank < 0 || rank >= self.size)
+      return invalid(name + " is excluded, but ranks go from 0 to " +
+                     std::to_string(self.size - 1));
+    if (i > 0 && rank == (*ranks)[i - 1]) return invalid(name + " is excluded twice");
+    if (rank == self.rank) return invalid(name + " is excluded and so must not call");
+  }
+  return {};
+}
+
+db_status shrink(db_communicator* communicator, const int32_t* excluded, uint64_t excluded_count,
+                 uint64_t flags, db_communicator** result, db_error* error) {
+  *result = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    std::vector<int> ranks;
+    Failure failure = check_excluded(self, excluded, excluded_count, flags, &ranks);
+    if (!failure.ok()) return report(failure, error);
+    ncclComm_t part = nullptr;
+    failure = self.pipeline->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
+                                    self.setup.timeout_ns, &part);
+    return adopt(self, failure, part, "shrink", result, error);
+  });
+}
+
+db_status add_registration(db_communicator* communicator, void* buffer, uint64_t bytes,
+                           void** handle, db_error* error) {
+  *handle = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    if (buffer == nullptr || bytes == 0)
+      return report(DB_ERR_INVALID_ARGUMENT, "nccl: registering an empty buffer", error);
+    return report(self.pipeline->know(buffer, bytes, self.setup.timeout_ns, handle), error);
+  });
+}
+
+db_status remove_registration(db_communicator* communicator, void* handle, db_error* error) {
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    return report(self.pipeline->forget(handle, self.setup.timeout_ns), error);
+  });
+}
+
+constexpr db_shrink kShrink = {sizeof(db_shrink), shrink};
+constexpr db_registration kRegistration = {sizeof(db_registration), add_registration,
+                                           remove_registration};
+
+// Where this NCCL has what they are made of.
+const void* get_extension(const db_communicator*, const char* id) {
+  if (id == nullptr) return nullptr;
+  const std::string_view name = id;
+  if (name == DB_SHRINK && nccl().CommShrink != nullptr) return &kShrink;
+  if (name == DB_REGISTRATION && nccl().CommRegister != nullptr && nccl().CommDeregister != nullptr)
+    return &kRegistration;
+  return nullptr;
 }
 
 constexpr db_communicator_functions kFunctions = {

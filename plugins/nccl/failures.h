@@ -14,7 +14,7 @@ Failure cuda_failure(cudaError_t error, const std::string& what);
 // comm: whose last error is asked for; may be NULL.
 Failure nccl_failure(ncclResult_t result, ncclComm_t comm, const std::string& what);
 
-// What could be allocated when bytes could not.
+// bytes of device memory for what, which are not to be had; 0: NCCL does not say how many.
 Failure no_memory(uint64_t bytes, const std::string& what);
 
 }  // namespace db::nccl

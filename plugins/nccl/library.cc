@@ -93,6 +93,11 @@ std::string open_nccl(Libraries* found) {
   fill(library, "nccl" #name, &found->nccl.name, &missing);
   COUPLER_NCCL_FUNCTIONS(COUPLER_FILL)
 #undef COUPLER_FILL
+  std::string lacking;  // which only takes an extension away
+#define COUPLER_FILL(name, result, arguments) \
+  fill(library, "nccl" #name, &found->nccl.name, &lacking);
+  COUPLER_NCCL_OPTIONAL(COUPLER_FILL)
+#undef COUPLER_FILL
   if (found->nccl.GetVersion != nullptr) found->nccl.GetVersion(&found->nccl_version);
   if (found->nccl_version < kOldestNccl || !missing.empty())
     return found->nccl_path + " is NCCL " + nccl_text(found->nccl_version) + "; " +

@@ -16,7 +16,7 @@ namespace db::nccl {
 struct Libraries {
   std::string problem;  // why GPUs cannot be used here; empty: they can
   Cuda cuda;            // complete where problem is empty, as is everything below
-  Nccl nccl;
+  Nccl nccl;            // but for the optional functions
   std::string cuda_path, nccl_path;
   int runtime_version = 0, driver_version = 0;  // 13000 is CUDA 13.0
   int nccl_version = 0;                         // 22809 is NCCL 2.28.9

@@ -56,6 +56,12 @@ std::vector<std::string> explicit_folders() {
   return folders;
 }
 
+// As pip lays NVIDIA's wheels out.
+void add_wheels(const std::string& packages, std::vector<std::string>* folders) {
+  for (const char* const below : {"nccl", "cu13", "cuda_runtime"})
+    folders->push_back(packages + "/nvidia/" + below + "/lib");
+}
+
 std::string parent(const std::string& path) {
   const size_t slash = path.rfind('/');
   return path.substr(0, slash == std::string::npos ? 0 : slash);
@@ -74,9 +80,12 @@ std::vector<std::string> library_folders() {
   for (const std::string& torch : loaded_libraries("libc10.so")) {
     // …/site-packages/torch/lib/libc10.so
     const std::string packages = parent(parent(parent(torch)));
-    for (const char* const below : {"nccl", "cu13", "cuda_runtime"})
-      folders.push_back(packages + "/nvidia/" + below + "/lib");
+    add_wheels(packages, &folders);
   }
+#ifdef COUPLER_NCCL_PACKAGES
+  // A program without LibTorch, such as the launcher, asks on behalf of those that have it.
+  add_wheels(COUPLER_NCCL_PACKAGES, &folders);
+#endif
   return folders;
 }
 

@@ -19,6 +19,10 @@ namespace {
 
 // How long submit looks whether NCCL has taken an operation before it leaves that to others.
 constexpr int64_t kLaunchSpinNs = 100'000;
+// How many operations may be on the stream. CUDA has a queue of about a thousand entries, of which
+// an operation takes three or four; whoever meets it full waits inside CUDA, where no deadline is
+// kept.
+constexpr int kMostLaunched = 200;
 // How long a waiter looks before it sleeps, and how long it sleeps at least and at most.
 constexpr int64_t kWaitSpinNs = 50'000;
 constexpr int64_t kShortestNapNs = 20'000, kLongestNapNs = 500'000;
@@ -28,7 +32,8 @@ void nap(int64_t ns) {
   nanosleep(&time, nullptr);
 }
 
-// Waits a little, the longer the longer the caller has waited since began_ns.
+}  // namespace
+
 void pause_since(int64_t began_ns) {
   const int64_t waited = now_ns() - began_ns;
   if (waited < kWaitSpinNs) {
@@ -37,8 +42,6 @@ void pause_since(int64_t began_ns) {
     nap(std::clamp(waited / 8, kShortestNapNs, kLongestNapNs));
   }
 }
-
-}  // namespace
 
 Pipeline::Pipeline(ncclComm_t comm, int device) : device_(device) { channel_.comm = comm; }
 
@@ -98,6 +101,7 @@ Pipeline::~Pipeline() {
     if (request->ready != nullptr) cuda().EventDestroy(request->ready);
     if (request->done != nullptr) cuda().EventDestroy(request->done);
   }
+  if (!clean_) static_cast<void>(part_.release());  // NCCL may still write there
   if (!clean_ || channel_.stream == nullptr) return;
   if (channel_.token != nullptr) cuda().FreeAsync(channel_.token, channel_.stream);
   cuda().StreamDestroy(channel_.stream);
@@ -113,11 +117,16 @@ Pipeline::Request* Pipeline::take() {
   }
   auto made = std::make_unique<Request>();
   made->owner = this;
-  for (cudaEvent_t* const event : {&made->ready, &made->done})
-    if (cuda().EventCreateWithFlags(event, cudaEventDisableTiming) != cudaSuccess) return nullptr;
+  free_.reserve(all_.size() + 1);
   all_.push_back(std::move(made));
-  free_.reserve(all_.size());
-  return all_.back().get();
+  Request& request = *all_.back();
+  for (cudaEvent_t* const event : {&request.ready, &request.done}) {
+    if (cuda().EventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess) continue;
+    if (request.ready != nullptr) cuda().EventDestroy(request.ready);
+    all_.pop_back();
+    return nullptr;
+  }
+  return &request;
 }
 
 void Pipeline::recycle(Request* request) { free_.push_back(request); }
@@ -130,33 +139,39 @@ void Pipeline::append(Request* request) {
 }
 
 db_status Pipeline::submit(const Op& op, cudaStream_t stream, db_request** out, db_error* error) {
-  const Lock lock(mutex_);
-  if (failed_) return report(failure_, error);
-  sweep();
-  // Nothing moves to or from this rank, which is then not part of it.
-  if (op.kind != DB_BARRIER && op.send_size == 0 && op.recv_size == 0) return DB_OK;
   const OnDevice on_device(device_);
-  Request* const request = take();
+  Request* request = nullptr;
+  {
+    const Lock lock(mutex_);
+    if (failed_) return report(failure_, error);
+    sweep();
+    // Nothing moves to or from this rank, which is then not part of it.
+    if (op.kind != DB_BARRIER && op.send_size == 0 && op.recv_size == 0) return DB_OK;
+    request = take();
+  }
   if (request == nullptr)
     return report(DB_ERR_NO_MEMORY, "nccl: no CUDA event is to be had", error);
-  request->op = op;
-  keep_counts(&request->op, channel_.size, &request->counts);
-  request->stage = Stage::kQueued;
-  request->good = request->released = false;
-  if (const cudaError_t problem = cuda().EventRecord(request->ready, stream);
-      problem != cudaSuccess) {
+  // Without the lock: on a stream that is full this waits, and deadlines must be kept meanwhile.
+  const cudaError_t problem = cuda().EventRecord(request->ready, stream);
+  const Lock lock(mutex_);
+  if (problem != cudaSuccess || failed_) {
     recycle(request);
+    if (failed_) return report(failure_, error);
     Failure failure = cuda_failure(problem, describe(op) + " was given a stream that fails");
     failure.flags = 0;  // nothing was started
     return report(failure, error);
   }
+  request->op = op;
+  keep_counts(&request->op, channel_.size, &request->counts);
+  request->stage = Stage::kQueued;
+  request->good = request->released = false;
   request->op.sequence = ++sequence_;
   request->submitted_ns = now_ns();
   append(request);
   if (op.blocking || !is_point_to_point(op.kind)) {
     flush();
     advance();
-    while (!failed_ && request->stage < Stage::kLaunched &&
+    while (!failed_ && !launching_.empty() && request->stage < Stage::kLaunched &&
            now_ns() - request->submitted_ns < kLaunchSpinNs) {
       sched_yield();
       advance();
@@ -183,7 +198,7 @@ void Pipeline::advance() {
         return fail_locked(nccl_failure(state, channel_.comm, describe(launching_[0]->op)));
       finish_launch();
     }
-    if (next_ == nullptr || next_->op.sequence > flush_to_) return;
+    if (next_ == nullptr || next_->op.sequence > flush_to_ || launched_ >= kMostLaunched) return;
     begin_launch();
   }
 }
@@ -222,6 +237,7 @@ void Pipeline::finish_launch() {
     const cudaError_t error = cuda().EventRecord(request->done, channel_.stream);
     if (error != cudaSuccess) return fail_locked(cuda_failure(error, describe(request->op)));
     request->stage = Stage::kLaunched;
+    ++launched_;
   }
   launching_.clear();
 }
@@ -237,6 +253,7 @@ void Pipeline::sweep() {
     if (error != cudaSuccess) return fail_locked(cuda_failure(error, describe(request->op)));
     first_ = request->next;
     if (first_ == nullptr) last_ = nullptr;
+    --launched_;
     request->stage = Stage::kOver;
     request->good = true;
     if (request->released) recycle(request);
@@ -255,6 +272,7 @@ void Pipeline::end_all() {
     if (request->released) recycle(request);
   }
   last_ = next_ = nullptr;
+  launched_ = 0;
   launching_.clear();
 }
 
@@ -307,14 +325,15 @@ db_status Pipeline::wait_stream(db_request* handle, cudaStream_t stream, db_erro
     const db_status status = self.step(&request, error);
     if (status != DB_IN_PROGRESS) return status;
     if (self.failed_) return report(self.failure_, error);
-    if (request.stage == Stage::kLaunched) {
-      const OnDevice on_device(self.device_);
-      const cudaError_t problem = cuda().StreamWaitEvent(stream, request.done, 0);
-      return problem == cudaSuccess ? DB_OK
-                                    : report(cuda_failure(problem, describe(request.op)), error);
-    }
+    if (request.stage == Stage::kLaunched) break;
     if (now_ns() > request.op.deadline_ns) self.time_out(request.op);
   }
+  // Without the lock, as in submit(); the event stays the request's until release().
+  const OnDevice on_device(self.device_);
+  const cudaError_t problem = cuda().StreamWaitEvent(stream, request.done, 0);
+  if (problem == cudaSuccess) return DB_OK;
+  const Lock lock(self.mutex_);
+  return report(cuda_failure(problem, describe(request.op)), error);
 }
 
 void Pipeline::release(db_request* handle) {
@@ -331,49 +350,6 @@ void Pipeline::release(db_request* handle) {
 db_status Pipeline::async_error(db_error* error) const {
   const Lock lock(mutex_);
   return failed_ ? report(failure_, error) : DB_OK;
-}
-
-// ---- Splitting ----
-
-Failure Pipeline::split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_t* part) {
-  const int64_t began = now_ns();
-  Lock lock(mutex_);
-  const auto wait_while = [&](const auto& busy) {
-    while (!failed_ && busy()) {
-      if (now_ns() - began > timeout_ns) {
-        fail_locked(Failure::make(DB_ERR_TIMEOUT,
-                                  "nccl: split has not ended after " +
-                                      std::to_string(timeout_ns / 1'000'000) +
-                                      " ms: a rank is missing",
-                                  DB_ERROR_COMM_DEAD));
-        break;
-      }
-      lock.unlock();
-      pause_since(began);
-      lock.lock();
-    }
-  };
-  flush();
-  wait_while([&] {
-    advance();
-    sweep();
-    return first_ != nullptr;
-  });
-  if (failed_) return failure_;
-  part_ = nullptr;
-  ncclConfig_t config = make_config(settings_);
-  const OnDevice on_device(device_);
-  ncclResult_t state =
-      nccl().CommSplit(channel_.comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part_, &config);
-  wait_while([&] {
-    if (state == ncclInProgress && nccl().CommGetAsyncError(channel_.comm, &state) != ncclSuccess)
-      state = ncclInternalError;
-    return state == ncclInProgress;
-  });
-  if (!failed_ && state != ncclSuccess) fail_locked(nccl_failure(state, channel_.comm, "split"));
-  if (failed_) return failure_;
-  *part = part_;
-  return {};
 }
 
 }  // namespace db::nccl

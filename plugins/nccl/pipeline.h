@@ -14,8 +14,11 @@
 // calls ncclCommAbort, and when that has ended the GPU's part, waits end, after kAbortLimitNs at
 // the latest.
 //
-// Threads: submit() and split() are [comm-serial], the rest is [any-thread]. A request's memory is
-// used again, so that a steady state does not allocate.
+// No lock is held where CUDA may wait, for a stream of the caller that is full: deadlines are kept
+// all the same.
+//
+// Threads: submit(), split(), shrink() and know() are [comm-serial], the rest is [any-thread]. A
+// request's memory is used again, so that a steady state does not allocate.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -34,6 +37,9 @@
 #include "nccl/calls.h"
 
 namespace db::nccl {
+
+// Waits a little, the longer the longer the caller has waited since began_ns.
+void pause_since(int64_t began_ns);
 
 class Pipeline {
  public:
@@ -59,6 +65,13 @@ class Pipeline {
   // Waits until everything submitted is over, then ncclCommSplit. *part stays NULL for a negative
   // color.
   Failure split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_t* part);
+  // ncclCommShrink without the ranks excluded, in ascending order. aborts: what is under way ends,
+  // and the pipeline is FAILED; else it is waited for.
+  Failure shrink(std::vector<int> excluded, bool aborts, int64_t timeout_ns, ncclComm_t* part);
+
+  // ncclCommRegister and ncclCommDeregister.
+  Failure know(void* buffer, uint64_t bytes, int64_t timeout_ns, void** handle);
+  Failure forget(void* handle, int64_t timeout_ns);
 
  private:
   struct Request;
@@ -81,6 +94,13 @@ class Pipeline {
   db_status step(Request* request, db_error* error);
   void end_all();
 
+  template <class Busy>
+  bool wait_while(Lock& lock, int64_t deadline_ns, const Busy& busy);
+  Failure drain(Lock& lock, const char* what, int64_t deadline_ns, int64_t timeout_ns);
+  Failure settle(Lock& lock, int64_t deadline_ns);
+  Failure finish_part(Lock& lock, const char* what, ncclResult_t state, int64_t deadline_ns,
+                      int64_t timeout_ns);
+
   void fail_locked(const Failure& failure);
   void time_out(const Op& op);
   bool given_up() const { return failed_ && (reaped_ || now_ns() > give_up_ns_); }
@@ -101,9 +121,12 @@ class Pipeline {
   Request* next_ = nullptr;          // the first that is queued
   std::vector<const Op*> messages_;  // of the group that is made up
   std::vector<Request*> launching_;  // handed to NCCL, not on the stream yet
+  int launched_ = 0;                 // on the stream
   std::vector<Request*> free_;
   std::vector<std::unique_ptr<Request>> all_;
-  ncclComm_t part_ = nullptr;  // split() under way writes it
+  // NCCL writes the communicator that split() or shrink() makes there, at a time of its own.
+  std::unique_ptr<ncclComm_t> part_ = std::make_unique<ncclComm_t>(nullptr);
+  bool shrinking_ = false;  // FAILED, but not to be aborted yet
   bool failed_ = false;
   Failure failure_;
   int64_t give_up_ns_ = 0;

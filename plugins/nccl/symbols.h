@@ -6,7 +6,14 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#if NCCL_VERSION_CODE < 21800
+#error "the nccl backend needs the headers of NCCL 2.18 or newer; scripts/setup fetches them"
+#endif
+
 namespace db::nccl {
+
+// The flags of ncclCommShrink, which older headers lack.
+constexpr int kShrinkDefault = 0, kShrinkAbort = 1;
 
 // X(member, result, arguments): "member" is the name without the library's prefix.
 #define COUPLER_CUDA_FUNCTIONS(X)                                                         \
@@ -63,12 +70,19 @@ namespace db::nccl {
   X(Send, ncclResult_t, (const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)) \
   X(Recv, ncclResult_t, (void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))
 
+// What older ones lack: NULL there.
+#define COUPLER_NCCL_OPTIONAL(X)                                     \
+  X(CommRegister, ncclResult_t, (ncclComm_t, void*, size_t, void**)) \
+  X(CommDeregister, ncclResult_t, (ncclComm_t, void*))               \
+  X(CommShrink, ncclResult_t, (ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int))
+
 #define COUPLER_MEMBER(name, result, arguments) result(*name) arguments = nullptr;
 struct Cuda {
   COUPLER_CUDA_FUNCTIONS(COUPLER_MEMBER)
 };
 struct Nccl {
   COUPLER_NCCL_FUNCTIONS(COUPLER_MEMBER)
+  COUPLER_NCCL_OPTIONAL(COUPLER_MEMBER)
 };
 #undef COUPLER_MEMBER
 

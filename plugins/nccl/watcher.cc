@@ -75,8 +75,9 @@ void Pipeline::reap(Lock& lock) {
 void Pipeline::watch() {
   const OnDevice on_device(device_);
   Lock lock(mutex_);
+  const auto is_to_reap = [&] { return failed_ && !shrinking_ && channel_.comm != nullptr; };
   for (;;) {
-    if (failed_ && channel_.comm != nullptr) reap(lock);
+    if (is_to_reap()) reap(lock);
     if (stop_) return;
     const int64_t now = now_ns();
     if (next_ != nullptr && now - next_->submitted_ns > kHoldNs) flush();
@@ -84,7 +85,7 @@ void Pipeline::watch() {
     sweep();
     if (!failed_) check_deadlines(now);
     if (channel_.comm != nullptr) check_async_error();
-    if (failed_ && channel_.comm != nullptr) continue;
+    if (is_to_reap()) continue;
     const bool held = next_ != nullptr && next_->op.sequence > flush_to_;
     idle_ = first_ == nullptr;
     if (idle_) {

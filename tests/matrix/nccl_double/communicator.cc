@@ -147,6 +147,37 @@ ncclResult_t ncclComm::split(int color, int key, ncclComm** part, bool blocking)
   });
 }
 
+ncclResult_t ncclComm::shrink(const std::vector<int>& excluded, bool aborts, ncclComm** part,
+                              bool blocking) {
+  if (aborts) {
+    end(true);
+    state->aborted = false;
+    state->result = ncclSuccess;
+  }
+  if (const ncclResult_t result = ready(); result != ncclSuccess) return result;
+  nccl_double::Place place = {place_.name + ".shrunk." + std::to_string(++shrinks_), place_.gpu};
+  for (const int rank : excluded) place.name += "." + std::to_string(rank);
+  const auto below =
+      std::lower_bound(excluded.begin(), excluded.end(), state->rank) - excluded.begin();
+  const int rank = state->rank - static_cast<int>(below);
+  const int size = state->size - static_cast<int>(excluded.size());
+  return start([self = state, part, blocking, place, rank, size] {
+    *part = ncclComm::init(place, rank, size, blocking);
+    self->result = ncclSuccess;
+  });
+}
+
+ncclResult_t ncclComm::know(void* buffer, size_t size, void** handle) {
+  if (const ncclResult_t result = ready(); result != ncclSuccess) return result;
+  if (size == 0 || !known_.insert(buffer).second) return ncclInvalidArgument;
+  *handle = buffer;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclComm::forget(void* handle) {
+  return known_.erase(handle) == 1 ? ncclSuccess : ncclInvalidArgument;
+}
+
 ncclResult_t ncclComm::finalize() {
   if (const ncclResult_t result = ready(); result != ncclSuccess) return result;
   return start([self = state] {

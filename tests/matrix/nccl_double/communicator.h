@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,6 +55,11 @@ struct ncclComm {
 
   ncclResult_t launch(std::vector<nccl_double::Call> calls);
   ncclResult_t split(int color, int key, ncclComm** part, bool blocking);
+  // excluded: in ascending order.
+  ncclResult_t shrink(const std::vector<int>& excluded, bool aborts, ncclComm** part,
+                      bool blocking);
+  ncclResult_t know(void* buffer, size_t size, void** handle);
+  ncclResult_t forget(void* handle);
   ncclResult_t finalize();
   void end(bool abort);
   // What a call gets that may not be made now.
@@ -71,6 +77,7 @@ struct ncclComm {
 
   const nccl_double::Place place_;
   std::thread job_;
-  int splits_ = 0;
+  int splits_ = 0, shrinks_ = 0;
+  std::set<void*> known_;
   std::vector<double> scales_;  // by op - ncclNumOps; NaN: free
 };

@@ -30,8 +30,6 @@ size_t size_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
     case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
       return 1;
     case ncclFloat16:
     case ncclBfloat16:
@@ -129,6 +127,22 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
                            ncclConfig_t* config) {
   if (config->magic != kMagic) return ncclInvalidArgument;
   return comm->split(color, key, part, config->blocking != 0);
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* part,
+                            ncclConfig_t* config, int flags) {
+  if (config->magic != kMagic) return ncclInvalidArgument;
+  const std::vector<int> ranks(excluded, excluded + count);
+  constexpr int kAbort = 1;
+  return comm->shrink(ranks, (flags & kAbort) != 0, part, config->blocking != 0);
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t size, void** handle) {
+  return comm->know(buffer, size, handle);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return comm->forget(handle);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
