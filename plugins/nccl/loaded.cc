@@ -105,26 +105,24 @@ void* open_library(const std::vector<std::string>& names, std::string* path, std
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     if (library != nullptr) break;
   }
-  std::string broken;  // one that is there and cannot be opened says more than one that is not
   for (const std::string& folder : library_folders()) {
     for (const std::string& name : names) {
       if (library != nullptr) break;
       const std::string file = folder + "/" + name;
       if (access(file.c_str(), F_OK) != 0) continue;
       library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library == nullptr && broken.empty()) broken = dlerror();
+      if (library != nullptr) break;
+      *problem = dlerror();  // and no other in its place, unasked
+      return nullptr;
     }
   }
-  std::string last;
   for (const std::string& name : names) {
     if (library != nullptr) break;
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr && last.empty()) last = dlerror();
+    if (library == nullptr && problem->empty()) *problem = dlerror();
   }
-  if (library == nullptr) {
-    *problem = broken.empty() ? last : broken;
-    return nullptr;
-  }
+  if (library == nullptr) return nullptr;
+  problem->clear();
   *path = path_of(library);
   return library;
 }

@@ -19,7 +19,8 @@ std::vector<std::string> library_folders();
 std::string explicit_library(const std::vector<std::string>& names);
 
 // Opens the first that is to be had of names, already loaded or not. *path: its real path; empty
-// result: *problem says what was tried.
+// result: *problem, which was empty, says why. One that is there and cannot be opened ends the
+// search.
 void* open_library(const std::vector<std::string>& names, std::string* path, std::string* problem);
 
 }  // namespace db::nccl

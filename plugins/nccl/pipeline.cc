@@ -195,7 +195,8 @@ void Pipeline::advance() {
       if (result != ncclSuccess) state = result;
       if (state == ncclInProgress) return;
       if (state != ncclSuccess)
-        return fail_locked(nccl_failure(state, channel_.comm, describe(launching_[0]->op)));
+        return fail_locked(nccl_failure(
+            state, channel_.comm, "asynchronous error during " + describe(launching_[0]->op)));
       finish_launch();
     }
     if (next_ == nullptr || next_->op.sequence > flush_to_ || launched_ >= kMostLaunched) return;

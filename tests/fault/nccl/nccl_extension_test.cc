@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "nccl_job.h"
@@ -91,18 +90,15 @@ TEST(NcclShrink, LostRanks_AreLeftBehind) {
 TEST(NcclShrink, RankThatDoesNotCall_EndsTheOthers) {
   for (const uint64_t flags : {uint64_t{0}, uint64_t{DB_SHRINK_ABORT}}) {
     Job job = nccl_job(3);
-    job.timeout_ns = 1'000'000'000;
+    job.timeout_ns = 4'000'000'000;
     expect_ranks(job, [&](int32_t rank, Rank& self) {
-      if (rank > 0) {
-        std::this_thread::sleep_for(std::chrono::seconds(2));
-        return;
-      }
+      if (rank > 0) return;
       db_communicator* part = nullptr;
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_EQ(shrink(self, {2}, flags, &part), DB_ERR_TIMEOUT) << self.error.text.data();
-      EXPECT_LT(milliseconds_since(begin), 20'000);
+      EXPECT_LT(milliseconds_since(begin), 40'000);
       EXPECT_EQ(part, nullptr);
-      EXPECT_TRUE(contains(self.error, "shrink has not ended after 1000 ms"))
+      EXPECT_TRUE(contains(self.error, "shrink has not ended after 4000 ms"))
           << self.error.text.data();
       EXPECT_LT(self.functions->async_error(self.communicator, nullptr), 0);
     });

@@ -104,13 +104,24 @@ TEST(NcclProbe, LoadedNccl_IsTheOneThatIsUsed) {
 }
 
 TEST(NcclProbe, LibraryThatIsNone_NamesTheFile) {
-  const Folder folder;
-  for (const char* name : {"libcudart.so.13", "libnccl.so.2"}) {
+  for (const std::string name : {"libcudart.so.13", "libnccl.so.2"}) {
+    const Folder folder;
+    if (name == "libnccl.so.2")
+      std::filesystem::copy(COUPLER_NCCL_DOUBLE "/libcudart.so.13",
+                            folder.path + "/libcudart.so.13");
     std::ofstream(folder.path + "/" + name) << "no library";
     const auto [score, reason] = probe({{"COUPLER_NCCL_PATH", folder.path}});
-    if (score > 0) continue;  // the system has real ones
-    expect_parts(reason, {"COUPLER_NCCL_PATH"});
+    EXPECT_EQ(score, 0);
+    expect_parts(reason, {"was found: " + folder.path + "/" + name, "COUPLER_NCCL_PATH"});
   }
+}
+
+// The real ones, where this machine has them and no driver: the reason comes without a crash.
+TEST(NcclProbe, NoDoubleAndNoDriver_IsAReason) {
+  if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "this machine has a driver";
+  const auto [score, reason] = probe({{"COUPLER_NCCL_PATH", ""}});
+  EXPECT_EQ(score, 0);
+  EXPECT_FALSE(reason.empty());
 }
 
 TEST(NcclInput, TwoRanksOnOneGpu_ExplainsDuplicateGpu) {

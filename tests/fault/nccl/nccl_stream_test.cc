@@ -66,7 +66,9 @@ TEST(NcclStream, WaitStream_OrdersALaterStreamAndDoesNotWaitItself) {
     Stream later;
     EXPECT_EQ(self.functions->wait_stream(request, later.stream, self.error), DB_OK);
     later.copy(copy.data(), data.data(), kCount * sizeof(float));
-    if (rank == 0) EXPECT_EQ(self.functions->test(request, self.error), DB_IN_PROGRESS);
+    if (rank == 0) {
+      EXPECT_EQ(self.functions->test(request, self.error), DB_IN_PROGRESS);
+    }
     later.synchronize();
     EXPECT_EQ(copy, std::vector<float>(kCount, 4));
     EXPECT_EQ(self.functions->wait_host(request, -1, self.error), DB_OK);

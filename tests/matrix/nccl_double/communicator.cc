@@ -117,7 +117,8 @@ ncclResult_t ncclComm::launch(std::vector<Call> calls) {
       return;
     }
     cuda_double::enqueue(stream, work);
-    self->result = ncclSuccess;
+    int busy = ncclInProgress;  // or an error that the stream has found already
+    self->result.compare_exchange_strong(busy, ncclSuccess);
   });
 }
 
