@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "common/op.h"
@@ -135,6 +137,14 @@ Failure follow(const db_store& store, const Identity& own, int32_t rank, int64_t
   return {};
 }
 
+// For as long as the process lives: nothing says that NCCL copies it.
+const char* kept(const std::string& text) {
+  static std::mutex mutex;
+  static auto* const kTexts = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return kTexts->insert(text).first->c_str();
+}
+
 }  // namespace
 
 ncclConfig_t make_config(const Settings& settings) {
@@ -149,7 +159,7 @@ ncclConfig_t make_config(const Settings& settings) {
     config.minCTAs = 1;
     config.maxCTAs = settings.max_ctas;
   }
-  if (!settings.network.empty()) config.netName = settings.network.c_str();
+  if (!settings.network.empty()) config.netName = kept(settings.network);
   return config;
 }
 
