@@ -16,7 +16,7 @@ namespace coupler {
 
 OffloadedMemory::OffloadedMemory(const OffloadPlace& place, c10::Device device)
     : place_(place), device_(device), on_device_(device) {
-  // In order: what is on a disk is of no use before it is read, what is near comes quickly.
+  // From host memory the next one comes while one is used.
   const int ahead = place.folder.empty() ? 1 : std::max(place.buffers, 0);
   residency_ = std::make_unique<Residency>(
       make_source(), device.is_cpu() ? pages_ : on_device_,
