@@ -62,6 +62,11 @@ void add_wheels(const std::string& packages, std::vector<std::string>* folders) 
     folders->push_back(packages + "/nvidia/" + below + "/lib");
 }
 
+std::string join(std::string folder, const std::string& name) {
+  folder.append("/").append(name);
+  return folder;
+}
+
 std::string parent(const std::string& path) {
   const size_t slash = path.rfind('/');
   return path.substr(0, slash == std::string::npos ? 0 : slash);
@@ -92,7 +97,7 @@ std::vector<std::string> library_folders() {
 std::string explicit_library(const std::vector<std::string>& names) {
   for (const std::string& folder : explicit_folders()) {
     for (const std::string& name : names) {
-      const std::string file = folder + "/" + name;
+      const std::string file = join(folder, name);
       if (access(file.c_str(), F_OK) == 0) return real_path(file.c_str());
     }
   }
@@ -108,7 +113,7 @@ void* open_library(const std::vector<std::string>& names, std::string* path, std
   for (const std::string& folder : library_folders()) {
     for (const std::string& name : names) {
       if (library != nullptr) break;
-      const std::string file = folder + "/" + name;
+      const std::string file = join(folder, name);
       if (access(file.c_str(), F_OK) != 0) continue;
       library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (library != nullptr) break;

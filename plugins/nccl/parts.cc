@@ -105,7 +105,7 @@ Failure Pipeline::shrink(std::vector<int> excluded, bool aborts, int64_t timeout
       nccl().CommShrink(channel_.comm, excluded.data(), static_cast<int>(excluded.size()),
                         part_.get(), &config, aborts ? kShrinkAbort : kShrinkDefault);
   if (aborts) lock.lock();
-  const Failure failure = finish_part(lock, "shrink", state, deadline_ns, timeout_ns);
+  Failure failure = finish_part(lock, "shrink", state, deadline_ns, timeout_ns);
   shrinking_ = false;
   wake_.notify_all();
   if (failure.ok()) *part = *part_;

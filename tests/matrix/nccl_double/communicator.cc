@@ -35,6 +35,7 @@ void perform(nccl_double::State& state, const std::vector<Call>& calls, int numb
   if (!what.empty()) {
     static const nccl_double::Aborted never{false};
     wait_until(what == "stuck" ? never : state.aborted, [] { return false; });
+    return;  // without a part in it
   }
   std::vector<nccl_double::Message> messages;
   for (const Call& call : calls) {
