@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   accelerator.end_training();
 
   torch::NoGradGuard no_grad;
-  const auto there = [&](const torch::Tensor& data) { return data.to(accelerator.device()); };
+  const auto there = [&](const torch::Tensor& rows) { return rows.to(accelerator.device()); };
   const auto train_loss = torch::cross_entropy_loss(net->forward(there(digits.train_pixels)),
                                                     there(digits.train_labels));
   const auto right =
