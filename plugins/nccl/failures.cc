@@ -56,8 +56,9 @@ Failure nccl_failure(ncclResult_t result, ncclComm_t comm, const std::string& wh
 
 Failure no_memory(uint64_t bytes, const std::string& what) {
   std::string text = "nccl: " + what + " needs ";
-  if (bytes != 0) text += std::to_string(bytes) + " bytes of ";
-  text += "device memory in between that is not to be had";
+  text += bytes != 0
+              ? std::to_string(bytes) + " bytes of device memory in between, more than there is"
+              : "more device memory than there is";
   size_t free_bytes = 0, total = 0;
   if (cuda().MemGetInfo(&free_bytes, &total) == cudaSuccess)
     text += ": of " + std::to_string(total) + " bytes " + std::to_string(free_bytes) + " are free";

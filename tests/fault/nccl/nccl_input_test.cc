@@ -177,6 +177,18 @@ TEST(NcclInput, NoDeviceMemory_SaysWhatWasAskedAndWhatIsFree) {
   });
 }
 
+TEST(NcclInput, NoDeviceMemoryAtAll_EndsCreateWithWhatMayHelp) {
+  Job job = nccl_job(1);
+  job.must_connect = false;
+  job.environment.emplace_back("CUDA_DOUBLE_MEMORY", "3");
+  expect_ranks(job, [&](int32_t, Rank& self) {
+    EXPECT_EQ(self.created, DB_ERR_NO_MEMORY);
+    expect_parts(self.error.text.data(),
+                 {"creating a communicator needs more device memory than there is", "3 are free",
+                  "smaller batches", "NCCL_BUFFSIZE"});
+  });
+}
+
 TEST(NcclInput, WrongOptions_AreNamed) {
   db_option unknown{};
   unknown.struct_size = sizeof unknown;
