@@ -166,6 +166,7 @@ std::vector<std::string> backend_overrides(const BackendWords& words, const Conf
   if (!words.cpu && !words.multi_gpu) {
     return overrides;
   }
+  overrides.push_back(text_override("training.device", words.cpu ? "cpu" : "cuda"));
   // The transport: of the wrapper where one is used, else the backend itself.
   const bool wraps = use == "fsdp" || use == "deepspeed_like";
   const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";

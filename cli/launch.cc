@@ -31,7 +31,7 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
   }
   TransportPlan transport;
   try {
-    transport = plan_transport(plan.config.backend, mpi);
+    transport = plan_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
   } catch (const Error& error) {
     if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
       throw;

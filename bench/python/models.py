@@ -65,9 +65,14 @@ class GPT(nn.Module):
         return self.head(self.nf(x))
 
 
+def gpt2_small():
+    """The shape of GPT-2 with 124 million parameters, and a head of its own."""
+    return GPT(vocabulary=50304, width=768, layers=12, heads=12, sequence=1024)
+
+
 def make(name):
     torch.manual_seed(0)
-    return {"mlp": MLP, "gpt": GPT}[name]()
+    return {"mlp": MLP, "gpt": GPT, "gpt2-small": gpt2_small}[name]()
 
 
 def batches(name, seed):
@@ -78,7 +83,8 @@ def batches(name, seed):
             data = torch.randn(64, 784, generator=generator)
             made.append((data, torch.randint(0, 10, (64,), generator=generator)))
         else:
-            text = torch.randint(0, 8192, (4, 65), generator=generator)
+            vocabulary, shape = {"gpt": (8192, (4, 65)), "gpt2-small": (50304, (8, 1025))}[name]
+            text = torch.randint(0, vocabulary, shape, generator=generator)
             made.append((text[:, :-1].contiguous(), text[:, 1:].contiguous()))
     return made
 

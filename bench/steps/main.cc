@@ -1,6 +1,7 @@
-// Trains a model in turns, as bench/run says: --model mlp|gpt --control SOCKET, and the arguments
-// of the configuration. Its loop is that of the examples. The counterpart is
-// bench/python/train_in_turns.py.
+// Trains a model in turns, as bench/run says: --model mlp|gpt|gpt2-small --control SOCKET, and the
+// arguments of the configuration. The mode profile:FILE writes a trace of the turn there. Its loop
+// is that of the examples. The counterpart is bench/python/train_in_turns.py.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <torch/optim/adamw.h>
@@ -10,29 +11,41 @@
 
 #include "control.h"
 #include "models.h"
+#include "trace.h"
 
 namespace coupler::bench {
 namespace {
 
+const std::string kProfile = "profile:";
+
 template <class Model>
-void serve(Accelerator& accelerator, Model model, const std::vector<Batch>& batches,
+void serve(Accelerator& accelerator, Model model, std::vector<Batch> batches,
            const std::string& control_path) {
+  const c10::Device device = accelerator.device();
+  for (Batch& batch : batches) batch = {batch.data.to(device), batch.target.to(device)};
   int64_t parameters = 0;
   for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   auto [net, opt] = accelerator.prepare(model, optimizer);
 
   at::Tensor last;
-  const auto train = [&, &net = net, &opt = opt](const std::string&, int64_t steps) {
+  const auto train = [&, &net = net, &opt = opt](const std::string& mode, int64_t steps) {
+    const Trace trace(mode.rfind(kProfile, 0) == 0 ? mode.substr(kProfile.size()) : "");
     for (int64_t i = 0; i < steps; ++i) {
       const Batch& batch = batches[static_cast<size_t>(i) % batches.size()];
       auto step = accelerator.accumulate(net);
-      auto loss = loss_of(net->forward(batch.data), batch.target);
+      at::Tensor loss;
+      {
+        const auto autocast = accelerator.autocast();
+        loss = loss_of(net->forward(batch.data), batch.target);
+      }
       accelerator.backward(loss);
       opt.step();
       opt.zero_grad();
       last = loss.detach();
     }
+    if (!device.is_cpu())
+      c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   };
   Control control(control_path);
   control.serve(accelerator.rank(), parameters,
@@ -49,14 +62,16 @@ int main(int argc, char** argv) {
   Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 4 || words[0] != "--model" || words[2] != "--control" ||
-      (words[1] != "mlp" && words[1] != "gpt")) {
-    throw Error(ErrorCode::kUsage, "usage: bench_steps --model mlp|gpt --control SOCKET",
+      (words[1] != "mlp" && words[1] != "gpt" && words[1] != "gpt2-small")) {
+    throw Error(ErrorCode::kUsage, "usage: bench_steps --model mlp|gpt|gpt2-small --control SOCKET",
                 {.subject = "bench_steps", .hint = "start it with bench/run"});
   }
   const auto seed = static_cast<uint64_t>(100 + accelerator.rank());
   if (words[1] == "mlp") {
     bench::serve(accelerator, bench::make_mlp(), bench::mlp_batches(seed), words[3]);
-  } else {
+  } else if (words[1] == "gpt") {
     bench::serve(accelerator, bench::make_gpt(), bench::gpt_batches(seed), words[3]);
+  } else {
+    bench::serve(accelerator, bench::make_gpt2_small(), bench::gpt2_small_batches(seed), words[3]);
   }
 }

@@ -27,16 +27,25 @@ MLP make_mlp() {
   return {};
 }
 
-GPT make_gpt() {
-  GPT model(GPTOptions{
-      .vocabulary = kVocabulary, .width = 256, .layers = 8, .heads = 4, .sequence = kSequence});
-  // The constructor draws the head's values before the blocks', Python's after them.
+// The constructor draws the head's values before the blocks', Python's after them.
+static GPT drawn_as_in_python(const GPTOptions& options) {
+  GPT model(options);
   torch::manual_seed(0);
   for (const auto& module : model->modules()) {
     if (auto* linear = module->as<torch::nn::Linear>()) linear->reset_parameters();
     if (auto* embedding = module->as<torch::nn::Embedding>()) embedding->reset_parameters();
   }
   return model;
+}
+
+GPT make_gpt() {
+  return drawn_as_in_python(GPTOptions{
+      .vocabulary = kVocabulary, .width = 256, .layers = 8, .heads = 4, .sequence = kSequence});
+}
+
+GPT make_gpt2_small() {
+  return drawn_as_in_python(
+      GPTOptions{.vocabulary = 50304, .width = 768, .layers = 12, .heads = 12, .sequence = 1024});
 }
 
 std::vector<Batch> mlp_batches(uint64_t seed) {
@@ -49,16 +58,23 @@ std::vector<Batch> mlp_batches(uint64_t seed) {
   return batches;
 }
 
-std::vector<Batch> gpt_batches(uint64_t seed) {
+static std::vector<Batch> text_batches(uint64_t seed, int64_t vocabulary, int64_t rows,
+                                       int64_t sequence) {
   auto generator = at::detail::createCPUGenerator(seed);
   std::vector<Batch> batches;
   for (int i = 0; i < kBatches; ++i) {
-    const at::Tensor text = at::randint(kVocabulary, {4, kSequence + 1}, generator, at::kLong);
+    const at::Tensor text = at::randint(vocabulary, {rows, sequence + 1}, generator, at::kLong);
     batches.push_back(
-        {text.slice(1, 0, kSequence).contiguous(), text.slice(1, 1, kSequence + 1).contiguous()});
+        {text.slice(1, 0, sequence).contiguous(), text.slice(1, 1, sequence + 1).contiguous()});
   }
   return batches;
 }
+
+std::vector<Batch> gpt_batches(uint64_t seed) {
+  return text_batches(seed, kVocabulary, 4, kSequence);
+}
+
+std::vector<Batch> gpt2_small_batches(uint64_t seed) { return text_batches(seed, 50304, 8, 1024); }
 
 at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
   return at::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}), target.reshape(-1));

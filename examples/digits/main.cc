@@ -97,9 +97,11 @@ int main(int argc, char** argv) {
   accelerator.end_training();
 
   torch::NoGradGuard no_grad;
-  const auto train_loss =
-      torch::cross_entropy_loss(net->forward(digits.train_pixels), digits.train_labels);
-  const auto right = net->forward(digits.test_pixels).argmax(1).eq(digits.test_labels);
+  const auto there = [&](const torch::Tensor& rows) { return rows.to(accelerator.device()); };
+  const auto train_loss = torch::cross_entropy_loss(net->forward(there(digits.train_pixels)),
+                                                    there(digits.train_labels));
+  const auto right =
+      net->forward(there(digits.test_pixels)).argmax(1).eq(there(digits.test_labels));
   accelerator.print("memory per rank: ", memory_per_rank(accelerator));
   char text[64];
   std::snprintf(text, sizeof text, "%.17g", train_loss.item<double>());

@@ -42,7 +42,7 @@ torch::Tensor loss_against(const torch::Tensor& scores, double answer) {
 double distance(Generator& generator, const torch::Tensor& real) {
   torch::NoGradGuard no_grad;
   generator->eval();
-  const auto drawn = generator->forward(torch::randn({512, kNoise})).mean(0);
+  const auto drawn = generator->forward(torch::randn({512, kNoise}).to(real.device())).mean(0);
   generator->train();
   return (drawn - real.mean(0)).abs().mean().item<double>();
 }
@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
                            {.batch_size = batch_size, .shuffle = true, .seed = seed});
   auto [draw, judge, draw_opt, judge_opt, batches] =
       accelerator.prepare(generator, discriminator, generator_adam, discriminator_adam, loader);
-  accelerator.print("distance before: ", distance(draw, digits.train_pixels));
+  const auto real = digits.train_pixels.to(accelerator.device());
+  accelerator.print("distance before: ", distance(draw, real));
 
   coupler::set_seed(seed, {.device_specific = true});  // noise of its own on every process
   accelerator.resume();                                // the state of the noise as well
@@ -89,7 +90,7 @@ int main(int argc, char** argv) {
                                 accelerator.is_main_process());
   for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
     for (auto& batch : batches) {
-      const auto noise = torch::randn({batch.data.size(0), kNoise});
+      const auto noise = torch::randn({batch.data.size(0), kNoise}).to(accelerator.device());
       {
         auto step = accelerator.accumulate(judge);
         // First, since the generator's backward has left gradients here, too.
@@ -109,5 +110,5 @@ int main(int argc, char** argv) {
   progress.finish();
   accelerator.end_training();
   coupler::set_seed(seed);
-  accelerator.print("distance after: ", distance(draw, digits.train_pixels));
+  accelerator.print("distance after: ", distance(draw, real));
 }

@@ -14,12 +14,12 @@ constexpr size_t kLarge = size_t{32} << 20;
 
 bool fits(const at::Tensor& room, const at::Tensor& tensor) {
   return room.defined() && room.sizes() == tensor.sizes() && room.dtype() == tensor.dtype() &&
-         room.device() == tensor.device() && room.is_contiguous();
+         room.is_cpu() && room.is_contiguous();
 }
 
 at::Tensor new_room(const at::Tensor& tensor) {
-  const at::Tensor room = at::empty_like(tensor, at::MemoryFormat::Contiguous);
-  if (room.device().is_cpu() && room.nbytes() > kLarge) {
+  const at::Tensor room = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+  if (room.nbytes() > kLarge) {
     const auto begin = reinterpret_cast<uintptr_t>(room.mutable_data_ptr());
     const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
     const uintptr_t end = (begin + room.nbytes()) / kLargePage * kLargePage;

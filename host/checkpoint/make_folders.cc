@@ -37,9 +37,11 @@ void make(const fs::path& path) {
                 {.subject = path.string(),
                  .hint = "name another folder for checkpoints, or move the file away"});
   }
-  if (errno == ENOENT && ::lstat(path.c_str(), &status) == 0)
+  if (errno == ENOENT && ::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISLNK(status.st_mode)) return make(path);  // somebody else has made it just now
     throw Error(ErrorCode::kIo, fmt::format("{} is a link to nothing", path.string()),
                 {.subject = path.string(), .hint = "make what it links to, or remove it"});
+  }
   if (errno != ENOENT && errno != ENOTDIR) throw_io("open", path.string(), errno);
   if (above != path) make(above);
   if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_io("create", path.string(), errno);

@@ -21,8 +21,8 @@ WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>&
   }
   safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
-    const at::Tensor& value = *values.at(info.name);
-    const InUse in_memory(value);
+    const InUse in_memory(*values.at(info.name));
+    const at::Tensor value = values.at(info.name)->cpu();  // one at a time; there it is itself
     writer.write(info.name, value.const_data_ptr(), value.nbytes());
   }
   return writer.finish();

@@ -12,6 +12,7 @@
 
 #include "checkpoint/piece_reader.h"
 #include "checkpoint/state_names.h"
+#include "device/generator.h"
 #include "io/safetensors_types.h"
 #include "log/log.h"
 #include "optim/torch_state.h"
@@ -144,17 +145,20 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
 void restore_random(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   const int from = job.rank < manifest.world ? job.rank : 0;
   PieceReader reader(folder, manifest, {random_base(from) + kExtension});
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  {
+  const auto restore = [&](const char* name, at::Generator generator) {
     const std::lock_guard lock(generator.mutex());
     const at::Tensor state = generator.get_state();
-    reader.read(kTorchGenerator, {.name = kTorchGenerator,
-                                  .shape = state.sizes().vec(),
-                                  .begin = 0,
-                                  .end = state.numel(),
-                                  .values = state});
+    reader.read(name, {.name = name,
+                       .shape = state.sizes().vec(),
+                       .begin = 0,
+                       .end = state.numel(),
+                       .values = state});
     generator.set_state(state);
-  }
+  };
+  restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
+  // Saved on the CPU there is none: the device draws on as it was seeded.
+  const auto devices = device_generator(job.device);
+  if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
   for (int rank = manifest.world; rank <= job.rank; ++rank) {
     write_generator(state_apart(read_generator()));
   }

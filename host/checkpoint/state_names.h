@@ -21,6 +21,7 @@ struct TrainingState;
 inline constexpr const char* kOptimizerKey = "coupler.optimizer";
 inline constexpr const char* kObjectKey = "coupler.values";
 inline constexpr const char* kTorchGenerator = "torch_cpu";
+inline constexpr const char* kDeviceGenerator = "torch_device";
 
 inline std::string random_base(int rank) { return "random_states_" + std::to_string(rank); }
 inline std::string object_base(size_t index) {

@@ -12,6 +12,7 @@
 #include "checkpoint/copy_apart.h"
 #include "checkpoint/piece_share.h"
 #include "checkpoint/state_names.h"
+#include "device/generator.h"
 #include "io/safetensors_types.h"
 #include "optim/torch_state.h"
 
@@ -171,14 +172,17 @@ StateFile object_file(const detail::Registered& object, std::string name) {
 
 StateFile random_file(const TrainingState& job) {
   StateFile file{.name = random_base(job.rank) + kExtension};
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state();
-  file.pieces.push_back({.name = kTorchGenerator,
-                         .shape = state.sizes().vec(),
-                         .begin = 0,
-                         .end = state.numel(),
-                         .values = state});
+  const auto add = [&](const char* name, at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    const at::Tensor state = generator.get_state();
+    file.pieces.push_back({.name = name,
+                           .shape = state.sizes().vec(),
+                           .begin = 0,
+                           .end = state.numel(),
+                           .values = state});
+  };
+  add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
+  if (const auto own = device_generator(job.device)) add(kDeviceGenerator, *own);
   if (!job.own_buffers) return file;
   for (size_t m = 0; m < job.models.size(); ++m) {
     add_buffers(job.models[m]->model(), own_buffer_prefix(m), file.pieces);

@@ -27,6 +27,7 @@ namespace coupler::checkpoint {
 
 struct TrainingState {
   int rank = 0, world = 1;
+  c10::Device device = c10::kCPU;  // that the rank trains on
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
   std::vector<std::shared_ptr<SchedulerCore>> schedulers;

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "comm/staging.h"
 #include "comm/work.h"
 
 namespace coupler {
@@ -67,9 +68,35 @@ Meeting meeting_of(const std::shared_ptr<Store>& store, const std::string& name,
   return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
 }
 
+// Where the backend takes a device's memory only.
+std::shared_ptr<Communicator> make_host_side(const CommunicatorOptions& options) {
+  if (options.device == nullptr || !options.device->is_cuda()) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("the backend '{}' moves CUDA memory, but the tensors of rank {} are in "
+                            "host memory",
+                            options.plugin.name(), options.process.rank),
+                {.rank = options.process.rank,
+                 .subject = "backend.use",
+                 .hint = "COUPLER_LOG=info says why no GPU is used; or set backend.use = "
+                         "\"gloo_cpu\""});
+  }
+  CommunicatorOptions host = options;
+  host.plugin = options.host_side();
+  host.name += " (host)";
+  host.device = nullptr;
+  host.host_side = nullptr;
+  return Communicator::create(host);
+}
+
+bool is_on_device(const CommunicatorState& state, const db_op& op) {
+  return op.memory == DB_MEMORY_CUDA && state.device != nullptr;
+}
+
 }  // namespace
 
-Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(std::move(state)) {}
+Communicator::Communicator(std::shared_ptr<CommunicatorState> state,
+                           std::shared_ptr<Communicator> host_side)
+    : state_(std::move(state)), host_side_(std::move(host_side)) {}
 Communicator::~Communicator() = default;
 
 std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options) {
@@ -100,20 +127,27 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
     board = share_board(meeting);
   }
   backend->connect();
+  std::shared_ptr<Communicator> host_side;
+  if (options.host_side && !backend->takes(DB_MEMORY_HOST)) host_side = make_host_side(options);
   std::vector<int> world_ranks(static_cast<size_t>(process.world));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
-  return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
-      options.name, std::move(backend), std::move(store), options.backend->timeout,
-      std::move(board), std::move(world_ranks))));
+  auto state = std::make_shared<CommunicatorState>(options.name, std::move(backend),
+                                                   std::move(store), options.backend->timeout,
+                                                   std::move(board), std::move(world_ranks));
+  state->set_device(options.device);
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
 }
 
 int Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->world; }
 const std::string& Communicator::name() const { return state_->name; }
 std::string Communicator::backend() const { return state_->backend->plugin().name(); }
+const DeviceMemory* Communicator::device() const { return state_->device.get(); }
 
 bool Communicator::supports(const db_op& op) const {
   db_op asked = op;
+  if (is_on_device(*state_, op) && !state_->on_streams) asked.memory = DB_MEMORY_HOST;
+  if (host_side_ != nullptr && asked.memory != DB_MEMORY_CUDA) return host_side_->supports(asked);
   complete(*state_, asked, 0);
   int32_t score = 0;
   return state_->functions->supports(state_->communicator, &asked, &score) == DB_OK && score > 0;
@@ -122,6 +156,12 @@ bool Communicator::supports(const db_op& op) const {
 void Communicator::run(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
+  if (is_on_device(state, op)) {
+    if (state.world == 1 && run_alone(*state.device, op)) return;
+    if (!state.on_streams) return run_staged(op);
+    return submit_on_stream(op).wait();
+  }
+  if (host_side_ != nullptr) return host_side_->run(op);
   complete(state, op, DB_OP_BLOCKING);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();
@@ -140,9 +180,33 @@ void Communicator::run(db_op op) {
   if (status != DB_OK) throw state.failed(operation, status, error);
 }
 
+void Communicator::run_staged(const db_op& op) {
+  const Staging staging(*state_->device, op, state_->rank, state_->world);
+  run(staging.op());
+  staging.finish();
+}
+
 Work Communicator::submit(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
+  if (is_on_device(state, op)) {
+    if (state.world == 1 && run_alone(*state.device, op)) return {};
+    if (state.on_streams) return submit_on_stream(op);
+    run_staged(op);
+    return {};
+  }
+  if (host_side_ != nullptr) return host_side_->submit(op);
+  return start(op);
+}
+
+Work Communicator::submit_on_stream(db_op op) {
+  op.stream = state_->device->stream();
+  state_->settle();
+  return start(op);
+}
+
+Work Communicator::start(db_op op) {
+  CommunicatorState& state = *state_;
   complete(state, op, 0);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();
@@ -156,7 +220,7 @@ Work Communicator::submit(db_op op) {
   }
   if (status == DB_OK) return {};
   if (status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
-  return Work(std::make_unique<Work::State>(state_, operation, request));
+  return Work(std::make_unique<Work::State>(state_, operation, request, is_on_device(state, op)));
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
@@ -179,6 +243,8 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   }
   if (status != DB_OK) throw state.failed(operation, status, error);
   const uint64_t number = ++state.splits;
+  std::shared_ptr<Communicator> host_side;
+  if (host_side_ != nullptr) host_side = host_side_->split(color, key, name);
   if (result == nullptr) return nullptr;
   auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
   const std::string full_name = state.name + "/" + name;
@@ -191,9 +257,11 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
     board = share_board(meeting);
     world_ranks = share_world_ranks(meeting, state.world_ranks[static_cast<size_t>(state.rank)]);
   }
-  return std::shared_ptr<Communicator>(new Communicator(std::make_shared<CommunicatorState>(
-      full_name, std::move(backend), std::move(store), state.timeout, std::move(board),
-      std::move(world_ranks))));
+  auto made =
+      std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
+                                          state.timeout, std::move(board), std::move(world_ranks));
+  made->set_device(state.device);
+  return std::shared_ptr<Communicator>(new Communicator(std::move(made), std::move(host_side)));
 }
 
 void Communicator::verify(const Facts& facts) {

@@ -1,6 +1,11 @@
 // Communicator: RAII over the C table, the only caller of a backend's function pointers. Raw
 // buffers in, Work out; comm/tensor_ops.h adds tensors. Calls on one Communicator are serialised
 // inside, so any thread may call; the order of operations must still be the same on every rank.
+//
+// Operations on the device's memory (DB_MEMORY_CUDA, whatever the device is) are in the order of
+// the calling thread's stream, and the host waits for none, where the backend takes that memory;
+// else they go through host memory and are complete on the host when submit() returns. Operations
+// on host memory go over a communicator of their own (the host side) where the backend takes none.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -11,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/device_memory.h"
 #include "comm/preflight.h"
 #include "config/config.h"
 #include "plugin/plugin.h"
@@ -30,8 +36,10 @@ class Work {
   Work& operator=(Work&&) noexcept;
   ~Work();
 
-  // Blocks until the operation is complete. Throws Error (kTimeout, kPeerLost, kMismatch, …) naming
-  // operation, sequence number and rank; afterwards the communicator is dead.
+  // Blocks until the operation is complete; one on a device's memory, where the backend takes that:
+  // makes the calling thread's stream wait for it and returns. Throws Error (kTimeout, kPeerLost,
+  // kMismatch, …) naming operation, sequence number and rank; afterwards the communicator is dead.
+  // What goes wrong with an operation that a stream waits for is thrown by the next one.
   void wait();
   bool done();  // never blocks; throws as wait()
 
@@ -48,6 +56,10 @@ struct CommunicatorOptions {
   std::shared_ptr<Store> store;  // of the job; null where world is 1
   const BackendConfig* backend;  // timeout, interface, the plugin's options; read during create
   std::string name = "world";    // unique per job: prefixes store keys, appears in messages
+  // Where tensors of this rank are beside host memory; null: nowhere else.
+  std::shared_ptr<const DeviceMemory> device = nullptr;
+  // What moves host memory (objects, numbers) where the plugin moves the device's only.
+  std::function<Plugin()> host_side = nullptr;
 };
 
 class Communicator {
@@ -68,6 +80,7 @@ class Communicator {
   void run(db_op op);
   Work submit(db_op op);
   bool supports(const db_op& op) const;
+  const DeviceMemory* device() const;  // null: host memory only
 
   // Collective; null for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
@@ -86,8 +99,13 @@ class Communicator {
   void abort();
 
  private:
-  explicit Communicator(std::shared_ptr<CommunicatorState> state);
+  Communicator(std::shared_ptr<CommunicatorState> state, std::shared_ptr<Communicator> host_side);
+  Work submit_on_stream(db_op op);
+  Work start(db_op op);
+  void run_staged(const db_op& op);
+
   std::shared_ptr<CommunicatorState> state_;  // shared with the Works under way
+  std::shared_ptr<Communicator> host_side_;   // null: the backend takes host memory
 };
 
 }  // namespace coupler

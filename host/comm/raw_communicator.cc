@@ -14,7 +14,8 @@ Plugin load_base(const CommunicatorOptions& options) {
   backend.use = base_option(wrapper, backend);
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use.empty() || backend.use == "auto") {
-    backend.use = resolve_auto(backend, mpi_launch_of(options.process));
+    const bool on_host = options.device == nullptr || !options.device->is_cuda();
+    backend.use = resolve_auto(backend, mpi_launch_of(options.process), on_host);
   }
   Plugin base = Plugin::load(backend);
   if ((base.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
@@ -35,6 +36,8 @@ RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
       process_(options.process),
       prefix_(options.name + "/backend/" + options.plugin.name()),
       interface_name_(options.backend->interface_name),
+      device_index_(options.device != nullptr && options.device->is_cuda() ? options.device->index()
+                                                                           : -1),
       timeout_(options.backend->timeout) {
   const bool wraps = can(DB_CAP_NEEDS_BASE);
   options_ =
@@ -71,8 +74,8 @@ void RawCommunicator::connect() {
       .size = process_.world,
       .local_rank = process_.local_rank,
       .local_size = process_.local_world,
-      .device_index = -1,
-      .memory = DB_MEMORY_HOST,
+      .device_index = device_index_,
+      .memory = device_index_ < 0 ? DB_MEMORY_HOST : DB_MEMORY_CUDA,
       .default_timeout_ns = timeout_.count(),
       .interface_name = interface_name_.empty() ? nullptr : interface_name_.c_str(),
       .bases = base_ ? bases : nullptr,
@@ -102,6 +105,14 @@ Facts RawCommunicator::facts() const {
     for (auto& fact : below) facts.push_back(std::move(fact));
   }
   return facts;
+}
+
+bool RawCommunicator::takes(db_memory memory) const {
+  if (parent_) return parent_->takes(memory);
+  constexpr uint64_t kHost = DB_CAP_HOST_MEMORY, kCuda = DB_CAP_CUDA_MEMORY;
+  const bool says = can(kHost) || can(kCuda);  // else host memory, which all had at first
+  if (memory == DB_MEMORY_CUDA ? !can(kCuda) : says && !can(kHost)) return false;
+  return !base_ || base_->takes(memory);
 }
 
 bool RawCommunicator::can_abort() const {

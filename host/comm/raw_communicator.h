@@ -35,6 +35,8 @@ class RawCommunicator {
   bool can(uint64_t capability) const { return (plugin_.table().capabilities & capability) != 0; }
   // Whether abort frees a thread that is stuck in it: a wrapper can do no more than its base.
   bool can_abort() const;
+  // Whether operations on that memory may be submitted; with a base, whether it takes them, too.
+  bool takes(db_memory memory) const;
 
  private:
   Plugin plugin_;
@@ -43,6 +45,7 @@ class RawCommunicator {
   ProcessInfo process_;
   std::string prefix_;
   std::string interface_name_;
+  int device_index_ = -1;
   std::chrono::nanoseconds timeout_{};
   std::unique_ptr<PluginOptions> options_;
   std::unique_ptr<HostStore> store_;

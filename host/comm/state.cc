@@ -51,6 +51,7 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
 CommunicatorState::~CommunicatorState() {
   if (peers) peers->remove_standing(this);
   watchdog.reset();
+  for (const auto& operation : parked) functions->release(operation->request);
   if (board) board->leave();
 }
 
@@ -273,6 +274,35 @@ void CommunicatorState::remove_pending(PendingOperation* operation) {
   *found = pending.back();
   pending.pop_back();
   pending_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void CommunicatorState::set_device(std::shared_ptr<const DeviceMemory> memory) {
+  device = std::move(memory);
+  on_streams = device != nullptr && device->is_cuda() && backend->takes(DB_MEMORY_CUDA);
+}
+
+void CommunicatorState::park(std::unique_ptr<PendingOperation> operation) {
+  const std::lock_guard lock(pending_mutex);
+  parked.push_back(std::move(operation));
+}
+
+void CommunicatorState::settle() {
+  while (true) {
+    std::unique_ptr<PendingOperation> over;
+    ErrorBuffer text;
+    db_status status = DB_OK;
+    {
+      const std::lock_guard lock(pending_mutex);
+      if (parked.empty()) return;
+      status = functions->test(parked.front()->request, text.get());
+      if (status == DB_IN_PROGRESS) return;
+      over = std::move(parked.front());
+      parked.pop_front();
+    }
+    remove_pending(over.get());
+    functions->release(over->request);
+    if (status != DB_OK) static_cast<void>(failed(over->operation, status, text));
+  }
 }
 
 }  // namespace coupler

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,6 +67,13 @@ struct CommunicatorState {
   void add_pending(PendingOperation* operation);
   void remove_pending(PendingOperation* operation);
 
+  // Before the first operation.
+  void set_device(std::shared_ptr<const DeviceMemory> memory);
+  // Takes over a pending operation that a stream waits for: watched until it is over.
+  void park(std::unique_ptr<PendingOperation> operation);
+  // Gives back those that are over. What went wrong with one ends the communicator.
+  void settle();
+
   // The rank of this communicator that the job has lost, if any: at once, or as soon as that is
   // known, but within `wait`.
   struct LostMember {
@@ -97,8 +105,10 @@ struct CommunicatorState {
   std::shared_ptr<RawCommunicator> backend;
   db_communicator* const communicator;
   const db_communicator_functions* const functions;
-  std::unique_ptr<OrderBoard> board;  // null: world 1 or several machines
-  std::unique_ptr<Notice> notice;     // null: world 1
+  std::shared_ptr<const DeviceMemory> device;  // null: host memory only
+  bool on_streams = false;                     // operations on its memory are the backend's
+  std::unique_ptr<OrderBoard> board;           // null: world 1 or several machines
+  std::unique_ptr<Notice> notice;              // null: world 1
 
   std::mutex submit_mutex;
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
@@ -112,6 +122,7 @@ struct CommunicatorState {
   std::mutex pending_mutex;
   std::vector<PendingOperation*> pending;
   std::atomic<uint32_t> pending_count{0};
+  std::deque<std::unique_ptr<PendingOperation>> parked;  // in order, among pending
 
   std::atomic<bool> dead{false};
   mutable std::mutex error_mutex;

@@ -14,15 +14,14 @@ namespace {
 [[noreturn]] void refuse(const at::Tensor& tensor) {
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("a collective needs a dense, contiguous tensor in host memory, got one of "
-                  "shape [{}] on {}{}",
+      fmt::format("a collective needs a dense, contiguous tensor, got one of shape [{}] on {}{}",
                   fmt::join(tensor.sizes(), ", "), tensor.device().str(),
                   tensor.layout() != at::kStrided ? ", not dense" : ""),
-      {.hint = "call .contiguous() (and .to_dense(), .cpu()) on it first"});
+      {.hint = "call .contiguous() (and .to_dense()) on it first"});
 }
 
 void require_plain(const at::Tensor& tensor) {
-  require_dense_host(tensor);
+  require_dense(tensor);
   if (!tensor.is_contiguous()) refuse(tensor);
 }
 
@@ -34,14 +33,18 @@ db_op tensor_op(db_kind kind, const at::Tensor& tensor) {
   op.send = tensor.const_data_ptr();
   op.recv = tensor.mutable_data_ptr();
   op.count = static_cast<uint64_t>(tensor.numel());
-  op.memory = DB_MEMORY_HOST;
+  op.memory = memory_of(tensor.device());
   return op;
 }
 
 }  // namespace
 
-void require_dense_host(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) refuse(tensor);
+db_memory memory_of(c10::Device device) {
+  return device.is_cpu() ? DB_MEMORY_HOST : DB_MEMORY_CUDA;
+}
+
+void require_dense(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) refuse(tensor);
 }
 
 db_dtype to_db_dtype(at::ScalarType type) {
@@ -107,9 +110,11 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
 static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
                       const std::function<void(const at::Tensor& message)>& run) {
   at::NoGradGuard no_grad;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() > 0) by_type[tensor.scalar_type()].push_back(tensor);
+    if (tensor.numel() > 0) {
+      by_type[{tensor.device().type(), tensor.scalar_type()}].push_back(tensor);
+    }
   }
   for (auto& [type, list] : by_type) {
     if (list.size() == 1 && list[0].is_contiguous()) {

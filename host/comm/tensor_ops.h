@@ -1,7 +1,8 @@
 // Collectives on LibTorch tensors: the thin layer between at::Tensor and Communicator's raw
 // buffers. Pure functions; thread rules are those of Communicator. Tensors must be dense,
-// contiguous and in host memory, else Error(kInvalidArgument). A returned Work does not keep its
-// tensors alive: the caller does, until the Work has been waited for.
+// contiguous, and in host memory or the communicator's device's, else Error(kInvalidArgument). A
+// returned Work does not keep its tensors alive: the caller does, until the Work has been waited
+// for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +17,11 @@ namespace coupler {
 // quantised).
 db_dtype to_db_dtype(at::ScalarType type);
 
-// Throws where a tensor cannot be made contiguous host memory: another device, not dense.
-void require_dense_host(const at::Tensor& tensor);
+// How a communicator knows the memory of a device: the host's, or its own device's.
+db_memory memory_of(c10::Device device);
+
+// Throws where a tensor cannot be made contiguous memory.
+void require_dense(const at::Tensor& tensor);
 
 // Descriptions of operations over whole tensors, to be given to Communicator::run or submit.
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place

@@ -117,6 +117,7 @@ std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
 }
 
 void Watchdog::check(Clock::time_point now) {
+  state_.settle();
   if (!state_.dead.load(std::memory_order_acquire)) {
     if (state_.board && state_.board->marked()) {
       state_.end_by(*state_.board->mark());

@@ -7,9 +7,9 @@
 namespace coupler {
 
 Work::State::~State() {
-  if (pending.request == nullptr) return;
-  state->remove_pending(&pending);
-  state->functions->release(pending.request);
+  if (pending == nullptr) return;
+  state->remove_pending(pending.get());
+  state->functions->release(pending->request);
 }
 
 Work::Work() = default;
@@ -39,18 +39,23 @@ void Work::wait() {
   if (!state_) return;
   ErrorBuffer error;
   const std::unique_ptr<State> ended = std::move(state_);
+  CommunicatorState& communicator = *ended->state;
+  const db_communicator_functions& functions = *communicator.functions;
+  db_request* const request = ended->pending->request;
   const db_status status =
-      ended->state->functions->wait_host(ended->pending.request, -1, error.get());
-  if (status != DB_OK) throw ended->state->failed(ended->pending.operation, status, error);
+      ended->on_stream ? functions.wait_stream(request, communicator.device->stream(), error.get())
+                       : functions.wait_host(request, -1, error.get());
+  if (status != DB_OK) throw communicator.failed(ended->pending->operation, status, error);
+  if (ended->on_stream) communicator.park(std::move(ended->pending));
 }
 
 bool Work::done() {
   if (!state_) return true;
   ErrorBuffer error;
-  const db_status status = state_->state->functions->test(state_->pending.request, error.get());
+  const db_status status = state_->state->functions->test(state_->pending->request, error.get());
   if (status == DB_IN_PROGRESS) return false;
   const std::unique_ptr<State> ended = std::move(state_);
-  if (status != DB_OK) throw ended->state->failed(ended->pending.operation, status, error);
+  if (status != DB_OK) throw ended->state->failed(ended->pending->operation, status, error);
   return true;
 }
 

@@ -11,16 +11,19 @@ namespace coupler {
 
 struct Work::State {
   State(std::shared_ptr<CommunicatorState> communicator, const Operation& operation,
-        db_request* request)
-      : state(std::move(communicator)), pending{operation, request, {}} {
-    state->add_pending(&pending);
+        db_request* request, bool in_stream_order)
+      : state(std::move(communicator)),
+        pending(std::make_unique<PendingOperation>(PendingOperation{operation, request, {}})),
+        on_stream(in_stream_order) {
+    state->add_pending(pending.get());
   }
-  ~State();  // gives the request back
+  ~State();  // gives the request back, unless the communicator has it
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   std::shared_ptr<CommunicatorState> state;
-  PendingOperation pending;
+  std::unique_ptr<PendingOperation> pending;  // null: the communicator has it
+  const bool on_stream;                       // who waits is a stream
 };
 
 }  // namespace coupler

@@ -38,6 +38,7 @@ struct BackendConfig {
 };
 
 struct TrainingConfig {
+  std::string device = "auto";  // auto, or one of LibTorch's: cpu, cuda, cuda:1
   int64_t gradient_accumulation_steps = 1;
   bool sync_each_batch = false;  // reduce gradients in every batch of a window, not the last only
   bool sync_with_dataloader = true;  // a loader's last batch ends the window

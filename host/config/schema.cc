@@ -115,6 +115,12 @@ std::vector<SchemaKey> make_schema() {
       key<kBackend, &BackendConfig::plugin_path>(
           "backend.plugin_path", T::kStringList, "", nullptr,
           "Folders searched first for plugins; as one text they are separated by colons."),
+      key<kTraining, &TrainingConfig::device>(
+          "training.device", T::kString, "auto or a device of LibTorch", is_not_empty,
+          "Where models are trained: \"auto\" takes CUDA devices where a driver and LibTorch's "
+          "CUDA "
+          "part are there, else the CPU; \"cuda\" takes the device of the process's local rank, "
+          "\"cuda:1\" that one."),
       key<kTraining, &TrainingConfig::gradient_accumulation_steps>(
           "training.gradient_accumulation_steps", T::kInteger, ">= 1", at_least<1>,
           "How many batches are accumulated before gradients are reduced and a step is taken."),

@@ -1,4 +1,5 @@
 // A loop over a data loader: what begins, advances and ends it.
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +12,7 @@
 #include "data/loader_state.h"
 #include "data/reading_scope.h"
 #include "data/shuffle.h"
+#include "device/pinned.h"
 
 namespace coupler::detail {
 namespace {
@@ -46,7 +48,7 @@ std::atomic<uint64_t> loops_begun = 0;
 
 void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
   const BatchPlan& read_plan = whole ? *whole : plan;
-  wanted.pin = options.pin_memory && device.is_cuda();
+  wanted.pin = options.pin_memory && !device.is_cpu() && can_pin(device);
   if (!samples) {
     wanted.first = read_plan.first();
     wanted.slice = read_plan.slice();
@@ -63,6 +65,8 @@ StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRe
   const BatchPlan& read_plan = whole ? *whole : plan;
   if (samples && step >= read_plan.size()) return {};
   request_of(step, wanted);
+  // Pinning is the current device's business, which a worker has not been told.
+  const c10::OptionalDeviceGuard guard(wanted.pin ? std::optional(device) : std::nullopt);
   try {
     StepRead result = source.fetch(worker, slot, wanted);
     if (samples) result.own = read_plan.own(step);

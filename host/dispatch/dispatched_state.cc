@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/pinned.h"
 #include "estimate/resident.h"
 #include "io/byte_size.h"
 #include "io/mapping_guard.h"
@@ -192,6 +193,11 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
     placed.keep_pages = !bounded;
     for (size_t i = 0; i < planned.tensors.size(); ++i) {
       PlacedTensor& tensor = tensors_[planned.tensors[i]];
+      // What comes and goes from memory does so at the full speed of the bus.
+      if (!stays && !device.is_cpu() && tensor.lies.is_cpu() && tensor.value.tensor.defined() &&
+          can_pin(device)) {
+        tensor.value = {tensor.value.tensor.pin_memory(), {}, nullptr};
+      }
       if (!in_file)
         placed.pieces.push_back({std::move(tensor.value), planned.offsets[i],
                                  tensor.variable.sizes().vec(), tensor.type});

@@ -8,7 +8,7 @@
 #include <array>
 #include <optional>
 
-#include "offload/side_stream.h"
+#include "device/pinned.h"
 
 namespace coupler {
 namespace {

@@ -1,7 +1,6 @@
 #include "dispatch/weight_units.h"
 
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <coupler/error.h>
 
 #include <algorithm>
@@ -16,14 +15,6 @@ namespace {
 constexpr size_t kReadAhead = 2;  // units
 
 }  // namespace
-
-// Copies ahead must not wait for what the program computes.
-void WeightUnits::begin_thread() {
-  if (device_.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl streams(device_.type());
-  streams.setDevice(device_);
-  streams.exchangeStream(streams.getStreamFromGlobalPool(device_));
-}
 
 void WeightUnits::note_first() {
   if (std::exchange(any_, true)) return;
@@ -57,11 +48,6 @@ void WeightUnits::fill(size_t unit, void* memory) {
             .target_device(device_)
             .make_tensor();
     copy_value(piece.value, destination);
-  }
-  // Who fetches ahead has a stream of its own, which the operations do not wait for.
-  if (!device_.is_cpu()) {
-    const c10::impl::VirtualGuardImpl streams(device_.type());
-    streams.synchronizeStream(streams.getStream(device_));
   }
   if (wanted.once) wanted.pieces.clear();
 }

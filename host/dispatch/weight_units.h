@@ -41,7 +41,6 @@ class WeightUnits : public Source {
   void set_on_first(std::function<void()> on_first) { on_first_ = std::move(on_first); }
   void all_released() { any_ = false; }
 
-  void begin_thread() override;
   void* lend(size_t unit) override;
   void take_back(size_t unit) override;
   void fill(size_t unit, void* memory) override;

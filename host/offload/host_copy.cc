@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/pinned.h"
 #include "offload/side_stream.h"
 #include "residency/recipe.h"
 

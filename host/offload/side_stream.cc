@@ -1,11 +1,11 @@
 #include "offload/side_stream.h"
 
-#include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
 #include <unordered_map>
+
+#include "device/pinned.h"
 
 namespace coupler {
 namespace {
@@ -45,14 +45,6 @@ c10::Stream own_stream(c10::Device device) {
 }
 
 }  // namespace
-
-bool can_pin(c10::Device device) {
-  return !device.is_privateuseone() || at::isPrivateUse1HooksRegistered();
-}
-
-at::Tensor host_bytes(int64_t count, c10::Device device) {
-  return at::empty({count}, at::TensorOptions(at::kByte).pinned_memory(can_pin(device)));
-}
 
 SideStream::SideStream(c10::Device device)
     : stream_(stream_of(device)),

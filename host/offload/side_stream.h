@@ -15,13 +15,6 @@
 
 namespace coupler {
 
-// Whether LibTorch has memory that the device reads and writes by itself. A device of somebody
-// else's may have none.
-bool can_pin(c10::Device device);
-
-// On the CPU, pinned where that can be.
-at::Tensor host_bytes(int64_t count, c10::Device device);
-
 class SideStream {
  public:
   explicit SideStream(c10::Device device);

@@ -93,7 +93,8 @@ class SgdKernel : public FusedKernel {
 at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std::string& state) {
   const at::ScalarType type = group.parameters.scalar_type();
   return group.state_memory == nullptr
-             ? at::zeros({group.parameters.numel()}, at::TensorOptions().dtype(type))
+             ? at::zeros({group.parameters.numel()},
+                         at::TensorOptions(type).device(group.parameters.device()))
              : group.state_memory->make(state + " of " + name, group.parameters.numel(), type);
 }
 
@@ -348,7 +349,9 @@ void FusedKernel::cut(Runs& runs) const {
     for (size_t k = 0; k < state_names_.size(); ++k) {
       batch.state[k].push_back(place((*first.state)[k]));
     }
-    batch.steps.push_back(at::scalar_tensor(static_cast<double>(first.steps), at::kFloat));
+    batch.steps.push_back(
+        at::scalar_tensor(static_cast<double>(first.steps),
+                          at::TensorOptions(at::kFloat).device(group.parameters.device())));
     batch.member.push_back(flat ? -1 : static_cast<int>(i));
     i = end;
   }

@@ -83,15 +83,18 @@ bool LossScaler::unscale(const std::vector<Strategy*>& models) {
     if (!entry->unscaled) pending.push_back(entry);
   }
   if (!pending.empty()) {
-    const at::Tensor inverse = at::full({1}, 1.0 / scale_, at::kFloat);
-    const at::Tensor overflow = at::zeros({static_cast<int64_t>(pending.size())}, at::kFloat);
+    const auto options =
+        at::TensorOptions(at::kFloat).device(pending.front()->model.lock()->model().device);
+    const at::Tensor inverse = at::full({1}, 1.0 / scale_, options);
+    const at::Tensor overflow = at::zeros({static_cast<int64_t>(pending.size())}, options);
     for (size_t i = 0; i < pending.size(); ++i) {
       const auto model = pending[i]->model.lock();
       unscale_and_check(model->own_gradients(), overflow.narrow(0, static_cast<int64_t>(i), 1),
                         inverse);
     }
     if (comm_->size() > 1) comm_->run(all_reduce_op(overflow, DB_MAX));
-    const float* const flags = overflow.const_data_ptr<float>();
+    const at::Tensor found = overflow.cpu();
+    const auto* const flags = found.const_data_ptr<float>();
     for (size_t i = 0; i < pending.size(); ++i) {
       pending[i]->unscaled = true;
       pending[i]->overflow = flags[i] != 0;

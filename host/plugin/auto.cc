@@ -35,7 +35,9 @@ bool on_path(std::string_view program) {
 }
 
 // "" where the candidate may be taken, else why not.
-std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi) {
+std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi,
+                      bool on_host) {
+  if (name == "nccl" && on_host) return "tensors are in host memory, which it does not move";
   if (!is_found(name, backend)) return "no such plugin was found";
   if (name == "mpi" && mpi == MpiLaunch::kTooLate) return "mpirun did not start this process";
   if (name == "mpi" && mpi == MpiLaunch::kPossible && !on_path("mpirun.openmpi") &&
@@ -49,10 +51,10 @@ std::string rejection(const std::string& name, const BackendConfig& backend, Mpi
 
 }  // namespace
 
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi) {
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
   std::string rejected;
   for (const char* name : {"nccl", "mpi", "gloo_cpu"}) {
-    const std::string reason = rejection(name, backend, mpi);
+    const std::string reason = rejection(name, backend, mpi, on_host);
     if (reason.empty()) {
       log(LogLevel::kInfo, "plugin", fmt::format("backend \"auto\" is {}", name));
       return name;

@@ -61,6 +61,7 @@ inline MpiLaunch mpi_launch_of(const ProcessInfo& process) {
 
 // What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch, or where a
 // launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi);
+// on_host: tensors are in host memory, so that nccl would have nothing to move.
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
 
 }  // namespace coupler

@@ -27,11 +27,11 @@ PluginReport usable(const std::string& use, const BackendConfig& backend) {
 
 }  // namespace
 
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi) {
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
   TransportPlan plan;
   plan.use = backend.use;
   if (plan.use == "auto") {
-    plan.use = resolve_auto(backend, mpi);
+    plan.use = resolve_auto(backend, mpi, on_host);
     plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
   }
   plan.transport = plan.use;
@@ -40,7 +40,7 @@ TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi) {
     const std::string wrapper = report.name;
     plan.transport = wrapper_base(backend, wrapper);
     if (plan.transport == "auto") {
-      plan.transport = resolve_auto(backend, mpi);
+      plan.transport = resolve_auto(backend, mpi, on_host);
       plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
     }
     BackendConfig below = backend;

@@ -18,6 +18,7 @@ struct TransportPlan {
 // Loads and probes the backend, and its base where it needs one, in child processes. Throws
 // Error(kPlugin) with the reason where either is unusable, Error(kConfig) where the base is not a
 // transport. mpi: whether mpirun started, or could start, the processes.
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi);
+// on_host: as in resolve_auto.
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
 
 }  // namespace coupler

@@ -1,7 +1,6 @@
 #include "residency/buffer_pool.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "device/streams.h"
 #include "residency/memory_budget.h"
 
 namespace coupler {
@@ -20,9 +20,7 @@ constexpr size_t kAlignment = 64;
 void ReleaseMemory::operator()(void* memory) const {
   if (from == PoolMemory::kDevice) {
     // What the thread has begun on its stream may still be reading it.
-    const c10::Device device = on_device.device();
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.recordDataPtrOnStream(on_device, guard.getStream(device));
+    hold_for_stream(on_device);
     return;
   }
   from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));

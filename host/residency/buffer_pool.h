@@ -54,10 +54,14 @@ class BufferPool {
   };
 
   explicit BufferPool(PoolMemory from = PoolMemory::kHeap) : from_(from) {}
-  explicit BufferPool(c10::Device device) : from_(PoolMemory::kDevice), device_(device) {}
+  // The CPU's is the heap's.
+  explicit BufferPool(c10::Device device)
+      : from_(device.is_cpu() ? PoolMemory::kHeap : PoolMemory::kDevice), device_(device) {}
 
   // At least bytes, contents unspecified. Throws std::bad_alloc when memory is out.
   Buffer take(size_t bytes);
+
+  c10::Device device() const { return device_; }  // of its memory
 
   // The most that was out at one time, in bytes.
   size_t peak_bytes() const;

@@ -117,4 +117,8 @@ void give_value(const at::Tensor& variable, const at::Tensor& value) {
   variable.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
 }
 
+void set_value(const at::Tensor& variable, const at::Tensor& value) {
+  variable.device() == value.device() ? variable.set_data(value) : give_value(variable, value);
+}
+
 }  // namespace coupler

@@ -43,4 +43,7 @@ void put_value(const at::Tensor& meta, const at::Tensor& value);
 // The same for a tensor that may have values, which it loses.
 void give_value(const at::Tensor& variable, const at::Tensor& value);
 
+// at::Tensor::set_data, and give_value where the device is another one, which set_data may refuse.
+void set_value(const at::Tensor& variable, const at::Tensor& value);
+
 }  // namespace coupler

@@ -6,7 +6,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/out_of_memory.h"
+#include "device/streams.h"
+#include "io/byte_size.h"
+
 namespace coupler {
+namespace {
+
+// The arrival that this thread's stream waited for last: what follows in it need not.
+thread_local uint64_t last_awaited = 0;
+
+}  // namespace
 
 Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
                      const ResidencyOptions& options)
@@ -51,7 +61,10 @@ Unit& Residency::add(std::unique_ptr<Unit> unit) {
 // the two sees the other.
 void Residency::use(Unit& unit) {
   unit.pins.fetch_add(1);
-  if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load()) return;
+  if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load() &&
+      (unit.arrival.load() == 0 || unit.arrival.load() == last_awaited)) {
+    return;
+  }
   try {
     std::unique_lock lock(mutex_);
     if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
@@ -67,11 +80,18 @@ void Residency::use(Unit& unit) {
       lock.lock();
       unit.used = true;
     }
+    await_arrival(unit);
     predict();
   } catch (...) {
     unpin(unit);
     throw;
   }
+}
+
+void Residency::await_arrival(const Unit& unit) {
+  if (unit.arrived == nullptr) return;
+  wait_on_stream(unit.arrived, pool_.device());
+  last_awaited = unit.arrival.load();
 }
 
 // Not a use that is learnt: nothing would be gained by fetching it ahead.
@@ -88,7 +108,7 @@ void Residency::use_blank(Unit& unit) {
     }
   }
   try {
-    BufferPool::Buffer memory = pool_.take(unit.bytes);
+    BufferPool::Buffer memory = room_for(unit);
     void* const place = memory.data();
     attach(unit, std::move(memory), place);
   } catch (...) {
@@ -196,7 +216,8 @@ Unit& Residency::at(size_t index) {
   return *units_.at(index);
 }
 
-void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place) {
+void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
+                       std::shared_ptr<c10::Event> arrived) {
   const std::lock_guard lock(mutex_);
   // A rank that is ahead of us has released it and wants it again. Ours stays, since operations may
   // be reading it, and our next release only counts this one as come.
@@ -205,28 +226,52 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place) {
     return;
   }
   unit.memory = std::move(memory);
+  unit.arrived = std::move(arrived);
+  unit.arrival.store(unit.arrived == nullptr ? 0 : ++arrivals_);
   for (const auto& home : unit.homes) home->point_to(place);
   unit.used = false;
   unit.resident.store(true);
 }
 
+BufferPool::Buffer Residency::room_for(const Unit& unit) {
+  try {
+    return pool_.take(unit.bytes);
+  } catch (const c10::OutOfMemoryError& cause) {
+    const Unit* largest = &unit;
+    const std::lock_guard lock(mutex_);
+    for (const auto& other : units_) {
+      if (other->bytes > largest->bytes) largest = other.get();
+    }
+    throw_out_of_memory(
+        cause,
+        fmt::format("the parameters of unit '{}' ({})", unit.name, format_byte_size(unit.bytes)),
+        fmt::format("unit '{}' ({})", largest->name, format_byte_size(largest->bytes)));
+  }
+}
+
 void Residency::fetch(Unit& unit, bool ahead) {
   const std::lock_guard turn(source_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    wait_on_stream(changed_, pool_.device());
+  }
   while (is_wanted(unit, ahead)) {
     Unit& next = at(source_->agree(unit.index));
     BufferPool::Buffer memory;
+    std::shared_ptr<c10::Event> arrived;
     void* place = source_->lend(next.index);
     if (place == nullptr) {
-      memory = pool_.take(next.bytes);
+      memory = room_for(next);
       place = memory.data();
       source_->fill(next.index, place);
+      arrived = mark_stream(pool_.device());
     }
-    attach(next, std::move(memory), place);
+    attach(next, std::move(memory), place, std::move(arrived));
   }
 }
 
 void Residency::fetch_ahead() {
-  source_->begin_thread();
+  use_own_stream(pool_.device());
   std::unique_lock lock(mutex_);
   while (true) {
     wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });
@@ -262,6 +307,7 @@ void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
 void Residency::release_all() {
   std::unique_lock lock(mutex_);
   finish_fetching(lock);
+  changed_ = mark_stream(pool_.device());
   for (const auto& unit : units_) {
     unit->come_again = 0;  // with the old values
     if (try_release(*unit)) continue;

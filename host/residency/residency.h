@@ -1,7 +1,8 @@
 // Residency: the units of one model and which of them are in memory. The intercept (intercept.h)
 // calls use() before every operation on a parameter: what is not there is filled from the source,
 // units not in use are released to make room, and what is likely to be used next is fetched ahead
-// by a thread of its own.
+// by a thread of its own. On a device that thread has a stream of its own: events order what it
+// brings with the streams of those who use it, and no thread waits for the device.
 //
 // [any-thread], except the constructor and the destructor. Which units are resident after
 // the same uses is the same on every rank: releases follow the order of uses, not time.
@@ -68,16 +69,19 @@ class Residency {
   void store(Unit& unit);
 
  private:
-  void note_use(Unit& unit);         // mutex_ held
-  void make_room(const Unit& unit);  // mutex_ held
-  bool try_release(Unit& unit);      // mutex_ held
-  void forget_use(Unit& unit);       // mutex_ held
-  void predict();                    // mutex_ held
+  void note_use(Unit& unit);             // mutex_ held
+  void make_room(const Unit& unit);      // mutex_ held
+  bool try_release(Unit& unit);          // mutex_ held
+  void forget_use(Unit& unit);           // mutex_ held
+  void predict();                        // mutex_ held
+  void await_arrival(const Unit& unit);  // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);
   Unit& at(size_t index);
   // memory: none where the source lends what is at `place`.
-  void attach(Unit& unit, BufferPool::Buffer memory, void* place);
+  BufferPool::Buffer room_for(const Unit& unit);
+  void attach(Unit& unit, BufferPool::Buffer memory, void* place,
+              std::shared_ptr<c10::Event> arrived = nullptr);
   void fetch(Unit& unit, bool ahead);
   void fetch_ahead();
   bool is_expected(const Unit& unit) const;  // mutex_ held
@@ -92,8 +96,10 @@ class Residency {
   std::atomic<Unit*> current_{nullptr};
   UseOrder order_;
   uint64_t clock_ = 0;
-  std::vector<Unit*> expected_;    // by the prediction, nearest first
-  std::vector<Unit*> candidates_;  // make_room's own, kept for its memory
+  uint64_t arrivals_ = 0;
+  std::shared_ptr<c10::Event> changed_;  // values, before which nothing may be fetched
+  std::vector<Unit*> expected_;          // by the prediction, nearest first
+  std::vector<Unit*> candidates_;        // make_room's own, kept for its memory
 
   int prefetch_;  // options_.prefetch, until stop_fetching_ahead
   std::deque<Unit*> wishes_;

@@ -17,15 +17,13 @@ class Source {
   // Error.
   virtual size_t agree(size_t wanted) { return wanted; }
 
-  // Called once on the thread that fetches ahead, before it does.
-  virtual void begin_thread() {}
-
   // Memory that holds the whole unit already, and does until take_back(); null where there is none,
   // and fill() is to be called. Throws Error.
   virtual void* lend([[maybe_unused]] size_t unit) { return nullptr; }
   virtual void take_back([[maybe_unused]] size_t unit) {}
 
-  // Writes the whole unit to memory, which is the pool's. Throws Error.
+  // Writes the whole unit to memory, which is the pool's; on a device it may be on its way in the
+  // order of the thread's stream. Throws Error.
   virtual void fill(size_t unit, void* memory) = 0;
 
   // Takes over what this process is responsible for from memory, which holds the whole unit.

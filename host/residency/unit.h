@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
 
@@ -57,10 +58,14 @@ struct Unit {
   bool writes_back = false;
   std::atomic<bool> written{false};  // since it became resident; set under a pin
 
+  // On a device: the number of the last arrival, which streams have to wait for before they use it.
+  std::atomic<uint64_t> arrival{0};
+
   // The Residency's, under its mutex.
-  BufferPool::Buffer memory;  // none where the source has lent its own
-  bool used = false;          // since it became resident
-  int come_again = 0;         // how often it came while it was here
+  std::shared_ptr<c10::Event> arrived;  // what that was; null: nothing to wait for
+  BufferPool::Buffer memory;            // none where the source has lent its own
+  bool used = false;                    // since it became resident
+  int come_again = 0;                   // how often it came while it was here
   uint64_t last_use = 0;
 };
 

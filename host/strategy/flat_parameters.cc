@@ -8,6 +8,7 @@
 #include <map>
 
 #include "residency/intercept.h"
+#include "residency/materialise.h"
 
 namespace coupler {
 namespace {
@@ -32,7 +33,7 @@ at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef si
 }
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                               bool flat_gradients, int64_t most_elements) {
+                               bool flat_gradients, c10::Device device, int64_t most_elements) {
   const at::NoGradGuard no_grad;
   std::map<at::ScalarType, std::vector<FlatSlot>> by_type;
   for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
@@ -54,12 +55,14 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
   }
   for (std::vector<FlatSlot>& slots : parts) {
     const bool last = groups_.size() + 1 == parts.size();
-    add_group(std::move(slots), flat_gradients, last ? static_cast<int64_t>(parameters.size()) : 0);
+    add_group(std::move(slots), flat_gradients, last ? static_cast<int64_t>(parameters.size()) : 0,
+              device);
   }
 }
 
-void FlatParameters::add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags) {
-  const auto options = at::TensorOptions().dtype(slots.front().parameter.scalar_type());
+void FlatParameters::add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags,
+                               c10::Device device) {
+  const auto options = at::TensorOptions(slots.front().parameter.scalar_type()).device(device);
   int64_t total = 0;
   for (FlatSlot& slot : slots) {
     slot.offset = total;
@@ -74,7 +77,10 @@ void FlatParameters::add_group(std::vector<FlatSlot> slots, bool flat_gradients,
   for (FlatSlot& slot : slots) {
     const at::Tensor data = place_in(group.parameters, slot.offset, slot.parameter.sizes());
     data.copy_(slot.parameter);
-    slot.parameter.set_data(data);
+    if (slot.parameter.grad().defined()) {
+      slot.parameter.mutable_grad() = slot.parameter.grad().to(device);
+    }
+    set_value(slot.parameter, data);
     if (flat_gradients) {
       slot.gradient = place_in(group.gradients, slot.offset, slot.parameter.sizes());
     }

@@ -37,12 +37,13 @@ class FlatParameters {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // Moves the data of every parameter (named, in order of registration, no duplicates, contiguous
-  // after the move). With flat_gradients the gradient buffer is made too, with room for one flag
-  // per slot behind the last group (flags()). A group ends before it has more than most_elements,
-  // if it has two parameters.
+  // Moves the data of every parameter to the device (named, in order of registration, no
+  // duplicates, contiguous after the move). With flat_gradients the gradient buffer is made too,
+  // with room for one flag per slot behind the last group (flags()). A group ends before it has
+  // more than most_elements, if it has two parameters.
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                 bool flat_gradients, int64_t most_elements = kNoLimit);
+                 bool flat_gradients, c10::Device device = c10::kCPU,
+                 int64_t most_elements = kNoLimit);
   // Empty, to be filled by add().
   FlatParameters() = default;
   // A group whose memory is the caller's, with its slots in the order of their offsets.
@@ -62,7 +63,8 @@ class FlatParameters {
 
  private:
   // flags: how many are behind the group's gradients.
-  void add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags);
+  void add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags,
+                 c10::Device device);
 
   std::vector<FlatSlot> slots_;
   std::vector<FlatGroup> groups_;

@@ -11,7 +11,13 @@ namespace coupler {
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
   in_bunches(gradients, [&](at::TensorList bunch) {
-    for (const at::Tensor& norm : at::_foreach_norm(bunch)) {
+    std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
+    // One by one a device would be waited for as often.
+    if (!norms[0].is_cpu()) {
+      for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
+      norms = at::stack(norms).cpu().unbind();
+    }
+    for (const at::Tensor& norm : norms) {
       const double value = norm.item<double>();
       sum += value * value;
     }

@@ -10,6 +10,8 @@
 namespace coupler {
 namespace {
 
+constexpr double kDeviceCap = 25;  // MiB
+
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -30,7 +32,8 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
             }
             return bytes;
           }(),
-          bucket_cap_mb),
+          // What a device's queue takes is no measure: there, as in torch's DDP.
+          bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb),
       users_(users) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
   taken_.resize(flat_.slots().size());
@@ -195,9 +198,11 @@ void GradientReducer::finish() {
 
 // Parameters that only other ranks used have a gradient here too, from now on.
 void GradientReducer::publish_gradients() {
+  at::Tensor flags;  // on the host
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i] != 0) continue;
-    const bool used = flat_.flags()[static_cast<int64_t>(i)].item<double>() > 0;
+    if (!flags.defined()) flags = flat_.flags().cpu();
+    const bool used = flags[static_cast<int64_t>(i)].item<double>() > 0;
     if (used) flat_.slots()[i].parameter.mutable_grad() = flat_.slots()[i].gradient;
   }
 }

@@ -7,6 +7,8 @@
 
 #include <unordered_map>
 
+#include "residency/materialise.h"
+
 namespace coupler {
 namespace {
 
@@ -21,13 +23,13 @@ class Describer {
   void add_parameter(size_t module, const std::string& name, const at::Tensor& tensor) {
     const std::string path = join(module, name);
     if (!is_new(tensor, path)) return;
-    require_host(path, tensor);
+    require_near(path, tensor);
     model_.parameters.push_back({path, tensor, module});
   }
   void add_buffer(size_t module, const std::string& name, const at::Tensor& tensor) {
     const std::string path = join(module, name);
     if (!is_new(tensor, path)) return;
-    require_host(path, tensor);
+    require_near(path, tensor);
     model_.buffers.emplace_back(path, tensor);
   }
   std::string join(size_t module, const std::string& name) const {
@@ -50,12 +52,14 @@ class Describer {
     if (!is_new) model_.aliases.emplace_back(path, first->second);
     return is_new;
   }
-  static void require_host(const std::string& name, const at::Tensor& tensor) {
-    if (tensor.device().is_cpu() || tensor.is_meta()) return;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("'{}' is on {}, but the backend in use works on host memory", name,
-                            tensor.device().str()),
-                {.subject = name, .hint = "call model->to(accelerator.device()) before prepare"});
+  void require_near(const std::string& name, const at::Tensor& tensor) const {
+    if (tensor.device().is_cpu() || tensor.is_meta() || tensor.device() == model_.device) return;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("'{}' is on {}, but this process trains on {}", name, tensor.device().str(),
+                    model_.device.str()),
+        {.subject = name,
+         .hint = "leave the model on the CPU, prepare moves it; training.device says where to"});
   }
 
   Model& model_;
@@ -91,8 +95,9 @@ void walk(Describer& into, const torch::jit::Module& module, const std::string& 
 }
 
 template <class Module>
-Model describe_any(Module& module, std::string name) {
+Model describe_any(Module& module, std::string name, c10::Device device) {
   Model model;
+  model.device = device;
   model.identity = identity_of(module);
   model.name = std::move(name);
   Describer describer(model);
@@ -106,16 +111,23 @@ Model describe_any(Module& module, std::string name) {
 const void* identity_of(const torch::nn::Module& module) { return &module; }
 const void* identity_of(const torch::jit::Module& module) { return module._ivalue().get(); }
 
-Model describe(torch::nn::Module& module) {
-  Model model = describe_any(module, module.name());
+Model describe(torch::nn::Module& module, c10::Device device) {
+  Model model = describe_any(module, module.name(), device);
   model.keep = module.weak_from_this().lock();
   return model;
 }
 
-Model describe(const torch::jit::Module& module) {
-  Model model = describe_any(module, module.type()->name()->qualifiedName());
+Model describe(const torch::jit::Module& module, c10::Device device) {
+  Model model = describe_any(module, module.type()->name()->qualifiedName(), device);
   model.keep = std::make_shared<torch::jit::Module>(module);
   return model;
+}
+
+void move_to(const at::Tensor& variable, c10::Device device) {
+  if (variable.device() == device) return;
+  const at::Tensor gradient = variable.grad();
+  if (gradient.defined()) variable.mutable_grad() = gradient.to(device);
+  give_value(variable, variable.detach().to(device));
 }
 
 }  // namespace coupler

@@ -39,6 +39,9 @@ struct Model {
   std::vector<ModelModule> modules;
   std::vector<ModelParameter> parameters;  // a tied one once, under its first name
   NamedTensors buffers;
+  // Where it is trained. Its tensors are there, in host memory or on meta when it is prepared, and
+  // moved there by its strategy.
+  c10::Device device = c10::kCPU;
   // The other names of tied parameters and buffers, each with its first.
   std::vector<std::pair<std::string, std::string>> aliases;
   std::shared_ptr<void> keep;  // so that identity stays its own; null for a module on the stack
@@ -47,8 +50,12 @@ struct Model {
 const void* identity_of(const torch::nn::Module& module);
 const void* identity_of(const torch::jit::Module& module);
 
-// Throws Error where there is no parameter, or one is not in host memory.
-Model describe(torch::nn::Module& module);
-Model describe(const torch::jit::Module& module);
+// Throws Error where there is no parameter, or one is neither on the device, in host memory nor on
+// meta.
+Model describe(torch::nn::Module& module, c10::Device device = c10::kCPU);
+Model describe(const torch::jit::Module& module, c10::Device device = c10::kCPU);
+
+// The variable keeps its identity and its values, and has them on the device. Not on meta.
+void move_to(const at::Tensor& variable, c10::Device device);
 
 }  // namespace coupler

@@ -5,6 +5,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include "device/torch_device_memory.h"
 #include "residency/in_use.h"
 #include "strategy/shard_transfer.h"
 
@@ -48,8 +49,7 @@ void PeerSource::fill(size_t index, void* memory) {
   if (type != unit.plan.type && unit.layout.shard_numel > 0) {
     room = pool_.take(static_cast<size_t>(unit.layout.shard_numel) * c10::elementSize(type));
     const at::NoGradGuard no_grad;
-    at::from_blob(room.data(), {unit.layout.shard_numel}, at::TensorOptions().dtype(type))
-        .copy_(unit.master);
+    over_memory(room.data(), unit.layout.shard_numel, type, unit.device).copy_(unit.master);
     shard = room.data();
   }
   try {
@@ -63,8 +63,7 @@ void PeerSource::store(size_t index, const void* memory) {
   ShardUnit& unit = *units_[index];
   const at::NoGradGuard no_grad;
   const at::Tensor whole =
-      at::from_blob(const_cast<void*>(memory), {unit.layout.numel},  // only read
-                    at::TensorOptions().dtype(unit.plan.compute_type));
+      over_memory(memory, unit.layout.numel, unit.plan.compute_type, unit.device);
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const ShardPart& part = unit.members[i].part;
     unit.take_value(i, whole.narrow(0, part.offset, part.numel));

@@ -87,9 +87,12 @@ class Checker {
     return result;
   }
 
-  PlannedOffload take(const db_offload* offload, const char* what) const {
-    if (offload == nullptr || offload->place == DB_PLACE_STAY || offload->place == DB_PLACE_HOST) {
-      return {};
+  std::optional<OffloadPlace> take(const db_offload* offload, const char* what,
+                                   c10::Device device) const {
+    if (offload == nullptr || offload->place == DB_PLACE_STAY) return std::nullopt;
+    if (offload->place == DB_PLACE_HOST) {
+      if (device.is_cpu()) return std::nullopt;  // it is there
+      return OffloadPlace{.pinned = offload->pinned != 0};
     }
     if (offload->place != DB_PLACE_DISK || offload->folder == nullptr ||
         offload->folder[0] == '\0' || offload->buffers < 0) {
@@ -98,7 +101,7 @@ class Checker {
                       offload->buffers, offload->folder == nullptr ? "no folder" : "a folder"),
           what);
     }
-    return {offload->folder, offload->buffers};
+    return OffloadPlace{.folder = offload->folder, .buffers = offload->buffers};
   }
 
   std::vector<size_t> others() const {
@@ -185,8 +188,9 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     // the same processors: only where it is asked for.
     result.overlap = plan.overlap == 1;
     if (DB_HAS(&plan, db_plan, offload_parameters)) {
-      result.offload_optimizer = checker.take(plan.offload_optimizer, "optimizer's state");
-      result.offload_parameters = checker.take(plan.offload_parameters, "parameters");
+      result.offload_optimizer =
+          checker.take(plan.offload_optimizer, "optimizer's state", model.device);
+      result.offload_parameters = checker.take(plan.offload_parameters, "parameters", model.device);
     }
     for (uint64_t i = 0; i < plan.unit_count; ++i) {
       result.units.push_back(checker.take(*plan.units[i], static_cast<size_t>(result.group_size)));

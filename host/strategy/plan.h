@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "offload/offload_place.h"
 #include "strategy/model.h"
 
 namespace coupler {
@@ -30,11 +31,6 @@ struct PlannedUnit {
 };
 
 // To a disk. To host memory is no offload yet: models are on the CPU.
-struct PlannedOffload {
-  std::string folder;  // empty: state stays
-  int buffers = 0;
-};
-
 struct ShardPlan {
   std::vector<PlannedUnit> units;
   std::vector<size_t> replicated;  // indices of parameters in no unit
@@ -44,7 +40,7 @@ struct ShardPlan {
   uint64_t live_elements = 0;
   uint64_t reduce_bytes = 0;
   bool overlap = false;
-  PlannedOffload offload_optimizer, offload_parameters;
+  std::optional<OffloadPlace> offload_optimizer, offload_parameters;  // none: state stays
 };
 
 // Asks the plugin of `comm` (whose ranks all call this with the same model) and checks the answer:

@@ -35,8 +35,11 @@ Facts facts_of(const Model& model) {
   return facts;
 }
 
-// Null: in memory, which is the host's already.
-std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory) {
+// Null: where it is used.
+std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10::Device device) {
+  if (memory.offload_optimizer_device == "cpu" && !device.is_cpu()) {
+    return std::make_unique<OffloadedMemory>(OffloadPlace{}, device);
+  }
   if (memory.offload_optimizer_device != "nvme") return nullptr;
   if (memory.offload_optimizer_nvme_path.empty()) {
     throw Error(ErrorCode::kConfig,
@@ -44,15 +47,17 @@ std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory) {
                 {.subject = "memory.offload_optimizer_nvme_path",
                  .hint = "set memory.offload_optimizer_nvme_path to a folder on the disk"});
   }
-  return std::make_unique<OffloadedMemory>(memory.offload_optimizer_nvme_path,
-                                           static_cast<int>(memory.offload_optimizer_buffer_count));
+  return std::make_unique<OffloadedMemory>(
+      OffloadPlace{.folder = memory.offload_optimizer_nvme_path,
+                   .buffers = static_cast<int>(memory.offload_optimizer_buffer_count)},
+      device);
 }
 
 }  // namespace
 
 Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
                  const MemoryConfig& memory)
-    : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory)) {
+    : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
     copies_ = comm->size();
@@ -66,13 +71,17 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
     if (parameter.tensor.requires_grad()) {
       trainable.emplace_back(parameter.name, parameter.tensor);
     } else {
+      move_to(parameter.tensor, model().device);
       frozen.push_back(parameter.tensor);
     }
   }
-  for (const auto& [name, buffer] : model().buffers) buffers.push_back(buffer);
+  for (const auto& [name, buffer] : model().buffers) {
+    move_to(buffer, model().device);
+    buffers.push_back(buffer);
+  }
   const bool offloads = optimizer_memory_ != nullptr;
   flat_ = std::make_unique<FlatParameters>(
-      trainable, several,
+      trainable, several, model().device,
       offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
   for (FlatGroup& group : flat_->groups()) group.state_memory = optimizer_memory_.get();
   if (!several) return;

@@ -1,5 +1,6 @@
 #include "strategy/shard_transfer.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -7,6 +8,7 @@
 
 #include "comm/fingerprint.h"
 #include "comm/tensor_ops.h"
+#include "device/torch_device_memory.h"
 
 namespace coupler {
 namespace {
@@ -18,11 +20,12 @@ const char* at_element(const void* memory, int64_t element, size_t size) {
   return static_cast<const char*>(memory) + static_cast<size_t>(element) * size;
 }
 
-db_op op_of(db_kind even, db_kind uneven, const ShardTransfer& transfer, at::ScalarType type) {
+db_op op_of(db_kind even, db_kind uneven, const ShardTransfer& transfer, at::ScalarType type,
+            c10::Device device) {
   db_op op{};
   op.kind = transfer.even ? even : uneven;
   op.dtype = to_db_dtype(type);
-  op.memory = DB_MEMORY_HOST;
+  op.memory = memory_of(device);
   if (transfer.even) {
     op.count = transfer.counts[0];
   } else {
@@ -44,12 +47,34 @@ void each_piece(const ShardTransfer& transfer, int ranks, const Copy& copy) {
   }
 }
 
+// Many small copies; a device does them in few kernels.
+class Copies {
+ public:
+  explicit Copies(c10::Device device) : device_(device) {}
+  void add(void* to, const void* from, size_t bytes) {
+    if (device_.is_cpu()) {
+      std::memcpy(to, from, bytes);
+    } else if (bytes > 0) {
+      const auto count = static_cast<int64_t>(bytes);
+      to_.push_back(over_memory(to, count, at::kByte, device_));
+      from_.push_back(over_memory(from, count, at::kByte, device_));
+    }
+  }
+  void run() const {
+    if (!to_.empty()) at::_foreach_copy_(to_, from_);
+  }
+
+ private:
+  const c10::Device device_;
+  std::vector<at::Tensor> to_, from_;
+};
+
 void require(const Communicator& comm, db_kind kind, at::ScalarType type) {
   db_op op{};
   op.kind = kind;
   op.dtype = to_db_dtype(type);
   op.reduce = is_reducing(kind) ? DB_SUM : 0;
-  op.memory = DB_MEMORY_HOST;
+  op.memory = comm.device() != nullptr ? DB_MEMORY_CUDA : DB_MEMORY_HOST;
   if (comm.supports(op)) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("sharding by '{}' needs {} of {}, which its base does not have",
@@ -66,7 +91,7 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
                  const void* shard, void* whole, BufferPool& pool) {
   const size_t size = c10::elementSize(type);
   for (const ShardTransfer& transfer : layout.transfers) {
-    db_op op = op_of(DB_ALL_GATHER, DB_ALL_GATHER_V, transfer, type);
+    db_op op = op_of(DB_ALL_GATHER, DB_ALL_GATHER_V, transfer, type, pool.device());
     op.send = at_element(shard, transfer.shard_offset, size);
     if (!transfer.packed()) {
       op.recv = at_element(whole, transfer.runs[0].begin(), size);
@@ -76,12 +101,14 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
     const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
     op.recv = packed.data();
     comm.run(op);
+    Copies copies(pool.device());
     each_piece(transfer, layout.ranks,
                [&](int64_t from, const ShardRun& run, int64_t position, int64_t count) {
-                 std::memcpy(at_element(whole, run.begin() + position, size),
-                             at_element(packed.data(), from, size),
-                             static_cast<size_t>(count) * size);
+                 copies.add(at_element(whole, run.begin() + position, size),
+                            at_element(packed.data(), from, size),
+                            static_cast<size_t>(count) * size);
                });
+    copies.run();
   }
 }
 
@@ -99,18 +126,20 @@ UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::Sca
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
     const ShardTransfer& transfer = layout.transfers[i];
     if (!transfer.trains) continue;
-    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type);
+    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type, pool.device());
     op.reduce = DB_SUM;
     op.recv = at_element(shard, transfer.shard_offset, size);
     if (transfer.packed()) {
       result.packed_.push_back(pool.take(static_cast<size_t>(transfer.numel) * size));
       void* const packed = result.packed_.back().data();
+      Copies copies(pool.device());
       each_piece(transfer, layout.ranks,
                  [&](int64_t to, const ShardRun& run, int64_t position, int64_t count) {
-                   std::memcpy(at_element(packed, to, size),
-                               at_element(staging, run.staging_offset + position, size),
-                               static_cast<size_t>(count) * size);
+                   copies.add(at_element(packed, to, size),
+                              at_element(staging, run.staging_offset + position, size),
+                              static_cast<size_t>(count) * size);
                  });
+      copies.run();
       op.send = packed;
     } else {
       op.send = transfer.alone >= 0 ? alone[i]

@@ -1,5 +1,5 @@
 // Moves units between the ranks of a group: whole from shards, and sums of gradients into shards.
-// Pure functions; collective on comm, whose thread rules hold.
+// Pure functions; collective on comm, whose thread rules hold. All memory is where the pool's is.
 #pragma once
 
 #include <c10/core/ScalarType.h>

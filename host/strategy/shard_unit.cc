@@ -4,9 +4,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/tensor_ops.h"
+#include "device/torch_device_memory.h"
 #include "residency/in_use.h"
 #include "residency/intercept.h"
 #include "strategy/gradient_hooks.h"
@@ -17,10 +17,6 @@ namespace {
 // In 16 bits the sum of many gradients may be out of range: those are divided before they are
 // added.
 bool is_narrow(at::ScalarType type) { return c10::elementSize(type) < 4; }
-
-at::Tensor over(void* memory, int64_t numel, at::ScalarType type) {
-  return at::from_blob(memory, {numel}, at::TensorOptions().dtype(type));
-}
 
 }  // namespace
 
@@ -37,7 +33,7 @@ ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int
 }
 
 ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, int ranks)
-    : plan(planned), layout(layout_of(planned, model, rank, ranks)) {
+    : plan(planned), device(model.device), layout(layout_of(planned, model, rank, ranks)) {
   for (const ShardPart& part : layout.parts) {
     const ModelParameter& parameter = model.parameters[part.index];
     ShardMember member;
@@ -100,9 +96,10 @@ void ShardUnit::need_staging(BufferPool& pool) {
 
 at::Tensor ShardUnit::staging_view(const ShardMember& member) {
   const size_t size = c10::elementSize(plan.reduce_type);
-  return at::from_blob(
-      static_cast<char*>(staging_memory_) + static_cast<size_t>(member.part.staging_offset) * size,
-      member.parameter.sizes(), at::TensorOptions().dtype(plan.reduce_type));
+  return over_memory(static_cast<char*>(staging_memory_) +
+                         static_cast<size_t>(member.part.staging_offset) * size,
+                     member.parameter.numel(), plan.reduce_type, device)
+      .view(member.parameter.sizes());
 }
 
 void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
@@ -113,9 +110,10 @@ void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
   member.taken = true;
   --waiting_;
   if (member.part.staging_offset < 0) {
-    member.alone = arrived.defined() ? arrived.to(plan.reduce_type).contiguous()
-                                     : at::zeros(member.parameter.sizes(),
-                                                 at::TensorOptions().dtype(plan.reduce_type));
+    member.alone = arrived.defined()
+                       ? arrived.to(plan.reduce_type).contiguous()
+                       : at::zeros(member.parameter.sizes(),
+                                   at::TensorOptions(plan.reduce_type).device(device));
   } else {
     need_staging(pool);
     at::Tensor place = staging_view(member);
@@ -137,8 +135,11 @@ void ShardUnit::clear_padding() {
   int64_t end = 0;
   gradients.emplace_back(layout.staging_numel, layout.staging_numel);
   for (const auto& [begin, next_end] : gradients) {
-    std::memset(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size, 0,
-                static_cast<size_t>(begin - end) * size);
+    if (begin > end) {
+      over_memory(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size,
+                  begin - end, plan.reduce_type, device)
+          .zero_();
+    }
     end = next_end;
   }
 }
@@ -168,7 +169,9 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
   const bool narrow = is_narrow(plan.reduce_type);
   if (staging_memory_ != nullptr) {
     clear_padding();
-    if (narrow) over(staging_memory_, layout.staging_numel, plan.reduce_type).mul_(scale);
+    if (narrow) {
+      over_memory(staging_memory_, layout.staging_numel, plan.reduce_type, device).mul_(scale);
+    }
   }
   if (narrow) {
     for (ShardMember& member : members) {
@@ -181,7 +184,7 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
       home_of(gradient) != nullptr) {
     const size_t size = c10::elementSize(plan.reduce_type);
     room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
-    reduced_ = over(room_.data(), layout.shard_numel, plan.reduce_type);
+    reduced_ = over_memory(room_.data(), layout.shard_numel, plan.reduce_type, device);
     reduced_.zero_();
   }
   reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, gradients_alone(),

@@ -64,6 +64,7 @@ class ShardUnit {
   bool has_gradient() const;  // from an earlier backward
 
   PlannedUnit plan;
+  c10::Device device;  // of all its memory
   ShardLayout layout;
   std::vector<ShardMember> members;
   at::Tensor whole;           // DB_KEEP_ALWAYS: [layout.numel] of plan.compute_type

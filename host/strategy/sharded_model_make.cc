@@ -58,9 +58,9 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
     : Strategy(std::move(model)),
       plan_(std::move(plan)),
       // Who offloads is short of memory.
-      pool_(plan_.offload_parameters.folder.empty() && plan_.offload_optimizer.folder.empty()
-                ? PoolMemory::kHeap
-                : PoolMemory::kPages) {
+      pool_(this->model().device.is_cpu() && (plan_.offload_parameters || plan_.offload_optimizer)
+                ? BufferPool(PoolMemory::kPages)
+                : BufferPool(this->model().device)) {
   const at::NoGradGuard no_grad;
   check_intercept();
   comms_.world = std::move(comm);
@@ -124,10 +124,8 @@ void ShardedModel::make_communicators() {
 }
 
 void ShardedModel::make_offloaded_memory() {
-  const auto make = [](const PlannedOffload& offload) {
-    return offload.folder.empty()
-               ? nullptr
-               : std::make_unique<OffloadedMemory>(offload.folder, offload.buffers);
+  const auto make = [this](const std::optional<OffloadPlace>& place) {
+    return place ? std::make_unique<OffloadedMemory>(*place, model().device) : nullptr;
   };
   optimizer_memory_ = make(plan_.offload_optimizer);
   parameter_memory_ = make(plan_.offload_parameters);
@@ -145,7 +143,7 @@ void ShardedModel::give_memory() {
   }
   std::map<at::ScalarType, at::Tensor> masters, gradients;
   for (const auto& [type, total] : totals) {
-    const auto options = at::TensorOptions().dtype(type);
+    const auto options = at::TensorOptions(type).device(model().device);
     if (parameter_memory_ == nullptr) masters[type] = at::zeros({total}, options);
     if (optimizer_memory_ == nullptr) gradients[type] = at::zeros({total}, options);
   }
@@ -159,7 +157,7 @@ void ShardedModel::give_memory() {
   };
   for (size_t i = 0; i < units_.size(); ++i) {
     ShardUnit& unit = *units_[i];
-    const auto options = at::TensorOptions().dtype(unit.plan.type);
+    const auto options = at::TensorOptions(unit.plan.type).device(unit.device);
     if (unit.plan.gradients == DB_GRADIENTS_WHOLE) {
       unit.whole_gradient =
           at::zeros({unit.layout.staging_numel}, options.dtype(unit.plan.reduce_type));
@@ -193,6 +191,7 @@ void ShardedModel::take_values() {
     if (place.unit < 0) {
       const at::Tensor& parameter = model().parameters[index].tensor;
       parameter.is_meta() ? put_value(parameter, whole) : void(parameter.copy_(whole));
+      move_to(parameter, model().device);
       return;
     }
     ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
@@ -234,6 +233,7 @@ void ShardedModel::take_values() {
     put_value(on_meta[i].tensor, value);
     buffers.push_back(on_meta[i].tensor);
   });
+  for (const at::Tensor& buffer : buffers) move_to(buffer, model().device);
   broadcast_coalesced(*comms_.world, buffers, 0);
 }
 
@@ -260,6 +260,7 @@ void ShardedModel::make_managed_parameters() {
     for (const ShardMember& member : unit->members) {
       auto home = std::make_unique<Home>();
       home->name = member.name;
+      home->device = unit->device;
       home->offset = static_cast<size_t>(member.part.offset) * size;
       const at::Tensor& parameter = member.parameter;
       const at::Tensor data = always
@@ -268,7 +269,7 @@ void ShardedModel::make_managed_parameters() {
       if (parameter.is_meta()) {
         put_value(parameter, data);
       } else {
-        parameter.set_data(data);
+        set_value(parameter, data);
       }
       if (always) continue;
       put_intercept(parameter);
@@ -324,7 +325,7 @@ void ShardedModel::add_variables() {
     const ModelParameter& parameter = model().parameters[index];
     if (parameter.tensor.requires_grad()) trainable.emplace_back(parameter.name, parameter.tensor);
   }
-  replicated_ = FlatParameters(trainable, /*flat_gradients=*/true);
+  replicated_ = FlatParameters(trainable, /*flat_gradients=*/true, model().device);
   replicated_taken_.resize(replicated_.slots().size());
   for (const size_t index : plan_.replicated) {
     const at::Tensor& parameter = model().parameters[index].tensor;

@@ -7,6 +7,8 @@
 
 #include "config/config.h"
 #include "data/reading_scope.h"
+#include "device/choose.h"
+#include "device/torch_device_memory.h"
 #include "dry_run/dry_run.h"
 #include "estimate/limit.h"
 #include "log/log.h"
@@ -29,15 +31,23 @@ Config load(ConfigRequest request, const AcceleratorOptions& options) {
 
 // The plugin of this job. A single process needs no transport: only a wrapper is worth loading
 // then.
-Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process) {
+Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c10::Device device) {
   BackendConfig resolved = backend;
   if (resolved.use == "auto") {
     if (process.world == 1) return Plugin::single();
-    resolved.use = resolve_auto(backend, mpi_launch_of(process));
+    resolved.use = resolve_auto(backend, mpi_launch_of(process), !device.is_cuda());
   }
   const Plugin plugin = Plugin::load(resolved);
   const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
   return process.world == 1 && !wrapper ? Plugin::single() : plugin;
+}
+
+// What moves host memory in a job over a backend that does not.
+Plugin choose_host_side(const BackendConfig& backend, const ProcessInfo& process) {
+  BackendConfig host = backend;
+  host.sha256.clear();  // the pin is the other plugin's
+  host.use = resolve_auto(backend, mpi_launch_of(process), /*on_host=*/true);
+  return Plugin::load(host);
 }
 
 // What a dry run has nothing for: it is one process, and its parameters have no values.
@@ -51,6 +61,7 @@ void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
   config.checkpoint = {};
   config.checkpoint.resume = "no";
   config.memory.limit.clear();
+  config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
   static thread_local std::optional<RealTensors> reading;
   detail::set_reading_hooks({[] { reading.emplace(); }, [] { reading.reset(); }});
@@ -65,22 +76,27 @@ Accelerator::Impl::Impl(Config loaded)
   keep_large_blocks();
   allow_fast_exit();
   limit_threads(process.local_world);
-  if (config.sources.count("training.seed") != 0) {
-    at::manual_seed(static_cast<uint64_t>(config.training.seed));
-  }
   if (const uint64_t limit = memory_limit_of(config); limit != 0) {
     hold_memory_limit(limit, process.rank);
   }
-  require_precision(config.training, at::kCPU);
+  device = choose_device(config.training.device, process);
+  make_current(device);
+  if (config.sources.count("training.seed") != 0) {
+    at::manual_seed(static_cast<uint64_t>(config.training.seed));  // every device's
+  }
+  require_precision(config.training, device.type());
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
   ActivationOffload::of_process().set_default(config.memory.offload_activations);
   if (process.world > 1) store = join_store(process, config);
-  if (dry_run == nullptr) plugin = choose_plugin(config.backend, process);
-  comm = Communicator::create({.plugin = plugin,
-                               .process = process,
-                               .store = store,
-                               .backend = &config.backend,
-                               .name = "world"});
+  if (dry_run == nullptr) plugin = choose_plugin(config.backend, process, device);
+  comm = Communicator::create(
+      {.plugin = plugin,
+       .process = process,
+       .store = store,
+       .backend = &config.backend,
+       .name = "world",
+       .device = device.is_cpu() ? nullptr : std::make_shared<TorchDeviceMemory>(device),
+       .host_side = [this] { return choose_host_side(config.backend, process); }});
   if (process.world > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
@@ -142,7 +158,7 @@ Accelerator::~Accelerator() {
   if (current_accelerator() == this) set_current_accelerator(nullptr);
 }
 
-at::Device Accelerator::device() const { return at::kCPU; }
+at::Device Accelerator::device() const { return impl_->device; }
 std::string Accelerator::backend() const { return impl_->plugin.name(); }
 std::string Accelerator::mixed_precision() const { return impl_->config.training.mixed_precision; }
 

@@ -69,7 +69,8 @@ class Accelerator::Impl {
 
   Config config;
   ProcessInfo process;
-  DryRun* dry_run;  // null but in a dry run
+  DryRun* dry_run;                 // null but in a dry run
+  c10::Device device = c10::kCPU;  // this process's
   Plugin plugin = Plugin::single();
   std::shared_ptr<Store> store;
   std::shared_ptr<Communicator> comm;

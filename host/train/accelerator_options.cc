@@ -11,6 +11,7 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
   };
   add("backend.use", backend);
   if (timeout) result.emplace_back("backend.timeout", format_duration(*timeout));
+  add("training.device", device);
   add("training.gradient_accumulation_steps", gradient_accumulation_steps);
   add("training.sync_each_batch", sync_each_batch);
   add("training.sync_with_dataloader", sync_with_dataloader);

@@ -14,10 +14,10 @@
 
 #include "offload/offloaded_tensors.h"
 #include "offload/version_mark.h"
-#include "residency/generator_state.h"
 #include "strategy/gradient_hooks.h"
 #include "train/activation_offload.h"
 #include "train/autocast_now.h"
+#include "train/random_state.h"
 
 namespace coupler::detail {
 namespace {
@@ -60,7 +60,7 @@ struct Part : torch::CustomClassHolder {
 
   TensorFunction function;
   bool offloads = false;
-  GeneratorState random = read_generator();
+  const RandomState random;
   AutocastSettings autocast = autocast_now();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
@@ -126,8 +126,8 @@ variable_list gradients_of(const Part& part, const variable_list& saved,
     inputs.push_back(saved[i].detach().set_requires_grad(part.wants_gradient[i]));
   variable_list outputs;
   {
-    const GeneratorGuard after;
-    write_generator(part.random);
+    const RandomGuard after;
+    part.random.restore();
     const AutocastScope autocast(part.autocast);
     const at::AutoGradMode recording(true);
     outputs = part.compute(inputs);

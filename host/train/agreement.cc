@@ -42,6 +42,7 @@ ClaimHash hash_of(const Claim& claim) {
     hash.add(
         static_cast<uint64_t>(leaf.defined() ? leaf.scalar_type() : at::ScalarType::Undefined));
     if (!leaf.defined()) continue;
+    hash.add(static_cast<uint64_t>(leaf.device().type()));
     hash.add(static_cast<uint64_t>(leaf.dim()));
     for (int64_t d = 0; d < leaf.dim(); ++d) {
       hash.add(static_cast<uint64_t>(shown_size(leaf, d, claim.same)));
@@ -57,7 +58,10 @@ std::string form_of(const at::Tensor& leaf, SameSizes same) {
     const int64_t size = shown_size(leaf, d, same);
     sizes.push_back(size == kAnySize ? "*" : std::to_string(size));
   }
-  return fmt::format("{} [{}]", toString(leaf.scalar_type()), fmt::join(sizes, ", "));
+  // Ranks have different devices, but of one kind.
+  const std::string device =
+      leaf.is_cpu() ? "" : " on " + c10::DeviceTypeName(leaf.device().type(), /*lower_case=*/true);
+  return fmt::format("{} [{}]{}", toString(leaf.scalar_type()), fmt::join(sizes, ", "), device);
 }
 
 // The claim as text: the operation, then a line for each node of the value. A NUL ends each part;

@@ -7,10 +7,17 @@
 namespace coupler {
 
 AutocastSettings autocast_now() {
-  constexpr auto kDevice = c10::DeviceType::CPU;
-  AutocastSettings settings{.device = kDevice,
-                            .type = at::autocast::get_autocast_dtype(kDevice),
-                            .enabled = at::autocast::is_autocast_enabled(kDevice),
+  // An accelerator's, where one is on: the CPU's has nothing to say about what runs there.
+  auto device = c10::DeviceType::CPU;
+  for (const c10::DeviceType other : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+    if (other != device && at::autocast::is_autocast_enabled(other)) {
+      device = other;
+      break;
+    }
+  }
+  AutocastSettings settings{.device = device,
+                            .type = at::autocast::get_autocast_dtype(device),
+                            .enabled = at::autocast::is_autocast_enabled(device),
                             .cache_casts = false};
   settings.fp8_gradients = set_fp8_linear(std::nullopt);
   set_fp8_linear(settings.fp8_gradients);

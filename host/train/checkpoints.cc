@@ -70,6 +70,7 @@ checkpoint::TrainingState Checkpoints::job() const {
   checkpoint::TrainingState job{
       .rank = impl_.process.rank,
       .world = impl_.process.world,
+      .device = impl_.device,
       .models = impl_.models,
       .scaler = impl_.scaler.get(),
       .own_buffers = impl_.process.world > 1 && !impl_.config.training.broadcast_buffers};

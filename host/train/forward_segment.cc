@@ -210,8 +210,8 @@ void ForwardSegment::take_again(Saved& saved, const at::Tensor& tensor) const {
 }
 
 void ForwardSegment::run_again() {
-  const GeneratorGuard after;
-  write_generator(random_);
+  const RandomGuard after;
+  random_.restore();
   const AutocastScope autocast(autocast_);
   std::vector<Stack> results(calls_.size());
   for (size_t i = 0; i < calls_.size(); ++i) {

@@ -18,8 +18,8 @@
 
 #include "offload/offloaded_tensors.h"
 #include "offload/version_mark.h"
-#include "residency/generator_state.h"
 #include "residency/recipe.h"
+#include "train/random_state.h"
 
 namespace coupler {
 
@@ -104,7 +104,7 @@ class ForwardSegment {
   [[noreturn]] void refuse_difference(const std::string& difference) const;
 
   const std::string unit_;
-  const GeneratorState random_ = read_generator();
+  const RandomState random_;
   const AutocastSettings autocast_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;

@@ -17,7 +17,7 @@ std::optional<Error> problem_of(const std::string& operation, const detail::Nest
                    {.rank = -1, .subject = path, .hint = {}});
     };
     try {
-      require_dense_host(leaf);
+      require_dense(leaf);
       to_db_dtype(leaf.scalar_type());
       if (check) check(leaf);
     } catch (const Error& error) {

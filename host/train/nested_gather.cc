@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "comm/tensor_ops.h"
@@ -25,7 +26,28 @@ struct Slot {
   int64_t offset = 0;  // in the message
 };
 
-// Sends the slots of a message together and puts every rank's rows where they belong.
+at::Tensor bytes_of(const at::Tensor& contiguous) {
+  return contiguous.reshape({-1}).view(at::kByte);
+}
+
+// What gather_packed does at its end.
+void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
+                    const std::vector<int64_t>& rows) {
+  for (const Slot* slot : slots) {
+    const at::Tensor output = bytes_of(slot->output);
+    int64_t to = 0;
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+      const int64_t bytes = rows[rank] * slot->row_bytes;
+      if (bytes == 0) continue;
+      output.narrow(0, to, bytes)
+          .copy_(received[static_cast<int64_t>(rank)].narrow(0, slot->offset, bytes));
+      to += bytes;
+    }
+  }
+}
+
+// Sends the slots of a message, all on one device, together and puts every rank's rows where they
+// belong.
 void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
                    const std::vector<int64_t>& rows) {
   int64_t size = 0;
@@ -34,14 +56,24 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
     size += slot->bytes;
   }
   const auto own = rows[static_cast<size_t>(comm.rank())];
-  const at::Tensor sent = at::zeros({size}, at::kByte);  // zeros: no stray memory leaves here
+  const auto options = at::TensorOptions(at::kByte).device(slots.front()->input.device());
+  const at::Tensor sent = at::zeros({size}, options);  // zeros: no stray memory leaves here
   for (const Slot* slot : slots) {
     if (own == 0) break;
-    std::memcpy(sent.mutable_data_ptr<uint8_t>() + slot->offset, slot->input.const_data_ptr(),
-                static_cast<size_t>(own * slot->row_bytes));
+    const int64_t bytes = own * slot->row_bytes;
+    if (sent.is_cpu()) {
+      std::memcpy(sent.mutable_data_ptr<uint8_t>() + slot->offset, slot->input.const_data_ptr(),
+                  static_cast<size_t>(bytes));
+    } else {
+      sent.narrow(0, slot->offset, bytes).copy_(bytes_of(slot->input).narrow(0, 0, bytes));
+    }
   }
-  const at::Tensor received = at::empty({comm.size(), size}, at::kByte);
+  const at::Tensor received = at::empty({comm.size(), size}, options);
   comm.run(all_gather_op(sent, received));
+  if (!sent.is_cpu()) {
+    take_on_device(received, slots, rows);
+    return;
+  }
   for (const Slot* slot : slots) {
     auto* to = static_cast<uint8_t*>(slot->output.mutable_data_ptr());
     for (int rank = 0; rank < comm.size(); ++rank) {
@@ -81,10 +113,10 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
       std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) == rows.end();
   const size_t small = static_cast<size_t>(std::count_if(
       slots.begin(), slots.end(), [](const Slot& slot) { return slot.bytes <= kPackUpTo; }));
-  std::vector<Slot*> packed;
+  std::map<c10::DeviceType, std::vector<Slot*>> packed;
   for (Slot& slot : slots) {
     if (slot.bytes <= kPackUpTo && small > 1) {
-      packed.push_back(&slot);
+      packed[slot.input.device().type()].push_back(&slot);
     } else if (even) {
       const at::Tensor sent = rows.empty() ? slot.input : slot.input.narrow(0, 0, rows[0]);
       comm.run(all_gather_op(sent, slot.output));
@@ -93,12 +125,13 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
     }
   }
   // Where rows are as many everywhere, a leaf is moved as if it were that many bytes of one row.
-  if (packed.empty()) return result;
-  if (rows.empty()) {
-    for (Slot* slot : packed) slot->row_bytes = slot->bytes;
-    gather_packed(comm, packed, std::vector<int64_t>(static_cast<size_t>(comm.size()), 1));
-  } else {
-    gather_packed(comm, packed, rows);
+  for (const auto& [device, message] : packed) {
+    if (rows.empty()) {
+      for (Slot* slot : message) slot->row_bytes = slot->bytes;
+      gather_packed(comm, message, std::vector<int64_t>(static_cast<size_t>(comm.size()), 1));
+    } else {
+      gather_packed(comm, message, rows);
+    }
   }
   return result;
 }

@@ -82,6 +82,7 @@ void require_reducible(Communicator& comm, const at::Tensor& leaf, Reduction red
   op.dtype = to_db_dtype(leaf.scalar_type());
   op.reduce = to_db_reduce(reduction);
   op.count = static_cast<uint64_t>(leaf.numel());
+  op.memory = memory_of(leaf.device());
   if (!comm.supports(op)) {
     refuse(
         fmt::format("the backend '{}' has no {} of {}", comm.backend(), name_of(reduction), type),

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/out_of_memory.h"
 #include "dry_run/describe.h"
 #include "dry_run/dry_run.h"
 #include "estimate/resident.h"
+#include "io/byte_size.h"
 #include "log/log.h"
 #include "optim/optimizer_state.h"
 #include "optim/scheduler_core.h"
@@ -32,9 +34,17 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-bool on_cpu(const Model& model) {
-  return std::all_of(model.parameters.begin(), model.parameters.end(),
-                     [](const ModelParameter& parameter) { return parameter.tensor.is_cpu(); });
+// For an error: it is made before the model is given away.
+std::string describe_size(const Model& model) {
+  size_t bytes = 0;
+  const ModelParameter* largest = &model.parameters.front();
+  for (const ModelParameter& parameter : model.parameters) {
+    bytes += parameter.tensor.nbytes();
+    if (parameter.tensor.nbytes() > largest->tensor.nbytes()) largest = &parameter;
+  }
+  return fmt::format("'{}' ({}, the largest parameter '{}' of {})", model.name,
+                     format_byte_size(bytes), largest->name,
+                     format_byte_size(largest->tensor.nbytes()));
 }
 
 }  // namespace
@@ -51,7 +61,12 @@ void Accelerator::Impl::add(Model model) {
   check_memory(&model, 0);
   // A dry run has no state that could be anywhere.
   const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
-  models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+  const std::string size = describe_size(model);
+  try {
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the model " + size);
+  }
   if (dry_run != nullptr) dry_run->watch(*models.back());
   measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
@@ -60,7 +75,7 @@ void Accelerator::Impl::add(Model model) {
   }
   ActivationOffload& offload = ActivationOffload::of_process();
   offload.leave_in_place(models.back()->model());
-  if (offload.is_default() && on_cpu(models.back()->model())) offload.say_nothing_moves();
+  if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
@@ -87,8 +102,12 @@ void Accelerator::Impl::check_memory(const Model* coming, double optimizer_facto
       "backend that divides or offloads more: `coupler config recommend` finds what fits");
 }
 
-void Accelerator::prepare_module(torch::nn::Module& module) { impl_->add(describe(module)); }
-void Accelerator::prepare_module(const torch::jit::Module& module) { impl_->add(describe(module)); }
+void Accelerator::prepare_module(torch::nn::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
+void Accelerator::prepare_module(const torch::jit::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   const at::Tensor first = first_parameter(optimizer);
@@ -132,7 +151,12 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
       run->stepped(&optimizer);
     };
   }
-  auto state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  std::shared_ptr<OptimizerState> state;
+  try {
+    state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the optimizer's state");
+  }
   if (in_backward) {
     for (Strategy* model : models) model->add_gradient_user(state);
   }

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 
+#include "device/generator.h"
+
 namespace coupler {
 
 void set_seed(uint64_t seed, const SeedOptions& options) {
@@ -16,10 +18,13 @@ void set_seed(uint64_t seed, const SeedOptions& options) {
 }
 
 void Accelerator::synchronize_random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = broadcast(generator.get_state());
-  generator.set_state(state);
+  const auto synchronize = [this](at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    const at::Tensor state = broadcast(generator.get_state());
+    generator.set_state(state);
+  };
+  synchronize(at::detail::getDefaultCPUGenerator());
+  if (const auto own = device_generator(device())) synchronize(*own);
 }
 
 }  // namespace coupler

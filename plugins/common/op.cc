@@ -160,7 +160,8 @@ int64_t now_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op) {
+Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op,
+                 int32_t (*supports)(const db_op&)) {
   if (raw == nullptr || !DB_HAS(raw, db_op, scale))
     return Failure::make(DB_ERR_INVALID_ARGUMENT,
                          "submit: op is NULL or its struct_size is too small; set it to "
@@ -178,7 +179,7 @@ Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_t
   op->in_place = false;
   op->scale = raw->scale;
   op->native = nullptr;
-  if (host_supports(*raw) == 0) {
+  if (supports(*raw) == 0) {
     std::string what = std::string(kind_name(raw->kind)) + " of " + dtype_name(raw->dtype);
     if (is_reducing(raw->kind)) what += std::string(" with ") + reduce_name(raw->reduce);
     return Failure::make(DB_ERR_UNSUPPORTED, what + " in memory of kind " +

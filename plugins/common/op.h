@@ -1,4 +1,4 @@
-// Op: one db_op after validation, with everything worked out that a transport on host memory needs:
+// Op: one db_op after validation, with everything worked out that a transport needs:
 // byte counts, offsets of the V kinds, in place or not, an absolute deadline. A plain value; the
 // count arrays are borrowed from the caller until keep_counts() copies them.
 #pragma once
@@ -40,9 +40,10 @@ struct Op {
 // A monotonic clock in nanoseconds.
 int64_t now_ns();
 
-// Fills *op from *raw for this rank. The error text names operation, argument and values; nothing
-// of it is fatal to the communicator.
-Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op);
+// Fills *op from *raw for this rank; supports is the transport's own. The error text names
+// operation, argument and values; nothing of it is fatal to the communicator.
+Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op,
+                 int32_t (*supports)(const db_op&) = host_supports);
 
 // "all_reduce of 1024 f32 (sum), operation 7".
 std::string describe(const Op& op);

@@ -74,7 +74,8 @@ constexpr DistributedBackend sharding_table(const char* version, const char* des
           kBackend.name,
           version,
           description,
-          DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
+          DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY |
+              DB_CAP_CUDA_MEMORY | DB_CAP_STREAM_ORDERED,
           probe_sharding,
           Functions::default_options,
           Functions::create,

@@ -17,7 +17,7 @@ int with_fault(Rank& rank, const std::function<void()>& fault) {
   return rank.report_error([&] {
     for (int step = 0; step < 1000; ++step) {
       if (step == 20 && rank.rank() == rank.world() - 1) fault();
-      std::vector<float> values(1000, 1.0f);
+      Values<float> values(1000, 1.0f);
       communicator->run(all_reduce(values));
     }
   });

@@ -25,7 +25,7 @@ const std::map<std::string, std::function<void(db_op&)>> kVariants = {
 
 int mismatch(Rank& rank) {
   const auto communicator = rank.connect();
-  std::vector<float> values(64, 1.0f);
+  Values<float> values(64, 1.0f);
   communicator->run(all_reduce(values));
   db_op op = all_reduce(values);
   op.count = 16;

@@ -2,13 +2,13 @@
 // reference, with canaries around the buffers; and what supports() refuses, submit() refuses.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "comm/fingerprint.h"
+#include "memory.h"
 #include "rank.h"
 #include "values.h"
 
@@ -25,7 +25,7 @@ class Buffer {
   explicit Buffer(uint64_t size)
       : size_(size),
         bytes_((2 * kGuard + size * sizeof(T) + kGuard - 1) / kGuard * kGuard),
-        memory_(static_cast<unsigned char*>(std::aligned_alloc(kGuard, bytes_)), std::free) {
+        memory_(static_cast<unsigned char*>(allocate(bytes_)), deallocate) {
     std::memset(memory_.get(), kCanary, bytes_);
   }
   T* data() { return reinterpret_cast<T*>(memory_.get() + kGuard); }
@@ -207,6 +207,7 @@ class CellRun {
     op_.root_or_peer = is_rooted(cell.kind) ? plan_.root : 0;
     op_.count = cell.count;
     op_.scale = kPremulScale;
+    op_.memory = memory_kind();
     op_.send = send_.data();
     op_.recv = recv_.data();
     if (cell.in_place && send_.size() > 0 && recv_.size() > 0) {
@@ -316,7 +317,8 @@ std::string run_cell(Communicator& communicator, const Plan& plan, bool complete
       CellRun<decltype(type)> one(communicator, plan);
       const db_op op = one.make_op();
       const bool supported = communicator.supports(op);
-      const bool defined = !is_reducing(cell.kind) || is_defined(cell.dtype, cell.reduce);
+      const bool defined =
+          !is_reducing(cell.kind) || is_offered(memory_kind(), cell.dtype, cell.reduce);
       check(!complete || supported == defined,
             supported ? "supports() claims what has no meaning" : "supports() refuses it");
       *ran = supported;

@@ -11,15 +11,15 @@ int overlap(Rank& rank) {
   const auto world = static_cast<float>(rank.world());
   constexpr size_t kWorks = 24;
   for (int round = 0; round < 10; ++round) {
-    std::vector<std::vector<float>> buffers;
+    std::vector<Values<float>> buffers;
     for (size_t i = 0; i < kWorks; ++i) buffers.emplace_back(1 + i * 997, static_cast<float>(i));
     std::vector<Work> works;
     for (size_t i = 0; i < kWorks; ++i) {
       works.push_back(communicator->submit(all_reduce(buffers[i])));
       if (i % 8 == 7) {
-        std::vector<float> blocking(17, 1.0f);
+        Values<float> blocking(17, 1.0f);
         communicator->run(all_reduce(blocking));
-        check(blocking == std::vector<float>(17, world), "the blocking sum is wrong");
+        check(blocking == Values<float>(17, world), "the blocking sum is wrong");
       }
     }
     while (!works.empty()) {
@@ -27,7 +27,7 @@ int overlap(Rank& rank) {
       works.pop_back();
     }
     for (size_t i = 0; i < kWorks; ++i) {
-      check(buffers[i] == std::vector<float>(1 + i * 997, static_cast<float>(i) * world),
+      check(buffers[i] == Values<float>(1 + i * 997, static_cast<float>(i) * world),
             fmt::format("sum {} of round {} is wrong", i, round));
     }
   }

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <stdexcept>
+
+#include "comm/host_services.h"
+#include "memory.h"
 
 namespace coupler::matrix {
 namespace {
@@ -56,6 +60,14 @@ Rank::Rank(RankArguments arguments)
       config_(load_config(arguments_.request)),
       process_(detect_process()),
       plugin_(Plugin::load(config_.backend)) {
+  const uint64_t memory = plugin_.table().capabilities & (DB_CAP_HOST_MEMORY | DB_CAP_CUDA_MEMORY);
+  if (memory == DB_CAP_CUDA_MEMORY) {
+    int32_t score = 0;
+    std::array<char, 1024> reason{};
+    plugin_.table().probe(&host_services(), &score, reason.data(), reason.size());
+    check(score > 0, reason.data());
+    use_cuda_memory();
+  }
   if (process_.world > 1) store_ = join_store(process_, config_);
 }
 

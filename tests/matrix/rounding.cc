@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "memory.h"
 #include "rank.h"
 #include "values.h"
 
@@ -17,7 +18,7 @@ void check_sums(Communicator& communicator, db_dtype dtype, int mantissa_bits) {
     const uint64_t random = mix(99, static_cast<uint64_t>(rank), i);
     return T::from(static_cast<double>(static_cast<int64_t>(random % 20001) - 10000) / 4097.0);
   };
-  std::vector<T> values(kCount);
+  Values<T> values(kCount);
   for (uint64_t i = 0; i < kCount; ++i) values[i] = input(communicator.rank(), i);
   db_op op{};
   op.kind = DB_ALL_REDUCE;
@@ -25,6 +26,7 @@ void check_sums(Communicator& communicator, db_dtype dtype, int mantissa_bits) {
   op.reduce = DB_SUM;
   op.send = op.recv = values.data();
   op.count = kCount;
+  op.memory = memory_kind();
   if (!communicator.supports(op)) return;
   communicator.run(op);
   for (uint64_t i = 0; i < kCount; ++i) {

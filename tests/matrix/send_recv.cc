@@ -15,13 +15,14 @@ template <typename T>
 void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blocking) {
   const int world = communicator.size(), me = communicator.rank();
   const int next = (me + 1) % world, previous = (me + world - 1) % world;
-  std::vector<T> out(count), in(count);
+  Values<T> out(count), in(count);
   for (uint64_t i = 0; i < count; ++i) out[i] = element<T>(0, world, count, me, i);
   db_op send{};
   send.kind = DB_SEND;
   send.dtype = dtype;
   send.root_or_peer = next;
   send.count = count;
+  send.memory = memory_kind();
   send.send = out.data();
   db_op recv = send;
   recv.kind = DB_RECV;
@@ -52,7 +53,7 @@ void tags(Communicator& communicator) {
   const int world = communicator.size(), me = communicator.rank();
   constexpr int kMessages = 8;
   const int next = (me + 1) % world, previous = (me + world - 1) % world;
-  std::vector<std::vector<float>> out, in;
+  std::vector<Values<float>> out, in;
   for (int i = 0; i < kMessages; ++i) {
     out.emplace_back(100 + i, static_cast<float>(me * 100 + i));
     in.emplace_back(100 + i, -1.0f);
@@ -65,8 +66,8 @@ void tags(Communicator& communicator) {
   }
   for (Work& work : works) work.wait();
   for (int i = 0; i < kMessages; ++i) {
-    check(in[static_cast<size_t>(i)] == std::vector<float>(100 + static_cast<size_t>(i),
-                                                           static_cast<float>(previous * 100 + i)),
+    check(in[static_cast<size_t>(i)] ==
+              Values<float>(100 + static_cast<size_t>(i), static_cast<float>(previous * 100 + i)),
           fmt::format("message {} is wrong", i));
   }
 }

@@ -3,17 +3,18 @@
 
 #include <coupler/distributed_backend.h>
 
-#include <vector>
+#include "memory.h"
 
 namespace coupler::matrix {
 
-inline db_op all_reduce(std::vector<float>& values) {
+inline db_op all_reduce(Values<float>& values) {
   db_op op{};
   op.kind = DB_ALL_REDUCE;
   op.dtype = DB_F32;
   op.reduce = DB_SUM;
   op.send = op.recv = values.data();
   op.count = values.size();
+  op.memory = memory_kind();
   return op;
 }
 
@@ -23,7 +24,7 @@ inline db_op barrier() {
   return op;
 }
 
-inline db_op message(db_kind kind, int peer, int tag, std::vector<float>& values) {
+inline db_op message(db_kind kind, int peer, int tag, Values<float>& values) {
   db_op op{};
   op.kind = kind;
   op.dtype = DB_F32;
@@ -31,6 +32,7 @@ inline db_op message(db_kind kind, int peer, int tag, std::vector<float>& values
   op.tag = tag;
   op.send = op.recv = values.data();
   op.count = values.size();
+  op.memory = memory_kind();
   return op;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 void sum_of_ranks(Communicator& group, int mine, float expected, const char* what) {
   for (int step = 0; step < 20; ++step) {
-    std::vector<float> values(static_cast<size_t>(step) * 50 + 1, static_cast<float>(mine));
+    Values<float> values(static_cast<size_t>(step) * 50 + 1, static_cast<float>(mine));
     if (step % 2 == 0) {
       group.run(all_reduce(values));
     } else {
@@ -57,7 +57,7 @@ int split(Rank& rank) {
   const auto first = world->split(0, me, "first");
   const auto second = world->split(0, me, "second");
   const float all = static_cast<float>(size * (size - 1)) / 2;
-  std::vector<float> a(1000, static_cast<float>(me)), b(10, static_cast<float>(me));
+  Values<float> a(1000, static_cast<float>(me)), b(10, static_cast<float>(me));
   Work slow = first->submit(all_reduce(a));
   Work quick = second->submit(all_reduce(b));
   quick.wait();

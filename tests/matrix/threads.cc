@@ -13,7 +13,7 @@ namespace coupler::matrix {
 namespace {
 
 void sum_ones(Communicator& communicator, size_t size, bool blocking) {
-  std::vector<float> values(size, 1.0f);
+  Values<float> values(size, 1.0f);
   if (blocking) {
     communicator.run(all_reduce(values));
   } else {

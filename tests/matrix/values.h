@@ -227,8 +227,7 @@ T reference(db_reduce reduce, const std::vector<T>& values) {
   }
 }
 
-// Whether the ABI gives the reduction a meaning for that dtype, so that a transport on host memory
-// should offer it.
+// Whether the ABI gives the reduction a meaning for that dtype.
 inline bool is_defined(db_dtype dtype, db_reduce reduce) {
   if (dtype == DB_F8_E4M3FN || dtype == DB_F8_E5M2) return false;
   const bool floating = dtype == DB_F16 || dtype == DB_BF16 || dtype == DB_F32 || dtype == DB_F64;
@@ -237,6 +236,14 @@ inline bool is_defined(db_dtype dtype, db_reduce reduce) {
   if (reduce == DB_PREMUL_SUM) return floating;
   if (reduce == DB_AVG) return dtype != DB_BOOL;
   return true;
+}
+
+// Whether a backend on that memory should offer it: on CUDA memory what NCCL has.
+inline bool is_offered(db_memory memory, db_dtype dtype, db_reduce reduce) {
+  if (!is_defined(dtype, reduce)) return false;
+  if (memory != DB_MEMORY_CUDA) return true;
+  if (dtype == DB_BOOL) return reduce != DB_BXOR;
+  return dtype != DB_I16 && dtype != DB_U16 && reduce <= DB_PREMUL_SUM;
 }
 
 }  // namespace coupler::matrix

@@ -19,9 +19,10 @@ namespace coupler {
 struct AcceleratorOptions {
   using Value = std::variant<std::string, int64_t, double, bool>;
 
-  std::optional<std::string> backend = {};                  // backend.use
-  std::optional<std::chrono::nanoseconds> timeout = {};     // backend.timeout
-  std::optional<int64_t> gradient_accumulation_steps = {};  // training.…, as all that follow
+  std::optional<std::string> backend = {};               // backend.use
+  std::optional<std::chrono::nanoseconds> timeout = {};  // backend.timeout
+  std::optional<std::string> device = {};                // training.…, as all that follow
+  std::optional<int64_t> gradient_accumulation_steps = {};
   std::optional<bool> sync_each_batch = {};
   std::optional<bool> sync_with_dataloader = {};
   std::optional<bool> optimizer_in_backward = {};

@@ -21,9 +21,11 @@ struct DataLoaderOptions {
   // what copies share (a file, a shared_ptr) must be safe to read from several threads. A stream is
   // read by at most one worker.
   int64_t workers = 0;
-  int64_t prefetch = 2;       // batches that lie ready, per worker
-  bool pin_memory = false;    // batches in page-locked memory; where batches go to a CUDA device
-  bool non_blocking = false;  // copies to the device do not wait; worth it with pin_memory
+  int64_t prefetch = 2;  // batches that lie ready, per worker
+  // Where batches go to another device than the CPU: they are read into page-locked memory, from
+  // which copies do not wait for what the device computes.
+  bool pin_memory = true;
+  bool non_blocking = true;
 };
 
 }  // namespace coupler

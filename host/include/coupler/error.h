@@ -21,7 +21,7 @@ enum class ErrorCode {
   kIo,               // files and sockets
   kPreempted,        // the job was told to end, and has saved its state
   kInternal,         // a bug of Coupler or of a backend
-  kOutOfMemory,      // [memory] limit would be passed
+  kOutOfMemory,      // [memory] limit would be passed, or a device has no more
 };
 
 std::string_view to_string(ErrorCode code);

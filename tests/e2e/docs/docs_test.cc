@@ -127,7 +127,7 @@ TEST(ConfigurationPage, EveryKey_HasItsRowAndNoOtherHasOne) {
 
 TEST(ConfigurationPage, EveryOptionOfABackend_HasItsRowAndNoOtherHasOne) {
   const std::string page = read(fs::path(COUPLER_SOURCE_DIR) / "docs/configuration.md");
-  for (const std::string plugin : {"gloo_cpu", "mpi", "fsdp", "deepspeed_like"}) {
+  for (const std::string plugin : {"gloo_cpu", "mpi", "nccl", "fsdp", "deepspeed_like"}) {
     const std::vector<const db_option*> options = options_of(plugin).own;
     if (options.empty()) continue;
     const std::string row = R"(\n(\| `backend\.)" + plugin + R"(\.[^`]*` \|))";

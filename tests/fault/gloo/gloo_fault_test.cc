@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "ranks.h"
+#include "ranks/ranks.h"
 
-namespace gloo_test {
+namespace backend_test {
 namespace {
 
 using std::chrono::steady_clock;
@@ -251,4 +251,4 @@ TEST(GlooFault, Probe_HereWithLibgloo_SaysWhich) {
 }
 
 }  // namespace
-}  // namespace gloo_test
+}  // namespace backend_test

@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "ranks.h"
+#include "ranks/ranks.h"
 
-namespace gloo_test {
+namespace backend_test {
 namespace {
 
 TEST(GlooIsolation, Preload_AsTheTestWasStarted_IsInThisProcess) {
@@ -80,4 +80,4 @@ TEST(GlooIsolation, Errors_ThroughLibgloosExceptions_ComeBackAsText) {
 }
 
 }  // namespace
-}  // namespace gloo_test
+}  // namespace backend_test

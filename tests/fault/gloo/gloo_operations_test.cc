@@ -9,9 +9,9 @@
 #include <numeric>
 #include <vector>
 
-#include "ranks.h"
+#include "ranks/ranks.h"
 
-namespace gloo_test {
+namespace backend_test {
 namespace {
 
 // Small integers, so that sums and products are exact in every type and order.
@@ -344,4 +344,4 @@ TEST(GlooOperations, Split_OddAndEvenReversed_NewRanksAndParentBothWork) {
 }
 
 }  // namespace
-}  // namespace gloo_test
+}  // namespace backend_test

@@ -33,7 +33,7 @@ void arrive(int rank) {
 }
 
 void collectives(Communicator& communicator, int rank, bool stops) {
-  std::vector<float> values(1000, 1.0f);
+  matrix::Values<float> values(1000, 1.0f);
   for (uint64_t step = 0;; ++step) {
     communicator.run(matrix::all_reduce(values));
     if (step == 10) arrive(rank);
@@ -43,7 +43,7 @@ void collectives(Communicator& communicator, int rank, bool stops) {
 
 // For half an hour, a little at a time.
 void soak(Communicator& communicator) {
-  std::vector<float> values(1000, 1.0f);
+  matrix::Values<float> values(1000, 1.0f);
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(30);
   for (bool done = false; !done;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

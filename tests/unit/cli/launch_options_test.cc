@@ -78,15 +78,18 @@ TEST(LaunchOptions, AcceleratesSettings_AreKeysOfTheConfiguration) {
 
 TEST(LaunchOptions, BackendWords_AreBackendAndBase) {
   EXPECT_EQ(backend_of({}), Overrides{});
-  EXPECT_EQ(backend_of({"--cpu"}), Overrides{"backend.use=\"gloo_cpu\""});
-  EXPECT_EQ(backend_of({"--cpu"}, "mpi"), Overrides{});
-  EXPECT_EQ(backend_of({"--multi_gpu"}), Overrides{"backend.use=\"nccl\""});
+  EXPECT_EQ(backend_of({"--cpu"}),
+            (Overrides{"training.device=\"cpu\"", "backend.use=\"gloo_cpu\""}));
+  EXPECT_EQ(backend_of({"--cpu"}, "mpi"), Overrides{"training.device=\"cpu\""});
+  EXPECT_EQ(backend_of({"--multi_gpu"}),
+            (Overrides{"training.device=\"cuda\"", "backend.use=\"nccl\""}));
   EXPECT_EQ(backend_of({"--use_fsdp"}), Overrides{"backend.use=\"fsdp\""});
-  EXPECT_EQ(
-      backend_of({"--use_deepspeed", "--cpu"}),
-      (Overrides{"backend.use=\"deepspeed_like\"", "backend.deepspeed_like.base=\"gloo_cpu\""}));
+  EXPECT_EQ(backend_of({"--use_deepspeed", "--cpu"}),
+            (Overrides{"backend.use=\"deepspeed_like\"", "training.device=\"cpu\"",
+                       "backend.deepspeed_like.base=\"gloo_cpu\""}));
   EXPECT_EQ(backend_of({"--use_fsdp", "--multi_gpu"}, "fsdp"),
-            (Overrides{"backend.use=\"fsdp\"", "backend.fsdp.base=\"nccl\""}));
+            (Overrides{"backend.use=\"fsdp\"", "training.device=\"cuda\"",
+                       "backend.fsdp.base=\"nccl\""}));
 }
 
 TEST(LaunchOptions, BackendWordsThatContradict_AreRefused_NamingTheKey) {

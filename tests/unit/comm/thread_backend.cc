@@ -1,9 +1,11 @@
 // A test double of a backend: the ranks are threads of one process and meet in memory. It performs
 // what it is told and checks nothing, so that ranks which disagree get stuck or get garbage: what
-// the host makes of that is what the tests want to see. Built three times: as it is, with
-// DOUBLE_CANNOT_ABORT, and as a wrapper around a base with DOUBLE_WRAPS.
+// the host makes of that is what the tests want to see. Built four times: as it is, with
+// DOUBLE_CANNOT_ABORT, as a wrapper around a base with DOUBLE_WRAPS, and with DOUBLE_OF_DEVICES as
+// one of a device's memory (which is host memory), whose streams are counters of those who wait.
 #include <coupler/distributed_backend.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -19,6 +21,8 @@
 #define DOUBLE_NAME "double_wrapper"
 #elif defined(DOUBLE_CANNOT_ABORT)
 #define DOUBLE_NAME "double_cannot_abort"
+#elif defined(DOUBLE_OF_DEVICES)
+#define DOUBLE_NAME "double_of_devices"
 #else
 #define DOUBLE_NAME "double"
 #endif
@@ -252,6 +256,15 @@ db_status submit(db_communicator* communicator, const db_op* op, db_request** re
   return DB_IN_PROGRESS;
 }
 
+#if defined(DOUBLE_OF_DEVICES)
+db_status wait_stream(db_request*, void* stream, db_error*) {
+  ++*static_cast<std::atomic<int>*>(stream);
+  return DB_OK;
+}
+#else
+constexpr auto wait_stream = nullptr;
+#endif
+
 db_status test(db_request* request, db_error* error) {
   auto* mine = reinterpret_cast<Request*>(request);
   const std::lock_guard lock(mine->owner->group->mutex);
@@ -317,7 +330,7 @@ const db_communicator_functions kFunctions = {sizeof(db_communicator_functions),
                                               submit,
                                               test,
                                               wait_host,
-                                              nullptr,
+                                              wait_stream,
                                               release,
                                               split,
                                               async_error,
@@ -383,7 +396,12 @@ const DistributedBackend kBackend = {sizeof(DistributedBackend),
                                      DOUBLE_NAME,
                                      "0.1.0",
                                      "A test double whose ranks are threads.",
-                                     DB_CAP_HOST_MEMORY | DB_CAP_SPLIT
+                                     DB_CAP_SPLIT
+#if defined(DOUBLE_OF_DEVICES)
+                                         | DB_CAP_CUDA_MEMORY
+#else
+                                         | DB_CAP_HOST_MEMORY
+#endif
 #if !defined(DOUBLE_CANNOT_ABORT)
                                          | DB_CAP_ABORT
 #endif

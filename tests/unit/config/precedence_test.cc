@@ -25,6 +25,7 @@ std::vector<Sample> samples() {
        {text(std::string(64, 'a')), text(std::string(64, 'b')), text(std::string(64, 'c')),
         text(std::string(64, 'd'))}},
       {"backend.plugin_path", {text("/a"), "[\"/b\", \"/bb\"]", "[\"/c\"]", "[\"/d\"]"}},
+      {"training.device", {text("cpu"), text("cuda"), text("cuda:1"), text("xpu")}},
       {"training.gradient_accumulation_steps", {"2", "3", "4", "5"}},
       {"training.sync_each_batch", {"true", "false", "true", "false"}},
       {"training.sync_with_dataloader", {"false", "true", "false", "true"}},

@@ -1,5 +1,6 @@
 #include "test_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -15,6 +17,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -41,6 +44,7 @@ struct Counter {
   std::atomic<size_t> now{0}, most{0};
 };
 Counter counters[kDevices];
+std::atomic<size_t> limit{0};
 
 struct Block {
   int device;
@@ -58,6 +62,10 @@ void give_back(void* context) {
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    const size_t in_use = counters[current].now, most_bytes = limit;
+    TORCH_CHECK_WITH(OutOfMemoryError, most_bytes == 0 || in_use + bytes <= most_bytes,
+                     "test_accelerator out of memory. Tried to allocate ", bytes, " bytes, ",
+                     most_bytes - in_use, " bytes are free");
     auto* const block = new Block{current, bytes, std::aligned_alloc(64, (bytes + 127) / 64 * 64)};
     Counter& counter = counters[current];
     const size_t now = counter.now += bytes;
@@ -122,6 +130,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  // Operations draw from the CPU's: these are there to be saved and loaded.
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    static const std::array<at::Generator, kDevices> kGenerators = {
+        at::make_generator<at::CPUGeneratorImpl>(1), at::make_generator<at::CPUGeneratorImpl>(2)};
+    return kGenerators[static_cast<size_t>(index < 0 ? current : index)];
+  }
 };
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> type,
@@ -201,6 +215,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("resize_", &resize);
   library.impl("view", &at::native::view);
+  library.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", &convolution);
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
 }
@@ -223,6 +238,7 @@ c10::Device test_device(int index) {
 
 size_t device_bytes(int index) { return counters[index].now; }
 size_t most_device_bytes(int index) { return counters[index].most; }
+void limit_device_bytes(size_t most) { limit = most; }
 void reset_device_bytes() {
   for (Counter& counter : counters) counter.most = counter.now.load();
 }

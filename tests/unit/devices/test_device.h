@@ -19,6 +19,9 @@ c10::Device test_device(int index);
 size_t device_bytes(int index);       // allocated now
 size_t most_device_bytes(int index);  // since reset_device_bytes
 void reset_device_bytes();
+// What an allocation may make the bytes of a device; 0: no limit. Beyond it LibTorch's
+// OutOfMemoryError is thrown.
+void limit_device_bytes(size_t most);
 
 // What the action, on this thread, gives the devices' streams, in order: "1 waits for 0", "1
 // copies", "1 holds memory". 0 is where all begin.

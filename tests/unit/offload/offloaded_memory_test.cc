@@ -20,7 +20,7 @@ constexpr int64_t kNumel = 3000;  // no whole number of pages
 
 TEST(OffloadedMemory, IsZerosAtFirst) {
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 1);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 1}, c10::kCPU);
   EXPECT_TRUE(at::equal(memory.make("a", kNumel, at::kFloat), at::zeros({kNumel})));
   EXPECT_EQ(memory.make("nothing", 0, at::kFloat).numel(), 0);
 }
@@ -30,7 +30,7 @@ TEST(OffloadedMemory, ComputesAsMemoryDoes) {
   constexpr int kTensors = 6;
   for (const int buffers : {0, 1, 4}) {
     const TemporaryFolder folder;
-    OffloadedMemory memory(folder.path(), buffers);
+    OffloadedMemory memory({.folder = folder.path(), .buffers = buffers}, c10::kCPU);
     std::vector<at::Tensor> offloaded, plain;
     for (int i = 0; i < kTensors; ++i) {
       offloaded.push_back(memory.make("tensor " + std::to_string(i), kNumel, at::kFloat));
@@ -70,7 +70,7 @@ TEST(OffloadedMemory, ComputesAsMemoryDoes) {
 TEST(OffloadedMemory, KeepsLittleInMemory) {
   constexpr int kTensors = 40;
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 2);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 2}, c10::kCPU);
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < kTensors; ++i) tensors.push_back(memory.make("t", kNumel, at::kFloat));
   for (int pass = 0; pass < 3; ++pass) {
@@ -84,7 +84,7 @@ TEST(OffloadedMemory, KeepsLittleInMemory) {
 
 TEST(InUse, KeepsPointersValid) {
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 1);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 1}, c10::kCPU);
   const at::Tensor first = memory.make("first", kNumel, at::kFloat);
   const at::Tensor second = memory.make("second", kNumel, at::kFloat);
   {
@@ -112,7 +112,7 @@ TEST(InUse, KeepsPointersValid) {
 
 TEST(InUse, DropsWhatNeedNotBeKept) {
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 0);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 0}, c10::kCPU);
   const at::Tensor first = memory.make("first", kNumel, at::kFloat);
   const at::Tensor second = memory.make("second", kNumel, at::kFloat);
   first.fill_(1);
@@ -128,7 +128,7 @@ TEST(InUse, DropsWhatNeedNotBeKept) {
 
 TEST(InBunches, TakesOffloadedOnesAloneAndOthersTogether) {
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 0);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 0}, c10::kCPU);
   const at::Tensor plain = at::ones({2}), offloaded = memory.make("o", 2, at::kFloat);
   std::vector<size_t> sizes;
   in_bunches({plain, plain, offloaded, offloaded, plain},
@@ -139,7 +139,7 @@ TEST(InBunches, TakesOffloadedOnesAloneAndOthersTogether) {
 
 TEST(OffloadedMemory, IsReadByOtherThreads) {
   const TemporaryFolder folder;
-  OffloadedMemory memory(folder.path(), 2);
+  OffloadedMemory memory({.folder = folder.path(), .buffers = 2}, c10::kCPU);
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 8; ++i) {
     tensors.push_back(memory.make("t", kNumel, at::kFloat));

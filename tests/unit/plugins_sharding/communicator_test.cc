@@ -25,8 +25,9 @@ INSTANTIATE_TEST_SUITE_P(Plugins, Sharding, testing::Values("fsdp", "deepspeed_l
 TEST_P(Sharding, Table_SaysWhatItIs_AndHasTheExtension) {
   const DistributedBackend& table = plugin.table();
   EXPECT_STREQ(table.name, GetParam());
-  EXPECT_EQ(table.capabilities, static_cast<uint64_t>(DB_CAP_NEEDS_BASE | DB_CAP_ABORT |
-                                                      DB_CAP_SPLIT | DB_CAP_HOST_MEMORY));
+  EXPECT_EQ(table.capabilities,
+            static_cast<uint64_t>(DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT |
+                                  DB_CAP_HOST_MEMORY | DB_CAP_CUDA_MEMORY | DB_CAP_STREAM_ORDERED));
   ASSERT_NE(table.get_extension(DB_SHARDING), nullptr);
   EXPECT_EQ(table.get_extension("coupler.sharding/2"), nullptr);
   EXPECT_EQ(table.get_extension(nullptr), nullptr);

@@ -15,6 +15,7 @@ namespace {
 AcceleratorOptions all_fields() {
   return {.backend = "auto",
           .timeout = std::chrono::milliseconds(1500),
+          .device = "cpu",
           .gradient_accumulation_steps = 3,
           .sync_each_batch = true,
           .sync_with_dataloader = false,

@@ -18,14 +18,15 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "file_store.h"
+#include "ranks/file_store.h"
 
-namespace gloo_test {
+namespace backend_test {
 
 inline const DistributedBackend* load_backend() {
-  void* library = dlopen(COUPLER_GLOO_CPU_PATH, RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(COUPLER_BACKEND_PATH, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     return nullptr;
@@ -57,6 +58,8 @@ struct Job {
   bool must_connect = true;
   int64_t timeout_ns = 20'000'000'000;
   std::vector<const db_option*> options;
+  db_memory memory = DB_MEMORY_HOST;
+  std::vector<std::pair<std::string, std::string>> environment;  // of every rank
 };
 
 // One rank, in its own process.
@@ -71,7 +74,7 @@ class Rank {
     params.rank = params.local_rank = rank;
     params.size = params.local_size = job.size;
     params.device_index = -1;
-    params.memory = DB_MEMORY_HOST;
+    params.memory = memory = job.memory;
     params.default_timeout_ns = job.timeout_ns;
     created = backend->create(&params, &communicator, error);
     if (created == DB_OK) functions = communicator->functions;
@@ -85,7 +88,7 @@ class Rank {
   // Submits and waits; blocking: on this thread inside submit.
   db_status run(db_op op, bool blocking) {
     op.struct_size = sizeof op;
-    if (op.memory == 0) op.memory = DB_MEMORY_HOST;
+    if (op.memory == 0) op.memory = memory;
     op.flags = blocking ? uint64_t{DB_OP_BLOCKING} : 0;
     db_request* request = nullptr;
     error.reset();
@@ -99,6 +102,7 @@ class Rank {
   db_communicator* communicator = nullptr;
   const db_communicator_functions* functions = nullptr;
   db_status created = DB_ERR_INTERNAL;
+  db_memory memory = DB_MEMORY_HOST;
   Error error;
 };
 
@@ -117,7 +121,7 @@ inline db_op all_reduce(const float* send, float* recv, uint64_t count) {
 class Folder {
  public:
   Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "coupler-gloo-XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "coupler-ranks-XXXXXX").string();
     path = mkdtemp(name.data());
   }
   ~Folder() { std::filesystem::remove_all(path); }
@@ -136,6 +140,7 @@ inline std::vector<int> fork_ranks(const Job& job,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(200);
+      for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
       {
         FileStore store(folder.path);
         Rank self(load_backend(), job, rank, store.table());
@@ -169,4 +174,4 @@ inline int64_t milliseconds_since(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
-}  // namespace gloo_test
+}  // namespace backend_test

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-namespace gloo_test {
+namespace backend_test {
 
 class FileStore {
  public:
@@ -84,4 +84,4 @@ class FileStore {
   db_store table_{};
 };
 
-}  // namespace gloo_test
+}  // namespace backend_test

@@ -1,0 +1,85 @@
+"""On a GPU: training against Accelerate, what submitting costs, weights from page-locked memory."""
+import contextlib
+import json
+import os
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+STEPS, WARM_UP, PROFILED = 20, 10, 5
+TOKENS = 8 * 1024  # of one step
+BUSY = ("kernel", "gpu_memcpy", "gpu_memset")  # what a trace calls the device's work
+
+
+def idle_share(path):
+    """Of the time between the first and the last work of the device in a Chrome trace."""
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                   if event.get("cat") in BUSY)
+    if not spans:
+        raise children.Failed(f"{path} has nothing of the device's in it")
+    busy, end = 0.0, spans[0][0]
+    for begin, until in spans:
+        busy += max(0.0, until - max(begin, end))
+        end = max(end, until)
+    return 1 - busy / (end - spans[0][0])
+
+
+def gpt(context):
+    """GPT-2's smallest shape in bf16 on one GPU, 8 sequences of 1024 tokens, against Accelerate."""
+    context.need_python("torch", "accelerate")
+    ours_words = [context.program("bench/bench_steps"), "--model", "gpt2-small",
+                  "-o", "training.mixed_precision=bf16", "-o", "training.device=cuda"]
+    python_words = [context.python, context.script("accelerate_in_turns.py"), "--model",
+                    "gpt2-small", "--precision", "bf16"]
+    speed = {"ours": [], "eager": [], "compiled": []}
+    with contextlib.ExitStack() as stack:
+        def group(name, words):
+            return stack.enter_context(contextlib.closing(
+                Group(name, context.folder, 1, lambda path: [words + ["--control", path]])))
+        ours, python = group("ours-gpu", ours_words), group("python-gpu", python_words)
+        sides = {"ours": ours, "eager": python, "compiled": python}
+        first = {name: side.turn(name, 1, None)[2] for name, side in sides.items()}
+        for name, loss in first.items():
+            if abs(loss - first["eager"]) > 2e-2 * abs(first["eager"]):
+                raise children.Failed(f"the losses differ: {first}")
+            sides[name].turn(name, WARM_UP, None)
+        for round_number in range(context.rounds_or(7)):
+            order = list(sides)
+            for name in order if round_number % 2 == 0 else order[::-1]:
+                seconds = sides[name].turn(name, STEPS, None)[0]
+                speed[name].append(TOKENS * STEPS / seconds)
+        idle = {}
+        for name, side in (("ours", ours), ("eager", python)):
+            path = os.path.join(context.folder, name + ".trace.json")
+            side.turn("profile:" + path, PROFILED, None)
+            idle[name] = idle_share(path)
+    return [Row("GPT 124M bf16 / accelerate, eager", "tokens/s", speed["ours"], speed["eager"],
+                Bar(">=", 1.05)),
+            Row("GPT 124M bf16 / accelerate, compiled", "tokens/s", speed["ours"],
+                speed["compiled"]),
+            Row("share of the time that the GPU is idle / accelerate, eager", "", [idle["ours"]],
+                [idle["eager"]], Bar("<=", 1), less_is_better=True, faster=False)]
+
+
+def pairs(context, what, rounds):
+    output = children.run([context.program("bench/bench_gpu"), what, str(context.rounds_or(rounds))],
+                          context.folder, 600)
+    lines = [line.split() for line in output.splitlines()]
+    return [float(line[0]) for line in lines], [float(line[1]) for line in lines]
+
+
+def submit(context):
+    """Host time of submitting an all_reduce of 1 KiB, against ncclAllReduce."""
+    ours, raw = pairs(context, "submit", 15)
+    return [Row("submit of an all_reduce, ours / ncclAllReduce", "us", ours, raw,
+                Bar("<=", 1, "difference", "own cost <= 1 us"), less_is_better=True)]
+
+
+def stream(context):
+    """A forward whose weights come from page-locked memory, against a plain copy of as much."""
+    ours, copy = pairs(context, "stream", 7)
+    return [Row("weights from page-locked memory / a plain copy", "GB/s", ours, copy,
+                Bar(">=", 0.85))]

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What scripts/gpu-check runs on a device, and its report. Benchmarks follow where all is right."""
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "bench"))
+sys.dont_write_bytecode = True
+
+from driver import report  # noqa: E402
+
+LIMIT = 300  # seconds of one check
+
+
+def device_of(kind):
+    """What the machine has, in words."""
+    if kind != "cuda":
+        return f"{kind}: an accelerator's double, no GPU"
+    asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
+                            "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+def checks_of(build, kind, scratch):
+    """(name, command) of everything that is to be right."""
+    program = os.path.join(build, "bin", "coupler")
+    checks = os.path.join(build, "bin", "tests", "device_checks")
+    matrix = os.path.join(build, "bin", "tests", "coupler_matrix")
+    on_gpu = kind == "cuda"
+
+    def job(world, use, *words, only=""):
+        command = [program, "launch", "-n", str(world), "-o", f"training.device={kind}",
+                   "-o", f"backend.use={use}"]
+        for word in words:
+            command += ["-o", word]
+        return command + [checks] + ([only] if only else [])
+
+    # One GPU takes one rank of nccl; several share it over gloo_cpu, through host memory.
+    alone = "nccl" if on_gpu else "gloo_cpu"
+    fsdp = ["backend.fsdp.unit_join_below=0"]
+    result = []
+    if on_gpu:
+        result.append(("matrix of nccl, CUDA memory, world 1",
+                       [matrix, "--plugin", "nccl", "--world", "1", "--launcher", program]))
+    result += [
+        (f"training, {alone}, world 1", job(1, alone)),
+        ("training, gloo_cpu, 2 ranks on one device", job(2, "gloo_cpu")),
+        (f"fsdp over {alone}, world 1", job(1, "fsdp", f"backend.fsdp.base={alone}", *fsdp)),
+        ("fsdp, 2 ranks on one device", job(2, "fsdp", "backend.fsdp.base=gloo_cpu", *fsdp)),
+        ("fsdp in bf16, 2 ranks on one device",
+         job(2, "fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.param_dtype=bf16", *fsdp,
+             only="bf16_learns")),
+        ("stage 3, 2 ranks on one device",
+         job(2, "deepspeed_like", "backend.deepspeed_like.base=gloo_cpu",
+             "backend.deepspeed_like.stage=3",
+             "backend.deepspeed_like.stage3_param_persistence_threshold=0")),
+        ("optimizer in backward, 2 ranks on one device",
+         job(2, "gloo_cpu", "training.optimizer_in_backward=true", only="in_backward")),
+        ("optimizer's state in pinned memory, world 1",
+         job(1, alone, "memory.offload_optimizer_device=cpu", only="trains")),
+        ("optimizer's state on a disk, world 1",
+         job(1, alone, "memory.offload_optimizer_device=nvme",
+             f"memory.offload_optimizer_nvme_path={scratch}", only="trains")),
+        ("fsdp, all of it in pinned memory, 2 ranks on one device",
+         job(2, "fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.offload.device=cpu",
+             "backend.fsdp.offload.pin_memory=true", *fsdp, only="trains")),
+        ("a model over device, host memory and disk",
+         job(1, alone, only="a_model_lies_on_the_device_the_cpu_and_the_disk")),
+    ]
+    if on_gpu:
+        result += [
+            ("bf16 autocast, world 1",
+             job(1, alone, "training.mixed_precision=bf16", only="bf16_learns")),
+            ("loss scale of fp16, world 1",
+             job(1, alone, "training.mixed_precision=fp16", only="trains")),
+        ]
+    return result
+
+
+def run(name, command):
+    """A row of the report."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        status, output = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired as late:
+        status, output = 124, f"{late}"
+    row = {"name": name, "verdict": "pass" if status == 0 else "fail", "exit": status,
+           "seconds": round(time.monotonic() - began, 1)}
+    peak = re.search(r"peak device memory: (\d+) bytes", output)
+    if peak:
+        row["peak_device_bytes"] = int(peak.group(1))
+    if status != 0:
+        row["output"] = output[-2000:]
+    print(f"{row['verdict']:4} {row['seconds']:6.1f} s  {name}", flush=True)
+    if status != 0:
+        print(output[-2000:], flush=True)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = [run(name, command) for name, command in
+                checks_of(os.path.abspath(arguments.build), arguments.device, scratch)]
+    path = os.path.join(arguments.out, f"gpu-check-{datetime.date.today()}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"machine": report.machine(), "device": device_of(arguments.device),
+                   "commit": report.commit(SOURCE), "rows": rows}, file, indent=1)
+        file.write("\n")
+    failed = [row["name"] for row in rows if row["verdict"] != "pass"]
+    print(f"{len(rows) - len(failed)} of {len(rows)} passed; {path}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+// What a GPU is for, measured against what is below us:
+//   bench_gpu submit ROUNDS    host microseconds of an all_reduce of 1 KiB in a world of one: a
+//   line
+//                              "OURS RAW" a round, RAW being ncclAllReduce itself
+//   bench_gpu stream ROUNDS    GB/s of weights that come from page-locked memory for a forward, and
+//                              of a plain copy of as much: "OURS COPY" a round
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <coupler/big_model.h>
+#include <coupler/error.h>
+#include <dlfcn.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "comm/communicator.h"
+#include "device/choose.h"
+#include "device/torch_device_memory.h"
+
+namespace coupler::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = Clock::now();
+  action();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void synchronize(c10::Device device) {
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+// NCCL's own functions, from the library that the plugin uses: it is in the process by then.
+struct RawNccl {
+  using Comm = void*;
+  using InitAll = int (*)(Comm*, int, const int*);
+  using AllReduce = int (*)(const void*, void*, size_t, int, int, Comm, void*);
+  explicit RawNccl(int device) {
+    void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) throw std::runtime_error("libnccl.so.2 is not in the process");
+    all_reduce = reinterpret_cast<AllReduce>(::dlsym(library, "ncclAllReduce"));
+    const auto init = reinterpret_cast<InitAll>(::dlsym(library, "ncclCommInitAll"));
+    if (all_reduce == nullptr || init == nullptr || init(&comm, 1, &device) != 0) {
+      throw std::runtime_error("ncclCommInitAll failed");
+    }
+  }
+  AllReduce all_reduce = nullptr;
+  Comm comm = nullptr;
+};
+
+void submit(int rounds, c10::Device device) {
+  constexpr int kCalls = 2000, kFloat32 = 7, kSum = 0;
+  BackendConfig backend;
+  backend.use = "nccl";
+  // Without DeviceMemory: in a world of one the host would copy, and not call the backend at all.
+  const auto communicator = Communicator::create(
+      {.plugin = Plugin::load(backend), .process = {}, .store = nullptr, .backend = &backend});
+  const at::Tensor values = at::ones({256}, at::TensorOptions(device));
+  const TorchDeviceMemory memory(device);
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.send = op.recv = values.mutable_data_ptr();
+  op.count = 256;
+  op.memory = DB_MEMORY_CUDA;
+  op.stream = memory.stream();
+  const auto ours = [&] {
+    std::vector<Work> works;
+    works.reserve(kCalls);
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < kCalls; ++i) works.push_back(communicator->submit(op));
+    });
+    synchronize(device);
+    return seconds;
+  };
+  ours();
+  const RawNccl raw(device.index());
+  const auto theirs = [&] {
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < kCalls; ++i) {
+        raw.all_reduce(op.send, op.recv, op.count, kFloat32, kSum, raw.comm, op.stream);
+      }
+    });
+    synchronize(device);
+    return seconds;
+  };
+  theirs();
+  for (int round = 0; round < rounds; ++round) {
+    const double mine = ours(), raw_seconds = theirs();
+    std::printf("%.4f %.4f\n", mine / kCalls * 1e6, raw_seconds / kCalls * 1e6);
+  }
+}
+
+void stream(int rounds, c10::Device device) {
+  constexpr int kLayers = 48, kWidth = 4096;  // 64 MiB each
+  const at::NoGradGuard no_grad;
+  torch::nn::Sequential model;
+  for (int i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+  }
+  const double bytes = double{kLayers} * kWidth * kWidth * sizeof(float);
+  const auto offloaded = cpu_offload(*model, device);
+  const at::Tensor input = at::ones({1, kWidth}, at::TensorOptions(device));
+  const at::Tensor host =
+      at::empty({kWidth, kWidth}, at::TensorOptions(at::kFloat).pinned_memory(true));
+  const at::Tensor there =
+      at::empty({kWidth, kWidth}, at::TensorOptions(at::kFloat).device(device));
+  const auto forward = [&] {
+    model->forward(input);
+    synchronize(device);
+  };
+  const auto copies = [&] {
+    for (int i = 0; i < kLayers; ++i) there.copy_(host, /*non_blocking=*/true);
+    synchronize(device);
+  };
+  forward();
+  copies();
+  for (int round = 0; round < rounds; ++round) {
+    const double ours = seconds_of(forward), plain = seconds_of(copies);
+    std::printf("%.4f %.4f\n", bytes / ours * 1e-9, bytes / plain * 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace coupler::bench
+
+int main(int argc, char** argv) {
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  const std::string what = argc == 3 ? argv[1] : "";
+  if (what != "submit" && what != "stream") {
+    std::fputs("usage: bench_gpu submit|stream ROUNDS\n", stderr);
+    return 2;
+  }
+  try {
+    const c10::Device device = choose_device("cuda", {});
+    make_current(device);
+    const int rounds = std::atoi(argv[2]);
+    what == "submit" ? bench::submit(rounds, device) : bench::stream(rounds, device);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_gpu: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,77 @@
+"""The counterpart of bench/steps/main.cc on a GPU: Accelerate, eager and compiled, in turns.
+
+accelerate_in_turns.py --model gpt2-small --control SOCKET --precision bf16
+Modes: eager, compiled, and profile:FILE, eager with a trace of the turn. The lines of the control
+socket are in bench/steps/control.h.
+"""
+import argparse
+import socket
+import time
+
+import torch
+from accelerate import Accelerator
+
+import models
+
+
+class Trainer:
+    def __init__(self, accelerator, model_name, compiled, batches):
+        self.accelerator = accelerator
+        net = models.make(model_name)
+        if compiled:
+            net = torch.compile(net)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+        self.net, self.optimizer = accelerator.prepare(net, optimizer)
+        self.batches = batches
+        self.last = None
+
+    def train(self, steps):
+        for i in range(steps):
+            data, target = self.batches[i % len(self.batches)]
+            with self.accelerator.autocast():
+                loss = models.loss_of(self.net(data), target)
+            self.accelerator.backward(loss)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.last = loss.detach()
+        torch.cuda.synchronize()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("model", "control", "precision"):
+        parser.add_argument("--" + name, required=True)
+    arguments = parser.parse_args()
+    accelerator = Accelerator(mixed_precision=arguments.precision)
+    batches = [(data.to(accelerator.device), target.to(accelerator.device))
+               for data, target in models.batches(arguments.model, 100)]
+    trainers = {mode: Trainer(accelerator, arguments.model, mode == "compiled", batches)
+                for mode in ("eager", "compiled")}
+    parameters = sum(p.numel() for p in trainers["eager"].net.parameters())
+
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.connect(arguments.control)
+    control.settimeout(15 * 60)
+    lines = control.makefile("rw")
+    print("ready", 0, parameters, file=lines, flush=True)
+    for line in lines:
+        if line.strip() == "quit":
+            break
+        _, mode, steps = line.split()
+        cpu_before = time.process_time()
+        start = time.perf_counter()
+        if mode.startswith("profile:"):
+            with torch.profiler.profile() as profile:
+                trainers["eager"].train(int(steps))
+            profile.export_chrome_trace(mode.removeprefix("profile:"))
+            trainer = trainers["eager"]
+        else:
+            trainer = trainers[mode]
+            trainer.train(int(steps))
+        seconds = time.perf_counter() - start
+        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} "
+              f"{trainer.last.item():.9g}", file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    main()

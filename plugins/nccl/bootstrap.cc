@@ -1,0 +1,218 @@
+#include "nccl/bootstrap.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "common/op.h"
+#include "nccl/device.h"
+#include "nccl/ending.h"
+#include "nccl/failures.h"
+#include "nccl/library.h"
+#include "nccl/network.h"
+
+namespace db::nccl {
+namespace {
+
+constexpr uint64_t kMostBytes = 2048;
+constexpr char kYes = 'y', kNo = 'n';
+
+// One try of the store, as a failure that says whom it is waiting for.
+struct StoreError {
+  StoreError() {
+    error.struct_size = sizeof(error);
+    error.failed_rank = -1;
+    error.message = text.data();
+    error.message_capacity = text.size();
+  }
+  Failure failure(db_status status, const std::string& what, int32_t rank) const {
+    return Failure::make(status, "nccl: " + what + ": " + text.data(), 0, rank, error.native_code);
+  }
+  std::array<char, 512> text{};
+  db_error error{};
+};
+
+Failure publish(const db_store& store, const std::string& key, const std::string& value) {
+  StoreError error;
+  const db_status status =
+      store.set(store.context, key.c_str(), value.data(), value.size(), &error.error);
+  return status < 0 ? error.failure(status, "storing " + key, -1) : Failure{};
+}
+
+Failure fetch(const db_store& store, const std::string& key, int32_t of, int64_t deadline_ns,
+              std::string* value) {
+  StoreError error;
+  value->resize(kMostBytes);
+  uint64_t size = value->size();
+  const int64_t left = std::max<int64_t>(deadline_ns - now_ns(), 1);
+  const db_status status =
+      store.get(store.context, key.c_str(), value->data(), &size, left, &error.error);
+  if (status < 0)
+    return error.failure(
+        status, "waiting for rank " + std::to_string(of) + " to create its communicator", of);
+  value->resize(size);
+  return {};
+}
+
+// Differs between machines and, unlike a name, between containers' hosts.
+std::string machine() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return id + " " + name.data();
+}
+
+// Which GPU a rank has, and what it would drive it with.
+struct Identity {
+  std::string gpu;      // machine and bus address
+  std::string version;  // of NCCL
+};
+
+Failure own_identity(int device, Identity* own) {
+  std::string address;
+  Failure failure = bus_address(device, &address);
+  own->gpu = machine() + " " + address;
+  own->version = std::to_string(libraries().nccl_version);
+  return failure;
+}
+
+// What keeps these ranks from one communicator, "" where nothing.
+std::string conflict(const std::vector<Identity>& ranks) {
+  const auto name = [](size_t rank) { return "rank " + std::to_string(rank); };
+  for (size_t b = 0; b < ranks.size(); ++b) {
+    if (ranks[b].version != ranks[0].version)
+      return "rank 0 has NCCL " + ranks[0].version + ", " + name(b) + " has NCCL " +
+             ranks[b].version + ": install the same LibTorch everywhere";
+    for (size_t a = 0; a < b; ++a) {
+      if (ranks[a].gpu != ranks[b].gpu) continue;
+      const std::string address = ranks[b].gpu.substr(ranks[b].gpu.rfind(' ') + 1);
+      return name(a) + " and " + name(b) + " were given the same GPU (" + address +
+             "), which NCCL refuses as \"Duplicate GPU\": start as many processes a machine as it "
+             "has GPUs, let CUDA_VISIBLE_DEVICES give each rank another one, or use gloo_cpu";
+    }
+  }
+  return "";
+}
+
+// Rank 0: hears everybody and answers with the id, or with a conflict.
+Failure lead(const db_store& store, const Identity& own, int32_t size, int64_t deadline_ns,
+             ncclUniqueId* id) {
+  std::vector<Identity> ranks = {own};
+  for (int32_t rank = 1; rank < size; ++rank) {
+    std::string text;
+    Failure failure = fetch(store, "gpu/" + std::to_string(rank), rank, deadline_ns, &text);
+    if (!failure.ok()) return failure;
+    const size_t line = std::min(text.find('\n'), text.size());
+    ranks.push_back({text.substr(0, line), text.substr(std::min(line + 1, text.size()))});
+  }
+  const std::string problem = conflict(ranks);
+  if (!problem.empty()) {
+    const Failure told = publish(store, "id", kNo + problem);
+    return told.ok() ? Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: " + problem) : told;
+  }
+  const ncclResult_t result = nccl().GetUniqueId(id);
+  if (result != ncclSuccess) return nccl_failure(result, nullptr, "ncclGetUniqueId");
+  return publish(store, "id", kYes + std::string(id->internal, sizeof(id->internal)));
+}
+
+Failure follow(const db_store& store, const Identity& own, int32_t rank, int64_t deadline_ns,
+               ncclUniqueId* id) {
+  Failure failure = publish(store, "gpu/" + std::to_string(rank), own.gpu + "\n" + own.version);
+  std::string answer;
+  if (failure.ok()) failure = fetch(store, "id", 0, deadline_ns, &answer);
+  if (!failure.ok()) return failure;
+  if (answer.empty() || answer[0] != kYes || answer.size() != 1 + sizeof(id->internal))
+    return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                         "nccl: " + answer.substr(std::min<size_t>(1, answer.size())));
+  std::memcpy(id->internal, answer.data() + 1, sizeof(id->internal));
+  return {};
+}
+
+// For as long as the process lives: nothing says that NCCL copies it.
+const char* kept(const std::string& text) {
+  static std::mutex mutex;
+  static auto* const kTexts = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return kTexts->insert(text).first->c_str();
+}
+
+}  // namespace
+
+ncclConfig_t make_config(const Settings& settings) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  // An older library than the headers knows fewer fields: no more than it has had from the start.
+  if (libraries().nccl_version < NCCL_VERSION_CODE) {
+    config.size = offsetof(ncclConfig_t, splitShare) + sizeof(config.splitShare);
+    config.version = static_cast<unsigned int>(libraries().nccl_version);
+  }
+  config.blocking = 0;
+  if (settings.max_ctas > 0) {
+    config.minCTAs = 1;
+    config.maxCTAs = settings.max_ctas;
+  }
+  if (!settings.network.empty()) config.netName = kept(settings.network);
+  return config;
+}
+
+Failure connect(const db_communicator_params& params, const Settings& settings, int device,
+                ncclComm_t* comm) {
+  int64_t deadline_ns = 0;
+  if (__builtin_add_overflow(now_ns(), params.default_timeout_ns, &deadline_ns))
+    deadline_ns = INT64_MAX;
+  choose_interface(params);
+  ncclUniqueId id{};
+  if (params.size == 1) {
+    const ncclResult_t result = nccl().GetUniqueId(&id);
+    if (result != ncclSuccess) return nccl_failure(result, nullptr, "ncclGetUniqueId");
+  } else {
+    Identity own;
+    Failure failure = own_identity(device, &own);
+    if (failure.ok()) {
+      failure = params.rank == 0 ? lead(*params.store, own, params.size, deadline_ns, &id)
+                                 : follow(*params.store, own, params.rank, deadline_ns, &id);
+    }
+    if (!failure.ok()) return failure;
+  }
+  ncclConfig_t config = make_config(settings);
+  const ncclResult_t result =
+      nccl().CommInitRankConfig(comm, params.size, id, params.rank, &config);
+  const std::string what = "connecting " + std::to_string(params.size) + " ranks";
+  if (result == ncclSuccess || result == ncclInProgress)
+    return wait_until_ready(*comm, what, deadline_ns, params.default_timeout_ns);
+  Failure failure = nccl_failure(result, nullptr, what);
+  if (*comm != nullptr) abort_communicator(*comm);
+  return failure;
+}
+
+Failure wait_until_ready(ncclComm_t comm, const std::string& what, int64_t deadline_ns,
+                         int64_t timeout_ns) {
+  constexpr timespec kPause = {0, 200'000};
+  ncclResult_t state = ncclInProgress;
+  for (;;) {
+    const ncclResult_t result = nccl().CommGetAsyncError(comm, &state);
+    if (result != ncclSuccess) state = result;
+    if (state == ncclSuccess) return {};
+    if (state != ncclInProgress || now_ns() > deadline_ns) break;
+    nanosleep(&kPause, nullptr);
+  }
+  Failure failure =
+      state != ncclInProgress
+          ? nccl_failure(state, comm, what)
+          : Failure::make(DB_ERR_TIMEOUT, "nccl: " + what + " has not ended after " +
+                                              std::to_string(timeout_ns / 1'000'000) +
+                                              " ms: a rank is missing, or its network cannot be "
+                                              "reached; NCCL_DEBUG=INFO shows how far each came");
+  abort_communicator(comm);
+  return failure;
+}
+
+}  // namespace db::nccl

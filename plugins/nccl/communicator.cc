@@ -1,0 +1,281 @@
+#include "nccl/communicator.h"
+
+#include <coupler/registration.h>
+#include <coupler/shrink.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "nccl/device.h"
+#include "nccl/failures.h"
+#include "nccl/library.h"
+#include "nccl/pipeline.h"
+#include "nccl/types.h"
+
+namespace db::nccl {
+namespace {
+
+// What create was asked for, kept for split.
+struct Setup {
+  int device = 0;
+  int64_t timeout_ns = 0;
+  Settings settings;
+};
+
+struct Communicator : db_communicator {
+  Communicator(const Setup& chosen, std::unique_ptr<Pipeline> made);
+  const Setup setup;
+  const std::unique_ptr<Pipeline> pipeline;
+};
+
+Communicator& of(db_communicator* communicator) {
+  return *static_cast<Communicator*>(communicator);
+}
+const Communicator& of(const db_communicator* communicator) {
+  return *static_cast<const Communicator*>(communicator);
+}
+
+// No exception crosses the ABI; only memory and threads can run out here.
+template <class Body>
+db_status guarded(db_error* error, const Body& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return report(DB_ERR_NO_MEMORY, "nccl: out of memory", error);
+  } catch (const std::system_error& e) {
+    return report(
+        Failure::make(DB_ERR_SYSTEM, std::string("nccl: ") + e.what(), 0, -1, e.code().value()),
+        error);
+  } catch (const std::exception& e) {
+    return report(DB_ERR_INTERNAL, std::string("nccl: ") + e.what(), error);
+  }
+}
+
+// Better words than "unsupported" for what a program with tensors on the CPU runs into.
+Failure refuse_host_memory(const db_op& op) {
+  std::string what = kind_name(op.kind);
+  if (op.kind != DB_BARRIER) what += std::string(" of ") + dtype_name(op.dtype);
+  return Failure::make(DB_ERR_UNSUPPORTED,
+                       "nccl: " + what +
+                           " was given a tensor on the CPU; NCCL moves CUDA tensors only. Move it "
+                           "to this rank's device first, or use gloo_cpu or mpi for what is on "
+                           "the CPU");
+}
+
+db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
+  if (op == nullptr || score == nullptr || !DB_HAS(op, db_op, memory))
+    return DB_ERR_INVALID_ARGUMENT;
+  *score = score_of(*op);
+  return DB_OK;
+}
+
+db_status submit(db_communicator* communicator, const db_op* raw, db_request** request,
+                 db_error* error) {
+  *request = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    Op op;
+    const Failure invalid =
+        validate(raw, self.rank, self.size, self.setup.timeout_ns, &op, score_of);
+    if (!invalid.ok()) {
+      const bool on_host = invalid.status == DB_ERR_UNSUPPORTED && is_valid_kind(raw->kind) &&
+                           raw->memory != DB_MEMORY_CUDA;
+      return report(on_host ? refuse_host_memory(*raw) : invalid, error);
+    }
+    return self.pipeline->submit(op, static_cast<cudaStream_t>(raw->stream), request, error);
+  });
+}
+
+db_status test(db_request* request, db_error* error) {
+  return guarded(error, [&] { return Pipeline::test(request, error); });
+}
+
+db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
+  return guarded(error, [&] { return Pipeline::wait(request, timeout_ns, error); });
+}
+
+db_status wait_stream(db_request* request, void* stream, db_error* error) {
+  return guarded(error, [&] {
+    return Pipeline::wait_stream(request, static_cast<cudaStream_t>(stream), error);
+  });
+}
+
+void release(db_request* request) {
+  guarded(nullptr, [&] {
+    Pipeline::release(request);
+    return db_status{DB_OK};
+  });
+}
+
+db_status async_error(const db_communicator* communicator, db_error* error) {
+  return of(communicator).pipeline->async_error(error);
+}
+
+db_status abort(db_communicator* communicator) {
+  return guarded(nullptr, [&] {
+    of(communicator).pipeline->fail(Failure::make(DB_ERR_ABORTED, "nccl: abort was called"));
+    return db_status{DB_OK};
+  });
+}
+
+void destroy(db_communicator* communicator) {
+  if (communicator != nullptr) delete &of(communicator);
+}
+
+// comm is ready; owned from here on.
+Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
+  std::unique_ptr<Pipeline> pipeline;
+  Failure failure = Pipeline::create(comm, setup.device, setup.settings, &pipeline);
+  if (failure.ok()) *result = new Communicator(setup, std::move(pipeline));
+  return failure;
+}
+
+// What split and shrink end with: part, where there is one, becomes the result.
+db_status adopt(const Communicator& self, Failure failure, ncclComm_t part, const char* what,
+                db_communicator** result, db_error* error) {
+  const int64_t timeout_ns = self.setup.timeout_ns;
+  if (failure.ok() && part != nullptr) {
+    failure = wait_until_ready(part, what, now_ns() + timeout_ns, timeout_ns);
+    if (failure.ok()) failure = open(self.setup, part, result);
+    if (!failure.ok()) self.pipeline->fail(failure);
+  }
+  return report(failure, error);
+}
+
+db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
+                db_error* error) {
+  *result = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    ncclComm_t part = nullptr;
+    const Failure failure = self.pipeline->split(color, key, self.setup.timeout_ns, &part);
+    return adopt(self, failure, part, "split", result, error);
+  });
+}
+
+// *ranks: in ascending order.
+Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64_t count,
+                       uint64_t flags, std::vector<int>* ranks) {
+  const auto invalid = [](const std::string& text) {
+    return Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: shrink: " + text);
+  };
+  if ((flags & ~uint64_t{DB_SHRINK_ABORT}) != 0)
+    return invalid("unknown flags " + std::to_string(flags));
+  if (excluded == nullptr || count == 0) return invalid("no rank is excluded");
+  if (count >= static_cast<uint64_t>(self.size))
+    return invalid(std::to_string(count) + " of " + std::to_string(self.size) +
+                   " ranks are excluded: none would stay");
+  ranks->assign(excluded, excluded + count);
+  std::sort(ranks->begin(), ranks->end());
+  for (size_t i = 0; i < ranks->size(); ++i) {
+    const int rank = (*ranks)[i];
+    const std::string name = "rank " + std::to_string(rank);
+    if (rank < 0 || rank >= self.size)
+      return invalid(name + " is excluded, but ranks go from 0 to " +
+                     std::to_string(self.size - 1));
+    if (i > 0 && rank == (*ranks)[i - 1]) return invalid(name + " is excluded twice");
+    if (rank == self.rank) return invalid(name + " is excluded and so must not call");
+  }
+  return {};
+}
+
+db_status shrink(db_communicator* communicator, const int32_t* excluded, uint64_t excluded_count,
+                 uint64_t flags, db_communicator** result, db_error* error) {
+  *result = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    std::vector<int> ranks;
+    Failure failure = check_excluded(self, excluded, excluded_count, flags, &ranks);
+    if (!failure.ok()) return report(failure, error);
+    ncclComm_t part = nullptr;
+    failure = self.pipeline->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
+                                    self.setup.timeout_ns, &part);
+    return adopt(self, failure, part, "shrink", result, error);
+  });
+}
+
+db_status add_registration(db_communicator* communicator, void* buffer, uint64_t bytes,
+                           void** handle, db_error* error) {
+  *handle = nullptr;
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    if (buffer == nullptr || bytes == 0)
+      return report(DB_ERR_INVALID_ARGUMENT, "nccl: registering an empty buffer", error);
+    return report(self.pipeline->know(buffer, bytes, self.setup.timeout_ns, handle), error);
+  });
+}
+
+db_status remove_registration(db_communicator* communicator, void* handle, db_error* error) {
+  return guarded(error, [&] {
+    const Communicator& self = of(communicator);
+    return report(self.pipeline->forget(handle, self.setup.timeout_ns), error);
+  });
+}
+
+constexpr db_shrink kShrink = {sizeof(db_shrink), shrink};
+constexpr db_registration kRegistration = {sizeof(db_registration), add_registration,
+                                           remove_registration};
+
+// Where this NCCL has what they are made of.
+const void* get_extension(const db_communicator*, const char* id) {
+  if (id == nullptr) return nullptr;
+  const std::string_view name = id;
+  if (name == DB_SHRINK && nccl().CommShrink != nullptr) return &kShrink;
+  if (name == DB_REGISTRATION && nccl().CommRegister != nullptr && nccl().CommDeregister != nullptr)
+    return &kRegistration;
+  return nullptr;
+}
+
+constexpr db_communicator_functions kFunctions = {
+    sizeof(db_communicator_functions),
+    supports,
+    submit,
+    test,
+    wait_host,
+    wait_stream,
+    release,
+    split,
+    async_error,
+    abort,
+    destroy,
+    get_extension,
+};
+
+Communicator::Communicator(const Setup& chosen, std::unique_ptr<Pipeline> made)
+    : db_communicator{sizeof(db_communicator), &kFunctions, made->rank(), made->size()},
+      setup(chosen),
+      pipeline(std::move(made)) {}
+
+}  // namespace
+
+db_status create_communicator(const db_communicator_params& params, const Settings& settings,
+                              db_communicator** result, db_error* error) {
+  return guarded(error, [&] {
+    Failure failure = check_single_nccl();
+    Setup setup{0, params.default_timeout_ns, settings};
+    if (failure.ok()) failure = choose_device(params, &setup.device);
+    if (!failure.ok()) return report(failure, error);
+    const OnDevice on_device(setup.device);
+    const int64_t began = now_ns();
+    ncclComm_t comm = nullptr;
+    failure = connect(params, setup.settings, setup.device, &comm);
+    if (failure.ok()) failure = open(setup, comm, result);
+    if (!failure.ok()) return report(failure, error);
+    if (params.host != nullptr && params.host->log != nullptr) {
+      const std::string text = "connected " + std::to_string(params.size) + " ranks in " +
+                               std::to_string((now_ns() - began) / 1000) +
+                               " us, this one on CUDA device " + std::to_string(setup.device) +
+                               "; " + describe(libraries());
+      params.host->log(params.host->context, DB_LOG_INFO, "nccl", text.c_str());
+    }
+    return db_status{DB_OK};
+  });
+}
+
+}  // namespace db::nccl

@@ -1,0 +1,154 @@
+// What a pipeline does to its communicator as a whole: split, shrink, and registering buffers. All
+// of it is [comm-serial] and waits without the lock.
+#include <string>
+
+#include "nccl/device.h"
+#include "nccl/failures.h"
+#include "nccl/library.h"
+#include "nccl/pipeline.h"
+#include "nccl/request.h"
+
+namespace db::nccl {
+namespace {
+
+Failure late(const char* what, int64_t timeout_ns) {
+  return Failure::make(DB_ERR_TIMEOUT,
+                       std::string("nccl: ") + what + " has not ended after " +
+                           std::to_string(timeout_ns / 1'000'000) + " ms: a rank is missing",
+                       DB_ERROR_COMM_DEAD);
+}
+
+}  // namespace
+
+// Until nothing is busy(); false: the time is up.
+template <class Busy>
+bool Pipeline::wait_while(Lock& lock, int64_t deadline_ns, const Busy& busy) {
+  const int64_t began = now_ns();
+  while (busy()) {
+    if (now_ns() > deadline_ns) return false;
+    lock.unlock();
+    pause_since(began);
+    lock.lock();
+  }
+  return true;
+}
+
+// Until everything submitted is over.
+Failure Pipeline::drain(Lock& lock, const char* what, int64_t deadline_ns, int64_t timeout_ns) {
+  const bool in_time = wait_while(lock, deadline_ns, [&] {
+    flush();
+    advance();
+    sweep();
+    return !failed_ && first_ != nullptr;
+  });
+  if (!in_time) fail_locked(late(what, timeout_ns));
+  return failed_ ? failure_ : Failure{};
+}
+
+// Until NCCL has made part_; state is what its call returned.
+Failure Pipeline::finish_part(Lock& lock, const char* what, ncclResult_t state, int64_t deadline_ns,
+                              int64_t timeout_ns) {
+  const auto ask = [](ncclComm_t comm) {
+    ncclResult_t answer = ncclSuccess;
+    return nccl().CommGetAsyncError(comm, &answer) == ncclSuccess ? answer : ncclInternalError;
+  };
+  const bool in_time = wait_while(lock, deadline_ns, [&] {
+    if (failed_ && !shrinking_) return false;
+    if (state == ncclInProgress) state = ask(channel_.comm);
+    return state == ncclInProgress;
+  });
+  Failure failure;
+  if (failed_ && !shrinking_) {
+    failure = failure_;
+  } else if (!in_time) {
+    failure = late(what, timeout_ns);
+  } else if (state != ncclSuccess) {
+    failure = nccl_failure(state, channel_.comm, what);
+  }
+  if (!failure.ok()) fail_locked(failure);
+  return failure;
+}
+
+Failure Pipeline::split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_t* part) {
+  const int64_t deadline_ns = now_ns() + timeout_ns;
+  Lock lock(mutex_);
+  Failure failure = drain(lock, "split", deadline_ns, timeout_ns);
+  if (!failure.ok()) return failure;
+  *part_ = nullptr;
+  ncclConfig_t config = make_config(settings_);
+  const OnDevice on_device(device_);
+  const ncclResult_t state = nccl().CommSplit(channel_.comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color,
+                                              key, part_.get(), &config);
+  failure = finish_part(lock, "split", state, deadline_ns, timeout_ns);
+  if (failure.ok()) *part = *part_;
+  return failure;
+}
+
+Failure Pipeline::shrink(std::vector<int> excluded, bool aborts, int64_t timeout_ns,
+                         ncclComm_t* part) {
+  const int64_t deadline_ns = now_ns() + timeout_ns;
+  Lock lock(mutex_);
+  if (failed_) return failure_;
+  if (aborts) {
+    // From here on nothing that ends counts as done: NCCL lets the GPU leave it half way.
+    shrinking_ = true;
+    fail_locked(Failure::make(DB_ERR_ABORTED, "nccl: shrink ended what was pending"));
+  } else if (Failure failure = drain(lock, "shrink", deadline_ns, timeout_ns); !failure.ok()) {
+    return failure;
+  }
+  *part_ = nullptr;
+  ncclConfig_t config = make_config(settings_);
+  const OnDevice on_device(device_);
+  // It waits for the GPU to leave what is under way; those who wait for that must not wait longer.
+  if (aborts) lock.unlock();
+  const ncclResult_t state =
+      nccl().CommShrink(channel_.comm, excluded.data(), static_cast<int>(excluded.size()),
+                        part_.get(), &config, aborts ? kShrinkAbort : kShrinkDefault);
+  if (aborts) lock.lock();
+  Failure failure = finish_part(lock, "shrink", state, deadline_ns, timeout_ns);
+  shrinking_ = false;
+  wake_.notify_all();
+  if (failure.ok()) *part = *part_;
+  return failure;
+}
+
+// Until NCCL may be called.
+Failure Pipeline::settle(Lock& lock, int64_t deadline_ns) {
+  const bool in_time = wait_while(lock, deadline_ns, [&] {
+    advance();
+    sweep();
+    return !failed_ && !launching_.empty();
+  });
+  if (failed_) return failure_;
+  return in_time ? Failure{}
+                 : Failure::make(DB_ERR_TIMEOUT,
+                                 "nccl: an operation is still being handed over to NCCL",
+                                 DB_ERROR_RETRYABLE);
+}
+
+Failure Pipeline::know(void* buffer, uint64_t bytes, int64_t timeout_ns, void** handle) {
+  Lock lock(mutex_);
+  Failure failure = settle(lock, now_ns() + timeout_ns);
+  if (!failure.ok()) return failure;
+  const OnDevice on_device(device_);
+  const ncclResult_t result = nccl().CommRegister(channel_.comm, buffer, bytes, handle);
+  if (result == ncclSuccess) return {};
+  failure = nccl_failure(result, channel_.comm, "registering " + std::to_string(bytes) + " bytes");
+  failure.flags = 0;  // everything works without it
+  return failure;
+}
+
+Failure Pipeline::forget(void* handle, int64_t timeout_ns) {
+  Lock lock(mutex_);
+  Failure failure = settle(lock, now_ns() + timeout_ns);
+  if (failed_) return {};  // ncclCommAbort lets go of all
+  if (!failure.ok()) return failure;
+  const OnDevice on_device(device_);
+  const ncclResult_t result = nccl().CommDeregister(channel_.comm, handle);
+  if (result == ncclSuccess) return {};
+  failure = nccl_failure(result, channel_.comm, "ending a registration");
+  failure.flags = 0;
+  return failure;
+}
+
+}  // namespace db::nccl

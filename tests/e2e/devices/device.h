@@ -1,0 +1,34 @@
+// What the checks on a device share.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "check.h"
+
+// A batch's tensors on the Accelerator's device, as a loader would bring them.
+Batch on_device(coupler::Accelerator& accelerator, const Batch& batch);
+
+torch::Tensor loss_of(Net& net, const Batch& batch);
+std::vector<torch::Tensor> trainable(Net& net);
+
+// Every parameter, whole, on the CPU, by name. Collective.
+std::map<std::string, torch::Tensor> values_of(coupler::Accelerator& accelerator, Net& net);
+
+// A model of the CPU's with the values of a prepared one. Collective.
+Net reference_of(coupler::Accelerator& accelerator, Net& net);
+// That they have the same weights, but for rounding. Collective.
+void expect_same_weights(coupler::Accelerator& accelerator, Net& net, Net& reference,
+                         double tolerance, const std::string& when);
+
+// Of the Accelerator's device: what tensors hold now, and the most they held since the program
+// began.
+struct DeviceBytes {
+  size_t now = 0, most = 0;
+};
+DeviceBytes device_bytes(coupler::Accelerator& accelerator);
+
+std::vector<Check> training_checks();
+std::vector<Check> collective_checks();
+std::vector<Check> state_checks();

@@ -1,0 +1,57 @@
+#include "memory.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
+namespace coupler::matrix {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// Of the CUDA runtime; null: host memory.
+int (*host_alloc)(void**, size_t, unsigned int) = nullptr;
+int (*free_host)(void*) = nullptr;
+
+}  // namespace
+
+void use_cuda_memory() {
+  void* library = nullptr;
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
+    if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+  }
+  if (library != nullptr) {
+    host_alloc = reinterpret_cast<decltype(host_alloc)>(dlsym(library, "cudaHostAlloc"));
+    free_host = reinterpret_cast<decltype(free_host)>(dlsym(library, "cudaFreeHost"));
+  }
+  if (host_alloc == nullptr || free_host == nullptr) {
+    throw std::runtime_error("the backend takes CUDA memory, and there is no CUDA runtime");
+  }
+}
+
+db_memory memory_kind() { return host_alloc != nullptr ? DB_MEMORY_CUDA : DB_MEMORY_HOST; }
+
+void* allocate(size_t bytes) {
+  void* memory = nullptr;
+  bytes = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (host_alloc == nullptr) {
+    memory = std::aligned_alloc(kAlignment, bytes);
+  } else if (host_alloc(&memory, bytes, 0) != 0) {
+    memory = nullptr;
+  }
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void deallocate(void* memory) {
+  if (free_host == nullptr) {
+    std::free(memory);
+  } else {
+    free_host(memory);
+  }
+}
+
+}  // namespace coupler::matrix

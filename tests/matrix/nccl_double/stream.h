@@ -1,0 +1,19 @@
+// Stream: a CUDA stream of the double, a thread that performs what is queued, in order.
+// [any-thread].
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace cuda_double {
+
+// What the NCCL double launches "kernels" by. NULL: the default stream.
+__attribute__((visibility("default"))) void enqueue(cudaStream_t stream,
+                                                    std::function<void()> work);
+
+cudaStream_t make_stream();
+// The work that is queued is still performed.
+void end_stream(cudaStream_t stream);
+
+}  // namespace cuda_double

@@ -1,0 +1,144 @@
+// Operations on a device's memory that the backend takes: streams wait for them, threads do not.
+#include <atomic>
+#include <cstring>
+
+#include "ranks.h"
+
+namespace coupler {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
+
+// A device whose memory is host memory, with a stream for each thread: a counter of its waits.
+class CountingDevice final : public DeviceMemory {
+ public:
+  static std::atomic<int>& waits() {
+    static thread_local std::atomic<int> count{0};
+    return count;
+  }
+  int index() const override { return 0; }
+  bool is_cuda() const override { return true; }
+  void* stream() const override { return &waits(); }
+  std::shared_ptr<void> host_buffer(size_t) const override { return nullptr; }
+  void copy_to_host(void*, const void*, size_t) const override { ADD_FAILURE(); }
+  void copy_from_host(void*, const std::shared_ptr<void>&, size_t) const override { ADD_FAILURE(); }
+  void copy(void*, const void*, size_t) const override { ADD_FAILURE(); }
+};
+
+// Of a backend of the device's memory, with another one for the host's.
+std::shared_ptr<Communicator> mixed(const RankSetup& setup) {
+  CommunicatorOptions options = options_of(setup);
+  options.device = std::make_shared<CountingDevice>();
+  options.host_side = [] {
+    BackendConfig backend;
+    backend.use = double_path("double");
+    return Plugin::load(backend);
+  };
+  return Communicator::create(options);
+}
+
+db_op on_device(db_op op) {
+  op.memory = DB_MEMORY_CUDA;
+  return op;
+}
+
+void run_mixed(int world, const std::function<void(Communicator&)>& function,
+               std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  auto store = std::make_shared<MemoryStore>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankSetup setup = setup_of(rank, world, store, "double_of_devices");
+      setup.backend.timeout = timeout;
+      const auto communicator = mixed(setup);
+      function(*communicator);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Rank 1 begins when rank 0 has both of its operations behind it.
+TEST(Streams, RunAndSubmit_OnTheDevice_DoNotWaitForOtherRanks) {
+  std::atomic<bool> returned{false};
+  run_mixed(2, [&](Communicator& c) {
+    if (c.rank() == 1) {
+      while (!returned) std::this_thread::yield();
+    }
+    std::vector<float> first(3, 1.0f), second(5, 2.0f);
+    c.run(on_device(all_reduce(first)));
+    c.submit(on_device(all_reduce(second))).wait();
+    EXPECT_EQ(CountingDevice::waits(), 2);
+    if (c.rank() == 0) returned = true;
+    c.run(barrier());  // of the host side: both are complete behind it
+    EXPECT_EQ(first, std::vector<float>(3, 2.0f));
+    EXPECT_EQ(second, std::vector<float>(5, 4.0f));
+    EXPECT_EQ(CountingDevice::waits(), 2) << "the host's operations went to the stream";
+  });
+}
+
+TEST(Streams, HostMemory_GoesOverTheHostSide_AlsoOfAPart) {
+  run_mixed(2, [&](Communicator& c) {
+    const auto part = c.split(0, c.rank(), "part");
+    for (Communicator* each : {&c, part.get()}) {
+      std::vector<float> values(3, 1.0f), there(3, 1.0f);
+      each->run(all_reduce(values));
+      EXPECT_EQ(values, std::vector<float>(3, 2.0f));
+      each->run(on_device(all_reduce(there)));
+      each->run(barrier());
+      EXPECT_EQ(there, std::vector<float>(3, 2.0f));
+      EXPECT_TRUE(each->supports(on_device(all_reduce(there))));
+      EXPECT_TRUE(each->supports(all_reduce(values)));
+    }
+    EXPECT_EQ(CountingDevice::waits(), 2);
+  });
+}
+
+// The stream waits, so nobody is told at once: the next operation says what became of it.
+TEST(Streams, AnOperationThatNobodyJoins_IsTheErrorOfTheNext) {
+  std::atomic<bool> over{false};
+  run_mixed(
+      2,
+      [&](Communicator& c) {
+        if (c.rank() == 1) {
+          while (!over) std::this_thread::yield();
+          return;
+        }
+        std::vector<float> values(3, 1.0f);
+        c.run(on_device(all_reduce(values)));
+        std::string text;
+        while (text.empty()) {
+          try {
+            c.run(on_device(all_reduce(values)));
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+            text = error.what();
+          }
+          std::this_thread::yield();
+        }
+        EXPECT_NE(text.find("operation 1"), std::string::npos) << text;
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+        over = true;
+      },
+      std::chrono::milliseconds(300));
+}
+
+TEST(Streams, ABackendOfDeviceMemoryOnly_WithoutADevice_IsRefused) {
+  auto store = std::make_shared<MemoryStore>();
+  const RankSetup setup = setup_of(0, 1, store, "double_of_devices");
+  CommunicatorOptions options = options_of(setup);
+  options.host_side = [] { return Plugin::single(); };
+  try {
+    Communicator::create(options);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("moves CUDA memory, but the tensors of rank 0 are in host memory"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("backend.use = \"gloo_cpu\""), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace coupler

@@ -1,0 +1,58 @@
+// What a process says of a machine's driver, in processes of their own with a double of the driver.
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+// The probe's output under these variables.
+std::string reason_with(const std::vector<std::string>& variables) {
+  const std::string command =
+      fmt::format("env '{}' '{}'", fmt::join(variables, "' '"), DEVICE_PROBE);
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("popen failed");
+  std::string output;
+  std::array<char, 512> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) output += part.data();
+  EXPECT_EQ(::pclose(pipe), 0) << output;
+  return output;
+}
+
+std::string driver() { return fmt::format("LD_LIBRARY_PATH={}", DRIVER_FOLDER); }
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(CudaLibrary, VariableSaysCpu_IsNotLookedFor) {
+  expect_says(reason_with({driver(), "COUPLER_TRAINING_DEVICE=cpu"}),
+              "COUPLER_TRAINING_DEVICE is cpu");
+}
+
+TEST(CudaLibrary, NoDevice_SaysWhereToLook) {
+  expect_says(reason_with({driver(), "DRIVER_DEVICES=0"}), "see CUDA_VISIBLE_DEVICES");
+  expect_says(reason_with({driver(), "DRIVER_STATUS=100"}), "see CUDA_VISIBLE_DEVICES");
+}
+
+TEST(CudaLibrary, DriverDoesNotStart_SaysItsError) {
+  expect_says(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 of cuInit");
+}
+
+// Whether LibTorch's CUDA libraries are installed is this machine's: without them a device of no
+// use is said to be for their lack, with them for the driver, which serves too little.
+TEST(CudaLibrary, DeviceThatLibTorchCannotUse_SaysWhy) {
+  const std::string text = reason_with({driver(), "DRIVER_VERSION=11040"});
+  const bool installed = text.find("are not all installed") == std::string::npos;
+  if (installed) {
+    expect_says(text, "the NVIDIA driver is too old: it serves CUDA 11.4, LibTorch needs 13");
+  } else {
+    expect_says(text, "cannot open shared object file");
+  }
+}
+
+}  // namespace

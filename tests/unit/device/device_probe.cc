@@ -1,0 +1,9 @@
+// Prints why this process has no CUDA device, and nothing where it has one.
+#include <cstdio>
+
+#include "device/cuda_library.h"
+
+int main() {
+  std::puts(coupler::why_no_cuda().c_str());
+  return 0;
+}
