@@ -9,6 +9,7 @@ Run by hand where a fixture is to change. Made with transformers 5.23.0, tokeniz
 sentence-transformers 6.2.0 and PyTorch 2.11.0.
 """
 import argparse
+import functools
 import json
 import pathlib
 import shutil
@@ -149,7 +150,7 @@ def table_of(tokenizer, folder):
             rows.append({"ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=True),
                          "with_special": tokenizer.decode(ids, skip_special_tokens=False)})
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.json").write_text(json.dumps(rows, ensure_ascii=True, indent=0))
+    (folder / "table.json").write_text(json.dumps(rows))
 
 
 def save_tokenizer(tokenizer, folder, **special):
@@ -176,7 +177,7 @@ def language_model(name, model, tokenizer, prompt, **special):
               folder / "reference.safetensors")
     (folder / "greedy.json").write_text(json.dumps(
         {"prompt": prompt, "ids": ids[0].tolist(), "continued": given,
-         "text": tokenizer.decode(given)}, indent=0))
+         "text": tokenizer.decode(given)}))
 
 
 def samplers():
@@ -226,6 +227,17 @@ def minilm(model):
     save_file({"embeddings": embeddings}, FIXTURES / "minilm.safetensors")
 
 
+def write_densely(path):
+    """A row a line, and not a number a line."""
+    value = json.loads(path.read_text())
+    as_text = functools.partial(json.dumps, separators=(",", ":"))
+    if isinstance(value, list):
+        text = "[" + ",\n".join(map(as_text, value)) + "]\n"
+    else:
+        text = "{" + ",\n".join(f"{as_text(key)}:{as_text(part)}" for key, part in value.items()) + "}\n"
+    path.write_text(text)
+
+
 def everything():
     kept = FIXTURES / "minilm.safetensors"
     spare = kept.read_bytes() if kept.exists() else None
@@ -267,6 +279,9 @@ def everything():
         bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>")
     samplers()
     bert()
+    for path in sorted(FIXTURES.rglob("*.json")):
+        if path.name in ("table.json", "tokenizer.json", "greedy.json"):
+            write_densely(path)
 
 
 parser = argparse.ArgumentParser()
