@@ -1,6 +1,6 @@
 // Trains a network on handwritten digits: before.cc in plain LibTorch, after.cc with Coupler, on
 // one process or many, resuming.cc so that it goes on from where it was ended. They differ in six
-// lines and in three, which docs/migrating.md goes through.
+// lines and in three, which docs/from-accelerate.md goes through.
 #include <torch/torch.h>
 
 #include <iostream>

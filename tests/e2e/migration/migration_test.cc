@@ -1,5 +1,5 @@
 // examples/migration: the port changes at most six lines and what goes on after a kill three more,
-// docs/migrating.md shows all of them, and the programs learn, the ported one under every backend.
+// docs/from-accelerate.md shows all of them, and the programs learn, the ported one under every backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST(Migration, ToGoOnAfterAKill_ChangesThreeLines) {
 }
 
 TEST(Migration, PageShowsWhatChanges) {
-  const Lines page = lines_of(COUPLER_SOURCE_DIR "/docs/migrating.md");
+  const Lines page = lines_of(COUPLER_SOURCE_DIR "/docs/from-accelerate.md");
   std::multiset<std::string> shown;
   bool in_block = false;
   for (const std::string& line : page) {

@@ -1,4 +1,4 @@
-// The code that docs/migrating.md shows, which is Accelerate's own samples translated: compiled
+// The code that docs/from-accelerate.md shows, which is Accelerate's own samples translated: compiled
 // from the page, and run under every backend. Each sample learns, and the ranks agree afterwards.
 #include <coupler/coupler.h>
 
@@ -14,7 +14,7 @@ torch::Tensor complex_loss_function(const torch::Tensor& outputs, const torch::T
   return torch::mse_loss(outputs.to(torch::kFloat), targets);
 }
 
-#include "migrating_page.h"
+#include "from_accelerate_page.h"
 
 }  // namespace samples
 

@@ -1,0 +1,64 @@
+// What the code in the rows of docs/from-accelerate.md takes for granted; rows.py binds the
+// members' names. Used by the thread that trains.
+#pragma once
+
+#include <coupler/big_model.h>
+#include <coupler/coupler.h>
+#include <coupler/device_map.h>
+#include <coupler/max_memory.h>
+#include <coupler/objects.h>
+#include <torch/optim/sgd.h>
+
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 2));
+  torch::Tensor forward(const torch::Tensor& x) { return head(x); }
+};
+TORCH_MODULE(Net);
+
+inline torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch) {
+  return torch::mse_loss(net->forward(batch.data), batch.target);
+}
+
+// A dataset that has no index: ten examples, one after the other.
+class Stream {
+ public:
+  std::optional<torch::data::Example<>> next() {
+    if (given_ == 10) return std::nullopt;
+    ++given_;
+    return torch::data::Example<>(torch::ones(4), torch::zeros(2));
+  }
+  void reset() { given_ = 0; }
+
+ private:
+  int given_ = 0;
+};
+
+using Loader = coupler::DataLoader<coupler::TensorDataset>;
+
+struct Names {
+  coupler::Accelerator& accelerator;
+  coupler::TensorDataset dataset;
+  Stream stream;
+  Net model;
+  torch::optim::SGD& optimizer;
+  Loader loader;
+  coupler::Schedule schedule;
+  Net net;
+  coupler::Optimizer opt;
+  Loader batches;
+  coupler::Scheduler scheduler;
+  torch::data::Example<> batch;
+  torch::Tensor x;
+  std::string folder;
+};
+
+struct Row {
+  int line;  // of the page
+  void (*run)(Names&);
+};
+const std::vector<Row>& rows();

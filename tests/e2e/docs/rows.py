@@ -1,0 +1,78 @@
+"""The rows of the section "Every name" of docs/from-accelerate.md: each is code, a key of the TOML
+file, a command of coupler, or none with the reason.
+
+    rows.py PAGE FILE               writes the code as C++, a function a row; rows.h declares the names
+    rows.py PAGE --program COUPLER  has the keys and commands tried
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+page = pathlib.Path(sys.argv[1])
+text = page.read_text()
+first = text.index("## Every name")
+begin = text.count("\n", 0, first) + 1
+code, keys, commands = [], [], []
+count = 0
+for number, line in enumerate(text[first:].splitlines(), begin):
+    if not line.startswith("|") or line.startswith(("|---", "| Accelerate |")):
+        continue
+    cells = [cell.strip() for cell in re.split(r" \|(?= |$)", line[1:])]
+    where = f"{page.name}:{number}"
+    if len(cells) < 3:
+        sys.exit(f"{where}: a row has three cells")
+    names, ours, differs = cells[:3]
+    count += 1
+    span = re.fullmatch(r"`([^`]+)`", ours)
+    if ours == "none":
+        if not differs:
+            sys.exit(f"{where}: {names} has no counterpart, and nothing says why")
+    elif not span:
+        sys.exit(f"{where}: '{ours}' is neither one piece of code nor none")
+    elif re.fullmatch(r"coupler [a-z-]+", span[1]):
+        commands.append((where, span[1].split()[1]))
+    elif key := re.fullmatch(r"([a-z_0-9.]+) = ([^;]+)", span[1]):
+        keys.append((where, key[1], key[2]))
+    else:
+        code.append((number, span[1]))
+
+
+def write(target):
+    here = pathlib.Path(__file__).parent
+    names = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (here / "rows.h").read_text(),
+                                             re.S).group(1), re.M)
+    parts = ['#include "rows.h"\n']
+    for number, row in code:
+        parts.append(f"static void row_{number}(Names& names) {{\n  auto& [{', '.join(names)}] = names;\n"
+                     f'#line {number} "{page}"\n  {{ {row} }}\n}}\n')
+    table = ",\n".join(f"    {{{number}, row_{number}}}" for number, _ in code)
+    parts.append(f"const std::vector<Row>& rows() {{\n  static const std::vector<Row> all = {{\n{table}}};\n"
+                 "  return all;\n}\n")
+    pathlib.Path(target).write_text("\n".join(parts))
+
+
+def try_out(program):
+    def succeeds(*arguments):
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60).returncode == 0
+
+    # docs_test holds the table of the backends' options against the plugins.
+    options = (page.parent / "configuration.md").read_text()
+
+    def is_key(key, value):
+        if re.match(r"backend\.\w+\.", key):
+            return f"| `{key}` |" in options
+        return succeeds("config", "-o", f"{key}={value}")
+
+    problems = [f"{where}: coupler {command} is no command" for where, command in commands
+                if not succeeds(command, "--help")]
+    problems += [f"{where}: {key} = {value} is refused" for where, key, value in keys if not is_key(key, value)]
+    if is_key("training.no_such_key", "1") or is_key("backend.fsdp.no_such_key", "1") or succeeds("no-such", "--help"):
+        problems.append("what is not there is not found out")
+    print(f"{count} rows: {len(code)} of code, {len(keys)} keys, {len(commands)} commands")
+    sys.exit("\n".join(problems) or 0)
+
+
+if sys.argv[2] == "--program":
+    try_out(sys.argv[3])
+write(sys.argv[2])
