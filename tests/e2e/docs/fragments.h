@@ -1,5 +1,5 @@
 // What the fragments of programs in docs/ take for granted; fragments.py binds the members' names.
-// Compiled only.
+// All are compiled; big_models_page.cc runs those of one page.
 #pragma once
 
 #include <coupler/big_model.h>
@@ -12,6 +12,7 @@
 
 #include <fstream>
 #include <iostream>
+#include <vector>
 
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(64, 10));
@@ -40,6 +41,15 @@ struct Names {
   coupler::DeviceMapOptions options;
 };
 
+struct Fragment {
+  const char* page;  // "big-models"
+  int line;
+  bool needs_gpu;
+  void (*run)(Names&);
+};
+const std::vector<Fragment>& fragments();
+
+// For programs that run fragments to define.
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);
 void train(coupler::Accelerator& accelerator, int64_t batch_size);
 std::shared_ptr<torch::nn::Module> make_gpt();
