@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "run_and_read.h"
+#include "torch_root.h"
 
 namespace coupler::cli {
 namespace {
@@ -99,13 +100,11 @@ std::string gpu_driver() {
 }
 
 std::string libtorch() {
-  const char* from_environment = std::getenv("COUPLER_TORCH_ROOT");
-  const std::string root = from_environment != nullptr && *from_environment != '\0'
-                               ? from_environment
-                               : COUPLER_TORCH_ROOT;
+  const std::string root = torch_root();
   const auto version = torch_version(root);
-  if (version) return *version + ", " + root;
-  return "none in " + root + " (run scripts/setup, or set COUPLER_TORCH_ROOT)";
+  if (!root.empty() && version) return *version + ", " + root;
+  return "none in " + expected_torch_root() +
+         " (run coupler setup-torch, or set COUPLER_TORCH_ROOT)";
 }
 
 }  // namespace coupler::cli

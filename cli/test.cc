@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "commands.h"
 #include "launch_options.h"
+#include "torch_root.h"
 
 namespace coupler::cli {
 namespace {
@@ -35,6 +37,22 @@ std::string self_test_program() {
                .hint = "it is built and installed with libcoupler, beside the coupler program"});
 }
 
+// It finds LibTorch where it was built or installed to; elsewhere by this. A program of the user's
+// own knows its LibTorch.
+void find_torch_for(const std::string& program) {
+  const std::string root = torch_root();
+  if (root.empty())
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{} needs LibTorch, which is not in {}", program, expected_torch_root()),
+        {.subject = "LibTorch", .hint = "coupler setup-torch fetches it"});
+  if (root == COUPLER_TORCH_ROOT) return;
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  const std::string path =
+      root + "/lib" + (before != nullptr && *before != '\0' ? std::string(":") + before : "");
+  setenv("LD_LIBRARY_PATH", path.c_str(), 1);
+}
+
 }  // namespace
 
 int run_test(int argc, char** argv) {
@@ -46,6 +64,7 @@ int run_test(int argc, char** argv) {
     return 0;
   }
   const std::string program = self_test_program();
+  find_torch_for(program);
   words.push_back(program);
   words.insert(words.begin(), "launch");
   std::vector<char*> arguments;

@@ -1,8 +1,6 @@
-# coupler::torch: the CPU part of LibTorch (libtorch_cpu.so and libc10.so) as an imported target.
-#
-# find_package(Torch) of the CUDA wheel wants a whole CUDA toolkit; linking only these two libraries
-# needs none, and one binary still serves GPUs, since libtorch_cuda.so can be opened at run time. A
-# project that already has a target named torch keeps it: two LibTorches in one program clash.
+# coupler::torch for the build: the LibTorch in COUPLER_TORCH_ROOT. A project that already has a
+# target named torch keeps it: two LibTorches in one program clash.
+include(${CMAKE_CURRENT_LIST_DIR}/TorchTargets.cmake)
 
 # LibTorch's include folder holds the headers of another fmt, without its library: the folder below,
 # searched before it, holds those of the fmt we link.
@@ -16,36 +14,26 @@ if(TARGET torch)
   target_include_directories(coupler_torch SYSTEM INTERFACE ${_fmt_first})
   target_link_libraries(coupler_torch INTERFACE torch)
   add_library(coupler::torch ALIAS coupler_torch)
+  set(COUPLER_TORCH_VERSION ${Torch_VERSION})
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR "${COUPLER_TORCH_VERSION}")
   return()
 endif()
 
-set(_torch_version_header ${COUPLER_TORCH_ROOT}/include/torch/headeronly/version.h)
-if(NOT EXISTS ${_torch_version_header})
+coupler_torch_version(${COUPLER_TORCH_ROOT} COUPLER_TORCH_VERSION)
+if(NOT COUPLER_TORCH_VERSION)
   message(FATAL_ERROR "No LibTorch 2.11 or newer in COUPLER_TORCH_ROOT=${COUPLER_TORCH_ROOT}.\n"
                       "Run scripts/setup, or pass -DCOUPLER_TORCH_ROOT=<the torch folder of a wheel>.")
 endif()
-foreach(part MAJOR MINOR PATCH)
-  file(STRINGS ${_torch_version_header} _line REGEX "#define TORCH_VERSION_${part} ")
-  string(REGEX REPLACE ".* ([0-9]+).*" "\\1" _torch_${part} "${_line}")
-endforeach()
-set(COUPLER_TORCH_VERSION ${_torch_MAJOR}.${_torch_MINOR}.${_torch_PATCH})
 if(COUPLER_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "LibTorch ${COUPLER_TORCH_VERSION} in ${COUPLER_TORCH_ROOT} is too old: 2.11 or newer")
 elseif(COUPLER_TORCH_VERSION VERSION_GREATER_EQUAL 2.12)
   message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11)")
 endif()
+string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR ${COUPLER_TORCH_VERSION})
 message(STATUS "LibTorch ${COUPLER_TORCH_VERSION}: ${COUPLER_TORCH_ROOT}")
-
-add_library(coupler_torch_c10 SHARED IMPORTED GLOBAL)
-set_target_properties(coupler_torch_c10 PROPERTIES
-  IMPORTED_LOCATION ${COUPLER_TORCH_ROOT}/lib/libc10.so IMPORTED_SONAME libc10.so)
-add_library(coupler_torch SHARED IMPORTED GLOBAL)
+coupler_torch_targets(${COUPLER_TORCH_ROOT})
+# target_include_directories appends, and this one goes first.
+get_target_property(_torch_includes coupler_torch INTERFACE_INCLUDE_DIRECTORIES)
 set_target_properties(coupler_torch PROPERTIES
-  IMPORTED_LOCATION ${COUPLER_TORCH_ROOT}/lib/libtorch_cpu.so IMPORTED_SONAME libtorch_cpu.so)
-target_include_directories(coupler_torch SYSTEM INTERFACE
-  ${_fmt_first} ${COUPLER_TORCH_ROOT}/include ${COUPLER_TORCH_ROOT}/include/torch/csrc/api/include)
-# NDEBUG always: LibTorch's headers differ without it, and its libraries are release builds.
-target_compile_definitions(coupler_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG)
-target_link_libraries(coupler_torch INTERFACE coupler_torch_c10)
-target_link_options(coupler_torch INTERFACE LINKER:-rpath,${COUPLER_TORCH_ROOT}/lib)
-add_library(coupler::torch ALIAS coupler_torch)
+  INTERFACE_INCLUDE_DIRECTORIES "${_fmt_first};${_torch_includes}"
+  INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_fmt_first};${_torch_includes}")

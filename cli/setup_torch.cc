@@ -1,0 +1,87 @@
+// coupler setup-torch: fetches the LibTorch that this Coupler was built for, by the script that
+// set-up of a checkout uses, too.
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "torch_root.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr const char* kHelp = R"help(usage: coupler setup-torch [--prefix DIR] [--cuda]
+
+Fetches LibTorch {version} (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-{version},
+where programs and find_package(Coupler) find it: /opt/coupler for root, ~/.local/share/coupler for
+others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-{version}/torch. What is there already is
+not fetched again.
+
+  --prefix DIR  where to put it
+  --cuda        what LibTorch's CUDA part needs as well, for machines with a GPU (4 GB more)
+
+  sudo coupler setup-torch
+)help";
+
+[[noreturn]] void refuse(const std::string& word, const std::string& problem) {
+  throw Error(ErrorCode::kUsage, problem,
+              {.subject = word, .hint = "'coupler setup-torch --help' explains the command"});
+}
+
+// Beside this program once it is installed, else of the checkout.
+std::string script() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto installed = self.parent_path() / "../libexec/coupler/install-torch";
+  for (const std::filesystem::path& path : {installed, {COUPLER_INSTALL_TORCH_SCRIPT}}) {
+    if (access(path.c_str(), X_OK) == 0) return path;
+  }
+  throw Error(ErrorCode::kIo, fmt::format("{} is not there", installed.string()),
+              {.subject = installed.string(), .hint = "install Coupler again: it is a part of it"});
+}
+
+}  // namespace
+
+int run_setup_torch(int argc, char** argv) {
+  std::string prefix = default_torch_prefix();
+  std::vector<std::string> command = {script()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--help" || word == "-h") {
+      std::string help = kHelp;
+      for (size_t at; (at = help.find("{version}")) != std::string::npos;)
+        help.replace(at, std::strlen("{version}"), COUPLER_TORCH_WHEEL);
+      std::fputs(help.c_str(), stdout);
+      return 0;
+    }
+    if (word == "--cuda") {
+      command.emplace_back("--cuda");
+    } else if (word == "--prefix" && i + 1 < argc) {
+      prefix = argv[++i];
+    } else if (word.rfind("--prefix=", 0) == 0) {
+      prefix = word.substr(std::strlen("--prefix="));
+    } else {
+      refuse(std::string(word), word == "--prefix" ? "--prefix needs a folder"
+                                                   : fmt::format("'{}' is no option", word));
+    }
+  }
+  if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
+  command.push_back(prefix);
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  std::fflush(stdout);
+  execv(words[0], words.data());
+  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
+              {.subject = command[0], .hint = "it is a bash script: install bash"});
+}
+
+}  // namespace coupler::cli

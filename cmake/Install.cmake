@@ -1,0 +1,71 @@
+# What `cmake --install` puts where, what find_package(Coupler) finds there, and the Debian packages
+# that `cpack` makes of it in a build of the preset `package`. Nothing of LibTorch is installed:
+# `coupler setup-torch` fetches it.
+include(CMakePackageConfigHelpers)
+
+install(PROGRAMS scripts/install-torch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/coupler COMPONENT program)
+
+if(COUPLER_WITH_TORCH)
+  set_target_properties(coupler coupler_models PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH "$ORIGIN;${COUPLER_INSTALL_TORCH_ROOT}/lib")
+  file(RELATIVE_PATH _to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(coupler_self_test PROPERTIES
+    INSTALL_RPATH "$ORIGIN/${_to_libraries};${COUPLER_INSTALL_TORCH_ROOT}/lib")
+  install(TARGETS coupler coupler_models
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development)
+  install(DIRECTORY host/include/coupler models/include/coupler
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Coupler)
+  configure_package_config_file(cmake/CouplerConfig.cmake.in ${PROJECT_BINARY_DIR}/CouplerConfig.cmake
+    INSTALL_DESTINATION ${_package_dir} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR
+    NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/CouplerConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/CouplerConfig.cmake ${PROJECT_BINARY_DIR}/CouplerConfigVersion.cmake
+                cmake/TorchTargets.cmake
+          DESTINATION ${_package_dir} COMPONENT development)
+endif()
+
+# ---- Debian packages: coupler, coupler-dev, and one for each plugin ----
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME coupler)
+set(CPACK_PACKAGE_VENDOR "The Coupler authors")
+set(CPACK_PACKAGE_CONTACT "The Coupler authors <coupler@localhost>")
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# What the libraries are linked with; those of LibTorch are in no package.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${COUPLER_TORCH_ROOT}/lib ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+set(CPACK_COMPONENTS_ALL program development api)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME coupler)
+set(CPACK_COMPONENT_PROGRAM_DESCRIPTION
+    "The coupler program and libcoupler. LibTorch comes by `coupler setup-torch`.")
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "python3-pip, coupler-gloo-cpu, coupler-fsdp, coupler-deepspeed-like")
+set(CPACK_COMPONENT_DEVELOPMENT_GROUP headers)
+set(CPACK_COMPONENT_API_GROUP headers)
+set(CPACK_DEBIAN_HEADERS_PACKAGE_NAME coupler-dev)
+set(CPACK_COMPONENT_GROUP_HEADERS_DESCRIPTION
+    "Headers and CMake files: find_package(Coupler) for programs, find_package(coupler-api) for plugins.")
+set(CPACK_DEBIAN_HEADERS_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), nlohmann-json3-dev")
+foreach(plugin gloo_cpu mpi nccl fsdp deepspeed_like)
+  if(NOT TARGET coupler_${plugin})
+    continue()
+  endif()
+  string(REPLACE "_" "-" _name ${plugin})
+  string(TOUPPER ${plugin} _component)
+  list(APPEND CPACK_COMPONENTS_ALL ${plugin})
+  set(CPACK_DEBIAN_${_component}_PACKAGE_NAME coupler-${_name})
+  set(CPACK_COMPONENT_${_component}_DESCRIPTION "The backend ${plugin} of Coupler.")
+  set(CPACK_DEBIAN_${_component}_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION})")
+endforeach()
+if(TARGET coupler_mpi)
+  set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), openmpi-bin")
+endif()
+include(CPack)
