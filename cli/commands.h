@@ -9,6 +9,8 @@ int run_launch(int argc, char** argv);
 int run_rank_shim(int argc, char** argv);
 int run_config(int argc, char** argv);
 int run_plugins(int argc, char** argv);
+int run_check_plugin(int argc, char** argv);
+int run_new(int argc, char** argv);
 int run_setup_torch(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_checkpoint(int argc, char** argv);

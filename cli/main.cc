@@ -32,6 +32,8 @@ const Command kCommands[] = {
     {"config", run_config, "check the configuration, or explain where each value comes from"},
     {"estimate", run_estimate, "say how much memory a program or a model needs"},
     {"plugins", run_plugins, "list the backends and whether they can be used here"},
+    {"check-plugin", run_check_plugin, "check that a backend does what the interface promises"},
+    {"new", run_new, "write the skeleton of a plugin or a program"},
     {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
     {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},
     {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it"},

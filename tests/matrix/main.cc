@@ -47,7 +47,7 @@ DriverArguments parse(int argc, char** argv) {
     } else {
       throw Error(
           ErrorCode::kUsage, fmt::format("unknown argument {}", name),
-          {.subject = std::string(name), .hint = "the options are in tests/matrix/main.cc"});
+          {.subject = std::string(name), .hint = "'coupler check-plugin --help' explains them"});
     }
   }
   if (arguments.plugin.empty()) {

@@ -1,0 +1,109 @@
+"""Installs a build into a folder and uses it as a stranger would: README's program with
+find_package(Coupler), trained on two processes by the installed coupler; a project that has a LibTorch
+of its own; what is said where there is none; what `coupler new` writes.
+
+    install_project.py SOURCE_DIR BUILD_DIR CMAKE TORCH_ROOT
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+source, build, cmake, torch_root = sys.argv[1:5]
+source = pathlib.Path(source)
+PROJECT = """cmake_minimum_required(VERSION 3.20)
+project(train LANGUAGES CXX)
+set(CMAKE_CXX_STANDARD 20)
+find_package(Coupler REQUIRED COMPONENTS coupler models)
+add_executable(train main.cc)
+target_link_libraries(train PRIVATE coupler::coupler coupler::models)
+"""
+# The names are what find_package(Torch) makes; only that a target is there counts.
+OWN_TORCH = """cmake_minimum_required(VERSION 3.20)
+project(own LANGUAGES CXX)
+add_library(torch INTERFACE IMPORTED)
+find_package(Coupler REQUIRED)
+get_target_property(libraries coupler_torch INTERFACE_LINK_LIBRARIES)
+if(TARGET coupler_torch_c10 OR NOT libraries STREQUAL "torch")
+  message(FATAL_ERROR "another LibTorch was brought: ${libraries}")
+endif()
+"""
+
+
+def run(*command, fails=False, **options):
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=500, **options)
+    if (done.returncode != 0) != fails:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def check(condition, what, text):
+    if not condition:
+        sys.exit(f"{what}:\n{text}")
+
+
+# Nothing of this machine but its tools: no library path, no variable of Coupler's.
+environment = {name: value for name, value in os.environ.items()
+               if not name.startswith("COUPLER_") and name != "LD_LIBRARY_PATH"}
+with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
+    folder = pathlib.Path(folder)
+    prefix = folder / "prefix"
+    run(cmake, "--install", build, "--prefix", prefix)
+    check(not list(prefix.rglob("libtorch*")), "LibTorch was installed", list(prefix.rglob("libtorch*")))
+    coupler = prefix / "bin/coupler"
+
+    readme = (source / "README.md").read_text()
+    write(folder / "train/main.cc", re.search(r"```cpp\n(.*?)```", readme, re.S)[1])
+    write(folder / "train/train.toml", re.search(r"```toml\n(.*?)```", readme, re.S)[1])
+    write(folder / "train/CMakeLists.txt", PROJECT)
+
+    def configure(project, *options, **more):
+        return run(cmake, "-S", folder / project, "-B", folder / project / "build", f"-DCMAKE_PREFIX_PATH={prefix}",
+                   *options, env=environment, **more)
+
+    configure("train")
+    run(cmake, "--build", folder / "train/build", env=environment)
+    # Prefix and build are where they are; the checkout's own libraries are not to be found by accident.
+    linked = run("ldd", folder / "train/build/train", env=environment)
+    check(f"{prefix}" in linked and "not found" not in linked, "the program finds other libraries", linked)
+    print(run(coupler, "launch", "--config", folder / "train/train.toml", folder / "train/build/train",
+              env=environment))
+
+    write(folder / "own/CMakeLists.txt", OWN_TORCH)
+    configure("own")
+
+    write(folder / "none/CMakeLists.txt", PROJECT)
+    write(folder / "none/main.cc", "int main() {}")
+    said = configure("none", "-DCOUPLER_TORCH_ROOT=/nowhere", fails=True)
+    check("/nowhere" in said and "coupler setup-torch" in said, "the way out is not named", said)
+
+    # Skeletons build and pass their tests; names that are taken or wrong are refused.
+    tools = {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"}
+    for kind, name in (("plugin", "my_transport"), ("project", "my_training")):
+        run(coupler, "new", kind, name, cwd=folder, env=environment)
+        check(not list(folder.glob("*.unfinished")), "something is left over", list(folder.glob("*")))
+        configure(name)
+        run(cmake, "--build", folder / name / "build", env=environment)
+        print(run("ctest", "--test-dir", folder / name / "build", "--output-on-failure", env=tools))
+        again = run(coupler, "new", kind, name, fails=True, cwd=folder, env=environment)
+        check("exists" in again, "a folder that exists is taken", again)
+    for name in ("Upper", "gloo_cpu", "../up", ""):
+        refused = run(coupler, "new", "plugin", name, fails=True, cwd=folder, env=environment)
+        check("coupler new: " in refused and not (folder / "../up").exists(), f"'{name}' is taken", refused)
+    listed = run(coupler, "plugins", env={**environment, "COUPLER_PLUGIN_PATH": str(folder / "my_transport/build")})
+    check("my_transport" in listed, "the plugin is not listed", listed)
+
+    help_text = run(coupler, "setup-torch", "--help", env=environment)
+    version = run(prefix / "libexec/coupler/install-torch", "--version", env=environment).strip()
+    check(f"torch-{version}" in help_text, "setup-torch names another version than it fetches", help_text)
+    refused = run(coupler, "setup-torch", "--prefx", "x", fails=True, env=environment)
+    check("'--prefx' is no option" in refused, "a misspelt option is taken", refused)
+print("installed, found and used")
