@@ -119,8 +119,13 @@ std::string find_plugin(const std::string& use, const BackendConfig& backend) {
   }
   throw Error(ErrorCode::kPlugin, not_found(use, backend),
               {-1, "backend.use",
-               "set backend.use to one of these names or to a path with a slash, or add the "
-               "plugin's folder to backend.plugin_path or COUPLER_PLUGIN_PATH"});
+               // Accelerate's users know it as a device like any other.
+               use == "tpu" ? "TPUs need a third party's plugin, which Coupler does not bring: "
+                              "install it, and name its folder in backend.plugin_path or "
+                              "COUPLER_PLUGIN_PATH"
+                            : "set backend.use to one of these names or to a path with a slash, or "
+                              "add the plugin's folder to backend.plugin_path or "
+                              "COUPLER_PLUGIN_PATH"});
 }
 
 }  // namespace coupler

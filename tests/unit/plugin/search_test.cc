@@ -85,5 +85,10 @@ TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
   expect_text(message, "COUPLER_PLUGIN_PATH");
 }
 
+TEST_F(PluginSearch, Tpu_SaysThatItIsAThirdPartys) {
+  const std::string message = message_of(ErrorCode::kPlugin, [&] { find_plugin("tpu", {}); });
+  expect_text(message, "TPUs need a third party's plugin");
+}
+
 }  // namespace
 }  // namespace coupler::test
