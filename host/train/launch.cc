@@ -274,8 +274,12 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
                 fmt::format("{} ended without having run {}", command.back(), function),
                 "call coupler::enter_launched() first in its main");
   }
-  if (const auto failure = call.failure()) throw Error(failure->error);
-  if (const auto lost = outcome_of(call)) throw Error(*lost);
+  const auto failure = call.failure();
+  const auto outcome = outcome_of(call);
+  // A rank that was killed says nothing, and others that they lost it.
+  if (failure && (!failure->is_consequence() || !outcome || outcome->detail().rank == failure->rank))
+    throw Error(failure->error);
+  if (outcome) throw Error(*outcome);
   throw Error(ErrorCode::kAborted,
               WIFSIGNALED(status)
                   ? fmt::format("launch: the launcher was killed by signal {}", WTERMSIG(status))

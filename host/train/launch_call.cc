@@ -56,11 +56,6 @@ RankFailure from_json(const json& value) {
                          {.rank = rank, .subject = value.at("subject").get<std::string>()})};
 }
 
-bool is_consequence(const RankFailure& failure) {
-  const ErrorCode code = failure.error.code();
-  return code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout;
-}
-
 }  // namespace
 
 LaunchCall LaunchCall::make(const std::string& function, const ObjectBytes& arguments) {
@@ -117,7 +112,7 @@ std::optional<RankFailure> LaunchCall::failure() const {
     const auto text = read(entry.path());
     if (!text) continue;
     RankFailure found = from_json(json::parse(*text));
-    const auto place = [](const RankFailure& it) { return std::pair(is_consequence(it), it.when); };
+    const auto place = [](const RankFailure& it) { return std::pair(it.is_consequence(), it.when); };
     if (!first || place(found) < place(*first)) first.emplace(std::move(found));
   }
   return first;

@@ -21,6 +21,11 @@ struct RankFailure {
   int rank = 0;
   int64_t when = 0;  // nanoseconds of a clock that the ranks of a machine share
   Error error;
+
+  // Of another rank's end, most likely.
+  bool is_consequence() const {
+    return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
+  }
 };
 
 class LaunchCall {
