@@ -277,7 +277,8 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
   const auto failure = call.failure();
   const auto outcome = outcome_of(call);
   // A rank that was killed says nothing, and others that they lost it.
-  if (failure && (!failure->is_consequence() || !outcome || outcome->detail().rank == failure->rank))
+  if (failure &&
+      (!failure->is_consequence() || !outcome || outcome->detail().rank == failure->rank))
     throw Error(failure->error);
   if (outcome) throw Error(*outcome);
   throw Error(ErrorCode::kAborted,

@@ -112,7 +112,9 @@ std::optional<RankFailure> LaunchCall::failure() const {
     const auto text = read(entry.path());
     if (!text) continue;
     RankFailure found = from_json(json::parse(*text));
-    const auto place = [](const RankFailure& it) { return std::pair(it.is_consequence(), it.when); };
+    const auto place = [](const RankFailure& it) {
+      return std::pair(it.is_consequence(), it.when);
+    };
     if (!first || place(found) < place(*first)) first.emplace(std::move(found));
   }
   return first;
