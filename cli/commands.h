@@ -9,6 +9,7 @@ int run_launch(int argc, char** argv);
 int run_rank_shim(int argc, char** argv);
 int run_config(int argc, char** argv);
 int run_plugins(int argc, char** argv);
+int run_report(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_checkpoint(int argc, char** argv);
 int run_merge_weights(int argc, char** argv);

@@ -34,6 +34,7 @@ const Command kCommands[] = {
     {"plugins", run_plugins, "list the backends and whether they can be used here"},
     {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
     {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},
+    {"report", run_report, "make a page with plots of what a run left"},
     {"env", run_env, "print what a bug report needs"},
 #ifdef COUPLER_HAS_BENCH
     {"bench", run_bench, "measure latency and bandwidth of collective operations"},
