@@ -12,6 +12,7 @@ int run_plugins(int argc, char** argv);
 int run_check_plugin(int argc, char** argv);
 int run_new(int argc, char** argv);
 int run_setup_torch(int argc, char** argv);
+int run_report(int argc, char** argv);
 int run_env(int argc, char** argv);
 int run_checkpoint(int argc, char** argv);
 int run_merge_weights(int argc, char** argv);

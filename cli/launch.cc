@@ -72,6 +72,10 @@ bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
 
 // make: the command of one start, which is told by its environment which it is.
 int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const LaunchPlan&)>& make) {
+  if (!plan.outcome.empty()) {
+    throw Error(ErrorCode::kUsage, "--outcome is for ranks that `coupler launch` itself starts",
+                {.subject = "--outcome", .hint = "ask the other launcher what became of the job"});
+  }
   const ForeignCommand command = make(plan);
   if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
     return 0;

@@ -77,6 +77,7 @@ class LocalJob {
     write_all(2, interrupt_ ? fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
                                           ::strsignal(*interrupt_))
                             : outcome_.report(host_ ? host_->standings() : Standings()));
+    write_outcome(plan_.outcome, outcome_);
     return {outcome_.exit_code(), interrupt_.has_value()};
   }
 

@@ -29,6 +29,7 @@ struct LaunchOptions {
   std::optional<int> main_port;  // 0: any free one
   std::string hostfile;
   std::string log_dir;
+  std::string outcome;  // a file
   std::optional<Bind> bind;
   int max_restarts = 0;
   std::string image, name;          // of a manifest

@@ -191,6 +191,7 @@ LaunchPlan make_launch_plan(int argc, char** argv) {
   plan.via = options.via;
   plan.bind = options.bind.value_or(Bind::kNone);
   plan.log_dir = absolute(options.log_dir);
+  plan.outcome = absolute(options.outcome);
   plan.max_restarts = options.max_restarts;
   plan.prefix = options.prefix;
   plan.print = options.print;

@@ -22,6 +22,7 @@ struct LaunchPlan {
   HostFile host_file;  // of mpirun; empty: this machine
   Bind bind = Bind::kNone;
   std::string log_dir;  // absolute; "": none
+  std::string outcome;  // a file for what became of the job; "": none
   bool prefix = false;  // "[rank 0] " before every line of output
   bool print = false;   // the script, not the run
   bool print_env = false, dry_run = false;

@@ -14,6 +14,7 @@ launcher. Options end at the program; what follows is the program's own.
   --interface NAME    the network interface of connections: -o backend.interface=NAME
   --bind WHAT         none (default), core: each process cores of its own, numa: one NUMA node
   --log-dir FOLDER    adds each rank's output to FOLDER/rank-N.log as well
+  --outcome FILE      writes there, as JSON, which rank made the job fail, and how
   --max-restarts N    start a job that failed again, N times at most
   --prefix            write "[rank 0] " before every line of rank 0's output, and so on
   --dry-run           say what would be started, start nothing

@@ -90,6 +90,7 @@ const std::vector<LaunchWord>& launch_words() {
          o.bind = choose<Bind>(
              v, w, {{"none", Bind::kNone}, {"core", Bind::kCore}, {"numa", Bind::kNuma}});
        }},
+      {"--outcome", true, [](O& o, S& v, S& w) { o.outcome = not_empty(v, w); }},
       {"--log-dir", true, [](O& o, S& v, S& w) { o.log_dir = not_empty(v, w); }},
       {"--max-restarts", true,
        [](O& o, S& v, S& w) {

@@ -37,6 +37,7 @@ const Command kCommands[] = {
     {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
     {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},
     {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it"},
+    {"report", run_report, "make a page with plots of what a run left"},
     {"env", run_env, "print what a bug report needs"},
 #ifdef COUPLER_HAS_BENCH
     {"bench", run_bench, "measure latency and bandwidth of collective operations"},

@@ -1,14 +1,18 @@
 #include "rank_end.h"
 
+#include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
+#include "io/durable_file.h"
+#include "output_relay.h"
 #include "rendezvous/store.h"
 
 namespace coupler::cli {
@@ -152,6 +156,16 @@ int JobOutcome::exit_code() const {
   return blamed == nullptr ? 0 : exit_code_of(blamed->status);
 }
 
+std::string JobOutcome::json() const {
+  const RankEnd* blamed = cause();
+  if (blamed == nullptr) return {};
+  const nlohmann::json value = {
+      {"rank", blamed->rank},
+      {"exit_code", exit_code_of(blamed->status)},
+      {"how", blamed->lost.empty() ? describe_status(blamed->status) : blamed->lost}};
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 std::string JobOutcome::report(const std::map<int, std::string>& standings) const {
   const RankEnd* blamed = cause();
   if (blamed == nullptr) {
@@ -182,6 +196,16 @@ std::string JobOutcome::report(const std::map<int, std::string>& standings) cons
     text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");
   }
   return text;
+}
+
+void write_outcome(const std::string& file, const JobOutcome& outcome) {
+  const std::string text = outcome.json();
+  if (file.empty() || text.empty()) return;
+  try {
+    replace_file(file, text);
+  } catch (const Error& error) {
+    write_all(2, fmt::format("coupler: --outcome: {}\n", error.what()));
+  }
 }
 
 std::string quote_lines(const std::deque<std::string>& lines) {

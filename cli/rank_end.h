@@ -66,6 +66,10 @@ class JobOutcome {
   const RankEnd* cause() const;
   int exit_code() const;  // the cause's, else 0
 
+  // For programs: {"rank": 1, "exit_code": 137, "how": "was killed by …"} of the cause; "" where
+  // nobody failed.
+  std::string json() const;
+
   // "coupler: rank 1 was killed by …" with its last lines, one line for each other failure, and
   // what others were in (by rank).
   std::string report(const std::map<int, std::string>& standings = {}) const;
@@ -76,6 +80,10 @@ class JobOutcome {
   std::vector<RankEnd> ends_;  // as they came
   std::vector<int> order_;     // ranks
 };
+
+// For programs that start this one: outcome.json() as that file; nothing for "". A file that cannot
+// be written is said on standard error: the job is over whatever becomes of it.
+void write_outcome(const std::string& file, const JobOutcome& outcome);
 
 // "  its last lines:" and the lines, or nothing.
 std::string quote_lines(const std::deque<std::string>& lines);

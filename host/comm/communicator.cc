@@ -7,6 +7,7 @@
 
 #include "comm/staging.h"
 #include "comm/work.h"
+#include "log/span.h"
 
 namespace coupler {
 namespace {
@@ -33,6 +34,9 @@ void check_arguments(const CommunicatorState& state, const db_op& op) {
     refuse("the array of counts is missing", "give one count for each rank");
   }
 }
+
+// For spans: what one rank sends, about.
+uint64_t bytes_of(const db_op& op) { return op.count * dtype_size(op.dtype); }
 
 // Leaves the backend whichever way the call goes.
 class InBackend {
@@ -156,6 +160,7 @@ bool Communicator::supports(const db_op& op) const {
 void Communicator::run(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
+  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   if (is_on_device(state, op)) {
     if (state.world == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
@@ -207,6 +212,7 @@ Work Communicator::submit_on_stream(db_op op) {
 
 Work Communicator::start(db_op op) {
   CommunicatorState& state = *state_;
+  const int64_t began = spans_recorded() ? span_clock() : 0;
   complete(state, op, 0);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();
@@ -220,7 +226,10 @@ Work Communicator::start(db_op op) {
   }
   if (status == DB_OK) return {};
   if (status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
-  return Work(std::make_unique<Work::State>(state_, operation, request, is_on_device(state, op)));
+  auto work = std::make_unique<Work::State>(state_, operation, request, is_on_device(state, op));
+  work->span = {kind_name(op.kind).data(), SpanKind::kOperation, began, 0, bytes_of(op),
+                operation.sequence};
+  return Work(std::move(work));
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {

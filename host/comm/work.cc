@@ -12,6 +12,13 @@ Work::State::~State() {
   state->functions->release(pending->request);
 }
 
+// Of an operation that has ended, as far as this thread can tell; what a stream waits for goes on.
+void Work::State::end_span() {
+  if (span.begin == 0 || on_stream || !spans_recorded()) return;
+  span.end = span_clock();
+  record_span(span);
+}
+
 Work::Work() = default;
 Work::Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Work::Work(Work&&) noexcept = default;
@@ -42,10 +49,12 @@ void Work::wait() {
   CommunicatorState& communicator = *ended->state;
   const db_communicator_functions& functions = *communicator.functions;
   db_request* const request = ended->pending->request;
+  const Span span("wait", SpanKind::kWait, 0, ended->span.number);
   const db_status status =
       ended->on_stream ? functions.wait_stream(request, communicator.device->stream(), error.get())
                        : functions.wait_host(request, -1, error.get());
   if (status != DB_OK) throw communicator.failed(ended->pending->operation, status, error);
+  ended->end_span();
   if (ended->on_stream) communicator.park(std::move(ended->pending));
 }
 
@@ -56,6 +65,7 @@ bool Work::done() {
   if (status == DB_IN_PROGRESS) return false;
   const std::unique_ptr<State> ended = std::move(state_);
   if (status != DB_OK) throw ended->state->failed(ended->pending->operation, status, error);
+  ended->end_span();
   return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "comm/state.h"
+#include "log/span.h"
 
 namespace coupler {
 
@@ -18,12 +19,14 @@ struct Work::State {
     state->add_pending(pending.get());
   }
   ~State();  // gives the request back, unless the communicator has it
+  void end_span();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   std::shared_ptr<CommunicatorState> state;
   std::unique_ptr<PendingOperation> pending;  // null: the communicator has it
   const bool on_stream;                       // who waits is a stream
+  SpanRecord span = {};                       // begun where spans are recorded
 };
 
 }  // namespace coupler

@@ -84,11 +84,20 @@ struct CheckpointConfig {
   std::chrono::nanoseconds grace = std::chrono::seconds(30);    // after SIGTERM, to save
 };
 
+struct ProfileConfig {
+  std::string dir;         // of traces; empty: none are made
+  int64_t skip_first = 0;  // passes through the loop's body, as all of these
+  int64_t wait = 1, warmup = 1, active = 3;
+  int64_t repeat = 1;  // rounds of these three; 0: until the end
+  bool record_shapes = false, profile_memory = false, with_stack = false, with_flops = false;
+};
+
 struct Config {
   BackendConfig backend;
   TrainingConfig training;
   CheckpointConfig checkpoint;
   MemoryConfig memory;
+  ProfileConfig profile;
   LaunchConfig launch;
 
   std::string file;                            // "" where none was read
@@ -106,7 +115,8 @@ struct ConfigRequest {
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
 // valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
 // variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
-// COUPLER_TRAINING_, COUPLER_CHECKPOINT_, COUPLER_MEMORY_ or COUPLER_LAUNCH_ is an error. Options
+// COUPLER_TRAINING_, COUPLER_CHECKPOINT_, COUPLER_MEMORY_, COUPLER_PROFILE_ or COUPLER_LAUNCH_ is
+// an error. Options
 // of a plugin have no variables, since plugin names and keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 

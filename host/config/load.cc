@@ -185,7 +185,7 @@ void apply_file(Config& config, const ConfigRequest& request) {
 bool is_config_variable(std::string_view name) {
   for (const std::string_view prefix :
        {"COUPLER_BACKEND_", "COUPLER_TRAINING_", "COUPLER_CHECKPOINT_", "COUPLER_MEMORY_",
-        "COUPLER_LAUNCH_"}) {
+        "COUPLER_PROFILE_", "COUPLER_LAUNCH_"}) {
     if (name.substr(0, prefix.size()) == prefix) return true;
   }
   return false;

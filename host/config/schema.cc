@@ -93,6 +93,7 @@ std::vector<SchemaKey> make_schema() {
   constexpr auto kTraining = &Config::training;
   constexpr auto kCheckpoint = &Config::checkpoint;
   constexpr auto kMemory = &Config::memory;
+  constexpr auto kProfile = &Config::profile;
   constexpr auto kLaunch = &Config::launch;
   using T = ValueType;
   return {
@@ -233,6 +234,35 @@ std::vector<SchemaKey> make_schema() {
           "The memory that a process may hold: a plan that needs more is refused at prepare, and "
           "an "
           "allocation that would pass it ends in an error. Empty: no limit."),
+      key<kProfile, &ProfileConfig::dir>(
+          "profile.dir", T::kString, "", nullptr,
+          "The folder into which each rank writes a trace of some steps, and rank 0 one of all "
+          "ranks. Empty: none are made."),
+      key<kProfile, &ProfileConfig::skip_first>(
+          "profile.skip_first", T::kInteger, ">= 0", at_least<0>,
+          "How many passes through the loop's body are left out at first."),
+      key<kProfile, &ProfileConfig::wait>("profile.wait", T::kInteger, ">= 0", at_least<0>,
+                                          "How many are left out in each round."),
+      key<kProfile, &ProfileConfig::warmup>(
+          "profile.warmup", T::kInteger, ">= 0", at_least<0>,
+          "How many the profiler then runs without keeping what it sees."),
+      key<kProfile, &ProfileConfig::active>("profile.active", T::kInteger, ">= 1", at_least<1>,
+                                            "How many the trace then holds."),
+      key<kProfile, &ProfileConfig::repeat>(
+          "profile.repeat", T::kInteger, ">= 0", at_least<0>,
+          "How many rounds there are, each with a trace of its own; 0: until training ends."),
+      key<kProfile, &ProfileConfig::record_shapes>(
+          "profile.record_shapes", T::kBoolean, "", nullptr,
+          "Whether traces hold the shapes of operations' inputs."),
+      key<kProfile, &ProfileConfig::profile_memory>(
+          "profile.profile_memory", T::kBoolean, "", nullptr,
+          "Whether traces hold what is allocated and freed."),
+      key<kProfile, &ProfileConfig::with_stack>(
+          "profile.with_stack", T::kBoolean, "", nullptr,
+          "Whether traces hold where TorchScript called operations from."),
+      key<kProfile, &ProfileConfig::with_flops>(
+          "profile.with_flops", T::kBoolean, "", nullptr,
+          "Whether traces hold the floating-point operations of products and convolutions."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(

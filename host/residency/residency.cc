@@ -9,6 +9,7 @@
 #include "device/out_of_memory.h"
 #include "device/streams.h"
 #include "io/byte_size.h"
+#include "log/span.h"
 
 namespace coupler {
 namespace {
@@ -250,6 +251,7 @@ BufferPool::Buffer Residency::room_for(const Unit& unit) {
 }
 
 void Residency::fetch(Unit& unit, bool ahead) {
+  const Span span(ahead ? "prefetch" : "gather", SpanKind::kWork, unit.bytes, unit.index);
   const std::lock_guard turn(source_mutex_);
   {
     const std::lock_guard lock(mutex_);

@@ -20,6 +20,7 @@
 #include "train/memory_limit.h"
 #include "train/precision.h"
 #include "train/process_setup.h"
+#include "train/profile.h"
 
 namespace coupler {
 namespace {
@@ -99,11 +100,13 @@ Accelerator::Impl::Impl(Config loaded)
        .host_side = [this] { return choose_host_side(config.backend, process); }});
   if (process.world > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
+  if (dry_run == nullptr) profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
 }
 
 Accelerator::Impl::~Impl() {
   checkpoints.reset();  // what it writes is theirs
+  profile.reset();
   set_current_communicator(nullptr);
   ForwardRecorder::of_this_thread().forget_all();
   ActivationOffload::of_process().forget_all();

@@ -27,6 +27,7 @@
 namespace coupler {
 
 class DryRun;
+class Profile;
 
 // An optimizer given to prepare, as long as somebody holds what came back.
 struct PreparedOptimizer {
@@ -86,6 +87,7 @@ class Accelerator::Impl {
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
   bool trigger = false;                      // set on this rank since the last check
+  std::unique_ptr<Profile> profile;          // null: nothing is profiled
   std::unique_ptr<Checkpoints> checkpoints;  // last: its thread ends before the rest
 };
 

@@ -12,6 +12,7 @@
 
 #include "checkpoint/piece_writer.h"
 #include "log/log.h"
+#include "train/profile.h"
 
 namespace coupler {
 namespace {
@@ -218,9 +219,15 @@ std::string Accelerator::save_state(const std::string& folder, CallSite) {
 }
 void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
 bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
-void Accelerator::end_training(CallSite) { impl_->checkpoints->end_training(); }
+void Accelerator::end_training(CallSite) {
+  impl_->checkpoints->end_training();
+  if (impl_->profile != nullptr) impl_->profile->finish();
+}
 void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
-void Accelerator::end_of_body(CallSite) { impl_->checkpoints->end_of_body(); }
+void Accelerator::end_of_body(CallSite) {
+  if (impl_->profile != nullptr) impl_->profile->step();
+  impl_->checkpoints->end_of_body();
+}
 SyncScope Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
   return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
 }

@@ -22,6 +22,7 @@
 #include "train/memory_limit.h"
 #include "train/memory_plan.h"
 #include "train/precision.h"
+#include "train/profile.h"
 
 namespace coupler {
 namespace {
@@ -215,7 +216,10 @@ void Accelerator::bind_schedulers() {
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
   // A loader made anew for every epoch leaves nothing behind.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
-  loader->at_end_of_body([impl = impl_.get()] { impl->checkpoints->end_of_body(); });
+  loader->at_end_of_body([impl = impl_.get()] {
+    if (impl->profile != nullptr) impl->profile->step();
+    impl->checkpoints->end_of_body();
+  });
   impl_->loaders.push_back(std::move(loader));
 }
 

@@ -206,7 +206,8 @@ class Accelerator : public Processes {
   // What checkpoint.resume says; whether anything was loaded. To be called once all is prepared and
   // registered, before the first loop; the epochs to go begin with the loader's next_epoch().
   bool resume(CallSite site = {});
-  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Collective.
+  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Ends a profile
+  // that is under way (profile.dir). Collective.
   void end_training(CallSite site = {});
   // Waits for a checkpoint that is being written (checkpoint.async). Throws why it failed.
   void wait_for_checkpoint();

@@ -70,7 +70,12 @@ void Workplace::write(const std::string& name, const std::string& text, int mode
 
 Outcome Workplace::coupler(const std::vector<std::string>& arguments,
                            std::map<std::string, std::string> variables) const {
-  std::vector<std::string> argv = {COUPLER_PROGRAM};
+  return run(COUPLER_PROGRAM, arguments, std::move(variables));
+}
+
+Outcome Workplace::run(const std::string& program, const std::vector<std::string>& arguments,
+                       std::map<std::string, std::string> variables) const {
+  std::vector<std::string> argv = {program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   variables.try_emplace("PATH", "/usr/bin:/bin");
   std::vector<std::string> environment;

@@ -30,6 +30,9 @@ class Workplace {
   // test where it does not end within a minute.
   Outcome coupler(const std::vector<std::string>& arguments,
                   std::map<std::string, std::string> variables = {}) const;
+  // The same of another program, by its path.
+  Outcome run(const std::string& program, const std::vector<std::string>& arguments,
+              std::map<std::string, std::string> variables = {}) const;
 
  private:
   std::filesystem::path path_;

@@ -1,0 +1,118 @@
+#include "train/trace_file.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/durable_file.h"
+
+namespace coupler {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kOrigin = "coupler";
+// Process numbers of a rank in a merged trace begin at its rank times this.
+constexpr int64_t kProcesses = 10'000'000;
+
+json read_trace(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  json trace = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto events = trace.is_object() ? trace.find("traceEvents") : trace.end();
+  if (!trace.is_object() || events == trace.end() || !events->is_array())
+    throw Error(
+        ErrorCode::kIo, fmt::format("{} is no trace", path),
+        {.rank = -1, .subject = path, .hint = "its process was ended while it was written"});
+  return trace;
+}
+
+double microseconds(int64_t nanoseconds, int64_t base) {
+  return static_cast<double>(nanoseconds - base) / 1e3;
+}
+
+void write_trace(const std::string& path, const json& trace) {
+  replace_file(path, trace.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace
+
+void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
+               const TraceOrigin& origin) {
+  json trace = read_trace(path);
+  const int64_t base = trace.value("baseTimeNanoseconds", int64_t{0});
+  json& events = trace["traceEvents"];
+  int64_t process = 0;
+  for (const json& event : events) {
+    if (event.contains("pid") && event["pid"].is_number_integer()) {
+      process = event["pid"];
+      break;
+    }
+  }
+  int64_t number = 0;
+  for (const KeptSpan& kept : spans) {
+    const SpanRecord& span = kept.span;
+    json event = {{"name", span.name},
+                  {"cat", span.kind == SpanKind::kWait ? "wait" : "communication"},
+                  {"pid", process},
+                  {"tid", kept.thread},
+                  {"ts", microseconds(span.begin, base)},
+                  {"args", {{"bytes", span.bytes}, {"number", span.number}}}};
+    if (span.kind == SpanKind::kOperation) {
+      json end = event;
+      event["ph"] = "b";
+      end["ph"] = "e";
+      end["ts"] = microseconds(span.end, base);
+      event["id"] = end["id"] = fmt::format("coupler-{}", ++number);
+      events.push_back(std::move(event));
+      events.push_back(std::move(end));
+    } else {
+      event["ph"] = "X";
+      event["dur"] = static_cast<double>(span.end - span.begin) / 1e3;
+      events.push_back(std::move(event));
+    }
+  }
+  trace[kOrigin] = {{"rank", origin.rank}, {"clockOffsetNanoseconds", origin.clock_offset}};
+  write_trace(path, trace);
+}
+
+void merge_traces(const std::vector<std::string>& paths, const std::string& merged) {
+  json result;
+  json all = json::array();
+  int64_t base = 0;
+  for (const std::string& path : paths) {
+    json trace = read_trace(path);
+    const json origin = trace.value(kOrigin, json::object());
+    const int64_t rank = origin.value("rank", int64_t{0});
+    const int64_t own_base = trace.value("baseTimeNanoseconds", int64_t{0});
+    if (result.is_null()) {
+      base = own_base;
+      result = {{"schemaVersion", trace.value("schemaVersion", 1)},
+                {"displayTimeUnit", "ms"},
+                {"baseTimeNanoseconds", base}};
+    }
+    const double shift =
+        static_cast<double>(own_base - base + origin.value("clockOffsetNanoseconds", int64_t{0})) /
+        1e3;
+    for (json& event : trace["traceEvents"]) {
+      if (event.contains("ts") && event["ts"].is_number())
+        event["ts"] = event["ts"].get<double>() + shift;
+      const bool numbered = event.contains("pid") && event["pid"].is_number_integer();
+      if (numbered) {
+        event["pid"] = rank * kProcesses + event["pid"].get<int64_t>() % kProcesses;
+      } else if (event.contains("pid") && event["pid"].is_string()) {
+        event["pid"] = fmt::format("rank {} {}", rank, event["pid"].get<std::string>());
+      }
+      if (numbered && event.value("name", "") == "process_name")
+        event["args"]["name"] = fmt::format("rank {}", rank);
+      if (event.contains("id") && event["id"].is_string())
+        event["id"] = fmt::format("{}-{}", rank, event["id"].get<std::string>());
+      all.push_back(std::move(event));
+    }
+  }
+  result["traceEvents"] = std::move(all);
+  write_trace(merged, result);
+}
+
+}  // namespace coupler

@@ -1,0 +1,125 @@
+// [profile]: which steps are traced, what traces hold, and that training goes on where they cannot
+// be written.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Profiles : public ::testing::Test {
+ protected:
+  Outcome train(const Arguments& options) const {
+    Arguments arguments = {"launch", "-n", "2"};
+    for (const std::string& option : options) arguments.insert(arguments.end(), {"-o", option});
+    arguments.insert(arguments.end(), {DIGITS, "--epochs", "1"});
+    return here_.coupler(arguments);
+  }
+  json read(const std::string& name) const {
+    std::ifstream in(here_.path() / "traces" / name);
+    return json::parse(in, nullptr, /*allow_exceptions=*/false);
+  }
+  static std::multiset<std::string> names_in(const json& trace) {
+    std::multiset<std::string> names;
+    for (const json& event : trace.at("traceEvents")) names.insert(event.value("name", ""));
+    return names;
+  }
+  bool exists(const std::string& name) const {
+    return std::filesystem::exists(here_.path() / "traces" / name);
+  }
+
+  Workplace here_;
+};
+
+TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
+  const Outcome outcome =
+      train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (int rank = 0; rank < 2; ++rank) {
+    const json trace = read("trace-rank" + std::to_string(rank) + ".json");
+    ASSERT_TRUE(trace.is_object()) << rank;
+    const auto names = names_in(trace);
+    EXPECT_GE(names.count("aten::addmm") + names.count("aten::linear"), 3u);
+    EXPECT_GE(names.count("all_reduce"), 3u);
+    EXPECT_GE(names.count("wait"), 1u);
+    const json summary = read("profile-rank" + std::to_string(rank) + ".json");
+    EXPECT_EQ(summary.at("step_seconds").size(), 3u);
+    EXPECT_GT(summary.at("communication").at("all_reduce").at("bytes"), 0);
+  }
+  // Spans lie within what LibTorch saw, so the clocks are one.
+  const json trace = read("trace-rank0.json");
+  double first = 1e300, last = -1e300;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") != "cpu_op") continue;
+    first = std::min(first, event.at("ts").get<double>());
+    last = std::max(last, event.at("ts").get<double>());
+  }
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") != "communication") continue;
+    EXPECT_GT(event.at("ts").get<double>(), first - 1e5);
+    EXPECT_LT(event.at("ts").get<double>(), last + 1e5);
+  }
+  const json merged = read("trace.json");
+  ASSERT_TRUE(merged.is_object());
+  std::set<int64_t> ranks;
+  for (const json& event : merged.at("traceEvents"))
+    if (event.contains("pid") && event["pid"].is_number_integer())
+      ranks.insert(event["pid"].get<int64_t>() / 10'000'000);
+  EXPECT_EQ(ranks, (std::set<int64_t>{0, 1}));
+  EXPECT_EQ(here_.coupler({"report", "traces"}).exit_code, 0);
+}
+
+TEST_F(Profiles, OfTwoRounds_AreTwoTraces) {
+  const Outcome outcome = train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.wait=2",
+                                 "profile.warmup=0", "profile.active=1", "profile.repeat=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* name : {"trace-rank0.json", "trace-rank0-1.json", "trace-rank1-1.json",
+                           "trace.json", "trace-1.json"})
+    EXPECT_TRUE(exists(name)) << name;
+  EXPECT_FALSE(exists("trace-rank0-2.json"));
+}
+
+TEST_F(Profiles, UnderFsdp_NameGathers) {
+  const Outcome outcome = train(
+      {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "profile.dir=traces", "profile.active=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto names = names_in(read("trace-rank1.json"));
+  EXPECT_GE(names.count("gather") + names.count("prefetch"), 2u);
+  EXPECT_GE(names.count("all_gather") + names.count("all_gather_v"), 1u);
+}
+
+TEST_F(Profiles, ThatTrainingEndsIn_AreWrittenAllTheSame) {
+  const Outcome outcome =
+      train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.active=100000"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read("trace.json").is_object());
+}
+
+TEST_F(Profiles, WhereNothingCanBeWritten_TrainingGoesOn) {
+  here_.write("traces", "a file");
+  const Outcome outcome = train({"backend.use=gloo_cpu", "profile.dir=traces"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "nothing is profiled on rank 0")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "profile.dir")) << outcome.err;
+}
+
+TEST_F(Profiles, OfNoSteps_AreRefused) {
+  const Outcome outcome = train({"profile.dir=traces", "profile.active=0"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(has(outcome.err, "profile.active")) << outcome.err;
+}
+
+}  // namespace
+}  // namespace coupler

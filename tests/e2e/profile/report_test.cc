@@ -1,0 +1,77 @@
+// coupler report over files as trackers and profiles write them, whole and broken.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+constexpr const char* kMetrics =
+    R"({"run": "digits", "config": {"lr": 0.1}}
+{"step": 0, "time": 1.0, "values": {"loss": 2.5, "<name>": 1, "text": "no number"}}
+{"step": 2, "time": 3.0, "values": {"loss": 0.5, "<name>": 1}}
+{"step": 1, "time": 2.0, "values": {"loss": null}}
+{"step": 3, "time": 4.0, "val)";
+
+std::string profile_of(int rank, double waiting) {
+  std::ostringstream text;
+  text << R"({"rank": )" << rank << R"(, "world": 2, "step_seconds": [0.5, 0.25, 0.25],)"
+       << R"( "waiting_seconds": )" << waiting << R"(, "peak_memory_bytes": 1048576,)"
+       << R"( "communication": {"all_reduce": {"count": 3, "bytes": 3072, "seconds": 0.2}}})";
+  return text.str();
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
+  const Workplace here;
+  here.write("run/metrics.jsonl", kMetrics);
+  here.write("run/traces/profile-rank0.json", profile_of(0, 0.4));
+  here.write("run/traces/profile-rank1.json", profile_of(1, 0.1));
+  const Outcome outcome = here.coupler({"report", "run"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "loss: 2.5 to 0.5 in 2 values")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "rank 0: 3 steps a second, 40.0 % of the time waiting"))
+      << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "1 of 5 lines are no JSON objects")) << outcome.out;
+  const std::string page = text_of(here.path() / "run/report.html");
+  EXPECT_TRUE(has(page, "Rank 1 waits least")) << page;
+  EXPECT_TRUE(has(page, "<polyline")) << page;
+  EXPECT_TRUE(has(page, "&lt;name&gt;") && !has(page, "<name>")) << "names are not escaped";
+  for (const char* outside : {"http:", "https:", "<script", "src="})
+    EXPECT_FALSE(has(page, outside)) << outside;
+}
+
+TEST(Report, WithoutFiles_SaysWhichItLooksFor) {
+  const Workplace here;
+  here.write("run/else.txt", "");
+  const Outcome outcome = here.coupler({"report", "run"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_TRUE(has(outcome.err, "has neither metrics.jsonl nor profile-rank*.json")) << outcome.err;
+  EXPECT_TRUE(has(here.coupler({"report", "nowhere"}).err, "cannot read nowhere"));
+  EXPECT_EQ(here.coupler({"report"}).exit_code, 2);
+  EXPECT_EQ(here.coupler({"report", "run", "--wrong"}).exit_code, 2);
+}
+
+TEST(Report, OfARoundThatHadNotEnded_NotesIt) {
+  const Workplace here;
+  here.write("run/profile-rank0.json", "{}\n");
+  const Outcome outcome = here.coupler({"report", "run", "--output", "page.html"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "is no whole summary")) << outcome.out;
+  EXPECT_TRUE(has(text_of(here.path() / "page.html"), "is no whole summary"));
+}
+
+}  // namespace
+}  // namespace coupler
