@@ -18,6 +18,7 @@
 
 #include "comm/device_memory.h"
 #include "comm/preflight.h"
+#include "comm/registration.h"
 #include "config/config.h"
 #include "plugin/plugin.h"
 #include "rendezvous/process_info.h"
@@ -81,6 +82,11 @@ class Communicator {
   Work submit(db_op op);
   bool supports(const db_op& op) const;
   const DeviceMemory* device() const;  // null: host memory only
+
+  // For memory that is sent or received again and again; of the device where the backend moves
+  // that. Every rank registers its part of the same operations. Not collective; throws where the
+  // communicator is dead.
+  Registration register_memory(void* memory, uint64_t bytes);
 
   // Collective; null for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& name);

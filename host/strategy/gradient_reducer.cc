@@ -37,6 +37,11 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
       users_(users) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
   taken_.resize(flat_.slots().size());
+  for (const FlatGroup& group : flat_.groups()) {
+    const at::Tensor& memory = group.gradients;
+    if (memory.defined())
+      registered_.push_back(comm_->register_memory(memory.data_ptr(), memory.nbytes()));
+  }
   cut_buckets();
 }
 

@@ -69,7 +69,8 @@ class GradientReducer final : public GradientListener,
   at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
-  std::vector<uint8_t> taken_;  // by slot, in this backward
+  std::vector<uint8_t> taken_;            // by slot, in this backward
+  std::vector<Registration> registered_;  // of the groups' flat gradients
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
   size_t next_offer_ = 0;  // of a bucket to users_

@@ -1,6 +1,7 @@
 // What a pipeline does to its communicator as a whole: split, shrink, and registering buffers. All
 // of it is [comm-serial] and waits without the lock.
 #include <string>
+#include <utility>
 
 #include "nccl/device.h"
 #include "nccl/failures.h"
@@ -80,7 +81,7 @@ Failure Pipeline::split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm
   const ncclResult_t state = nccl().CommSplit(channel_.comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color,
                                               key, part_.get(), &config);
   failure = finish_part(lock, "split", state, deadline_ns, timeout_ns);
-  if (failure.ok()) *part = *part_;
+  if (failure.ok()) *part = std::exchange(*part_, nullptr);
   return failure;
 }
 
@@ -108,7 +109,7 @@ Failure Pipeline::shrink(std::vector<int> excluded, bool aborts, int64_t timeout
   Failure failure = finish_part(lock, "shrink", state, deadline_ns, timeout_ns);
   shrinking_ = false;
   wake_.notify_all();
-  if (failure.ok()) *part = *part_;
+  if (failure.ok()) *part = std::exchange(*part_, nullptr);
   return failure;
 }
 

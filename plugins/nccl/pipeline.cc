@@ -101,7 +101,11 @@ Pipeline::~Pipeline() {
     if (request->ready != nullptr) cuda().EventDestroy(request->ready);
     if (request->done != nullptr) cuda().EventDestroy(request->done);
   }
-  if (!clean_) static_cast<void>(part_.release());  // NCCL may still write there
+  if (!clean_) {
+    static_cast<void>(part_.release());  // NCCL may still write there
+  } else if (*part_ != nullptr) {        // of a split or shrink that failed: half made
+    abort_communicator(*part_);
+  }
   if (!clean_ || channel_.stream == nullptr) return;
   if (channel_.token != nullptr) cuda().FreeAsync(channel_.token, channel_.stream);
   cuda().StreamDestroy(channel_.stream);

@@ -132,6 +132,7 @@ ncclResult_t ncclComm::split(int color, int key, ncclComm** part, bool blocking)
     SharedGroup& group = *self->group;
     group.choose(color, key);
     if (!group.meet(self->aborted)) {
+      *part = ncclComm::init(place, 0, 1, blocking);  // half made, as NCCL leaves it
       self->result = ncclInternalError;
       return;
     }

@@ -1,4 +1,6 @@
 // Operations on a device's memory that the backend takes: streams wait for them, threads do not.
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -138,6 +140,47 @@ TEST(Streams, ABackendOfDeviceMemoryOnly_WithoutADevice_IsRefused) {
         << text;
     EXPECT_NE(text.find("backend.use = \"gloo_cpu\""), std::string::npos) << text;
   }
+}
+
+// Memory that the backend knows, and forgets before it is gone.
+TEST(Streams, Registrations_EndWithTheirObjects_AndNeverMatter) {
+  const std::string path = double_path("double_of_devices");
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto& count = *static_cast<std::atomic<int>*>(dlsym(library, "double_registrations"));
+  run_mixed(1, [&](Communicator& c) {
+    std::vector<float> values(3, 1.0f);
+    const auto of_values = [&] {
+      return c.register_memory(values.data(), values.size() * sizeof(float));
+    };
+    {
+      Registration first = of_values();
+      EXPECT_EQ(count, 1);
+      Registration moved = std::move(first);
+      const Registration second = of_values();
+      EXPECT_EQ(count, 2);
+      const Registration refused = of_values();  // a third is one too many
+      EXPECT_EQ(count, 2);
+      moved = of_values();  // refused, too; what it held is given back
+      EXPECT_EQ(count, 1);
+      const Registration nothing = c.register_memory(values.data(), 0);
+      EXPECT_EQ(count, 1);
+    }
+    EXPECT_EQ(count, 0);
+    Registration late = of_values();
+    c.abort();
+    EXPECT_THROW(of_values(), Error);
+  });
+  EXPECT_EQ(count, 1) << "a communicator that has ended was asked to forget";
+  EXPECT_EQ(dlclose(library), 0);
+}
+
+TEST(Streams, Registrations_OfABackendWithout_AreEmpty) {
+  const auto errors = run_ranks(1, [](Communicator& c) {
+    std::vector<float> values(3, 1.0f);
+    const Registration empty = c.register_memory(values.data(), 12);
+  });
+  EXPECT_FALSE(errors[0].has_value());
 }
 
 }  // namespace

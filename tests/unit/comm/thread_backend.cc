@@ -4,6 +4,7 @@
 // DOUBLE_CANNOT_ABORT, as a wrapper around a base with DOUBLE_WRAPS, and with DOUBLE_OF_DEVICES as
 // one of a device's memory (which is host memory), whose streams are counters of those who wait.
 #include <coupler/distributed_backend.h>
+#include <coupler/registration.h>
 
 #include <atomic>
 #include <chrono>
@@ -275,6 +276,37 @@ void release(db_request* request) { delete reinterpret_cast<Request*>(request); 
 
 extern const db_communicator_functions kFunctions;
 
+#if defined(DOUBLE_OF_DEVICES)
+}  // namespace
+
+// How many are registered now; for tests, which look for the name. At most two are taken.
+extern "C" __attribute__((visibility("default"))) std::atomic<int> double_registrations{0};
+
+namespace {
+
+db_status add_registration(db_communicator*, void* buffer, uint64_t, void** handle,
+                           db_error* error) {
+  if (double_registrations == 2) return fail(error, DB_ERR_UNSUPPORTED, "two are enough", 0);
+  ++double_registrations;
+  *handle = buffer;
+  return DB_OK;
+}
+
+db_status remove_registration(db_communicator*, void*, db_error*) {
+  --double_registrations;
+  return DB_OK;
+}
+
+constexpr db_registration kRegistration = {sizeof(db_registration), add_registration,
+                                           remove_registration};
+
+const void* get_extension(const db_communicator*, const char* id) {
+  return std::strcmp(id, DB_REGISTRATION) == 0 ? &kRegistration : nullptr;
+}
+#else
+constexpr auto get_extension = nullptr;
+#endif
+
 // Of the caller's colour: everybody takes part in one round first, keys equal old ranks.
 db_status split(db_communicator* communicator, int32_t color, int32_t, db_communicator** result,
                 db_error*) {
@@ -336,7 +368,7 @@ const db_communicator_functions kFunctions = {sizeof(db_communicator_functions),
                                               async_error,
                                               abort_pending,
                                               destroy,
-                                              nullptr};
+                                              get_extension};
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
   *score = 1;
