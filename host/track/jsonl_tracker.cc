@@ -15,12 +15,12 @@ void JsonLinesTracker::start(const TrackerRun& run) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string& out = file_.pending();
   out += "{\"project\": ";
-  append_json(out, std::string_view(run.project));
+  append_json_text(out, run.project);
   out += ", \"run\": ";
-  append_json(out, std::string_view(run.run_name));
+  append_json_text(out, run.run_name);
   fmt::format_to(std::back_inserter(out),
                  ", \"time\": {:.3f}, \"config\": ", std::chrono::duration<double>(now).count());
-  append_json(out, run.config);
+  append_json_object(out, run.config);
   out += "}\n";
 }
 
@@ -28,7 +28,7 @@ void JsonLinesTracker::log(const TrackedStep& entry) {
   std::string& out = file_.pending();
   fmt::format_to(std::back_inserter(out),
                  "{{\"step\": {}, \"time\": {:.3f}, \"values\": ", entry.step, entry.time);
-  append_json(out, entry.values);
+  append_json_object(out, entry.values);
   out += "}\n";
 }
 

@@ -86,13 +86,23 @@ std::string at_most(std::string text, size_t limit) {
   return text;
 }
 
-std::string pair_of(const std::string& key, const std::string& value) {
-  std::string out = "{\"key\": ";
-  append_json(out, std::string_view(mlflow_name(key)));
-  out += ", \"value\": ";
-  append_json(out, std::string_view(value));
-  out += '}';
-  return out;
+// Adds {"key": …, "value": …} to the items, or puts it in the place of that key's: the server takes
+// no key twice in one request.
+void set_pair(std::vector<std::string>& items, const std::string& key, const std::string& value) {
+  std::string item = "{\"key\": ";
+  append_json_text(item, mlflow_name(key));
+  item += ", \"value\": ";
+  const std::string_view begin = item;
+  const auto same = std::find_if(items.begin(), items.end(), [&](const std::string& other) {
+    return other.compare(0, begin.size(), begin) == 0;
+  });
+  append_json_text(item, value);
+  item += '}';
+  if (same == items.end()) {
+    items.push_back(std::move(item));
+  } else {
+    *same = std::move(item);
+  }
 }
 
 // What an answer that is no success says, on one line.
@@ -199,7 +209,7 @@ void MlflowTracker::connect() {
     run_id_ = made.at("run").at("info").at("run_id");
   }
   for (const auto& [name, value] : run_.config) {
-    params_.push_back(pair_of(name, at_most(text_of(value), kLongestParam)));
+    set_pair(params_, name, at_most(text_of(value), kLongestParam));
   }
 }
 
@@ -207,13 +217,13 @@ void MlflowTracker::log(const TrackedStep& entry) {
   for (const auto& [name, value] : entry.values) {
     const auto number = number_of(value);
     if (!number) {
-      tags_.push_back(pair_of(name, at_most(std::get<std::string>(value), kLongestTag)));
+      set_pair(tags_, name, at_most(std::get<std::string>(value), kLongestTag));
       continue;
     }
     std::string metric = "{\"key\": ";
-    append_json(metric, std::string_view(mlflow_name(name)));
+    append_json_text(metric, mlflow_name(name));
     metric += ", \"value\": ";
-    append_json(metric, TrackValue(*number));
+    append_json_value(metric, *number);
     fmt::format_to(std::back_inserter(metric), ", \"timestamp\": {}, \"step\": {}}}",
                    milliseconds(entry.time), entry.step);
     metrics_.push_back(std::move(metric));

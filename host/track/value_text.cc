@@ -44,8 +44,8 @@ std::string valid_utf8(std::string_view text) {
   return nlohmann::json::parse(quoted(text)).get<std::string>();
 }
 
-void append_json(std::string& out, const TrackValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return append_json(out, *text);
+void append_json_value(std::string& out, const TrackValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return append_json_text(out, *text);
   const auto* number = std::get_if<double>(&value);
   if (number != nullptr && !std::isfinite(*number)) {
     out += std::isnan(*number) ? "\"NaN\"" : *number > 0 ? "\"Infinity\"" : "\"-Infinity\"";
@@ -56,7 +56,7 @@ void append_json(std::string& out, const TrackValue& value) {
   }
 }
 
-void append_json(std::string& out, std::string_view text) {
+void append_json_text(std::string& out, std::string_view text) {
   if (is_plain_ascii(text)) {
     out.append("\"").append(text).append("\"");
   } else {
@@ -64,7 +64,7 @@ void append_json(std::string& out, std::string_view text) {
   }
 }
 
-void append_json(std::string& out, const TrackValues& values) {
+void append_json_object(std::string& out, const TrackValues& values) {
   out += '{';
   bool first = true;
   for (auto entry = values.begin(); entry != values.end(); ++entry) {
@@ -74,9 +74,9 @@ void append_json(std::string& out, const TrackValues& values) {
     if (repeats) continue;
     if (!first) out += ", ";
     first = false;
-    append_json(out, std::string_view(entry->first));
+    append_json_text(out, entry->first);
     out += ": ";
-    append_json(out, entry->second);
+    append_json_value(out, entry->second);
   }
   out += '}';
 }

@@ -21,10 +21,10 @@ std::string valid_utf8(std::string_view text);
 
 // Adds the value in JSON. There is no NaN in it: NaN, Infinity and -Infinity are written as these
 // texts, as Protobuf's JSON has them.
-void append_json(std::string& out, const TrackValue& value);
-void append_json(std::string& out, std::string_view text);
+void append_json_value(std::string& out, const TrackValue& value);
+void append_json_text(std::string& out, std::string_view text);
 
 // {"name": value, …}; of a name that repeats, the last.
-void append_json(std::string& out, const TrackValues& values);
+void append_json_object(std::string& out, const TrackValues& values);
 
 }  // namespace coupler
