@@ -282,7 +282,7 @@ TEST(HttpAddresses, AreTakenApart) {
 TEST(MlflowNames, AreThoseThatItTakes) {
   EXPECT_EQ(mlflow_name("train/loss"), "train/loss");
   EXPECT_EQ(mlflow_name("a:b%c"), "a_b_c");
-  EXPECT_EQ(mlflow_name("/a//b/../c/"), "_a_/b/__/c_");
+  EXPECT_EQ(mlflow_name("/a//b/../c/"), "_a_/b_._/c_");
   EXPECT_EQ(mlflow_name(std::string(300, 'x')).size(), 250u);
 }
 

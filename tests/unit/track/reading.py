@@ -10,7 +10,7 @@ SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt
 def need(package):
     """Goes on in the Python of COUPLER_TEST_PYTHON, or in this one, if it has the package."""
     chosen = os.environ.pop("COUPLER_TEST_PYTHON", "")
-    if chosen and os.path.realpath(chosen) != os.path.realpath(sys.executable):
+    if chosen and chosen != sys.executable:
         os.execv(chosen, [chosen, *sys.argv])
     if importlib.util.find_spec(package) is None:
         print(f"skipped: {sys.executable} has no {package} (pip install {package}; "
