@@ -53,6 +53,9 @@ struct TrainingConfig {
   int64_t loss_scale_growth_interval = 2000;  // steps
   std::string fp8_format = "hybrid";          // hybrid (gradients in e5m2), e4m3
   bool fp8_emulate = false;                   // also on devices without fp8 matrix units, slowly
+  std::vector<std::string> log_with;          // trackers, by name
+  std::string project_dir = ".";
+  std::string logging_dir;  // empty: project_dir
 };
 
 struct MemoryConfig {

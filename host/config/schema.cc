@@ -178,6 +178,17 @@ std::vector<SchemaKey> make_schema() {
           "training.fp8_emulate", T::kBoolean, "", nullptr,
           "With fp8: whether a device without fp8 matrix units computes what one with them would, "
           "slower than fp32; to try a program."),
+      key<kTraining, &TrainingConfig::log_with>(
+          "training.log_with", T::kStringList, "", nullptr,
+          "The trackers that accelerator.init_trackers starts: csv, jsonl, tensorboard, mlflow, "
+          "those of the program, or all. As one text they are separated by colons."),
+      key<kTraining, &TrainingConfig::project_dir>(
+          "training.project_dir", T::kString, "a path", is_not_empty,
+          "The folder of the program's results: trackers write there unless logging_dir is set."),
+      key<kTraining, &TrainingConfig::logging_dir>(
+          "training.logging_dir", T::kString, "", nullptr,
+          "The folder in which each project that is tracked has one of its own; empty is "
+          "project_dir."),
       key<kCheckpoint, &CheckpointConfig::dir>(
           "checkpoint.dir", T::kString, "", nullptr,
           "The folder of the job's checkpoints, checkpoint_0 and so on; all machines share it. "

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 
@@ -11,6 +12,8 @@ namespace coupler {
 namespace {
 
 constexpr std::string_view kPrefix = "coupler: error: ";
+
+std::atomic<bool> line_open{false};
 
 iovec piece(std::string_view text) {
   // writev only reads, but its struct has no const.
@@ -21,8 +24,8 @@ iovec piece(std::string_view text) {
 
 void report_error(std::string_view text) noexcept {
   const int saved_errno = errno;
-  std::array<iovec, 3> pieces = {piece(kPrefix), piece(text), piece("\n")};
-  size_t first = 0;
+  std::array<iovec, 4> pieces = {piece("\n"), piece(kPrefix), piece(text), piece("\n")};
+  size_t first = line_open.exchange(false) ? 0 : 1;
   while (first < pieces.size()) {
     ssize_t written =
         writev(STDERR_FILENO, &pieces[first], static_cast<int>(pieces.size() - first));
@@ -38,5 +41,7 @@ void report_error(std::string_view text) noexcept {
   }
   errno = saved_errno;
 }
+
+void set_error_line_open(bool open) noexcept { line_open.store(open, std::memory_order_relaxed); }
 
 }  // namespace coupler

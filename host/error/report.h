@@ -8,4 +8,8 @@ namespace coupler {
 
 void report_error(std::string_view text) noexcept;
 
+// Whether something stands on standard error's last line, as a progress bar does: an error then
+// begins a line of its own.
+void set_error_line_open(bool open) noexcept;
+
 }  // namespace coupler

@@ -16,5 +16,7 @@ namespace coupler {
 bool log_enabled(LogLevel level, std::string_view component);
 void log(LogLevel level, std::string_view component, std::string_view message);
 void set_log_rank(int rank);
+// -1 where there is only this process, or none was set yet.
+int log_rank_of_process();
 
 }  // namespace coupler

@@ -1,18 +1,17 @@
 #include "coupler/progress.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
+#include <cmath>
 #include <utility>
+#include <vector>
 
+#include "log/log.h"
+#include "log/status_line.h"
 #include "track/progress_line.h"
+#include "track/progress_place.h"
 
 namespace coupler {
 namespace {
@@ -22,71 +21,80 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr auto kPlainApart = std::chrono::seconds(2);
 constexpr auto kPlainAtLeast = std::chrono::seconds(30);
-constexpr int kDefaultColumns = 80;
+constexpr double kRateMemory = 5;  // seconds: the rate shown is that of about so long
 
-// The width asked for by COUPLER_TERMINAL; 0 where it is unset or no number.
-int columns_from_environment() {
-  const char* text = std::getenv("COUPLER_TERMINAL");
-  if (text == nullptr) return 0;
-  int columns = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), columns);
-  return error == std::errc() && *end == '\0' && columns > 0 ? std::min(columns, 1000) : 0;
-}
-
-// The terminal's columns; 0 where standard error is none.
-int terminal_columns() {
-  if (const int columns = columns_from_environment(); columns > 0) return columns;
-  if (::isatty(STDERR_FILENO) == 0) return 0;
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return kDefaultColumns;
-}
-
-// One write a drawing, so that lines of several processes do not mix. What cannot be written is
-// dropped: progress is no reason to end a training run.
-void write_error(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
 
 struct ProgressBar::State {
-  ProgressView view;
-  int columns = 0;
-  Clock::time_point start = Clock::now();
-  Clock::time_point drawn = start;
-  int64_t tenth = 0;  // of the way, at the last plain line
-  bool finished = false;
+  State(std::string label, int64_t total, ProgressStyle style)
+      : bar(style == ProgressStyle::kBar), slot(label, total) {
+    view.label = std::move(label);
+    view.total = total;
+  }
 
   int64_t tenth_now() const { return view.total > 0 ? view.done * 10 / view.total : 0; }
 
   bool due(Clock::time_point now) const {
-    if (columns > 0) return now - drawn >= kRedraw;
+    if (bar) return now - drawn >= kRedraw;
     return now - drawn >= kPlainAtLeast || (tenth_now() > tenth && now - drawn >= kPlainApart);
   }
 
-  void draw(Clock::time_point now, bool last) {
-    view.seconds = std::chrono::duration<double>(now - start).count();
-    if (columns > 0)
-      write_error("\r" + bar_text(view, columns) + "\x1b[K" + (last ? "\n" : ""));
-    else
-      write_error(plain_text(view) + "\n");
-    drawn = now;
-    tenth = tenth_now();
-  }
+  void draw(Clock::time_point now, bool last);
+
+  const bool bar;  // else plain lines
+  ProgressView view;
+  std::string suffix;
+  std::vector<std::pair<std::string, double>> values;
+  ProgressSlot slot;
+  Clock::time_point start = Clock::now();
+  Clock::time_point drawn = start;
+  int64_t done_when_drawn = 0;
+  int64_t tenth = 0;  // of the way, at the last plain line
+  bool finished = false;
 };
 
+void ProgressBar::State::draw(Clock::time_point now, bool last) {
+  const double since = seconds_between(drawn, now);
+  if (since > 0 && view.done > done_when_drawn) {
+    const double rate = static_cast<double>(view.done - done_when_drawn) / since;
+    const double weight = view.rate > 0 ? 1 - std::exp(-since / kRateMemory) : 1;
+    view.rate += weight * (rate - view.rate);
+  }
+  drawn = now;
+  done_when_drawn = view.done;
+  tenth = tenth_now();
+  view.seconds = seconds_between(start, now);
+  if (last) view.rate = 0;  // what it was on the whole
+  view.suffix.clear();
+  for (const auto& [name, value] : values) {
+    view.suffix += fmt::format("{}{} {:.4g}", view.suffix.empty() ? "" : ", ", name, value);
+  }
+  if (!suffix.empty()) view.suffix += (view.suffix.empty() ? "" : " ") + suffix;
+
+  if (!bar) return write_error_lines(plain_text(view) + "\n");
+  slot.set_done(view.done);
+  if (!slot.is_innermost()) {
+    // Ended before the one in it, which goes on below it.
+    if (last) write_error_lines(bar_text(view, progress_columns()) + "\n");
+    return;
+  }
+  view.around = slot.around();
+  if (!last) return show_status_line(bar_text(view, progress_columns()));
+  if (slot.is_outermost()) return leave_status_line(bar_text(view, progress_columns()));
+  hide_status_line();
+}
+
+ProgressBar::ProgressBar(std::string label, int64_t total)
+    : ProgressBar(std::move(label), total, log_rank_of_process() <= 0) {}
+
 ProgressBar::ProgressBar(std::string label, int64_t total, bool enabled) {
-  if (!enabled) return;
-  state_ = std::make_unique<State>();
-  state_->view.label = std::move(label);
-  state_->view.total = std::max<int64_t>(total, 0);
-  state_->columns = terminal_columns();
+  const ProgressStyle style = enabled ? progress_style() : ProgressStyle::kOff;
+  if (style == ProgressStyle::kOff) return;
+  state_ = std::make_unique<State>(std::move(label), std::max<int64_t>(total, 0), style);
 }
 
 ProgressBar::~ProgressBar() { finish(); }
@@ -98,14 +106,26 @@ void ProgressBar::advance(int64_t steps) {
   if (state_->due(now)) state_->draw(now, /*last=*/false);
 }
 
+void ProgressBar::set_value(std::string_view name, double value) {
+  if (!state_) return;
+  for (auto& [known, number] : state_->values) {
+    if (known == name) {
+      number = value;
+      return;
+    }
+  }
+  state_->values.emplace_back(name, value);
+}
+
 void ProgressBar::set_suffix(std::string suffix) {
-  if (state_) state_->view.suffix = std::move(suffix);
+  if (state_) state_->suffix = std::move(suffix);
 }
 
 void ProgressBar::finish() {
   if (!state_ || state_->finished) return;
   state_->finished = true;
   state_->draw(Clock::now(), /*last=*/true);
+  state_.reset();  // no longer around others
 }
 
 }  // namespace coupler

@@ -38,11 +38,14 @@ std::string cut(const std::string& text, size_t limit) {
 }
 
 std::string counts(const ProgressView& view) {
-  const std::string rate = rate_text(view.done, view.seconds);
+  const double seconds = view.rate > 0 ? 1 / view.rate : view.seconds;
+  const int64_t steps = view.rate > 0 ? 1 : view.done;  // in that time
+  const std::string rate = rate_text(steps, seconds);
   if (view.total <= 0) return fmt::format("{} [{}, {}]", view.done, clock_text(view.seconds), rate);
-  const double left = view.done > 0 ? view.seconds * static_cast<double>(view.total - view.done) /
-                                          static_cast<double>(view.done)
-                                    : -1;
+  const double left =
+      steps > 0 ? seconds * static_cast<double>(std::max<int64_t>(view.total - view.done, 0)) /
+                      static_cast<double>(steps)
+                : -1;
   return fmt::format("{}/{} [{}<{}, {}]", view.done, view.total, clock_text(view.seconds),
                      clock_text(left), rate);
 }
@@ -71,9 +74,16 @@ std::string rate_text(int64_t done, double seconds) {
   return fmt::format("{:.3g}M/s", rate / 1e6);
 }
 
+std::string brief_text(const std::string& label, int64_t done, int64_t total) {
+  std::string text = one_line(label);
+  if (!text.empty()) text += ' ';
+  return text + (total > 0 ? fmt::format("{}/{}", done, total) : fmt::format("{}", done));
+}
+
 std::string bar_text(const ProgressView& view, int columns) {
   const auto width = static_cast<size_t>(std::max(columns - 1, 1));
-  std::string line = cut(one_line(view.label), width / 2);
+  const std::string label = view.around.empty() ? view.label : view.around + " > " + view.label;
+  std::string line = cut(one_line(label), width / 2);
   if (!line.empty()) line += ' ';
   std::string rest = counts(view);
   if (!view.suffix.empty()) rest += " " + one_line(view.suffix);

@@ -23,6 +23,7 @@
 #include "rendezvous/store.h"
 #include "strategy/strategy.h"
 #include "train/accumulation.h"
+#include "train/tracking.h"
 
 namespace coupler {
 
@@ -86,6 +87,7 @@ class Accelerator::Impl {
   std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the prepare under way
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
+  Tracking tracking;
   bool trigger = false;                      // set on this rank since the last check
   std::unique_ptr<Profile> profile;          // null: nothing is profiled
   std::unique_ptr<Checkpoints> checkpoints;  // last: its thread ends before the rest

@@ -1,4 +1,5 @@
 #include <coupler/accelerator_options.h>
+#include <fmt/ranges.h>
 
 #include "config/duration.h"
 
@@ -26,6 +27,10 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
   add("training.loss_scale_growth_interval", loss_scale_growth_interval);
   add("training.fp8_format", fp8_format);
   add("training.fp8_emulate", fp8_emulate);
+  if (log_with)
+    result.emplace_back("training.log_with", fmt::format("{}", fmt::join(*log_with, ":")));
+  add("training.project_dir", project_dir);
+  add("training.logging_dir", logging_dir);
   result.insert(result.end(), values.begin(), values.end());
   return result;
 }

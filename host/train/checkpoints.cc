@@ -191,6 +191,7 @@ void Checkpoints::end_of_body() {
   if (loops > 1 || impl_.accumulation.pending()) return;
   if (preemption_->due()) {
     const std::string path = save("");
+    impl_.tracking.end();  // what is not caught ends the process as it is
     throw Error(ErrorCode::kPreempted,
                 fmt::format("the job was told to end (SIGTERM); its state is in {}", path),
                 {.subject = path, .hint = "start it again to go on"});
@@ -219,10 +220,6 @@ std::string Accelerator::save_state(const std::string& folder, CallSite) {
 }
 void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
 bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
-void Accelerator::end_training(CallSite) {
-  impl_->checkpoints->end_training();
-  if (impl_->profile != nullptr) impl_->profile->finish();
-}
 void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
 void Accelerator::end_of_body(CallSite) {
   if (impl_->profile != nullptr) impl_->profile->step();

@@ -14,7 +14,8 @@ namespace coupler {
 at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
                                          const std::vector<Strategy*>& expected) {
   if (autocast_type && !autocast_used.exchange(true)) {
-    log(LogLevel::kWarning, "train",
+    coupler::log(
+        LogLevel::kWarning, "train",
         fmt::format(
             "training.mixed_precision is {}, but there was no accelerator.autocast() before "
             "this backward: forward ran in the model's own types",

@@ -79,7 +79,7 @@ void Accelerator::Impl::add(Model model) {
   if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
-    log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
+    coupler::log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
   }
 }
 

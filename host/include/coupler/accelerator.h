@@ -12,6 +12,7 @@
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
 #include <coupler/detail/registered.h>
+#include <coupler/log_values.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
@@ -20,6 +21,7 @@
 #include <coupler/split.h>
 #include <coupler/summon.h>
 #include <coupler/sync_scope.h>
+#include <coupler/tracker.h>
 #include <coupler/unwrapped_model.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -206,8 +208,9 @@ class Accelerator : public Processes {
   // What checkpoint.resume says; whether anything was loaded. To be called once all is prepared and
   // registered, before the first loop; the epochs to go begin with the loader's next_epoch().
   bool resume(CallSite site = {});
-  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Ends a profile
-  // that is under way (profile.dir). Collective.
+  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Then ends a
+  // profile that is under way (profile.dir) and the trackers, which have TrackerOptions::end_timeout
+  // to write what waits. Collective.
   void end_training(CallSite site = {});
   // Waits for a checkpoint that is being written (checkpoint.async). Throws why it failed.
   void wait_for_checkpoint();
@@ -235,6 +238,20 @@ class Accelerator : public Processes {
     save(std::map<std::string, at::Tensor>{{"tensor", tensor}}, path, on_each_node);
   }
   void save(const torch::nn::Module& module, const std::string& path, bool on_each_node = false);
+
+  // ---- Tracking (docs/tracking.md) ----
+  // Starts the trackers that training.log_with names for a run of this project, with its
+  // hyper-parameters; on rank 0, but for those that want every rank. Their files are in
+  // training.logging_dir, in a folder of the project's name. Throws Error where one is not known or
+  // cannot start. Every rank calls it.
+  void init_trackers(const std::string& project, LogValues config = {},
+                     const TrackerOptions& options = {});
+  // Hands values to the trackers and returns: a tracker that is slow, broken or gone is not felt. A
+  // tensor is read here, which waits for its device. Without a step it is one more than the last.
+  // On ranks without trackers it does nothing. Not collective.
+  void log(LogValues values, std::optional<int64_t> step = std::nullopt);
+  // One that was started; null on ranks on which it does not run. Its own thread uses it, too.
+  std::shared_ptr<Tracker> get_tracker(const std::string& name) const;
 
   // Called with the folder of a checkpoint before its files are written (what is put there becomes
   // part of it) or read, on every rank, as long as the result lives.

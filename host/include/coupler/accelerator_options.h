@@ -36,6 +36,9 @@ struct AcceleratorOptions {
   std::optional<int64_t> loss_scale_growth_interval = {};
   std::optional<std::string> fp8_format = {};
   std::optional<bool> fp8_emulate = {};
+  std::optional<std::vector<std::string>> log_with = {};
+  std::optional<std::string> project_dir = {};
+  std::optional<std::string> logging_dir = {};
   // Any setting by its full key, a backend's own included: {"backend.fsdp.strategy", "no_shard"}.
   // They come after the fields, and later ones win.
   std::vector<std::pair<std::string, Value>> values = {};

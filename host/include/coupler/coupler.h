@@ -12,6 +12,7 @@
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
+#include <coupler/log_values.h>
 #include <coupler/logging.h>
 #include <coupler/nested_ops.h>
 #include <coupler/optimizer.h>
@@ -25,4 +26,5 @@
 #include <coupler/summon.h>
 #include <coupler/sync_batch_norm.h>
 #include <coupler/tensor_dataset.h>
+#include <coupler/tracker.h>
 #include <torch/torch.h>

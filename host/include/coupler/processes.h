@@ -8,10 +8,18 @@
 #include <iostream>
 #include <optional>
 #include <sstream>
+#include <string>
 #include <type_traits>
 #include <utility>
 
 namespace coupler {
+
+namespace detail {
+
+// To standard output; a progress bar that is being drawn is moved below it. [any-thread]
+void print_line(const std::string& line);
+
+}  // namespace detail
 
 // Ranks count from 0; "local" is on this machine.
 struct ProcessPlace {
@@ -78,7 +86,7 @@ class Processes {
     std::ostringstream line;
     (line << ... << args);
     line << '\n';
-    std::cout << line.str() << std::flush;
+    detail::print_line(line.str());
   }
 
  protected:

@@ -4,47 +4,40 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <thread>
 
+#include "captured_error.h"
+#include "error/report.h"
+#include "log/log.h"
+#include "log/status_line.h"
 #include "track/progress_line.h"
 
 namespace coupler {
 namespace {
 
-// Standard error as a file while it lives.
-class CapturedError {
- public:
-  CapturedError() {
-    char name[] = "/tmp/coupler_progress_XXXXXX";
-    file_ = ::mkstemp(name);
-    ::unlink(name);
-    saved_ = ::dup(STDERR_FILENO);
-    ::dup2(file_, STDERR_FILENO);
-  }
-  ~CapturedError() {
-    ::dup2(saved_, STDERR_FILENO);
-    ::close(saved_);
-    ::close(file_);
-  }
-  CapturedError(const CapturedError&) = delete;
-  CapturedError& operator=(const CapturedError&) = delete;
-
-  std::string text() const {
-    std::string all(static_cast<size_t>(::lseek(file_, 0, SEEK_END)), '\0');
-    const ssize_t got = ::pread(file_, all.data(), all.size(), 0);
-    all.resize(got > 0 ? static_cast<size_t>(got) : 0);
-    return all;
-  }
-
- private:
-  int file_;
-  int saved_;
-};
-
 class Progress : public ::testing::Test {
  protected:
-  void TearDown() override { ::unsetenv("COUPLER_TERMINAL"); }
+  void TearDown() override {
+    ::unsetenv("COUPLER_TERMINAL");
+    ::unsetenv("COUPLER_PROGRESS");
+  }
+  // What a bar of three values, written 150 ms apart, and `between` write on a terminal.
+  static std::string on_a_terminal(const std::function<void(ProgressBar&)>& between) {
+    ::setenv("COUPLER_TERMINAL", "60", 1);
+    const CapturedError captured;
+    {
+      ProgressBar bar("epoch 1", 3, /*enabled=*/true);
+      std::this_thread::sleep_for(std::chrono::milliseconds(110));
+      bar.advance();  // drawn
+      between(bar);
+      bar.advance(2);
+    }
+    return captured.text();
+  }
 };
 
 TEST(ProgressLine, Clock_ShowsMinutesAndHours) {
@@ -155,6 +148,99 @@ TEST_F(Progress, ClosedStandardError_IsNoFailure) {
   ProgressBar bar("x", 1);
   bar.advance();
   bar.finish();
+}
+
+TEST(ProgressLine, RateOfLately_TellsTheTimeLeft) {
+  ProgressView view{"", 10, 110, 100, ""};
+  EXPECT_EQ(plain_text(view), "9% 10/110 [1:40<16:40, 10 s/step]");
+  view.rate = 10;
+  EXPECT_EQ(plain_text(view), "9% 10/110 [1:40<0:10, 10/s]");
+}
+
+TEST(ProgressLine, BarsAround_StandBeforeTheLabel) {
+  ProgressView view{"files", 1, 2, 1, ""};
+  view.around = brief_text("epochs", 3, 10);
+  const std::string line = bar_text(view, 100);
+  EXPECT_EQ(line.rfind("epochs 3/10 > files  50% |", 0), 0u) << line;
+}
+
+TEST_F(Progress, Values_AreShownByName) {
+  const CapturedError captured;
+  {
+    ProgressBar bar("epoch 1", 2, /*enabled=*/true);
+    bar.set_value("loss", 0.75);
+    bar.set_value("accuracy", 0.5);
+    bar.set_value("loss", 0.52131);
+    bar.set_suffix("warm");
+    bar.advance(2);
+  }
+  EXPECT_NE(captured.text().find("] loss 0.5213, accuracy 0.5 warm\n"), std::string::npos)
+      << captured.text();
+}
+
+TEST_F(Progress, LogLine_GoesAboveTheBar) {
+  const std::string text =
+      on_a_terminal([](ProgressBar&) { log(LogLevel::kWarning, "train", "the loss is rising"); });
+  // Wiped, the line whole, and the bar again below it.
+  EXPECT_NE(text.find("\r\x1b[K[coupler train] the loss is rising\nepoch 1  33%"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(Progress, ErrorThatEndsTheProcess_BeginsALineOfItsOwn) {
+  const std::string text = on_a_terminal([](ProgressBar&) { report_error("out of luck"); });
+  EXPECT_NE(text.find("\ncoupler: error: out of luck\n"), std::string::npos) << text;
+}
+
+TEST_F(Progress, WithoutABar_ErrorsBeginWhereTheyAre) {
+  const CapturedError captured;
+  report_error("out of luck");
+  EXPECT_EQ(captured.text(), "coupler: error: out of luck\n");
+}
+
+TEST_F(Progress, BarInABar_IsTheOneThatIsDrawn_AndLeavesNothing) {
+  const std::string text = on_a_terminal([](ProgressBar& outer) {
+    ProgressBar inner("files", 4, /*enabled=*/true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    inner.advance();
+    outer.advance(0);  // draws nothing meanwhile
+  });
+  EXPECT_NE(text.find("epoch 1 1/3 > files  25%"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_EQ(text.substr(text.rfind('\r')).rfind("\repoch 1 100%", 0), 0u) << text;
+}
+
+TEST_F(Progress, TurnedOff_PrintsNothing) {
+  ::setenv("COUPLER_PROGRESS", "off", 1);
+  const CapturedError captured;
+  {
+    ProgressBar bar("x", 3, /*enabled=*/true);
+    bar.advance(3);
+  }
+  EXPECT_EQ(captured.text(), "");
+}
+
+TEST_F(Progress, PlainOnATerminal_IsLines) {
+  ::setenv("COUPLER_TERMINAL", "60", 1);
+  ::setenv("COUPLER_PROGRESS", "plain", 1);
+  const CapturedError captured;
+  {
+    ProgressBar bar("x", 3, /*enabled=*/true);
+    bar.advance(3);
+  }
+  EXPECT_EQ(captured.text().find('\r'), std::string::npos);
+  EXPECT_EQ(captured.text().rfind("x: 100% 3/3", 0), 0u);
+}
+
+TEST_F(Progress, OfAJob_TheMainProcessDraws) {
+  const CapturedError captured;
+  set_log_rank(1);
+  { ProgressBar("x", 3).advance(3); }
+  EXPECT_EQ(captured.text(), "");
+  set_log_rank(0);
+  { ProgressBar("x", 3).advance(3); }
+  set_log_rank(-1);
+  EXPECT_EQ(captured.text().rfind("x: 100%", 0), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+// LogValue: what accelerator.log takes for a value: a number, a text, a bool, or a tensor of one
+// element, which is read on the process that writes it only. Values.
+//
+//   accelerator.log({{"loss", loss}, {"lr", 1e-3}, {"epoch", epoch}, {"note", "warm"}}, step);
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <coupler/tracker.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace coupler {
+
+class LogValue {
+ public:
+  // Integers beyond 2^63 - 1 become floating-point numbers.
+  template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
+  LogValue(Number value) : value_(of_number(value)) {}
+  LogValue(std::string text) : value_(TrackValue(std::move(text))) {}
+  LogValue(std::string_view text) : LogValue(std::string(text)) {}
+  LogValue(const char* text) : LogValue(std::string(text)) {}
+  LogValue(at::Tensor tensor) : value_(std::move(tensor)) {}
+
+  // The value, of a tensor its element: a device is waited for. `name` is what it is logged as.
+  // Throws Error(kInvalidArgument) for tensors of another number of elements, and complex ones.
+  TrackValue take(const std::string& name) &&;
+
+ private:
+  template <class Number>
+  static TrackValue of_number(Number value) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      return value;
+    } else if constexpr (std::is_floating_point_v<Number>) {
+      return static_cast<double>(value);
+    } else {
+      if constexpr (std::is_unsigned_v<Number> && sizeof(Number) >= sizeof(int64_t)) {
+        if (value > static_cast<Number>(std::numeric_limits<int64_t>::max())) {
+          return static_cast<double>(value);
+        }
+      }
+      return static_cast<int64_t>(value);
+    }
+  }
+
+  std::variant<TrackValue, at::Tensor> value_;
+};
+
+using LogValues = std::vector<std::pair<std::string, LogValue>>;
+
+}  // namespace coupler

@@ -1,0 +1,56 @@
+// HttpClient: requests to one server, each on a connection of its own and with one deadline for all
+// of it. Used by one thread.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace coupler {
+
+// http[s]://HOST[:PORT][/PREFIX]
+struct HttpAddress {
+  bool tls = false;
+  std::string host;
+  std::string port;
+  std::string prefix;  // "" or "/…" without a slash at its end
+};
+
+// Throws Error(kConfig) saying that `source` (a variable's name) is no such address.
+HttpAddress parse_http_address(std::string_view text, const std::string& source);
+
+struct HttpReply {
+  unsigned status = 0;
+  std::string body;
+};
+
+struct HttpOptions {
+  std::string authorization;                  // the header's value; empty: none
+  std::chrono::milliseconds timeout{10'000};  // for a request, from its beginning to its end
+  bool verify = true;                         // the certificate of a server of https
+};
+
+class HttpClient {
+ public:
+  HttpClient(HttpAddress address, HttpOptions options);
+
+  // `target` is what stands behind the prefix, beginning with a slash; `body` is JSON. Throws
+  // TrackerUnavailable with `url()` in it where there is no reply in time.
+  HttpReply get(const std::string& target) { return send("GET", target, {}); }
+  HttpReply post(const std::string& target, const std::string& body) {
+    return send("POST", target, body);
+  }
+
+  std::string url() const;
+
+ private:
+  HttpReply send(std::string_view method, const std::string& target, const std::string& body) const;
+
+  HttpAddress address_;
+  HttpOptions options_;
+};
+
+// "a%20b": what may stand in the value of a query.
+std::string url_encoded(std::string_view text);
+
+}  // namespace coupler

@@ -1,0 +1,42 @@
+// Tracking: the trackers of an Accelerator, from init_trackers to the end of the training. Used by
+// the thread that trains.
+#pragma once
+
+#include <coupler/log_values.h>
+#include <coupler/tracker.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "track/trackers.h"
+
+namespace coupler {
+
+class Tracking {
+ public:
+  // What training.log_with, training.project_dir and training.logging_dir say. With `dry` there are
+  // never any.
+  struct Settings {
+    std::vector<std::string> log_with;
+    std::string folder;
+    int rank = 0;
+    bool dry = false;
+  };
+
+  void start(const Settings& settings, const std::string& project, LogValues config,
+             const TrackerOptions& options);
+  void log(LogValues values, std::optional<int64_t> step);
+  std::shared_ptr<Tracker> find(const std::string& name) const;
+  void end();
+
+ private:
+  std::vector<std::string> names_;  // of all that were asked for, whatever the rank
+  std::unique_ptr<Trackers> trackers_;
+  bool started_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace coupler

@@ -1,0 +1,52 @@
+// Writes a run that check_events.py and check_mlflow.py then read with the programs it is written
+// for: tracking_sample FOLDER TRACKER…
+#include <coupler/error.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "track/registry.h"
+#include "track/trackers.h"
+
+int main(int argc, char** argv) {
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  install_terminate_handler();
+  if (argc < 3) {
+    std::fputs("usage: tracking_sample FOLDER TRACKER...\n", stderr);
+    return 2;
+  }
+  TrackerRun run;
+  run.project = "sample";
+  run.run_name = "first";
+  run.folder = argv[1];
+  run.config = {
+      {"lr", 0.001}, {"layers", int64_t{3}}, {"bf16", true}, {"optimizer", std::string("AdamW")}};
+  std::vector<std::shared_ptr<Tracker>> trackers;
+  for (int i = 2; i < argc; ++i) {
+    auto tracker = make_tracker(argv[i]);
+    if (tracker == nullptr) {
+      throw Error(ErrorCode::kUsage, std::string("there is no tracker '") + argv[i] + "'");
+    }
+    trackers.push_back(std::move(tracker));
+  }
+  TrackerOptions options;
+  options.end_timeout = std::chrono::minutes(2);
+  Trackers all(trackers, run, options);
+  for (int64_t step = 0; step < 1500; ++step) {
+    TrackValues values = {{"train/loss", 1.0 / static_cast<double>(1 + step)}};
+    if (step % 100 == 0) values.emplace_back("epoch", step / 100);
+    if (step == 7) {
+      values.emplace_back("note", std::string("seven, \"é\" \xff"));
+      values.emplace_back("odd: name", true);
+      values.emplace_back("nan", std::nan(""));
+      values.emplace_back("inf", std::numeric_limits<double>::infinity());
+    }
+    all.log(std::move(values), step);
+  }
+  all.end();
+  return 0;
+}
