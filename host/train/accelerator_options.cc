@@ -26,6 +26,13 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
   add("training.loss_scale_growth_interval", loss_scale_growth_interval);
   add("training.fp8_format", fp8_format);
   add("training.fp8_emulate", fp8_emulate);
+  add("communication.gradients", gradients);
+  add("communication.int8_block", int8_block);
+  add("communication.powersgd_rank", powersgd_rank);
+  add("communication.powersgd_start_step", powersgd_start_step);
+  add("communication.powersgd_warm_start", powersgd_warm_start);
+  add("communication.local_sgd_steps", local_sgd_steps);
+  add("communication.local_sgd_momentum", local_sgd_momentum);
   result.insert(result.end(), values.begin(), values.end());
   return result;
 }
