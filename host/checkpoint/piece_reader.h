@@ -21,6 +21,12 @@ class PieceReader {
       : files_(folder, manifest, names) {}
 
   bool has(const std::string& tensor) const { return files_.tensors().count(tensor) != 0; }
+  // Of a tensor that is whole in one file; empty for any other.
+  std::vector<int64_t> shape(const std::string& tensor) const {
+    const auto found = files_.tensors().find(tensor);
+    const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1;
+    return whole ? found->second.parts[0].shape : std::vector<int64_t>{};
+  }
   // Reads the elements of that tensor which the piece is, straight into its values where these are
   // contiguous. Throws Error(kInvalidArgument) for another dtype, Error(kIo) where elements are in
   // no file or a file is damaged.

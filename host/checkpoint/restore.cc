@@ -141,6 +141,27 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
   object.load(state);
 }
 
+// What a rank carries belongs to the gradients it had: with other ranks, or other settings, it
+// begins anew, on all of them.
+void restore_carried(const TrainingState& job, const Manifest& manifest, PieceReader& reader) {
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    for (auto& [name, values] : job.models[m]->carried()) {
+      const std::string saved = carried_prefix(m) + name;
+      const bool same = job.world == manifest.world && reader.has(saved) &&
+                        reader.shape(saved) == values.sizes().vec();
+      if (!same) {
+        values.zero_();
+        continue;
+      }
+      reader.read(saved, {.name = saved,
+                          .shape = values.sizes().vec(),
+                          .begin = 0,
+                          .end = values.numel(),
+                          .values = values});
+    }
+  }
+}
+
 // A rank that was not there when the checkpoint was made draws numbers of its own.
 void restore_random(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   const int from = job.rank < manifest.world ? job.rank : 0;
@@ -162,6 +183,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   for (int rank = manifest.world; rank <= job.rank; ++rank) {
     write_generator(state_apart(read_generator()));
   }
+  restore_carried(job, manifest, reader);
   if (!job.own_buffers || job.world != manifest.world) return;
   for (size_t m = 0; m < job.models.size(); ++m) {
     for (const auto& [name, buffer] : job.models[m]->model().buffers) {

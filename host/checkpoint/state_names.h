@@ -28,6 +28,7 @@ inline std::string object_base(size_t index) {
   return "custom_checkpoint_" + std::to_string(index);
 }
 inline std::string own_buffer_prefix(size_t model) { return numbered("model", model) + "/"; }
+inline std::string carried_prefix(size_t model) { return numbered("carried", model) + "/"; }
 // Of a parameter where several models may have one of that name.
 inline std::string parameter_name(size_t model, const std::string& name) {
   return model == 0 ? name : numbered("model", model) + "/" + name;

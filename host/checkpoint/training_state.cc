@@ -183,6 +183,15 @@ StateFile random_file(const TrainingState& job) {
   };
   add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
   if (const auto own = device_generator(job.device)) add(kDeviceGenerator, *own);
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    for (const auto& [name, values] : job.models[m]->carried()) {
+      file.pieces.push_back({.name = carried_prefix(m) + name,
+                             .shape = values.sizes().vec(),
+                             .begin = 0,
+                             .end = values.numel(),
+                             .values = values});
+    }
+  }
   if (!job.own_buffers) return file;
   for (size_t m = 0; m < job.models.size(); ++m) {
     add_buffers(job.models[m]->model(), own_buffer_prefix(m), file.pieces);

@@ -4,7 +4,7 @@
 // Files: model, model_1, … (parameters and buffers under the names of the modules); optimizer, …
 // ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, rank 0's); with several ranks
 // each of them writes its part of these, NAME-00001-of-00004.safetensors. random_states_0, … are by
-// rank. The rest is in the manifest's state.
+// rank, and hold what its models carry from step to step, too. The rest is in the manifest's state.
 #pragma once
 
 #include <coupler/detail/loader_view.h>

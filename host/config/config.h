@@ -58,6 +58,17 @@ struct TrainingConfig {
   std::string logging_dir;  // empty: project_dir
 };
 
+// What is sent between ranks to keep models equal; docs/less-communication.md.
+struct CommunicationConfig {
+  std::string gradients = "none";      // none, bf16, fp16, int8, powersgd
+  int64_t int8_block = 256;            // elements that share a scale
+  int64_t powersgd_rank = 1;           // this and the next two as torch's powerSGD_hook
+  int64_t powersgd_start_step = 1000;  // steps before it are reduced whole
+  bool powersgd_warm_start = true;     // a step begins with the last one's factors
+  int64_t local_sgd_steps = 0;         // between two averages of parameters; 0: no LocalSGD
+  double local_sgd_momentum = 0;       // of the averages, from one to the next
+};
+
 struct MemoryConfig {
   std::vector<std::string> activation_checkpointing;  // modules, by patterns of their names
   bool offload_activations = false;  // what checkpointing keeps is in host memory until backward
@@ -99,6 +110,7 @@ struct Config {
   BackendConfig backend;
   TrainingConfig training;
   CheckpointConfig checkpoint;
+  CommunicationConfig communication;
   MemoryConfig memory;
   ProfileConfig profile;
   LaunchConfig launch;
@@ -118,9 +130,9 @@ struct ConfigRequest {
 // Throws Error(kConfig) naming file:line:column (or the variable, or -o), the key, and the nearest
 // valid key. Environment: COUPLER_<TABLE>_<KEY> in capitals, e.g. COUPLER_BACKEND_USE; an empty
 // variable counts as not set, any other variable that begins with COUPLER_BACKEND_,
-// COUPLER_TRAINING_, COUPLER_CHECKPOINT_, COUPLER_MEMORY_, COUPLER_PROFILE_ or COUPLER_LAUNCH_ is
-// an error. Options
-// of a plugin have no variables, since plugin names and keys both hold underscores.
+// COUPLER_TRAINING_, COUPLER_CHECKPOINT_, COUPLER_COMMUNICATION_, COUPLER_MEMORY_, COUPLER_PROFILE_
+// or COUPLER_LAUNCH_ is an error. Options of a plugin have no variables, since plugin names and
+// keys both hold underscores.
 Config load_config(const ConfigRequest& request);
 
 // Takes --config F, --config=F, -o key=value and -okey=value out of argv (everything before a bare

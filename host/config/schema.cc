@@ -61,6 +61,16 @@ bool is_offload_device(const SettingValue& value) {
   return text == "none" || text == "cpu" || text == "nvme";
 }
 
+bool is_gradient_compression(const SettingValue& value) {
+  const auto& text = std::get<std::string>(value);
+  return text == "none" || text == "bf16" || text == "fp16" || text == "int8" || text == "powersgd";
+}
+
+bool is_at_least_0_and_below_1(const SettingValue& value) {
+  const double number = std::get<double>(value);
+  return number >= 0 && number < 1;
+}
+
 bool is_fp8_format(const SettingValue& value) {
   const auto& text = std::get<std::string>(value);
   return text == "hybrid" || text == "e4m3";
@@ -92,6 +102,7 @@ std::vector<SchemaKey> make_schema() {
   constexpr auto kBackend = &Config::backend;
   constexpr auto kTraining = &Config::training;
   constexpr auto kCheckpoint = &Config::checkpoint;
+  constexpr auto kCommunication = &Config::communication;
   constexpr auto kMemory = &Config::memory;
   constexpr auto kProfile = &Config::profile;
   constexpr auto kLaunch = &Config::launch;
@@ -215,6 +226,34 @@ std::vector<SchemaKey> make_schema() {
           "checkpoint.grace", T::kDuration, "> 0", is_positive_duration,
           "How long the processes have after SIGTERM to save and end, where checkpoint.dir is set, "
           "before the launcher kills them."),
+      key<kCommunication, &CommunicationConfig::gradients>(
+          "communication.gradients", T::kString, "none, bf16, fp16, int8 or powersgd",
+          is_gradient_compression,
+          "How gradients in fp32 are compressed on their way between ranks: not at all (none), as "
+          "16-bit numbers (bf16, fp16), as 8-bit integers with a scale a block (int8), or as two "
+          "narrow matrices (powersgd)."),
+      key<kCommunication, &CommunicationConfig::int8_block>(
+          "communication.int8_block", T::kInteger, ">= 8", at_least<8>,
+          "With int8: how many neighbouring elements share a scale."),
+      key<kCommunication, &CommunicationConfig::powersgd_rank>(
+          "communication.powersgd_rank", T::kInteger, ">= 1", at_least<1>,
+          "With powersgd: the columns of the two matrices that stand for one; more are closer to "
+          "it and larger."),
+      key<kCommunication, &CommunicationConfig::powersgd_start_step>(
+          "communication.powersgd_start_step", T::kInteger, ">= 0", at_least<0>,
+          "With powersgd: how many steps are reduced whole before it begins."),
+      key<kCommunication, &CommunicationConfig::powersgd_warm_start>(
+          "communication.powersgd_warm_start", T::kBoolean, "", nullptr,
+          "With powersgd: whether a step begins with the last one's factors, not with random ones."),
+      key<kCommunication, &CommunicationConfig::local_sgd_steps>(
+          "communication.local_sgd_steps", T::kInteger, ">= 0", at_least<0>,
+          "LocalSGD: ranks take so many steps by themselves before parameters are averaged; 0 "
+          "averages gradients in every step."),
+      key<kCommunication, &CommunicationConfig::local_sgd_momentum>(
+          "communication.local_sgd_momentum", T::kNumber, ">= 0 and < 1",
+          is_at_least_0_and_below_1,
+          "With LocalSGD: the momentum with which averages go on from one to the next (slow "
+          "momentum); 0 has none."),
       key<kMemory, &MemoryConfig::activation_checkpointing>(
           "memory.activation_checkpointing", T::kStringList, "", nullptr,
           "Modules, by patterns of their names, whose intermediate results are computed again in "

@@ -176,7 +176,10 @@ void OptimizerState::step() {
   } else {
     optimizer_.step();
   }
-  for (Strategy* model : models_) model->parameters_changed();
+  for (Strategy* model : models_) {
+    model->parameters_changed();
+    model->stepped();
+  }
   if (rules_.after_update) rules_.after_update();
   ++steps_;
 }

@@ -20,10 +20,12 @@ double now_seconds() {
 
 GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                                  std::vector<at::Tensor> buffers, double bucket_cap_mb,
+                                 const CommunicationConfig& communication,
                                  const GradientUsers& users)
     : flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
+      compression_(communication, flat, *comm_),
       tuner_(
           [&flat] {
             int64_t bytes = 0;
@@ -57,24 +59,35 @@ void GradientReducer::cut_buckets() {
   const int64_t cap = tuner_.plan().cap_bytes;
   for (const FlatGroup& group : flat_.groups()) {
     const auto element_size = static_cast<int64_t>(group.gradients.element_size());
+    const int64_t group_end =
+        compression_.lossy() ? group.parameters.numel() : group.gradients.numel();
     size_t first = group.first_slot;
     while (first < group.end_slot) {
       const int64_t start = flat_.slots()[first].offset;
       size_t end = first + 1;
       auto end_offset = [&](size_t slot) {
-        return slot < group.end_slot ? flat_.slots()[slot].offset : group.gradients.numel();
+        return slot < group.end_slot ? flat_.slots()[slot].offset : group_end;
       };
       while (end < group.end_slot &&
              (cap == 0 || (end_offset(end + 1) - start) * element_size <= cap)) {
         ++end;
       }
       for (size_t slot = first; slot < end; ++slot) bucket_of_slot_[slot] = buckets_.size();
-      buckets_.push_back({.memory = group.gradients.narrow(0, start, end_offset(end) - start),
-                          .first_slot = first,
-                          .end_slot = end});
+      const at::Tensor memory = group.gradients.narrow(0, start, end_offset(end) - start);
+      buckets_.push_back(
+          {.memory = memory,
+           .first_slot = first,
+           .end_slot = end,
+           .reduction = compression_.reduction_of(group, first, end, start, memory)});
       first = end;
     }
   }
+  if (!compression_.lossy()) return;
+  const size_t none = flat_.slots().size();
+  buckets_.push_back({.memory = flat_.flags(),
+                      .first_slot = none,
+                      .end_slot = none,
+                      .reduction = whole_reduction(flat_.flags())});
 }
 
 void GradientReducer::on_gradient(size_t slot) {
@@ -96,7 +109,12 @@ void GradientReducer::begin() {
   touched_ = true;
   began_ = now_seconds();
   std::fill(taken_.begin(), taken_.end(), uint8_t{0});
-  for (Bucket& bucket : buckets_) bucket.pending = bucket.end_slot - bucket.first_slot;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.end_slot - bucket.first_slot;
+    bucket.issued = 0;
+    bucket.complete = false;
+  }
+  compression_.begin_backward();
   next_bucket_ = 0;
   next_offer_ = 0;
   users_.tell_backward_begins();
@@ -128,8 +146,10 @@ void GradientReducer::launch_ready() {
 // In backward, every parameter of a bucket that was launched has a gradient from this very rank.
 void GradientReducer::offer_ready() {
   for (; next_offer_ < next_bucket_; ++next_offer_) {
-    if (!buckets_[next_offer_].work.done()) return;
-    offer(buckets_[next_offer_]);
+    Bucket& bucket = buckets_[next_offer_];
+    if (bucket.issued < bucket.reduction->operations() || !bucket.work.done()) return;
+    complete(bucket);
+    offer(bucket);
   }
 }
 
@@ -138,14 +158,44 @@ void GradientReducer::offer(const Bucket& bucket) {
 }
 
 void GradientReducer::launch(Bucket& bucket) {
-  const db_op op = all_reduce_op(bucket.memory, DB_SUM);
+  const at::NoGradGuard no_grad;
+  const auto index = static_cast<size_t>(&bucket - buckets_.data());
   // Beside the last one there is nothing to do, unless gradients are used meanwhile.
   const bool alone = &bucket == &buckets_.back() && !users_.any();
   if (tuner_.plan().overlap && !alone) {
-    bucket.work = comm_->submit(op);
-  } else {
-    comm_->run(op);
+    issue_next(bucket);
+    go_on_before(index);
+    return;
   }
+  while (go_on_before(index)) {
+  }
+  while (bucket.issued < bucket.reduction->operations()) {
+    comm_->run(bucket.reduction->operation(bucket.issued++));
+  }
+}
+
+void GradientReducer::issue_next(Bucket& bucket) {
+  bucket.work = comm_->submit(bucket.reduction->operation(bucket.issued++));
+}
+
+// Whether any of the buckets before this one had a collective left, which is issued now.
+bool GradientReducer::go_on_before(size_t end) {
+  bool any = false;
+  for (size_t i = 0; i < end; ++i) {
+    Bucket& bucket = buckets_[i];
+    if (bucket.issued == bucket.reduction->operations()) continue;
+    bucket.work.wait();
+    issue_next(bucket);
+    any = true;
+  }
+  return any;
+}
+
+void GradientReducer::complete(Bucket& bucket) {
+  if (bucket.complete) return;
+  bucket.work.wait();
+  bucket.reduction->finish();
+  bucket.complete = true;
 }
 
 void GradientReducer::expect_backward(double factor) {
@@ -190,11 +240,13 @@ void GradientReducer::finish() {
   }
   const size_t complete_here = users_.any() ? next_bucket_ : 0;
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
+  while (go_on_before(buckets_.size())) {
+  }
   for (; next_offer_ < complete_here; ++next_offer_) {
-    buckets_[next_offer_].work.wait();
+    complete(buckets_[next_offer_]);
     offer(buckets_[next_offer_]);
   }
-  for (Bucket& bucket : buckets_) bucket.work.wait();
+  for (Bucket& bucket : buckets_) complete(bucket);
   publish_gradients();
   set_factor(1);
   if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);

@@ -1,9 +1,12 @@
 // GradientReducer: averages the gradients of one model over the ranks while backward runs. Hooks on
 // the parameters copy each gradient, scaled by 1/world, into its place in flat memory; full buckets
-// are reduced in one fixed order. Hooks and finish() run on the thread that runs backward.
+// are reduced in one fixed order. Where a reduction takes several collectives, the next one of a
+// bucket is issued when a later bucket begins: so the order does not depend on what is complete
+// when. Hooks and finish() run on the thread that runs backward.
 //
 // A parameter that got no gradient on this rank contributes zeros; flags that travel with the last
-// bucket tell which parameters no rank used: their gradients stay as they are.
+// bucket (as a bucket of their own, where gradients are compressed) tell which parameters no rank
+// used: their gradients stay as they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +15,10 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "strategy/bucket_reduction.h"
 #include "strategy/bucket_tuner.h"
 #include "strategy/flat_parameters.h"
+#include "strategy/gradient_compression.h"
 #include "strategy/gradient_hooks.h"
 #include "strategy/gradient_user.h"
 
@@ -23,9 +28,10 @@ class GradientReducer final : public GradientListener,
                               public std::enable_shared_from_this<GradientReducer> {
  public:
   // buffers are broadcast from rank 0 after each reduction; empty: none are. users outlive this.
+  // Throws Error(kUnsupported) where the transport lacks what a compression needs.
   GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb,
-                  const GradientUsers& users);
+                  const CommunicationConfig& communication, const GradientUsers& users);
 
   // Puts the hooks on the parameters; once, after construction in a shared_ptr.
   void install();
@@ -40,13 +46,18 @@ class GradientReducer final : public GradientListener,
   void expect_backward(double factor);
   // After a backward that threw: forgets what it had begun. Buckets under way are waited for.
   void abandon_backward();
+  // What this rank carries from step to step.
+  NamedTensors carried() const { return compression_.carried(); }
 
  private:
   struct Bucket {
     at::Tensor memory;  // slice of a group's flat gradients
     size_t first_slot = 0, end_slot = 0;
     size_t pending = 0;
-    Work work;
+    std::unique_ptr<BucketReduction> reduction = nullptr;
+    int issued = 0;         // of its collectives, in this backward
+    bool complete = false;  // the sum is there
+    Work work = {};
   };
 
   void on_gradient(size_t slot) override;
@@ -55,6 +66,9 @@ class GradientReducer final : public GradientListener,
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);
+  void issue_next(Bucket& bucket);
+  bool go_on_before(size_t end);
+  void complete(Bucket& bucket);
   void offer_ready();
   void offer(const Bucket& bucket);
   void finish();
@@ -64,6 +78,7 @@ class GradientReducer final : public GradientListener,
   FlatParameters& flat_;
   std::shared_ptr<Communicator> comm_;
   std::vector<at::Tensor> buffers_;
+  GradientCompression compression_;
   BucketTuner tuner_;
   const GradientUsers& users_;
   at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype

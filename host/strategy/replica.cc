@@ -56,7 +56,7 @@ std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10
 }  // namespace
 
 Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
-                 const MemoryConfig& memory)
+                 const MemoryConfig& memory, const CommunicationConfig& communication)
     : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
@@ -81,7 +81,7 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
   }
   const bool offloads = optimizer_memory_ != nullptr;
   flat_ = std::make_unique<FlatParameters>(
-      trainable, several, model().device,
+      trainable, several && communication.local_sgd_steps == 0, model().device,
       offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
   for (FlatGroup& group : flat_->groups()) group.state_memory = optimizer_memory_.get();
   if (!several) return;
@@ -91,9 +91,14 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
   rest.insert(rest.end(), buffers.begin(), buffers.end());
   broadcast_coalesced(*comm, rest, 0);
   if (trainable.empty()) return;
-  reducer_ = std::make_shared<GradientReducer>(
-      *flat_, std::move(comm), config.broadcast_buffers ? buffers : std::vector<at::Tensor>{},
-      config.bucket_cap_mb, gradient_users());
+  if (!config.broadcast_buffers) buffers.clear();
+  if (communication.local_sgd_steps > 0) {
+    local_sgd_ = std::make_unique<LocalSgd>(communication, *flat_, std::move(comm), buffers);
+    return;
+  }
+  reducer_ =
+      std::make_shared<GradientReducer>(*flat_, std::move(comm), buffers, config.bucket_cap_mb,
+                                        communication, gradient_users());
   reducer_->install();
 }
 
@@ -107,6 +112,11 @@ void Replica::make_meta_tensors() {
   }
   materialise(on_meta,
               [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
+}
+
+NamedTensors Replica::carried() {
+  if (reducer_ != nullptr) return reducer_->carried();
+  return local_sgd_ != nullptr ? local_sgd_->carried() : NamedTensors{};
 }
 
 void Replica::set_sync(bool sync) {

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "offload/offloaded_memory.h"
 #include "strategy/gradient_reducer.h"
+#include "strategy/local_sgd.h"
 #include "strategy/lone_gradients.h"
 #include "strategy/strategy.h"
 
@@ -19,12 +20,23 @@ class Replica : public Strategy {
   // moves the trainable parameters into flat memory. The module keeps its identity: every parameter
   // is the variable it was; one on meta is made. comm is the gradients' own; null for one process.
   // Throws Error(kConfig, kIo) where an optimizer's state is to be offloaded and cannot be.
+  // Throws Error(kUnsupported) where the transport lacks what a compression needs.
   Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
-          const MemoryConfig& memory);
+          const MemoryConfig& memory, const CommunicationConfig& communication = {});
 
   FlatParameters& flat() override { return *flat_; }
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override { return {parameter}; }
   void parameters_changed() override {}
+  void stepped() override {
+    if (local_sgd_ != nullptr) local_sgd_->stepped();
+  }
+  void loaded() override {
+    if (local_sgd_ != nullptr) local_sgd_->begin_anew();
+  }
+  void settle() override {
+    if (local_sgd_ != nullptr) local_sgd_->settle();
+  }
+  NamedTensors carried() override;
   void set_sync(bool sync) override;
   void begin_backward(double factor) override;
   void end_backward() override;
@@ -48,7 +60,8 @@ class Replica : public Strategy {
 
   std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
   std::unique_ptr<FlatParameters> flat_;
-  std::shared_ptr<GradientReducer> reducer_;  // null for one process
+  std::shared_ptr<GradientReducer> reducer_;  // null for one process, and with LocalSGD
+  std::unique_ptr<LocalSgd> local_sgd_;       // null: gradients are averaged, or one process
   std::shared_ptr<LoneGradients> lone_;       // of that, where somebody uses them in backward
   int copies_ = 1, copy_ = 0;                 // ranks, and this one
   bool sync_ = true;

@@ -115,12 +115,14 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
 void UnitReduction::wait() {
   for (Work& work : works_) work.wait();
   works_.clear();
+  for (CodedScatter& coded : coded_) coded.wait();
+  coded_.clear();
   packed_.clear();
 }
 
 UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                          const std::vector<const void*>& alone, const void* staging, void* shard,
-                          BufferPool& pool, bool overlap) {
+                          const std::vector<const void*>& alone, void* staging, void* shard,
+                          BufferPool& pool, const UnitCodec& coded, bool overlap) {
   UnitReduction result;
   const size_t size = c10::elementSize(type);
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
@@ -145,7 +147,13 @@ UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::Sca
       op.send = transfer.alone >= 0 ? alone[i]
                                     : at_element(staging, transfer.runs[0].staging_offset, size);
     }
-    if (overlap) {
+    if (coded.codec != nullptr) {
+      const auto own = static_cast<int64_t>(transfer.counts[static_cast<size_t>(layout.rank)]);
+      result.coded_.emplace_back(
+          comm, *coded.codec, transfer.counts,
+          over_memory(const_cast<void*>(op.send), transfer.numel, type, pool.device()),
+          over_memory(op.recv, own, type, pool.device()), coded.errors[i], pool, overlap);
+    } else if (overlap) {
       result.works_.push_back(comm.submit(op));
     } else {
       comm.run(op);

@@ -62,6 +62,19 @@ void ShardUnit::make_variables() {
   }
 }
 
+void ShardUnit::encode_gradients(const std::shared_ptr<const GradientCodec>& codec) {
+  if (codec == nullptr || plan.reduce_type != at::kFloat || layout.ranks == 1) return;
+  coded.codec = codec;
+  coded.errors.assign(layout.transfers.size(), {});
+  if (!codec->needs_error_feedback()) return;
+  for (size_t i = 0; i < layout.transfers.size(); ++i) {
+    const ShardTransfer& transfer = layout.transfers[i];
+    if (!transfer.trains) continue;
+    coded.errors[i] =
+        at::zeros({transfer.numel}, at::TensorOptions(at::kFloat).device(device));
+  }
+}
+
 void ShardUnit::begin() {
   waiting_ = 0;
   complete_here = false;
@@ -188,7 +201,7 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
     reduced_.zero_();
   }
   reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, gradients_alone(),
-                           staging_memory_, reduced_.mutable_data_ptr(), pool, overlap);
+                           staging_memory_, reduced_.mutable_data_ptr(), pool, coded, overlap);
 }
 
 void ShardUnit::finish_reduction(const ShardComms& comms) {

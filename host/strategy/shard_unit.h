@@ -45,6 +45,9 @@ class ShardUnit {
 
   // Copies this rank's part out of a parameter's whole value.
   void take_value(size_t member, const at::Tensor& value);
+  // From now on gradients of kFloat travel encoded; with a codec that has feedback this takes
+  // memory of the size of all the unit's gradients.
+  void encode_gradients(const std::shared_ptr<const GradientCodec>& codec);
   // Makes the optimizer's variables once memory has been given (master, gradient).
   void make_variables();
 
@@ -71,6 +74,7 @@ class ShardUnit {
   at::Tensor master;          // [layout.shard_numel] of plan.type; may lie in whole
   at::Tensor gradient;        // likewise; may lie in whole_gradient
   at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.staging_numel] of plan.reduce_type
+  UnitCodec coded;            // how gradients travel
   Unit* resident = nullptr;   // not DB_KEEP_ALWAYS
   size_t first_slot = 0, end_slot = 0;  // in its model's flat(): those of members with own
   bool complete_here = false;           // every gradient of this backward came from this very rank

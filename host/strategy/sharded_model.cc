@@ -152,6 +152,18 @@ at::Tensor ShardedModel::whole_gradient(const at::Tensor& parameter) {
   return gather_member(i, units_[static_cast<size_t>(places_[i].unit)]->gradient);
 }
 
+NamedTensors ShardedModel::carried() {
+  NamedTensors result;
+  for (const auto& unit : units_) {
+    for (size_t i = 0; i < unit->coded.errors.size(); ++i) {
+      const at::Tensor& error = unit->coded.errors[i];
+      if (!error.defined()) continue;
+      result.emplace_back(fmt::format("gradient_error/{}/{}", unit->plan.name, i), error);
+    }
+  }
+  return result;
+}
+
 at::Tensor ShardedModel::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
   const Place place = places_[parameter];

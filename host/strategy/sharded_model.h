@@ -25,7 +25,8 @@ class ShardedModel : public Strategy,
   // here, tensor by tensor.
   static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
                                             std::shared_ptr<Communicator> comm,
-                                            const TrainingConfig& config);
+                                            const TrainingConfig& config,
+                                            const CommunicationConfig& communication = {});
   ~ShardedModel() override;
 
   FlatParameters& flat() override { return flat_; }
@@ -40,6 +41,7 @@ class ShardedModel : public Strategy,
   std::vector<at::Tensor> own_gradients() override;
   std::string description() const override;
   bool parameters_stay() const override { return resident_units_.empty(); }
+  NamedTensors carried() override;
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;
   std::vector<ParameterPart> parts() override;
@@ -56,6 +58,7 @@ class ShardedModel : public Strategy,
                const TrainingConfig& config);
   void make_communicators();
   void make_offloaded_memory();
+  void encode_gradients(const CommunicationConfig& communication);
   void give_memory();
   void take_values();
   void make_managed_parameters();

@@ -46,11 +46,29 @@ at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
 
 std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
                                                  std::shared_ptr<Communicator> comm,
-                                                 const TrainingConfig& config) {
+                                                 const TrainingConfig& config,
+                                                 const CommunicationConfig& communication) {
   std::shared_ptr<ShardedModel> result(
       new ShardedModel(std::move(model), std::move(plan), std::move(comm), config));
+  result->encode_gradients(communication);
   result->install_hooks();
   return result;
+}
+
+void ShardedModel::encode_gradients(const CommunicationConfig& communication) {
+  const auto codec = make_codec(communication);
+  if (codec == nullptr) return;
+  require_bytes(*comms_.group, DB_ALL_TO_ALL_V, model().device);
+  bool all = true;
+  for (const auto& unit : units_) {
+    unit->encode_gradients(codec);
+    all = all && unit->plan.reduce_type == at::kFloat;
+  }
+  if (all || comms_.world->rank() != 0) return;
+  log(LogLevel::kWarning, "strategy",
+      fmt::format("communication.gradients is {}, which gradients reduced in fp32 are for: those of "
+                  "'{}' that the backend reduces in another type go as they are",
+                  communication.gradients, model().name));
 }
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,

@@ -62,6 +62,12 @@ class Strategy {
   virtual std::vector<at::Tensor> held_for(const at::Tensor& parameter) = 0;
   // Called when an optimizer has written to flat(). Collective.
   virtual void parameters_changed() = 0;
+  // Behind it: after a step of an optimizer, or after a load, which leaves all ranks equal.
+  // Collective.
+  virtual void stepped() {}
+  virtual void loaded() {}
+  // Makes equal on all ranks what training has left to differ. Collective.
+  virtual void settle() {}
 
   // Whether the next backward averages gradients over ranks (the default) or only accumulates.
   virtual void set_sync(bool sync) = 0;
@@ -99,6 +105,9 @@ class Strategy {
   // This rank's part of each parameter that it keeps something of, in order of registration.
   // parameters_changed() is to be called where the values were written to.
   virtual std::vector<ParameterPart> parts() = 0;
+  // What this rank carries from step to step beside its parameters, by names that other models may
+  // have too: the memory itself, which a load writes to.
+  virtual NamedTensors carried() { return {}; }
   // One parameter of model().parameters, whole; not to be kept. Collective.
   virtual at::Tensor whole_parameter(size_t parameter) = 0;
 
@@ -111,8 +120,10 @@ class Strategy {
 };
 
 // Divided as the backend's plan says, or whole on every rank where it has none. comm: the
-// gradients' own; null for one process without such a backend. Collective.
+// gradients' own; null for one process without such a backend. Throws Error(kConfig) where what
+// communication asks for cannot be. Collective.
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
-                                        const TrainingConfig& config, const MemoryConfig& memory);
+                                        const TrainingConfig& config, const MemoryConfig& memory,
+                                        const CommunicationConfig& communication = {});
 
 }  // namespace coupler

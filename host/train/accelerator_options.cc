@@ -31,6 +31,13 @@ std::vector<std::pair<std::string, AcceleratorOptions::Value>> AcceleratorOption
     result.emplace_back("training.log_with", fmt::format("{}", fmt::join(*log_with, ":")));
   add("training.project_dir", project_dir);
   add("training.logging_dir", logging_dir);
+  add("communication.gradients", gradients);
+  add("communication.int8_block", int8_block);
+  add("communication.powersgd_rank", powersgd_rank);
+  add("communication.powersgd_start_step", powersgd_start_step);
+  add("communication.powersgd_warm_start", powersgd_warm_start);
+  add("communication.local_sgd_steps", local_sgd_steps);
+  add("communication.local_sgd_momentum", local_sgd_momentum);
   result.insert(result.end(), values.begin(), values.end());
   return result;
 }

@@ -110,6 +110,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
          .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
   }
   wait();
+  for (const auto& model : impl_.models) model->settle();
   const std::string path = writer_.begin(folder);
   std::optional<Error> problem;
   std::shared_ptr<checkpoint::Snapshot> snapshot;
@@ -202,6 +203,7 @@ void Checkpoints::end_of_body() {
 
 void Checkpoints::end_training() {
   wait();
+  for (const auto& model : impl_.models) model->settle();
   if (by_itself() && steps() != saved_steps_) save("");
 }
 

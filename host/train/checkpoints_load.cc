@@ -58,7 +58,10 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
     problem = error;
   }
   if (problem) return problem;
-  for (const auto& model : impl_.models) model->parameters_changed();
+  for (const auto& model : impl_.models) {
+    model->parameters_changed();
+    model->loaded();
+  }
   drop_cast_copies();
   saved_steps_ = steps();
   if (impl_.process.rank == 0) {

@@ -64,7 +64,8 @@ void Accelerator::Impl::add(Model model) {
   const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
   const std::string size = describe_size(model);
   try {
-    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory));
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory,
+                                   config.communication));
   } catch (const c10::OutOfMemoryError& cause) {
     throw_out_of_memory(cause, "the model " + size);
   }

@@ -39,6 +39,13 @@ struct AcceleratorOptions {
   std::optional<std::vector<std::string>> log_with = {};
   std::optional<std::string> project_dir = {};
   std::optional<std::string> logging_dir = {};
+  std::optional<std::string> gradients = {};  // communication.…, as all that follow
+  std::optional<int64_t> int8_block = {};
+  std::optional<int64_t> powersgd_rank = {};
+  std::optional<int64_t> powersgd_start_step = {};
+  std::optional<bool> powersgd_warm_start = {};
+  std::optional<int64_t> local_sgd_steps = {};
+  std::optional<double> local_sgd_momentum = {};
   // Any setting by its full key, a backend's own included: {"backend.fsdp.strategy", "no_shard"}.
   // They come after the fields, and later ones win.
   std::vector<std::pair<std::string, Value>> values = {};

@@ -29,7 +29,14 @@ AcceleratorOptions all_fields() {
           .loss_scale_backoff_factor = 0.25,
           .loss_scale_growth_interval = 5,
           .fp8_format = "e4m3",
-          .fp8_emulate = true};
+          .fp8_emulate = true,
+          .gradients = "bf16",
+          .int8_block = 64,
+          .powersgd_rank = 2,
+          .powersgd_start_step = 3,
+          .powersgd_warm_start = false,
+          .local_sgd_steps = 0,
+          .local_sgd_momentum = 0.5};
 }
 
 TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
@@ -37,7 +44,7 @@ TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
   for (const auto& [key, value] : all_fields().by_key()) given.insert(key);
   for (const SchemaKey& key : schema()) {
     const std::string name(key.name);
-    if (name.rfind("training.", 0) == 0) {
+    if (name.rfind("training.", 0) == 0 || name.rfind("communication.", 0) == 0) {
       EXPECT_EQ(given.count(name), 1u) << name;
     }
   }

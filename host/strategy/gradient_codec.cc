@@ -1,0 +1,103 @@
+#include "strategy/gradient_codec.h"
+
+#include <ATen/Functions.h>
+
+namespace coupler {
+namespace {
+
+// Rounds to the nearest; bf16 has fp32's range and 8 bits of precision, fp16 11 and a range up to
+// 65504, beyond which it is infinite.
+class ShortFloats final : public GradientCodec {
+ public:
+  explicit ShortFloats(at::ScalarType type) : type_(type) {}
+
+  int64_t bytes(int64_t n) const override { return 2 * n; }
+  bool needs_error_feedback() const override { return false; }
+
+  void encode(const at::Tensor& values, at::Tensor into, at::Tensor residual) const override {
+    at::Tensor encoded = into.view(type_);
+    encoded.copy_(values);
+    if (residual.defined()) at::sub_out(residual, values, encoded).nan_to_num_(0, 0, 0);
+  }
+
+  void decode(const at::Tensor& from, at::Tensor values, bool add) const override {
+    const at::Tensor encoded = from.view(type_);
+    add ? values.add_(encoded) : values.copy_(encoded);
+  }
+
+ private:
+  const at::ScalarType type_;
+};
+
+// Every block is a scale, its largest absolute value / 127, and an integer of -127…127 for each
+// element. In memory: the scales of all blocks, then the integers. A block with an element that is
+// not finite has a scale that is not.
+class ScaledIntegers final : public GradientCodec {
+ public:
+  explicit ScaledIntegers(int64_t block) : block_(block) {}
+
+  int64_t bytes(int64_t n) const override { return blocks(n) * kScaleBytes + n; }
+  bool needs_error_feedback() const override { return true; }
+
+  void encode(const at::Tensor& values, at::Tensor into, at::Tensor residual) const override {
+    each_part(values, into, [&](int64_t begin, const at::Tensor& from, at::Tensor scales,
+                                at::Tensor integers) {
+      at::Tensor largest = std::get<1>(at::aminmax(from.abs(), 1));
+      scales.copy_(largest.div_(kMost));
+      // Of a block of zeros: any scale will do.
+      const at::Tensor divisor = at::where(scales == 0, at::ones_like(scales), scales).unsqueeze(1);
+      at::Tensor rounded = at::div(from, divisor).round_().clamp_(-kMost, kMost).nan_to_num_(0);
+      integers.copy_(rounded);
+      if (!residual.defined()) return;
+      at::Tensor rest = residual.narrow(0, begin, from.numel()).view_as(from);
+      at::sub_out(rest, from, rounded.mul_(scales.unsqueeze(1)));
+      if (!at::isfinite(scales).all().item<bool>()) rest.nan_to_num_(0, 0, 0);
+    });
+  }
+
+  void decode(const at::Tensor& from, at::Tensor values, bool add) const override {
+    each_part(values, from,
+              [&](int64_t, at::Tensor to, const at::Tensor& scales, const at::Tensor& integers) {
+                // 0 of an infinite scale is NaN: what must be seen is seen.
+                const at::Tensor wide = integers.to(at::kFloat);
+                add ? to.addcmul_(wide, scales.unsqueeze(1))
+                    : at::mul_out(to, wide, scales.unsqueeze(1));
+              });
+  }
+
+ private:
+  static constexpr int64_t kScaleBytes = 4;
+  static constexpr double kMost = 127;
+
+  int64_t blocks(int64_t n) const { return (n + block_ - 1) / block_; }
+
+  // The whole blocks as [blocks, block], then what is left as a shorter one: visit(where it begins,
+  // values, scales, integers).
+  template <class Visit>
+  void each_part(const at::Tensor& values, const at::Tensor& bytes, const Visit& visit) const {
+    const int64_t n = values.numel(), whole = n / block_, rest = n % block_;
+    const at::Tensor scales = bytes.narrow(0, 0, blocks(n) * kScaleBytes).view(at::kFloat);
+    const at::Tensor integers = bytes.narrow(0, blocks(n) * kScaleBytes, n).view(at::kChar);
+    const auto part = [&](int64_t begin, int64_t count, int64_t length, int64_t first) {
+      if (count == 0) return;
+      visit(begin, values.narrow(0, begin, count * length).view({count, length}),
+            scales.narrow(0, first, count),
+            integers.narrow(0, begin, count * length).view({count, length}));
+    };
+    part(0, whole, block_, 0);
+    part(whole * block_, rest > 0 ? 1 : 0, rest, whole);
+  }
+
+  const int64_t block_;
+};
+
+}  // namespace
+
+std::shared_ptr<const GradientCodec> make_codec(const CommunicationConfig& config) {
+  if (config.gradients == "bf16") return std::make_shared<ShortFloats>(at::kBFloat16);
+  if (config.gradients == "fp16") return std::make_shared<ShortFloats>(at::kHalf);
+  if (config.gradients == "int8") return std::make_shared<ScaledIntegers>(config.int8_block);
+  return nullptr;
+}
+
+}  // namespace coupler

@@ -1,0 +1,223 @@
+// Less communication: what each setting of [communication] promises of training. Each check needs
+// its settings; the parameters are in fp32, which is what is compressed.
+#include <coupler/coupler.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+
+#include "check.h"
+#include "shared_folder.h"
+
+namespace {
+
+using coupler::Accelerator;
+
+constexpr int64_t kRows = 48;  // of all ranks; divides by worlds 1 to 4
+
+struct TowerImpl : torch::nn::Module {
+  TowerImpl()
+      : first(register_module("first", torch::nn::Linear(20, 48))),
+        second(register_module("second", torch::nn::Linear(48, 48))),
+        last(register_module("last", torch::nn::Linear(48, 5))),
+        unused(register_module("unused", torch::nn::Linear(3, 3))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last(torch::tanh(second(torch::tanh(first(x)))));
+  }
+  torch::nn::Linear first, second, last, unused;
+};
+TORCH_MODULE(Tower);
+
+struct Sample {
+  torch::Tensor data, target;
+};
+
+// Something to be learnt: classes by a fixed random map.
+Sample sample(int step, int rank, int world) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(500 + step % 8));
+  auto map_generator = at::detail::createCPUGenerator(7);
+  const auto data = torch::randn({kRows, 20}, generator);
+  const auto target = torch::mm(data, torch::randn({20, 5}, map_generator)).argmax(1);
+  const int64_t rows = kRows / world;
+  return {data.narrow(0, rank * rows, rows), target.narrow(0, rank * rows, rows)};
+}
+
+torch::Tensor loss_of(Tower& net, const Sample& batch) {
+  return torch::cross_entropy_loss(net->forward(batch.data), batch.target);
+}
+
+Tower make_tower() {
+  torch::manual_seed(11);
+  return {};
+}
+
+using Values = std::map<std::string, torch::Tensor>;
+
+Values values_of(Accelerator& accelerator, Tower& net) {
+  const torch::NoGradGuard no_grad;
+  Values values;
+  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
+    values[name] = value.detach().clone();
+  });
+  return values;
+}
+
+void expect_equal_ranks(Accelerator& accelerator, Tower& net) {
+  for (const auto& [name, value] : values_of(accelerator, net)) {
+    expect_same_everywhere(accelerator, value, name);
+  }
+}
+
+// The loss over all data of a net trained on all of it in one process.
+double loss_of_all(Tower& net) {
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  for (int i = 0; i < 8; ++i) sum += loss_of(net, sample(i, 0, 1)).item<double>();
+  return sum / 8;
+}
+
+constexpr int kSteps = 120;
+
+double plain_loss() {
+  Tower net = make_tower();
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(3e-3));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    loss_of(net, sample(step, 0, 1)).backward();
+    optimizer.step();
+  }
+  return loss_of_all(net);
+}
+
+template <class Net, class Optimizer>
+void train(Accelerator& accelerator, Net& net, Optimizer& opt, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    const Sample own = sample(step, accelerator.rank(), accelerator.world());
+    accelerator.backward(loss_of(net, own));
+    opt.step();
+    opt.zero_grad();
+  }
+}
+
+// Learns what training without it learns, and ranks stay equal.
+void learns(Accelerator& accelerator) {
+  Tower model = make_tower();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  train(accelerator, net, opt, 0, kSteps);
+  expect_equal_ranks(accelerator, net);
+  Tower copy = make_tower();
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, value] : values_of(accelerator, net)) {
+      copy->named_parameters()[name].copy_(value);
+    }
+  }
+  const double start = [] {
+    Tower fresh = make_tower();
+    return loss_of_all(fresh);
+  }();
+  const double ours = loss_of_all(copy), plain = plain_loss();
+  EXPECT(ours < 0.5 * start, "the loss is " + std::to_string(ours) + " from " +
+                                 std::to_string(start) + ", without compression " +
+                                 std::to_string(plain));
+  EXPECT(std::abs(ours - plain) < 0.05 * start,
+         "the loss is " + std::to_string(ours) + ", without compression " + std::to_string(plain));
+}
+
+// From a checkpoint training goes on as if it had never ended: what is carried is there.
+void goes_on(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  Tower model = make_tower();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  train(accelerator, net, opt, 0, 7);
+  const std::string path = accelerator.save_state(folder.path());
+  train(accelerator, net, opt, 7, 15);
+  const Values expected = values_of(accelerator, net);
+  accelerator.load_state(path);
+  train(accelerator, net, opt, 7, 15);
+  for (const auto& [name, value] : values_of(accelerator, net)) {
+    EXPECT(torch::equal(value, expected.at(name)), name + " differs after going on");
+  }
+}
+
+// Against all ranks' training performed here, one after the other. The settings are in the
+// environment.
+void local_sgd(Accelerator& accelerator) {
+  const int world = accelerator.world();
+  const auto number = [](const char* name, double otherwise) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? otherwise : std::atof(text);
+  };
+  const auto every = static_cast<int>(number("COUPLER_COMMUNICATION_LOCAL_SGD_STEPS", 1));
+  const double momentum = number("COUPLER_COMMUNICATION_LOCAL_SGD_MOMENTUM", 0);
+  Tower model = make_tower();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+
+  std::vector<Tower> towers;
+  for (int r = 0; r < world; ++r) towers.push_back(make_tower());
+  const auto parameters = [&](int rank, size_t i) {
+    return towers[static_cast<size_t>(rank)]->parameters()[i];
+  };
+  const size_t count = towers[0]->parameters().size();
+  std::vector<torch::Tensor> previous, velocity;
+  for (size_t i = 0; i < count; ++i) {
+    previous.push_back(parameters(0, i).detach().clone());
+    velocity.push_back(torch::zeros_like(previous.back()));
+  }
+  for (int step = 0; step < 3 * every; ++step) {
+    train(accelerator, net, opt, step, step + 1);
+    const torch::NoGradGuard no_grad;
+    for (int r = 0; r < world; ++r) {
+      Tower& tower = towers[static_cast<size_t>(r)];
+      {
+        const torch::AutoGradMode grad(true);
+        loss_of(tower, sample(step, r, world)).backward();
+      }
+      for (auto& parameter : tower->parameters()) {
+        if (!parameter.grad().defined()) continue;
+        parameter.sub_(parameter.grad(), 0.1);
+        parameter.mutable_grad().reset();
+      }
+    }
+    for (size_t i = 0; world > 1 && i < count && (step + 1) % every == 0; ++i) {
+      torch::Tensor mean = torch::zeros_like(previous[i]);
+      for (int r = 0; r < world; ++r) mean += parameters(r, i) / world;
+      velocity[i] = momentum * velocity[i] + mean - previous[i];
+      previous[i] = previous[i] + velocity[i];
+      for (int r = 0; r < world; ++r) parameters(r, i).copy_(previous[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const auto own = net->parameters()[i];
+      const double difference =
+          (own - parameters(accelerator.rank(), i)).abs().max().template item<double>();
+      EXPECT(difference < 1e-5, "parameter " + std::to_string(i) + " differs by " +
+                                    std::to_string(difference) + " after step " +
+                                    std::to_string(step));
+    }
+  }
+  // A checkpoint, like the end of training, makes ranks equal first.
+  train(accelerator, net, opt, 3 * every, 3 * every + 1);
+  accelerator.end_training();
+  for (const auto& parameter : net->parameters()) {
+    expect_same_everywhere(accelerator, parameter, "a parameter after end_training()");
+  }
+}
+
+void refused(Accelerator& accelerator) {
+  Tower model = make_tower();
+  const std::string message = error_of([&] { accelerator.prepare(model); });
+  std::printf("refused: %s\n", message.c_str());
+  EXPECT(message.find(check_options().expect) != std::string::npos, message);
+}
+
+}  // namespace
+
+std::vector<Check> all_checks() {
+  return {{"learns", learns, true},
+          {"goes_on", goes_on, true},
+          {"local_sgd", local_sgd, true},
+          {"refused", refused, true}};
+}
