@@ -101,6 +101,9 @@ class Strategy {
   virtual std::vector<ParameterPart> parts() = 0;
   // One parameter of model().parameters, whole; not to be kept. Collective.
   virtual at::Tensor whole_parameter(size_t parameter) = 0;
+  // Gives every buffer of model() the value of the rank whose modules change it, where that is one
+  // rank. Called before buffers are saved. Collective.
+  virtual void refresh_buffers() {}
 
  protected:
   const GradientUsers& gradient_users() const { return gradient_users_; }

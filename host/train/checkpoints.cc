@@ -109,6 +109,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
          .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
   }
   wait();
+  for (const auto& model : impl_.models) model->refresh_buffers();
   const std::string path = writer_.begin(folder);
   std::optional<Error> problem;
   std::shared_ptr<checkpoint::Snapshot> snapshot;

@@ -140,6 +140,7 @@ void Accelerator::for_each_tensor_of(
     const detail::ModelRef& model,
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   Strategy& strategy = impl_->strategy_of(model);
+  strategy.refresh_buffers();
   const auto& parameters = strategy.model().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     visit(parameters[i].name, strategy.whole_parameter(i));
