@@ -1,6 +1,7 @@
 #include "pipeline/link.h"
 
 #include <ATen/Functions.h>
+#include <coupler/error.h>
 
 #include "comm/tensor_ops.h"
 
@@ -9,6 +10,17 @@ namespace {
 
 // Tags are matched exactly, so they tell messages under way at the same time from each other.
 constexpr int64_t kTags = 1 << 14;
+
+// Of operations that were ended: why is what the caller says.
+void forget(std::vector<Work>& works) {
+  for (Work& work : works) {
+    try {
+      work.wait();
+    } catch (const Error&) {
+      continue;
+    }
+  }
+}
 
 bool is_done(std::vector<Work>& works) {
   for (Work& work : works) {
@@ -89,6 +101,8 @@ std::vector<at::Tensor> Link::receive() {
 
 void Link::abort(const std::string& why) {
   comm_->abort(why);
+  for (Message& message : sent_) forget(message.works);
+  for (Message& message : expected_) forget(message.works);
   sent_.clear();
   expected_.clear();
 }

@@ -10,17 +10,30 @@
 namespace coupler {
 namespace {
 
-// Operations between two stages know their two ranks only.
+// What an operation between two stages says of its own two ranks, as the job's ranks.
+std::string in_job(const std::string& text, int own, int other) {
+  // "rank 1 reported: ", of what the neighbour said when it gave up
+  const std::string reported = " reported: ";
+  const size_t end = text.find(reported);
+  if (text.starts_with("rank ") && end != std::string::npos && end < 8) {
+    return "it reported: " + text.substr(end + reported.size());
+  }
+  return fmt::format("over a communicator whose ranks 0 and 1 are the job's {} and {}: {}",
+                     std::min(own, other), std::max(own, other), text);
+}
+
 template <class Action>
-auto with_neighbour(const char* what, int stage, const Action& action) {
+auto with_neighbour(const char* what, int own, int other, const Action& action) {
   try {
     return action();
   } catch (const Error& error) {
     ErrorDetail detail = error.detail();
-    detail.rank = stage;
+    detail.rank = other;
     detail.hint.clear();  // it is in the message
     throw Error(error.code(),
-                fmt::format("{} stage {} (rank {}): {}", what, stage, stage, error.what()), detail);
+                fmt::format("{} stage {} (rank {}): {}", what, other, other,
+                            in_job(error.what(), own, other)),
+                detail);
   }
 }
 
@@ -89,24 +102,26 @@ Values StageBatch::receive_values(int64_t micro_batch) {
   Link& link = *neighbours_.values_in;
   auto& forms = neighbours_.forms_in;
   const int64_t rows = work_.cut.size(micro_batch);
-  return with_neighbour("waiting for the activations of", neighbours_.stage - 1, [&] {
-    const auto known = forms.find(rows);
-    if (known == forms.end()) {
-      link.expect(forms[rows] = link.receive_form());
-    } else if (!link.expects()) {
-      link.expect(known->second);
-    }
-    Values values = link.receive();
-    const Form& form = forms[rows];
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (form[i].wants_gradient && work_.training) values[i].requires_grad_(true);
-    }
-    const auto next = micro_batch + 1 < work_.cut.count()
-                          ? forms.find(work_.cut.size(micro_batch + 1))
-                          : forms.end();
-    if (next != forms.end()) link.expect(next->second);
-    return values;
-  });
+  return with_neighbour("waiting for the activations of", neighbours_.stage, neighbours_.stage - 1,
+                        [&] {
+                          const auto known = forms.find(rows);
+                          if (known == forms.end()) {
+                            link.expect(forms[rows] = link.receive_form());
+                          } else if (!link.expects()) {
+                            link.expect(known->second);
+                          }
+                          Values values = link.receive();
+                          const Form& form = forms[rows];
+                          for (size_t i = 0; i < values.size(); ++i) {
+                            if (form[i].wants_gradient && work_.training)
+                              values[i].requires_grad_(true);
+                          }
+                          const auto next = micro_batch + 1 < work_.cut.count()
+                                                ? forms.find(work_.cut.size(micro_batch + 1))
+                                                : forms.end();
+                          if (next != forms.end()) link.expect(next->second);
+                          return values;
+                        });
 }
 
 void StageBatch::send_values(const Values& values, int64_t micro_batch) {
@@ -121,7 +136,7 @@ void StageBatch::send_values(const Values& values, int64_t micro_batch) {
                  .hint = "shapes may depend on the shapes of the batch's inputs only; pad to one "
                          "size"});
   }
-  with_neighbour("sending activations to", neighbours_.stage + 1,
+  with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
                  [&] { neighbours_.values_out->send(values, /*header=*/is_new); });
 }
 
@@ -131,7 +146,8 @@ void StageBatch::expect_gradients() {
   if (link == nullptr || in_flight_.empty() || link->expects()) return;
   const Form form = gradients_of(in_flight_.front().outputs);
   if (form.empty()) return;
-  with_neighbour("expecting gradients of", neighbours_.stage + 1, [&] { link->expect(form); });
+  with_neighbour("expecting gradients of", neighbours_.stage, neighbours_.stage + 1,
+                 [&] { link->expect(form); });
 }
 
 void StageBatch::backward(int64_t micro_batch) {
@@ -152,8 +168,9 @@ void StageBatch::backward(int64_t micro_batch) {
     std::copy_if(flight.outputs.begin(), flight.outputs.end(), std::back_inserter(roots),
                  [](const at::Tensor& output) { return output.requires_grad(); });
     if (roots.empty()) return;
-    const Values gradients = with_neighbour("waiting for the gradients of", neighbours_.stage + 1,
-                                            [&] { return neighbours_.gradients_in->receive(); });
+    const Values gradients =
+        with_neighbour("waiting for the gradients of", neighbours_.stage, neighbours_.stage + 1,
+                       [&] { return neighbours_.gradients_in->receive(); });
     expect_gradients();
     flight.outputs.clear();
     torch::autograd::backward(roots, gradients);
@@ -165,17 +182,17 @@ void StageBatch::backward(int64_t micro_batch) {
     gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
   }
   if (gradients.empty()) return;
-  with_neighbour("sending gradients to", neighbours_.stage - 1,
+  with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
                  [&] { neighbours_.gradients_out->send(gradients, /*header=*/false); });
 }
 
 void StageBatch::finish() {
   if (neighbours_.values_out != nullptr) {
-    with_neighbour("sending activations to", neighbours_.stage + 1,
+    with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
                    [&] { neighbours_.values_out->finish(); });
   }
   if (neighbours_.gradients_out != nullptr) {
-    with_neighbour("sending gradients to", neighbours_.stage - 1,
+    with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
                    [&] { neighbours_.gradients_out->finish(); });
   }
 }

@@ -2,8 +2,6 @@
 // its deadline.
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "run_program.h"
 
 namespace coupler {
@@ -32,21 +30,23 @@ void expect_says(const Outcome& outcome, const Texts& parts) {
 }
 
 TEST(PipelineJob, NeighbourKilled_RankStageAndMicroBatchAreNamed) {
-  expect_says(
-      run("killed_neighbour", {"backend.use=gloo_cpu"}),
-      {"pipeline stage 1 of 3 (rank 1), backward of micro-batch", "stage 2 (rank 2)", "signal 9"});
+  expect_says(run("killed_neighbour", {"backend.use=gloo_cpu"}),
+              {"pipeline stage 1 of 3 (rank 1), ", " of micro-batch ",
+               " stage 2 (rank 2): ", "pipeline stage 0 of 3 (rank 0), ", "signal 9"});
 }
 
 TEST(PipelineJob, NeighbourThatDoesNotComeBack_EndsWithinTheTimeout) {
   expect_says(run("stopped_neighbour", {"backend.use=gloo_cpu"}),
-              {"pipeline stage 1 of 3 (rank 1), backward of micro-batch 3 of 8", "stage 2 (rank 2)",
-               "timed out after 4 s"});
+              {"pipeline stage 1 of 3 (rank 1), ", " of micro-batch ",
+               " stage 2 (rank 2): ", "timed out after 4 s"});
 }
 
 TEST(PipelineJob, LossThatThrows_OtherStagesHearWhereAndWhy) {
-  const Outcome outcome = run("failing_loss", {"backend.use=gloo_cpu"});
-  expect_says(outcome, {"pipeline stage 2 of 3 (rank 2), forward of micro-batch 3 of 8",
-                        "reported: pipeline stage"});
+  expect_says(run("failing_loss", {"backend.use=gloo_cpu"}),
+              {"rank 2: failing_loss FAILED: pipeline stage 2 of 3 (rank 2), forward of "
+               "micro-batch 3 of 8",
+               "stage 2 (rank 2): it reported: pipeline stage 2 of 3",
+               "stage 1 (rank 1): it reported: pipeline stage 1 of 3"});
 }
 
 TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {
