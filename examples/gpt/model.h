@@ -1,10 +1,12 @@
 // A small GPT in plain LibTorch: pre-norm blocks, one linear for query, key and value, fused causal
-// attention, a GELU MLP, a head of its own. Nothing here knows of Coupler.
+// attention, a GELU MLP, a head of its own. Of Coupler it knows only how to tell its layers to a
+// pipeline over ranks.
 #pragma once
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <coupler/pipeline_layers.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -12,6 +14,8 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 struct GPTOptions {
   int64_t vocabulary = 256;
@@ -59,7 +63,7 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-class GPTImpl : public torch::nn::Module {
+class GPTImpl : public torch::nn::Module, public coupler::PipelineLayers {
  public:
   explicit GPTImpl(const GPTOptions& options)
       : tokens_(register_module("te", torch::nn::Embedding(options.vocabulary, options.width))),
@@ -76,14 +80,34 @@ class GPTImpl : public torch::nn::Module {
   // tokens: [batch, sequence] of int64; the scores of each next token: [batch, sequence,
   // vocabulary]
   at::Tensor forward(const at::Tensor& tokens) {
-    const at::Tensor places =
-        at::arange(tokens.size(1), at::TensorOptions(at::kLong).device(tokens.device()));
-    at::Tensor hidden = tokens_(tokens) + positions_(places);
+    at::Tensor hidden = embed(tokens);
     for (const auto& block : *blocks_) hidden = block->as<Block>()->forward(hidden);
     return head_(norm_(hidden));
   }
 
+  std::vector<coupler::PipelineLayer> pipeline_layers() override {
+    std::vector<coupler::PipelineLayer> layers;
+    layers.push_back({"te", {tokens_.ptr(), positions_.ptr()}, [this](const at::Tensor& tokens) {
+                        return embed(tokens);
+                      }});
+    for (const auto& block : *blocks_) {
+      layers.push_back({"blocks." + std::to_string(layers.size() - 1),
+                        {block},
+                        [block](const at::Tensor& x) { return block->as<Block>()->forward(x); }});
+    }
+    layers.push_back({"nf", {norm_.ptr(), head_.ptr()}, [this](const at::Tensor& x) {
+                        return head_(norm_(x));
+                      }});
+    return layers;
+  }
+
  private:
+  at::Tensor embed(const at::Tensor& tokens) {
+    const at::Tensor places =
+        at::arange(tokens.size(1), at::TensorOptions(at::kLong).device(tokens.device()));
+    return tokens_(tokens) + positions_(places);
+  }
+
   torch::nn::Embedding tokens_, positions_;
   torch::nn::ModuleList blocks_;
   torch::nn::LayerNorm norm_;

@@ -101,8 +101,13 @@ class Communicator {
   // message.
   void plan_shards(const db_model& model, const std::function<void(const db_plan&)>& take) const;
 
-  // Makes every pending and later operation fail with kAborted. Never blocks.
-  void abort();
+  // Whether operations on the device's memory are asynchronous: not where they go through host
+  // memory.
+  bool is_on_streams() const;
+
+  // Makes every pending and later operation fail with kAborted, on every rank; why is what they
+  // read, "" that this rank called abort. Never blocks.
+  void abort(const std::string& why = {});
 
  private:
   Communicator(std::shared_ptr<CommunicatorState> state, std::shared_ptr<Communicator> host_side);

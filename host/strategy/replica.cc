@@ -4,36 +4,17 @@
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
 
 #include "comm/tensor_ops.h"
 #include "residency/materialise.h"
 #include "strategy/gradient_norm.h"
+#include "strategy/model_facts.h"
 
 namespace coupler {
 
 namespace {
-
-std::string text_of(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "), tensor.requires_grad() ? "" : ", frozen");
-}
-
-// What would else be found by the first broadcast, which knows no names.
-Facts facts_of(const Model& model) {
-  Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
-                 {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
-  for (const ModelParameter& parameter : model.parameters) {
-    facts.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
-                       text_of(parameter.tensor));
-  }
-  for (const auto& [name, buffer] : model.buffers) {
-    facts.emplace_back(fmt::format("buffer '{}' of the model", name), text_of(buffer));
-  }
-  return facts;
-}
 
 // Null: where it is used.
 std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10::Device device) {

@@ -66,7 +66,8 @@ class Strategy {
   // Collective.
   virtual void stepped() {}
   virtual void loaded() {}
-  // Makes equal on all ranks what training has left to differ. Collective.
+  // Makes equal on all ranks what training has left to differ (parameters between two averages,
+  // buffers that one rank's modules change). Called before they are saved. Collective.
   virtual void settle() {}
 
   // Whether the next backward averages gradients over ranks (the default) or only accumulates.

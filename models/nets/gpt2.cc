@@ -124,14 +124,41 @@ class GPT2 : public LanguageModel {
 
  protected:
   at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    at::Tensor x = transformer_->wte->forward(tokens) + transformer_->wpe->forward(pass.positions);
+    at::Tensor x = embed(tokens, pass);
     size_t layer = 0;
     for (const auto& block : *transformer_->h)
       x = block->as<GPT2BlockImpl>()->forward(x, pass, layer++);
     return transformer_->ln_f->forward(x);
   }
 
+  std::vector<Part> parts() override {
+    std::vector<Part> result;
+    result.push_back({"transformer.wte",
+                      {transformer_->wte.ptr(), transformer_->wpe.ptr()},
+                      [this](const at::Tensor& tokens, const AttentionPass& pass) {
+                        return embed(tokens, pass);
+                      }});
+    for (const auto& block : *transformer_->h) {
+      const size_t layer = result.size() - 1;
+      result.push_back({"transformer.h." + std::to_string(layer),
+                        {block},
+                        [block, layer](const at::Tensor& x, const AttentionPass& pass) {
+                          return block->as<GPT2BlockImpl>()->forward(x, pass, layer);
+                        }});
+    }
+    result.push_back({"transformer.ln_f",
+                      {transformer_->ln_f.ptr(), head_.ptr()},
+                      [this](const at::Tensor& x, const AttentionPass&) {
+                        return scores(transformer_->ln_f->forward(x));
+                      }});
+    return result;
+  }
+
  private:
+  at::Tensor embed(const at::Tensor& tokens, const AttentionPass& pass) {
+    return transformer_->wte->forward(tokens) + transformer_->wpe->forward(pass.positions);
+  }
+
   GPT2Model transformer_{nullptr};
   Head head_{nullptr};
 };

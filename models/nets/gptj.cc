@@ -113,17 +113,45 @@ class GPTJ : public LanguageModel {
 
  protected:
   at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    // Made here: a model may be built where tensors have no values.
-    if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
     at::Tensor x = transformer_->wte->forward(tokens);
-    const Rotation rotation(pass.positions, frequencies_, Turned::kNeighbours, x.scalar_type());
+    const Rotation rotation = rotation_of(x, pass);
     size_t layer = 0;
     for (const auto& block : *transformer_->h)
       x = block->as<GPTJBlockImpl>()->forward(x, rotation, pass, layer++);
     return transformer_->ln_f->forward(x);
   }
 
+  std::vector<Part> parts() override {
+    std::vector<Part> result;
+    result.push_back({"transformer.wte",
+                      {transformer_->wte.ptr()},
+                      [this](const at::Tensor& tokens, const AttentionPass&) {
+                        return transformer_->wte->forward(tokens);
+                      }});
+    for (const auto& block : *transformer_->h) {
+      const size_t layer = result.size() - 1;
+      result.push_back({"transformer.h." + std::to_string(layer),
+                        {block},
+                        [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
+                          return block->as<GPTJBlockImpl>()->forward(x, rotation_of(x, pass), pass,
+                                                                     layer);
+                        }});
+    }
+    result.push_back({"transformer.ln_f",
+                      {transformer_->ln_f.ptr(), head_.ptr()},
+                      [this](const at::Tensor& x, const AttentionPass&) {
+                        return scores(transformer_->ln_f->forward(x));
+                      }});
+    return result;
+  }
+
  private:
+  Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
+    // Made here: a model may be built where tensors have no values.
+    if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
+    return Rotation(pass.positions, frequencies_, Turned::kNeighbours, x.scalar_type());
+  }
+
   int64_t rotary_;
   at::Tensor frequencies_;
   GPTJModel transformer_{nullptr};

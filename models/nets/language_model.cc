@@ -26,21 +26,39 @@ bool is_computed(const std::string& name) {
 
 }  // namespace
 
-at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
+void LanguageModel::require_tokens(const at::Tensor& tokens, int64_t seen) const {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "a language model takes tokens as [batch, positions] of int64, at least one each",
                 {.subject = "tokens", .hint = "unsqueeze(0) makes a batch of one text"});
-  const int64_t all = tokens.size(1) + (cache == nullptr ? 0 : cache->length());
+  const int64_t all = tokens.size(1) + seen;
   if (all > context_)
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("{} tokens are more than the model's context of {}", all, context_),
         {.subject = "tokens", .hint = "shorten the text, or use a model with a longer one"});
+}
+
+at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
+  require_tokens(tokens, cache == nullptr ? 0 : cache->length());
   const AttentionPass pass = begin_pass(tokens, cache);
   at::Tensor result = run(tokens, pass);
   if (cache != nullptr) cache->advance(tokens.size(1));
   return result;
+}
+
+std::vector<PipelineLayer> LanguageModel::pipeline_layers() {
+  std::vector<PipelineLayer> layers;
+  for (Part& part : parts()) {
+    const bool takes_tokens = layers.empty();
+    layers.emplace_back(
+        std::move(part.name), std::move(part.modules),
+        [this, takes_tokens, compute = std::move(part.compute)](const at::Tensor& x) {
+          if (takes_tokens) require_tokens(x, 0);
+          return compute(x, begin_pass(x, nullptr));  // which only looks at [batch, positions]
+        });
+  }
+  return layers;
 }
 
 std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config) {

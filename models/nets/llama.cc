@@ -146,17 +146,45 @@ class Llama : public LanguageModel {
 
  protected:
   at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    // Made here: a model may be built where tensors have no values.
-    if (!frequencies_.defined()) frequencies_ = rotary_frequencies(config_.keys(), head_size_);
     at::Tensor x = model_->embed_tokens->forward(tokens);
-    const Rotation rotation(pass.positions, frequencies_, Turned::kHalves, x.scalar_type());
+    const Rotation rotation = rotation_of(x, pass);
     size_t layer = 0;
     for (const auto& block : *model_->layers)
       x = block->as<LlamaDecoderLayerImpl>()->forward(x, rotation, pass, layer++);
     return model_->norm->forward(x);
   }
 
+  std::vector<Part> parts() override {
+    std::vector<Part> result;
+    result.push_back({"model.embed_tokens",
+                      {model_->embed_tokens.ptr()},
+                      [this](const at::Tensor& tokens, const AttentionPass&) {
+                        return model_->embed_tokens->forward(tokens);
+                      }});
+    for (const auto& block : *model_->layers) {
+      const size_t layer = result.size() - 1;
+      result.push_back({"model.layers." + std::to_string(layer),
+                        {block},
+                        [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
+                          return block->as<LlamaDecoderLayerImpl>()->forward(
+                              x, rotation_of(x, pass), pass, layer);
+                        }});
+    }
+    result.push_back({"model.norm",
+                      {model_->norm.ptr(), head_.ptr()},
+                      [this](const at::Tensor& x, const AttentionPass&) {
+                        return scores(model_->norm->forward(x));
+                      }});
+    return result;
+  }
+
  private:
+  Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
+    // Made here: a model may be built where tensors have no values.
+    if (!frequencies_.defined()) frequencies_ = rotary_frequencies(config_.keys(), head_size_);
+    return Rotation(pass.positions, frequencies_, Turned::kHalves, x.scalar_type());
+  }
+
   ModelConfig config_;
   int64_t head_size_;
   at::Tensor frequencies_;

@@ -51,6 +51,15 @@ TEST_P(LanguageModels, EveryPlace_GivesTransformersLogits) {
     EXPECT_LT(apart(scores({.device_map = mode}), logits), 1e-4) << mode;
 }
 
+// What a pipeline over ranks divides.
+TEST_P(LanguageModels, LayersOneAfterTheOther_GiveTransformersLogits) {
+  auto generator = pipeline("text-generation", folder, {});
+  const at::NoGradGuard no_grad;
+  at::Tensor x = tokens;
+  for (const PipelineLayer& layer : generator.model().pipeline_layers()) x = layer.one_tensor(x);
+  EXPECT_LT(apart(x, logits), 1e-4);
+}
+
 TEST_P(LanguageModels, Bfloat16_IsAsFarFromFloatAsTransformers) {
   const at::Tensor ours = scores({.dtype = at::kBFloat16});
   EXPECT_LT(apart(ours, logits), 1.5 * apart(half, logits) + 0.05);

@@ -42,6 +42,7 @@ namespace coupler {
 
 struct Config;
 class Checkpoints;
+class PipelineParallel;
 
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
 
@@ -362,6 +363,7 @@ class Accelerator : public Processes {
  private:
   class Impl;
   friend struct detail::ObjectTransport;
+  friend class PipelineParallel;
 
   // The module in a holder or pointer; a TorchScript module as it is.
   template <class Model>

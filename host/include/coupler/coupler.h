@@ -16,6 +16,8 @@
 #include <coupler/logging.h>
 #include <coupler/nested_ops.h>
 #include <coupler/optimizer.h>
+#include <coupler/pipeline_layers.h>
+#include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
 #include <coupler/progress.h>
 #include <coupler/safetensors.h>

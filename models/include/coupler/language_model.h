@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <coupler/model_config.h>
+#include <coupler/pipeline_layers.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -57,7 +58,7 @@ class KeyValueCache {
 
 struct AttentionPass;
 
-class LanguageModel : public torch::nn::Module {
+class LanguageModel : public torch::nn::Module, public PipelineLayers {
  public:
   // tokens: [batch, positions] of int64, each below vocabulary(). The last hidden states, [batch,
   // positions, width], of the weights' dtype. With a cache the tokens go on where it ends. Throws
@@ -68,6 +69,9 @@ class LanguageModel : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache = nullptr) {
     return scores(hidden(tokens, cache));
   }
+
+  // Embeddings, blocks and head, for prepare_pipeline: together forward, without a cache.
+  std::vector<PipelineLayer> pipeline_layers() override;
 
   int64_t vocabulary() const { return vocabulary_; }
   int64_t context() const { return context_; }  // the most tokens of a text
@@ -81,8 +85,16 @@ class LanguageModel : public torch::nn::Module {
   LanguageModel(const std::string& name, int64_t vocabulary, int64_t context)
       : Module(name), vocabulary_(vocabulary), context_(context) {}
   virtual at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) = 0;
+  // The same and scores in pieces: tokens to hidden states, block by block, last states to scores.
+  struct Part {
+    std::string name;  // of its first module
+    PipelineLayer::Modules modules;
+    std::function<at::Tensor(const at::Tensor&, const AttentionPass&)> compute;
+  };
+  virtual std::vector<Part> parts() = 0;
 
  private:
+  void require_tokens(const at::Tensor& tokens, int64_t seen) const;
   int64_t vocabulary_, context_;
 };
 

@@ -1,0 +1,43 @@
+"""A pipeline of two ranks against the unsplit model in one process."""
+import contextlib
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+STEPS = {"train": 2, "infer": 6}  # batches of one turn
+
+
+def pipeline(context):
+    """GPT of 14 million parameters in 8 micro-batches over 2 ranks, one thread each."""
+    program = context.program("bench/bench_pipeline")
+    speed = {}
+    with contextlib.ExitStack() as stack:
+        groups = {}
+        for name, world in (("alone", 1), ("gloo_cpu", 2), ("mpi", 2)):
+            words = lambda path: [program, "--control", path]
+            make = words if world == 1 else lambda path, b=name: context.launch(
+                2, b, program, "--control", path)
+            groups[name] = stack.enter_context(contextlib.closing(
+                Group("pipeline-" + name, context.folder, world,
+                      lambda path, make=make: [make(path)])))
+        # The same model: the loss of the first steps, which rank 0 of a pipeline knows in training.
+        losses = {name: [group.turn("train", 1)[2] for _ in range(3)]
+                  for name, group in groups.items()}
+        for name, seen in losses.items():
+            if any(abs(a - b) > 1e-3 * abs(b) for a, b in zip(seen, losses["alone"])):
+                raise children.Failed(f"pipeline: the losses differ: {losses}")
+        for mode, steps in STEPS.items():
+            for group in groups.values():
+                group.turn(mode, 1)
+            for round_number in range(context.rounds_or(7)):
+                order = list(groups)[round_number % 3:] + list(groups)[:round_number % 3]
+                for name in order:
+                    seconds = groups[name].turn(mode, 1 if context.quick else steps)[0]
+                    speed.setdefault((mode, name), []).append(
+                        (1 if context.quick else steps) / seconds)
+    return [
+        Row(f"{mode}: 2 ranks {name} / 1 rank", "batches/s", speed[mode, name],
+            speed[mode, "alone"], Bar(">=", 1.6))
+        for mode in STEPS for name in ("gloo_cpu", "mpi")
+    ]

@@ -1,0 +1,94 @@
+// Trains a GPT and runs it in turns, as bench/run says: bench_pipeline --control SOCKET, and the
+// arguments of the configuration. In one process it is the unsplit model on whole batches; in
+// several a pipeline over them, each on one thread. Modes: train, infer; steps: batches.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randint.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <coupler/pipeline_parallel.h>
+#include <model.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "control.h"
+
+namespace {
+
+constexpr int64_t kBatch = 16, kSequence = 64, kVocabulary = 256, kMicroBatches = 8;
+
+at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
+  return at::cross_entropy_loss(scores.reshape({-1, kVocabulary}), target.reshape({-1}));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coupler::Accelerator accelerator(argc, argv);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 2 || words[0] != "--control") {
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_pipeline --control SOCKET",
+                         {.subject = "bench_pipeline", .hint = "start it with bench/run"});
+  }
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  GPT model(GPTOptions{
+      .vocabulary = kVocabulary, .width = 384, .layers = 8, .heads = 6, .sequence = kSequence});
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto generator = at::detail::createCPUGenerator(1);
+  const at::Tensor text = at::randint(kVocabulary, {kBatch, kSequence + 1}, generator, at::kLong);
+  const at::Tensor data = text.slice(1, 0, kSequence).contiguous();
+  const at::Tensor target = text.slice(1, 1, kSequence + 1).contiguous();
+
+  double figure = 0;
+  std::function<void()> infer, backward;
+  std::vector<coupler::PipelineParallel> pipeline;
+  if (accelerator.world() == 1) {
+    accelerator.prepare(model);
+    infer = [&] {
+      const at::NoGradGuard no_grad;
+      figure = loss_of(model->forward(data), target).item<double>();
+    };
+    backward = [&] {
+      const at::Tensor loss = loss_of(model->forward(data), target);
+      accelerator.backward(loss);
+      figure = loss.item<double>();
+    };
+  } else {
+    pipeline.push_back(
+        coupler::prepare_pipeline(accelerator, model,
+                                  {.micro_batches = kMicroBatches,
+                                   .example_inputs = {data.narrow(0, 0, kBatch / kMicroBatches)}}));
+    infer = [&] {
+      const at::Tensor scores = pipeline[0].forward(data);
+      figure = scores.defined() ? loss_of(scores, target).item<double>() : 0;
+    };
+    backward = [&] { figure = pipeline[0].train_step(data, target, loss_of); };
+  }
+  auto opt = accelerator.prepare(optimizer);
+  coupler::bench::Control control(words[1]);
+  control.serve(accelerator.rank(), parameters,
+                {.ready = [&] { accelerator.wait_for_everyone(); },
+                 .train =
+                     [&](const std::string& mode, int64_t steps) {
+                       for (int64_t i = 0; i < steps; ++i) {
+                         if (mode == "infer") {
+                           infer();
+                           continue;
+                         }
+                         backward();
+                         opt.step();
+                         opt.zero_grad();
+                       }
+                       accelerator.wait_for_everyone();
+                     },
+                 .loss = [&] { return figure; }});
+}

@@ -1,0 +1,125 @@
+#include "pipeline/chain.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <set>
+#include <unordered_map>
+
+namespace coupler {
+namespace {
+
+[[noreturn]] void refuse(const Model& model, const std::string& what, const std::string& hint) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the chain of layers of '{}': {}", model.name, what),
+              {.subject = model.name, .hint = hint});
+}
+
+// Appends the layers of a module that has some; false where it is a layer itself.
+bool expand(torch::nn::Module& module, const std::string& prefix,
+            std::vector<PipelineLayer>& into) {
+  if (auto* const own = dynamic_cast<PipelineLayers*>(&module)) {
+    for (PipelineLayer& layer : own->pipeline_layers()) {
+      layer.name = prefix + layer.name;
+      into.push_back(std::move(layer));
+    }
+    return true;
+  }
+  auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+  if (sequential == nullptr) return false;
+  const auto children = sequential->named_children();
+  size_t at = 0;
+  for (torch::nn::AnyModule& element : *sequential) {
+    const std::string name = prefix + children[at++].key();
+    if (expand(*element.ptr(), name + ".", into)) continue;
+    into.emplace_back(name, PipelineLayer::Modules{element.ptr()},
+                      [element](const at::Tensor& x) mutable { return element.forward(x); });
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> Chain::names() const {
+  std::vector<std::string> result;
+  for (const ChainLink& link : links) result.push_back(link.layer.name);
+  return result;
+}
+
+Chain chain_of(torch::nn::Module& module, const Model& model) {
+  std::vector<PipelineLayer> layers;
+  if (!expand(module, "", layers)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' does not tell its layers, so a pipeline cannot divide it: C++ "
+                            "modules cannot be traced",
+                            model.name),
+                {.subject = model.name,
+                 .hint = "make it a torch::nn::Sequential, or derive it from "
+                         "coupler::PipelineLayers too and list its layers "
+                         "(coupler/pipeline_layers.h)"});
+  }
+  std::unordered_map<const void*, size_t> parameters, buffers;
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    parameters[model.parameters[i].tensor.unsafeGetTensorImpl()] = i;
+  }
+  for (size_t i = 0; i < model.buffers.size(); ++i) {
+    buffers[model.buffers[i].second.unsafeGetTensorImpl()] = i;
+  }
+  Chain chain;
+  std::set<std::string> names;
+  std::set<size_t> covered;
+  for (PipelineLayer& layer : layers) {
+    if (layer.name.empty() || !names.insert(layer.name).second) {
+      refuse(model, fmt::format("two layers are called '{}', or one has no name", layer.name),
+             "give each layer a name of its own");
+    }
+    if (!layer.one_tensor && !layer.all_tensors) {
+      refuse(model, fmt::format("the layer '{}' has no function", layer.name),
+             "give it one that computes its outputs");
+    }
+    std::set<size_t> own, own_buffers;
+    for (const auto& part : layer.modules) {
+      if (part == nullptr) {
+        refuse(model, fmt::format("the layer '{}' names a module that is null", layer.name),
+               "register the module first");
+      }
+      for (const auto& item : part->named_parameters()) {
+        const auto found = parameters.find(item.value().unsafeGetTensorImpl());
+        if (found == parameters.end()) {
+          refuse(model,
+                 fmt::format("the layer '{}' uses the parameter '{}', which is not the model's",
+                             layer.name, item.key()),
+                 "register the layer's modules with the model");
+        }
+        own.insert(found->second);
+      }
+      for (const auto& item : part->named_buffers()) {
+        const auto found = buffers.find(item.value().unsafeGetTensorImpl());
+        if (found != buffers.end()) own_buffers.insert(found->second);
+      }
+    }
+    covered.insert(own.begin(), own.end());
+    chain.links.push_back(
+        {std::move(layer), {own.begin(), own.end()}, {own_buffers.begin(), own_buffers.end()}});
+  }
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    if (covered.count(i) != 0) continue;
+    refuse(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
+           "name its module in the layer that computes with it");
+  }
+  return chain;
+}
+
+Values run_layer(const PipelineLayer& layer, const Values& values) {
+  if (!layer.one_tensor) return layer.all_tensors(values);
+  if (values.size() != 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the layer '{}' takes one tensor, but is given {}", layer.name, values.size()),
+        {.subject = layer.name, .hint = "give it a function of a std::vector<at::Tensor>"});
+  }
+  return {layer.one_tensor(values[0])};
+}
+
+}  // namespace coupler

@@ -1,0 +1,75 @@
+#include "pipeline/runner.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+namespace coupler {
+
+PipelineRunner::PipelineRunner(std::shared_ptr<Communicator> stages,
+                               std::vector<PipelineLayer> layers, c10::Device device)
+    : comm_(std::move(stages)),
+      layers_(std::move(layers)),
+      device_(device),
+      neighbours_(*comm_, device) {}
+
+void PipelineRunner::require_whole() const {
+  if (!failed_) return;
+  throw Error(ErrorCode::kAborted, "the pipeline ended with an earlier error: " + *failed_,
+              {.hint = "end the program; micro-batches that were under way are lost"});
+}
+
+// One process has no neighbours that would be out of step.
+void PipelineRunner::give_up(const std::string& why) {
+  if (neighbours_.stages == 1) return;
+  failed_ = why;
+  neighbours_.abort(why);
+  comm_->abort(why);
+}
+
+StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<PipelineStep>& steps) {
+  require_whole();
+  StageBatch batch(layers_, neighbours_, device_, work);
+  const auto place = [&](const PipelineStep& step) {
+    return fmt::format("pipeline stage {} of {} (rank {}), {} of micro-batch {} of {}",
+                       neighbours_.stage, neighbours_.stages, neighbours_.stage,
+                       step.kind == StepKind::kForward ? "forward" : "backward", step.micro_batch,
+                       work.cut.count());
+  };
+  PipelineStep now = steps.front();
+  try {
+    for (const PipelineStep& step : steps) {
+      now = step;
+      batch.run(step);
+    }
+    batch.finish();
+  } catch (const Error& error) {
+    const std::string what = fmt::format("{}: {}", place(now), error.what());
+    give_up(what);
+    ErrorDetail detail = error.detail();
+    detail.hint.clear();  // it is in the message
+    throw Error(error.code(), what, detail);
+  } catch (const c10::Error& error) {
+    const std::string what = fmt::format("{}: {}", place(now), error.what_without_backtrace());
+    give_up(what);
+    throw Error(ErrorCode::kInvalidArgument, what,
+                {.rank = neighbours_.stage,
+                 .hint = "run the model unsplit on a batch of this shape to see the whole error"});
+  } catch (const std::exception& error) {
+    give_up(fmt::format("{}: {}", place(now), error.what()));
+    throw;
+  }
+  return batch;
+}
+
+Values PipelineRunner::infer(const BatchWork& work) {
+  const at::NoGradGuard no_grad;
+  return run(work, inference_schedule(work.cut.count())).outputs();
+}
+
+double PipelineRunner::train(const BatchWork& work) {
+  return run(work, training_schedule(neighbours_.stage, neighbours_.stages, work.cut.count()))
+      .loss();
+}
+
+}  // namespace coupler

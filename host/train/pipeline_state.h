@@ -1,0 +1,24 @@
+// What a PipelineParallel holds. Used by the thread that trains.
+#pragma once
+
+#include <coupler/pipeline_parallel.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pipeline/runner.h"
+#include "pipeline/stage.h"
+#include "train/accelerator_impl.h"
+
+namespace coupler {
+
+struct PipelineParallel::State {
+  Accelerator::Impl& impl;
+  PipelineOptions options;  // micro_batches is at least 1
+  std::vector<std::string> layers, split_points;
+  std::shared_ptr<PipelineStage> stage;
+  PipelineRunner runner;
+};
+
+}  // namespace coupler

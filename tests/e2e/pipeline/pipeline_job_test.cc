@@ -1,0 +1,73 @@
+// What a job with a pipeline says where it cannot begin or go on. Every job ends by itself within
+// its deadline.
+#include <gtest/gtest.h>
+
+#include "run_program.h"
+
+namespace coupler {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+Outcome run(const std::string& check, const Texts& options, int processes = 3) {
+  const Workplace here;
+  Texts arguments{"launch", "-n", std::to_string(processes), "-o", "backend.timeout=4s"};
+  for (const std::string& option : options) {
+    arguments.push_back("-o");
+    arguments.push_back(option);
+  }
+  arguments.push_back(PIPELINE_CHECKS);
+  arguments.push_back(check);
+  return here.coupler(arguments);
+}
+
+void expect_says(const Outcome& outcome, const Texts& parts) {
+  EXPECT_NE(outcome.exit_code, 0) << outcome.out;
+  for (const std::string& part : parts) {
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in\n"
+                                                         << outcome.err;
+  }
+}
+
+TEST(PipelineJob, NeighbourKilled_RankStageAndMicroBatchAreNamed) {
+  expect_says(run("killed_neighbour", {"backend.use=gloo_cpu"}),
+              {"pipeline stage 1 of 3 (rank 1), ", " of micro-batch ",
+               " stage 2 (rank 2): ", "pipeline stage 0 of 3 (rank 0), ", "signal 9"});
+}
+
+TEST(PipelineJob, NeighbourThatDoesNotComeBack_EndsWithinTheTimeout) {
+  expect_says(run("stopped_neighbour", {"backend.use=gloo_cpu"}),
+              {"pipeline stage 1 of 3 (rank 1), ", " of micro-batch ",
+               " stage 2 (rank 2): ", "timed out after 4 s"});
+}
+
+TEST(PipelineJob, LossThatThrows_OtherStagesHearWhereAndWhy) {
+  expect_says(run("failing_loss", {"backend.use=gloo_cpu"}),
+              {"rank 2: failing_loss FAILED: pipeline stage 2 of 3 (rank 2), forward of "
+               "micro-batch 3 of 8",
+               "stage 2 (rank 2): it reported: pipeline stage 2 of 3",
+               "stage 1 (rank 1): it reported: pipeline stage 1 of 3"});
+}
+
+TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {
+  expect_says(run("loss_of_many_numbers", {"backend.use=gloo_cpu"}, 2),
+              {"micro-batch 3 of 8", "must give one number for each micro-batch"});
+}
+
+TEST(PipelineJob, ShardingBackend_IsRefusedWithTransportsNamed) {
+  expect_says(run("just_prepared", {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu"}, 2),
+              {"the backend 'fsdp' divides a model's parameters itself", "gloo_cpu, mpi, nccl"});
+}
+
+TEST(PipelineJob, FeaturesItLacks_AreRefusedByKey) {
+  for (const char* option :
+       {"training.gradient_accumulation_steps=2", "training.optimizer_in_backward=true",
+        "memory.activation_checkpointing=[\"*\"]", "memory.offload_activations=true",
+        "memory.offload_optimizer_device=nvme", "memory.limit=1GiB"}) {
+    const std::string key = std::string(option).substr(0, std::string(option).find('='));
+    expect_says(run("just_prepared", {"backend.use=gloo_cpu", option}, 2), {key + " is set"});
+  }
+}
+
+}  // namespace
+}  // namespace coupler
