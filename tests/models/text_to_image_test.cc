@@ -86,7 +86,7 @@ TEST(TextToImage, WrongPicture_IsRefusedWithWhatToDo) {
   std::string words;
   for (int i = 0; i < 80; ++i) words += "the ";
   expect(with([](PictureOptions&) {}, words + "last"), "the prompt has ");
-  expect(with([](PictureOptions&) {}, words + "last"), "last ' would be lost");
+  expect(with([](PictureOptions&) {}, words + "last"), "the last' would be lost");
   expect(with([](PictureOptions&) {}, words + "last"), "shorten it");
   expect(with([&](PictureOptions& o) { o.negative_prompt = words; }), "the negative prompt has");
 }
