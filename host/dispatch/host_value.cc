@@ -52,17 +52,21 @@ HostValue host_value(const WeightTensor& weight, at::ScalarType type) {
           weight.place, &weight};
 }
 
-void copy_value(const HostValue& value, const at::Tensor& destination) {
+void copy_value(const HostValue& value, const at::Tensor& destination, bool drop_pages) {
   const at::NoGradGuard no_grad;
   const at::Tensor flat = destination.view(-1);
   if (value.tensor.defined()) {
     staged_copy(value.tensor.view(-1), flat);
+    if (drop_pages && value.place.file != nullptr)
+      drop(*value.place.file, value.place.begin, value.tensor.nbytes());
     return;
   }
   const WeightTensor& weight = *value.weight;
   const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
   const auto element = static_cast<int64_t>(c10::elementSize(stored));
+  const FilePlace& place = weight.place;
   int64_t at = 0;
+  uint64_t read = 0;
   // Chunks are whole elements: their size is a multiple of every element's.
   weight.read([&](const char* bytes, size_t size) {
     const int64_t count = static_cast<int64_t>(size) / element;
@@ -70,6 +74,9 @@ void copy_value(const HostValue& value, const at::Tensor& destination) {
         at::from_blob(const_cast<char*>(bytes), {count}, at::TensorOptions(stored));
     flat.slice(0, at, at + count).copy_(chunk);
     at += count;
+    read += size;
+    // With what the chunk before shares a page with.
+    if (drop_pages && place.file != nullptr) drop(*place.file, place.begin, read);
   });
 }
 

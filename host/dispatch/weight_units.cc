@@ -47,7 +47,7 @@ void WeightUnits::fill(size_t unit, void* memory) {
             .options(at::TensorOptions(piece.type).device(device_))
             .target_device(device_)
             .make_tensor();
-    copy_value(piece.value, destination);
+    copy_value(piece.value, destination, /*drop_pages=*/!wanted.keep_pages);
   }
   if (wanted.once) wanted.pieces.clear();
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/error.h>
@@ -35,12 +36,15 @@ Activation activation_of(const JsonObject& config, const char* key, const std::s
   const std::string name = config.text(key, otherwise);
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
     return [](const at::Tensor& x) { return at::gelu(x, "tanh"); };
+  if (name == "quick_gelu")
+    return [](const at::Tensor& x) { return x.mul(at::sigmoid(x.mul(1.702))); };
   if (name == "gelu") return [](const at::Tensor& x) { return at::gelu(x); };
   if (name == "silu" || name == "swish") return [](const at::Tensor& x) { return at::silu(x); };
   if (name == "relu") return [](const at::Tensor& x) { return at::relu(x); };
-  throw Error(ErrorCode::kUnsupported,
-              config.where() + ": the activation '" + shown(name) + "' is not there",
-              {.subject = key, .hint = "gelu_new, gelu_pytorch_tanh, gelu, silu and relu are"});
+  throw Error(
+      ErrorCode::kUnsupported,
+      config.where() + ": the activation '" + shown(name) + "' is not there",
+      {.subject = key, .hint = "gelu_new, gelu_pytorch_tanh, quick_gelu, gelu, silu and relu are"});
 }
 
 }  // namespace coupler

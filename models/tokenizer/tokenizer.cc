@@ -8,6 +8,7 @@
 
 #include "json_file.h"
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/clip_files.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/frame.h"
 #include "tokenizer/normalizer.h"
@@ -73,6 +74,10 @@ struct Tokenizer::State {
 };
 
 Tokenizer Tokenizer::open(const std::string& path) {
+  if (fs::is_directory(path) && !fs::exists(fs::path(path) / "tokenizer.json")) {
+    if (const auto clip = read_clip_files(path))
+      return Tokenizer(std::make_shared<State>(JsonObject(*clip, path)));
+  }
   const std::string file = file_of(path).string();
   const nlohmann::json document = read_json_file(file, kConvert);
   return Tokenizer(std::make_shared<State>(JsonObject(document, file)));

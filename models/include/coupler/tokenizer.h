@@ -1,6 +1,6 @@
 // Tokenizer: texts to tokens and back, as the file tokenizer.json says that Python's tokenizers and
-// transformers write: byte-level BPE (GPT-2, GPT-J, Llama 3), sentencepiece-style BPE (Llama 2) and
-// WordPiece (BERT). Immutable, any thread; cheap to copy. Sees no LibTorch.
+// transformers write: byte-level BPE (GPT-2, GPT-J, Llama 3, CLIP), sentencepiece-style BPE (Llama
+// 2) and WordPiece (BERT). Immutable, any thread; cheap to copy. Sees no LibTorch.
 //
 //   const auto tokenizer = coupler::Tokenizer::open("gpt2");
 //   std::vector<int64_t> ids = tokenizer.encode("Hello, my name is");
@@ -17,7 +17,8 @@ namespace coupler {
 
 class Tokenizer {
  public:
-  // A tokenizer.json, or the folder it lies in. Throws Error(kIo) where there is none, with what to
+  // A tokenizer.json, or the folder it lies in, or one with the vocab.json and merges.txt of a
+  // CLIP (Stable Diffusion's tokenizer/). Throws Error(kIo) where there is none, with what to
   // do; Error(kUnsupported) where it is of another kind, with those that are read;
   // Error(kInvalidArgument) naming the key where it is damaged.
   static Tokenizer open(const std::string& path);

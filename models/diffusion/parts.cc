@@ -1,0 +1,75 @@
+#include "diffusion/parts.h"
+
+#include <ATen/ops/silu.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include "io/file_text.h"
+#include "json_file.h"
+
+namespace coupler::diffusion {
+namespace {
+
+constexpr const char* kVersions = "those of Stable Diffusion 1 and 2 are there";
+
+}  // namespace
+
+torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride) {
+  return torch::nn::Conv2d(
+      torch::nn::Conv2dOptions(in, out, size).stride(stride).padding(size / 2));
+}
+
+torch::nn::GroupNorm group_norm(int64_t groups, int64_t channels, double epsilon) {
+  return torch::nn::GroupNorm(torch::nn::GroupNormOptions(groups, channels).eps(epsilon));
+}
+
+at::Tensor normed_silu(torch::nn::GroupNorm& norm, const at::Tensor& x) {
+  at::Tensor y = norm->forward(x);
+  return at::silu_(y);
+}
+
+void require_class(const JsonObject& keys, const char* wanted) {
+  const std::string name = keys.text("_class_name");
+  if (name == wanted) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: the architecture '{}' is not there; those that are: CLIPTextModel "
+                          "(text_encoder), UNet2DConditionModel (unet), AutoencoderKL (vae); "
+                          "wanted here is {}",
+                          keys.where(), shown(name), wanted),
+              {.subject = "_class_name", .hint = kVersions});
+}
+
+void require_value(const JsonObject& keys, const char* key, const std::string& wanted) {
+  const std::string value = keys.text(key, wanted);
+  if (value == wanted) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: {} '{}' is not there; '{}' is", keys.where(), key, shown(value), wanted),
+      {.subject = key, .hint = kVersions});
+}
+
+void require_unset(const JsonObject& keys, const std::vector<const char*>& names) {
+  for (const char* const name : names) {
+    if (!keys.has(name)) continue;
+    const nlohmann::json& value = keys.raw(name);
+    if (value == false || value == 0) continue;
+    throw Error(ErrorCode::kUnsupported, fmt::format("{}: '{}' is not there", keys.where(), name),
+                {.subject = name, .hint = kVersions});
+  }
+}
+
+std::vector<int64_t> channels_of(const JsonObject& keys, int64_t groups) {
+  std::vector<int64_t> channels = keys.integers("block_out_channels");
+  if (channels.empty())
+    keys.refuse("block_out_channels", "is missing", "give a config.json of diffusers'");
+  for (const int64_t count : channels) {
+    if (count < 1 || count % groups != 0)
+      keys.refuse(
+          "block_out_channels",
+          fmt::format("has {}, which 'norm_num_groups' ({}) does not divide", count, groups),
+          "give a config.json of diffusers'");
+  }
+  return channels;
+}
+
+}  // namespace coupler::diffusion

@@ -1,0 +1,209 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <coupler/diffusion.h>
+#include <coupler/text_to_image.h>
+#include <coupler/tokenizer.h>
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "diffusion/placed_part.h"
+#include "diffusion/prompt.h"
+#include "io/byte_size.h"
+#include "json_file.h"
+
+namespace coupler::diffusion {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What LibTorch's kernels take for themselves, and the heap.
+constexpr uint64_t kBeside = uint64_t{24} << 20;
+
+std::string part(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
+
+c10::Device device_of(const TextToImageOptions& options) {
+  if (options.device) return *options.device;
+  const auto kind = at::getAccelerator();
+  if (!kind || at::accelerator::deviceCount() == 0) return c10::kCPU;
+  return {*kind, 0};
+}
+
+ModelConfig open_scheduler(const std::string& folder) {
+  const std::string path = part(folder, "scheduler/scheduler_config.json");
+  return ModelConfig::parse(
+      read_json_file(path, "name a folder as diffusers' save_pretrained writes it").dump(), path);
+}
+
+}  // namespace
+
+struct TextToImage::State {
+  State(const std::string& folder, const TextToImageOptions& given)
+      : options(given),
+        device(device_of(given)),
+        scheduler(open_scheduler(folder)),
+        text(part(folder, "text_encoder"), {device, given.dtype, text_encoder_checkpoint_name}),
+        unet(part(folder, "unet"), {device, given.dtype, nullptr}),
+        vae(part(folder, "vae"), {device, given.dtype, vae_checkpoint_name}),
+        prompts(part(folder, "tokenizer"), text.model().positions(), text.model().vocabulary()) {
+    check_parts();
+    if (given.max_memory) {
+      place_once(0, 0, 0);
+      return;
+    }
+    const OffloadHook& first = text.load(nullptr);
+    const OffloadHook& second = unet.load(&first);
+    vae.load(&second);
+  }
+
+  void check_parts() {
+    const auto require_same = [](const char* what, int64_t a, int64_t b) {
+      if (a == b) return;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: {} and {}; these models do not belong together", what, a, b),
+                  {.subject = what, .hint = "name a folder whose parts are of one model"});
+    };
+    require_same("the text encoder's width and what the UNet takes", text.model().width(),
+                 unet.model().text_width());
+    require_same("channels of the UNet and of the VAE", unet.model().in_channels(),
+                 vae.model().latent_channels());
+  }
+
+  // Whether all of the weights are there, and fit.
+  void place_once(uint64_t text_bytes, uint64_t unet_bytes, uint64_t vae_bytes) {
+    text.turn(text_bytes, [] {});
+    unet.turn(unet_bytes, [] {});
+    vae.turn(vae_bytes, [] {});
+  }
+
+  // The same, and that the bound leaves room for the activations.
+  void check_bound(uint64_t text_bytes, uint64_t unet_bytes, uint64_t vae_bytes) {
+    try {
+      place_once(bound(text_bytes), bound(unet_bytes), bound(vae_bytes));
+    } catch (const Error& problem) {
+      if (problem.detail().subject != "max_memory") throw;
+      throw Error(
+          problem.code(),
+          fmt::format("of max_memory, {}, up to {} are kept for such a picture's "
+                      "activations; of what is left, {}",
+                      format_byte_size(options.max_memory->bytes()),
+                      format_byte_size(std::max(unet_bytes, vae_bytes) + kBeside), problem.what()),
+          {.subject = "max_memory", .hint = ""});
+    }
+  }
+
+  // What a model may have of the bound, after its activations. Throws where that is nothing.
+  uint64_t bound(uint64_t activations) const {
+    const uint64_t all = options.max_memory->bytes(), kept = activations + kBeside;
+    if (all > kept) return all - kept;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("max_memory is {}, but the activations of such a picture alone take {}",
+                            format_byte_size(all), format_byte_size(kept)),
+                {.subject = "max_memory", .hint = "give more, or ask for a smaller picture"});
+  }
+
+  // One model's turn.
+  template <class Model, class Action>
+  auto use(PlacedPart<Model>& placed, uint64_t activations, const Action& action) {
+    if (!options.max_memory) return action();
+    struct Trim {
+      ~Trim() { malloc_trim(0); }  // what the heap keeps counts as this process's
+    } trim;
+    return placed.turn(bound(activations), action);
+  }
+
+  const TextToImageOptions options;
+  const c10::Device device;
+  const ModelConfig scheduler;
+  PlacedPart<TextEncoder> text;
+  PlacedPart<UNet> unet;
+  PlacedPart<VaeDecoder> vae;
+  const Prompts prompts;
+};
+
+TextToImage::TextToImage(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TextToImage::~TextToImage() = default;
+TextToImage::TextToImage(TextToImage&&) noexcept = default;
+TextToImage& TextToImage::operator=(TextToImage&&) noexcept = default;
+
+TextToImage TextToImage::open(const std::string& folder, const TextToImageOptions& options) {
+  return TextToImage(std::make_unique<State>(folder, options));
+}
+
+at::Tensor TextToImage::operator()(const std::string& prompt, const PictureOptions& options) {
+  const at::NoGradGuard no_grad;
+  State& s = *state_;
+  const Ddim ddim(s.scheduler, options.steps);
+  const int64_t factor = s.vae.model().factor();
+  for (const auto& [name, size] :
+       {std::pair("height", options.height), std::pair("width", options.width)}) {
+    if (size > 0 && size % factor == 0) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the {} of {} is no multiple of {}", name, size, factor),
+                {.subject = name,
+                 .hint = fmt::format("{} is the next",
+                                     (std::max<int64_t>(size, 1) + factor - 1) / factor * factor)});
+  }
+  const int64_t rows = options.height / factor, columns = options.width / factor;
+  const bool guided = options.guidance_scale > 1;
+  const int64_t batch = guided ? 2 : 1;
+  std::vector<std::vector<int64_t>> tokens;
+  if (guided) tokens.push_back(s.prompts.tokens(options.negative_prompt, "negative prompt"));
+  tokens.push_back(s.prompts.tokens(prompt, "prompt"));
+  const uint64_t text_bytes = 0;
+  const uint64_t unet_bytes = s.unet.model().activation_bytes(batch, rows, columns);
+  const uint64_t vae_bytes = s.vae.model().activation_bytes(1, rows, columns);
+  if (s.options.max_memory) s.check_bound(text_bytes, unet_bytes, vae_bytes);
+
+  const at::TensorOptions kind = at::TensorOptions(s.options.dtype).device(s.device);
+  const at::Tensor states = s.use(s.text, text_bytes, [&] {
+    std::vector<at::Tensor> each;
+    for (const auto& ids : tokens) each.push_back(at::tensor(ids).unsqueeze(0));
+    return s.text.model().forward(at::cat(each).to(s.device)).to(kind);
+  });
+  // Drawn on the CPU, so that every device begins with the same noise.
+  at::Tensor latents = at::randn({1, s.unet.model().in_channels(), rows, columns},
+                                 at::detail::createCPUGenerator(options.seed), at::kFloat)
+                           .to(kind);
+  latents = s.use(s.unet, unet_bytes, [&] {
+    at::Tensor x = latents;
+    int64_t done = 0;
+    for (const int64_t timestep : ddim.timesteps()) {
+      at::Tensor noise =
+          s.unet.model().forward(guided ? at::cat({x, x}) : x, timestep, states).to(kind);
+      if (guided) {
+        const at::Tensor plain = noise.narrow(0, 0, 1);
+        noise = noise.narrow(0, 1, 1).sub(plain).mul(options.guidance_scale).add(plain);
+      }
+      x = ddim.step(noise, timestep, x);
+      if (options.on_step) options.on_step(++done, options.steps);
+    }
+    return x;
+  });
+  const at::Tensor image = s.use(s.vae, vae_bytes, [&] {
+    return s.vae.model().forward(latents.div(s.vae.model().scaling_factor())).to(at::kCPU);
+  });
+  if (s.vae.hook()) s.vae.hook()->offload();
+  return image[0]
+      .to(at::kFloat)
+      .div(2)
+      .add(0.5)
+      .clamp(0, 1)
+      .mul(255)
+      .round()
+      .to(at::kByte)
+      .permute({1, 2, 0})
+      .contiguous();
+}
+
+}  // namespace coupler::diffusion

@@ -1,0 +1,214 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <coupler/diffusion.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "diffusion/parts.h"
+#include "diffusion/strips.h"
+#include "json_file.h"
+#include "nets/layers.h"
+
+namespace coupler::diffusion {
+namespace {
+
+constexpr double kEpsilon = 1e-6;
+constexpr int64_t kLatentRows = 4;  // of a strip
+
+struct VaeResnetImpl : torch::nn::Module {
+  VaeResnetImpl(int64_t in, int64_t out, int64_t groups) : Module("ResnetBlock2D") {
+    norm1 = register_module("norm1", group_norm(groups, in, kEpsilon));
+    conv1 = register_module("conv1", convolution(in, out, 3));
+    norm2 = register_module("norm2", group_norm(groups, out, kEpsilon));
+    conv2 = register_module("conv2", convolution(out, out, 3));
+    if (in != out) shortcut = register_module("conv_shortcut", convolution(in, out, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = conv1->forward(normed_silu(norm1, x));
+    y = conv2->forward(normed_silu(norm2, y));
+    return y.add_(shortcut ? shortcut->forward(x) : x);
+  }
+  // Each strip becomes what goes around and what goes through, together no more than it was where
+  // the number of channels halves.
+  Strips forward(Strips x) {
+    const NormedSilu before1(norm1, x);
+    const Kernel kernel1(conv1);
+    Strips inner, around;
+    std::optional<Kernel> kernel_around;
+    if (shortcut) kernel_around.emplace(shortcut);
+    for (size_t i = 0; i < x.size(); ++i) {
+      inner.push_back(convolve(x, i, kernel1, &before1));
+      around.push_back(kernel_around ? at::conv2d(x[i], kernel_around->weight, kernel_around->bias)
+                                     : x[i]);
+      if (i > 0) x[i - 1].reset();
+    }
+    x.clear();
+    const NormedSilu before2(norm2, inner);
+    const Kernel kernel2(conv2);
+    for (size_t i = 0; i < inner.size(); ++i) {
+      around[i].add_(convolve(inner, i, kernel2, &before2));
+      if (i > 0) inner[i - 1].reset();
+    }
+    return around;
+  }
+  torch::nn::GroupNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, shortcut{nullptr};
+};
+TORCH_MODULE(VaeResnet);
+
+// One head that looks at all pixels.
+struct VaeAttentionImpl : torch::nn::Module {
+  VaeAttentionImpl(int64_t width, int64_t groups) : Module("Attention") {
+    norm = register_module("group_norm", group_norm(groups, width, kEpsilon));
+    to_q = register_module("to_q", linear(width, width, /*bias=*/true));
+    to_k = register_module("to_k", linear(width, width, /*bias=*/true));
+    to_v = register_module("to_v", linear(width, width, /*bias=*/true));
+    to_out = register_module("to_out", PartsOf())->add("0", linear(width, width, /*bias=*/true));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    // [batch, 1, pixels, width]
+    const at::Tensor pixels = norm->forward(x).flatten(2).transpose(1, 2).contiguous().unsqueeze(1);
+    const at::Tensor query = to_q->forward(pixels), key = to_k->forward(pixels);
+    const at::Tensor seen = at::scaled_dot_product_attention(query, key, to_v->forward(pixels));
+    return to_out->forward(seen).squeeze(1).transpose(1, 2).reshape_as(x).add(x);
+  }
+  torch::nn::GroupNorm norm{nullptr};
+  torch::nn::Linear to_q{nullptr}, to_k{nullptr}, to_v{nullptr}, to_out{nullptr};
+};
+TORCH_MODULE(VaeAttention);
+
+struct UpLevel {
+  std::vector<VaeResnet> resnets;
+  torch::nn::Conv2d larger{nullptr};
+};
+
+}  // namespace
+
+struct VaeDecoder::Parts {
+  std::vector<int64_t> channels;  // of each level, from the top
+  torch::nn::Conv2d post_quant{nullptr}, in{nullptr}, out{nullptr};
+  VaeResnet first{nullptr}, second{nullptr};
+  VaeAttention attention{nullptr};
+  std::vector<UpLevel> up;
+  torch::nn::GroupNorm norm{nullptr};
+};
+
+VaeDecoder::VaeDecoder(const ModelConfig& config)
+    : Module("AutoencoderKL"), parts_(std::make_shared<Parts>()) {
+  const JsonObject& keys = config.keys();
+  require_class(keys, "AutoencoderKL");
+  require_value(keys, "act_fn", "silu");
+  require_unset(keys, {"shift_factor", "latents_mean", "latents_std"});
+  Parts& p = *parts_;
+  latent_channels_ = keys.size("latent_channels", 4);
+  scaling_factor_ = keys.number("scaling_factor", 0.18215);
+  const int64_t groups = keys.size("norm_num_groups", 32),
+                layers = keys.size("layers_per_block", 1);
+  p.channels = channels_of(keys, groups);
+  factor_ = int64_t{1} << (p.channels.size() - 1);
+  for (const std::string& type : keys.texts("up_block_types")) {
+    if (type == "UpDecoderBlock2D") continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: 'up_block_types': the block '{}' is not there; UpDecoderBlock2D is",
+                    keys.where(), type),
+        {.subject = "up_block_types", .hint = "use a VAE of Stable Diffusion 1 or 2"});
+  }
+  const int64_t deepest = p.channels.back();
+  if (keys.flag("use_post_quant_conv", true))
+    p.post_quant =
+        register_module("post_quant_conv", convolution(latent_channels_, latent_channels_, 1));
+  PartsOf decoder = register_module("decoder", PartsOf());
+  p.in = decoder->add("conv_in", convolution(latent_channels_, deepest, 3));
+  PartsOf middle = decoder->add("mid_block", PartsOf());
+  torch::nn::ModuleList resnets, attentions, ups;
+  resnets->push_back(p.first = VaeResnet(deepest, deepest, groups));
+  resnets->push_back(p.second = VaeResnet(deepest, deepest, groups));
+  middle->add("resnets", resnets);
+  if (keys.flag("mid_block_add_attention", true)) {
+    attentions->push_back(p.attention = VaeAttention(deepest, groups));
+    middle->add("attentions", attentions);
+  }
+  int64_t width = deepest;
+  for (size_t level = p.channels.size(); level-- > 0;) {
+    UpLevel up;
+    PartsOf block;
+    torch::nn::ModuleList list;
+    for (int64_t i = 0; i <= layers; ++i, width = p.channels[level])
+      list->push_back(up.resnets.emplace_back(width, p.channels[level], groups));
+    block->add("resnets", list);
+    if (level > 0)
+      up.larger = block->add("upsamplers", PartsOf())
+                      ->add("0", PartsOf())
+                      ->add("conv", convolution(width, width, 3));
+    ups->push_back(block);
+    p.up.push_back(std::move(up));
+  }
+  decoder->add("up_blocks", ups);
+  p.norm = decoder->add("conv_norm_out", group_norm(groups, width, kEpsilon));
+  p.out = decoder->add("conv_out", convolution(width, keys.size("out_channels", 3), 3));
+}
+
+VaeDecoder::~VaeDecoder() = default;
+
+at::Tensor VaeDecoder::forward(const at::Tensor& latents) {
+  Parts& p = *parts_;
+  at::Tensor x = p.post_quant ? p.post_quant->forward(latents) : latents;
+  x = p.first->forward(p.in->forward(x));
+  if (p.attention) x = p.attention->forward(x);
+  x = p.second->forward(x);
+  Strips strips = divided(x, kLatentRows);
+  x.reset();
+  for (UpLevel& level : p.up) {
+    for (VaeResnet& resnet : level.resnets) strips = resnet->forward(std::move(strips));
+    if (level.larger)
+      strips = convolve(std::move(strips), Kernel(level.larger), nullptr, /*twice=*/true);
+  }
+  const NormedSilu before(p.norm, strips);
+  return at::cat(convolve(std::move(strips), Kernel(p.out), &before), 2);
+}
+
+uint64_t VaeDecoder::activation_bytes(int64_t batch, int64_t height, int64_t width) const {
+  const std::vector<int64_t>& channels = parts_->channels;
+  const auto deepest = static_cast<double>(channels.back());
+  const double pixels = static_cast<double>(batch * height * width);
+  // In the middle: what attention looks at, and its scores, which some devices hold.
+  double most = pixels * (6 * deepest + 2.0 * static_cast<double>(height * width));
+  double scale = 1;
+  for (size_t level = channels.size(); level-- > 0; scale *= 4) {
+    const size_t below = std::min(level + 1, channels.size() - 1);
+    const auto own = static_cast<double>(channels[level]);
+    // What goes around and what goes through, and strips: with a row on either side, enlarged, and
+    // as convolutions arrange them anew.
+    const double all = std::max(2 * own, static_cast<double>(channels[below])) * pixels * scale;
+    const double strip = static_cast<double>(batch * width * (kLatentRows + 2)) * scale *
+                         static_cast<double>(channels[below]);
+    most = std::max(most, all + 6 * strip);
+  }
+  return static_cast<uint64_t>((most + 2 * 9 * deepest * deepest) * sizeof(float));
+}
+
+// Before diffusers 0.17 the attention had other names.
+std::string vae_checkpoint_name(const std::string& name) {
+  if (name.starts_with("encoder.") || name.starts_with("quant_conv.")) return "";
+  constexpr std::array<std::pair<const char*, const char*>, 4> kOlder = {
+      {{".query.", ".to_q."},
+       {".key.", ".to_k."},
+       {".value.", ".to_v."},
+       {".proj_attn.", ".to_out.0."}}};
+  for (const auto& [older, today] : kOlder) {
+    if (const size_t at = name.find(older); at != std::string::npos)
+      return std::string(name).replace(at, std::string_view(older).size(), today);
+  }
+  return name;
+}
+
+}  // namespace coupler::diffusion

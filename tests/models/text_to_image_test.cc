@@ -1,0 +1,126 @@
+// A whole small Stable Diffusion against diffusers' pipeline, and what wrong input gets.
+#include <coupler/safetensors.h>
+#include <coupler/text_to_image.h>
+
+#include <filesystem>
+#include <string>
+
+#include "estimate/resident.h"
+#include "fixture.h"
+
+namespace coupler::diffusion {
+namespace {
+
+constexpr const char* kPrompt = "A Lighthouse, at DAWN!";
+
+PictureOptions small() { return {.steps = 4, .height = 48, .width = 32, .seed = 7}; }
+
+TextToImageOptions bounded(uint64_t more = uint64_t{256} << 20) {
+  return {.device = c10::kCPU, .max_memory = resident_bytes() + more};
+}
+
+at::Tensor reference(const std::string& name) {
+  return SafeTensors::open(fixture("diffusion/reference.safetensors")).tensor(name);
+}
+
+TEST(TextToImage, SmallModel_PaintsDiffusersPicture) {
+  auto paint = TextToImage::open(fixture("diffusion"), {.device = c10::kCPU});
+  PictureOptions options = small();
+  options.guidance_scale = 3;
+  options.negative_prompt = "license";
+  int64_t told = 0;
+  options.on_step = [&](int64_t done, int64_t steps) {
+    EXPECT_EQ(done, ++told);
+    EXPECT_EQ(steps, 4);
+  };
+  const at::Tensor guided = paint(kPrompt, options);
+  EXPECT_EQ(told, 4);
+  // Values at the border of two bytes may fall to either side.
+  const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.to(at::kInt).sub(b.to(at::kInt)).abs().max().item<int>();
+  };
+  EXPECT_LE(apart(guided, reference("picture.guided")), 1);
+  options = small();
+  options.guidance_scale = 1;
+  EXPECT_LE(apart(paint(kPrompt, options), reference("picture.plain")), 1);
+}
+
+TEST(TextToImage, Bound_ChangesNothing) {
+  auto paint = TextToImage::open(fixture("diffusion"), {.device = c10::kCPU});
+  auto small_one = TextToImage::open(fixture("diffusion"), bounded());
+  const at::Tensor first = paint(kPrompt, small());
+  EXPECT_TRUE(first.equal(small_one(kPrompt, small())));
+  // Each again, since models' turns come back.
+  EXPECT_TRUE(first.equal(small_one(kPrompt, small())));
+  EXPECT_TRUE(first.equal(paint(kPrompt, small())));
+}
+
+TEST(TextToImage, BoundThatIsTooLow_IsRefusedBeforeAnyModelRuns) {
+  auto none = TextToImage::open(fixture("diffusion"),
+                                {.device = c10::kCPU, .max_memory = uint64_t{1} << 20});
+  PictureOptions options = small();
+  options.on_step = [](int64_t, int64_t) { FAIL(); };
+  expect_message([&] { none(kPrompt, options); },
+                 {"max_memory is 1.0 MiB, but the activations of such a picture alone take"});
+  auto little = TextToImage::open(fixture("diffusion"),
+                                  {.device = c10::kCPU, .max_memory = uint64_t{40} << 20});
+  expect_message([&] { little(kPrompt, options); },
+                 {"of max_memory, 40.0 MiB, up to", "are kept for such a picture's activations",
+                  "are needed"});
+}
+
+TEST(TextToImage, WrongPicture_IsRefusedWithWhatToDo) {
+  auto paint = TextToImage::open(fixture("diffusion"), {.device = c10::kCPU});
+  const auto with = [&](auto change, const std::string& prompt = "a") {
+    PictureOptions options = small();
+    change(options);
+    return message_of([&] { paint(prompt, options); });
+  };
+  const auto expect = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << "\n  in: " << message;
+  };
+  expect(with([](PictureOptions& o) { o.steps = 0; }), "0 steps are asked for");
+  expect(with([](PictureOptions& o) { o.height = 50; }), "the height of 50 is no multiple of 4");
+  expect(with([](PictureOptions& o) { o.height = 50; }), "52 is the next");
+  expect(with([](PictureOptions& o) { o.width = 0; }), "the width of 0 is no multiple of 4");
+  std::string words;
+  for (int i = 0; i < 80; ++i) words += "the ";
+  expect(with([](PictureOptions&) {}, words + "last"), "the prompt has ");
+  expect(with([](PictureOptions&) {}, words + "last"), "the last' would be lost");
+  expect(with([](PictureOptions&) {}, words + "last"), "shorten it");
+  expect(with([&](PictureOptions& o) { o.negative_prompt = words; }), "the negative prompt has");
+}
+
+TEST(TextToImage, WrongFolder_IsRefusedWithWhatToDo) {
+  const auto changed = [](auto change, std::vector<std::string> parts) {
+    const TestFolder folder;
+    folder.copy("diffusion");
+    change(folder);
+    for (const bool bound : {false, true})
+      expect_message(
+          [&] {
+            (void)TextToImage::open(folder.path(),
+                                    bound ? bounded() : TextToImageOptions{.device = c10::kCPU});
+          },
+          parts);
+  };
+  const auto remove = [](const char* name) {
+    return [=](const TestFolder& folder) { std::filesystem::remove(folder.path() + "/" + name); };
+  };
+  changed(remove("unet/config.json"), {"unet/config.json cannot be read"});
+  changed(remove("scheduler/scheduler_config.json"), {"scheduler_config.json cannot be read"});
+  changed(remove("vae/diffusion_pytorch_model.safetensors"), {"vae has no weights"});
+  changed(remove("tokenizer/merges.txt"), {"tokenizer"});
+  changed([](const TestFolder& folder) { folder.set("unet/config.json", "/layers_per_block", 2); },
+          {"down_blocks.0.resnets.1"});
+  changed([](const TestFolder& folder) { folder.set("vae/config.json", "/latent_channels", 8); },
+          {"channels of the UNet and of the VAE: 4 and 8"});
+  changed(
+      [](const TestFolder& folder) {
+        folder.set("unet/config.json", "/_class_name", "SD3Transformer2DModel");
+      },
+      {"'SD3Transformer2DModel' is not there; those that are"});
+}
+
+}  // namespace
+}  // namespace coupler::diffusion
