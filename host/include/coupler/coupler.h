@@ -17,6 +17,7 @@
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
 #include <coupler/progress.h>
+#include <coupler/quantize.h>
 #include <coupler/safetensors.h>
 #include <coupler/schedule.h>
 #include <coupler/scheduler.h>
