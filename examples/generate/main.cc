@@ -4,6 +4,7 @@
 //   generate --model gpt2 --prompt "Hello, my name is"
 //   generate --model gpt-j-6B --dtype float16 --max-memory cpu=8GiB --print-map --prompt "Once"
 //   generate --model llama --sample --temperature 0.8 --top-p 0.95 --seed 7 --prompt "Dear"
+//   generate --model gpt-j-6B --quantize int4 --report --prompt "Once"
 //   coupler launch -n 4 generate --model gpt2 --prompts questions.txt
 //
 // A single prompt's text appears as it comes. Several, one a line of a file, are divided among the
@@ -13,6 +14,7 @@
 #include <coupler/error.h>
 #include <coupler/objects.h>
 #include <coupler/pipeline.h>
+#include <coupler/quantize.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -36,6 +38,11 @@ struct Arguments {
   std::string device_map = "auto";
   std::vector<std::string> max_memory;
   std::string dtype;
+  std::string offload_folder;
+  std::string quantize;
+  int64_t group_size = 64;
+  std::vector<std::string> skip;
+  bool report = false;
   std::string save;
   bool print_map = false;
   bool lenient = false;
@@ -131,12 +138,29 @@ std::optional<c10::ScalarType> read_dtype(const std::string& name) {
   return at::kBFloat16;
 }
 
+// Only one process prints what quantising lost.
+std::optional<coupler::QuantizeOptions> read_quantize(const Arguments& arguments, bool print) {
+  if (arguments.quantize.empty()) return std::nullopt;
+  coupler::QuantizeOptions options;
+  options.bits = arguments.quantize == "int4" ? 4 : 8;
+  options.group_size = arguments.group_size;
+  options.skip = arguments.skip;
+  if (arguments.report && print) {
+    options.report = [](const coupler::QuantizationReport& report) {
+      std::fputs(coupler::to_table(report).c_str(), stderr);
+    };
+  }
+  return options;
+}
+
 void run(coupler::Accelerator& accelerator, Arguments& arguments) {
   coupler::PretrainedOptions options;
   options.device_map = read_map(arguments.device_map);
   options.max_memory = read_memory(arguments.max_memory);
   options.dtype = read_dtype(arguments.dtype);
   options.strict = !arguments.lenient;
+  options.offload_folder = arguments.offload_folder;
+  options.quantize = read_quantize(arguments, accelerator.is_main_process());
   auto generator = coupler::pipeline("text-generation", arguments.model, options);
   if (arguments.print_map && accelerator.is_main_process())
     std::fputs(coupler::to_table(generator.model(), generator.device_map()).c_str(), stdout);
@@ -188,6 +212,17 @@ int main(int argc, char** argv) {
   app.add_option("--max-memory", arguments.max_memory, "DEVICE=SIZE, as cpu=8GiB; several");
   app.add_option("--dtype", arguments.dtype, "what the weights become; default: as they are saved")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
+  app.add_option("--offload-folder", arguments.offload_folder,
+                 "where weights go that the map puts on the disk in another form than they have");
+  auto* const quantize = app.add_option("--quantize", arguments.quantize, "weights of 8 or 4 bits")
+                             ->check(CLI::IsMember({"int8", "int4"}));
+  app.add_option("--group-size", arguments.group_size, "of int4: inputs with a scale of their own")
+      ->capture_default_str()
+      ->needs(quantize);
+  app.add_option("--skip", arguments.skip, "layers that stay, as lm_head; several")
+      ->needs(quantize);
+  app.add_flag("--report", arguments.report, "prints what quantising lost, layer by layer")
+      ->needs(quantize);
   app.add_option("--save", arguments.save, "writes a folder that transformers opens, too");
   app.add_flag("--print-map", arguments.print_map, "where each part lies");
   app.add_flag("--lenient", arguments.lenient, "pass over tensors that the model has not");

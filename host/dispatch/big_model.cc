@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <coupler/big_model.h>
 #include <coupler/error.h>
+#include <coupler/quantize.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
@@ -11,7 +12,9 @@
 #include "dispatch/dispatched_state.h"
 #include "dispatch/load_weights.h"
 #include "dispatch/placed_tensor.h"
+#include "dispatch/quantize_tensors.h"
 #include "estimate/resident.h"
+#include "quantize/choose_layers.h"
 #include "residency/materialise.h"
 #include "strategy/model.h"
 
@@ -53,7 +56,8 @@ MaxMemory without_own(MaxMemory memory) {
   return memory;
 }
 
-DeviceMap map_for(const torch::nn::Module& model, const LoadAndDispatchOptions& options) {
+DeviceMap map_for(const torch::nn::Module& module, const Model& model,
+                  const LoadAndDispatchOptions& options) {
   if (const auto* const map = std::get_if<DeviceMap>(&options.device_map)) return *map;
   const auto& mode = std::get<std::string>(options.device_map);
   if (mode.empty()) return {{"", "cpu"}};
@@ -63,7 +67,12 @@ DeviceMap map_for(const torch::nn::Module& model, const LoadAndDispatchOptions& 
   wanted.no_split_module_classes = options.no_split_module_classes;
   wanted.dtype = name_of(options.dtype);
   wanted.offload_buffers = options.offload_buffers;
-  return infer_auto_device_map(model, wanted);
+  if (options.quantize) {
+    const std::string type = options.quantize->bits == 4 ? "int4" : "int8";
+    for (const ChosenLayer& layer : choose_layers(model, *options.quantize))
+      wanted.special_dtypes.emplace(model.parameters[layer.parameter].name, type);
+  }
+  return infer_auto_device_map(module, wanted);
 }
 
 // Into the memory that the tensor has, that of the file, or new memory where it is to lie.
@@ -118,7 +127,12 @@ DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& devic
                                                      .offload_buffers = options.offload_buffers,
                                                      .dtype = std::nullopt});
   Sources sources;
+  if (options.quantize) choose_packed(model, *options.quantize, tensors);
   take_own_values(tensors);
+  if (options.quantize) {
+    require_values(tensors);
+    keep(sources, pack_tensors(*options.quantize, options.offload_folder, tensors));
+  }
   keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   if (!options.offload_folder.empty())
     keep(sources, take_offloaded(options.offload_folder, tensors));
@@ -130,18 +144,28 @@ DispatchedModel load_checkpoint_and_dispatch(torch::nn::Module& module,
                                              const std::string& checkpoint,
                                              const LoadAndDispatchOptions& options) {
   Model model = describe(module);
-  DeviceMap map = map_for(module, options);
+  DeviceMap map = map_for(module, model, options);
   check_device_map(module, map);
   std::vector<PlacedTensor> tensors = place_tensors(model, map,
                                                     {.main_device = options.main_device,
                                                      .offload_buffers = options.offload_buffers,
                                                      .dtype = options.dtype});
+  if (options.quantize) choose_packed(model, *options.quantize, tensors);
   Sources sources;
   keep(sources, take_values(model, tensors, checkpoint, options.strict, options.rename));
+  require_values(tensors);
+  if (options.quantize)
+    keep(sources, pack_tensors(*options.quantize, options.offload_folder, tensors));
   if (!options.offload_folder.empty())
     keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   return dispatch(std::move(model), std::move(map), std::move(tensors), std::move(sources),
                   rules_for(options.max_memory, options.prefetch));
+}
+
+DispatchedModel quantize(torch::nn::Module& module, const QuantizeOptions& options) {
+  DispatchOptions dispatch;
+  dispatch.quantize = options;
+  return dispatch_model(module, {{"", "cpu"}}, dispatch);
 }
 
 DispatchedModel cpu_offload(torch::nn::Module& model, c10::Device execution_device,

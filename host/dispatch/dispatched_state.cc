@@ -39,6 +39,15 @@ bool has_value(const PlacedTensor& tensor) {
   return tensor.value.tensor.defined() || tensor.value.weight != nullptr;
 }
 
+// Gives the value up: it is the unit's to have.
+WeightUnits::Piece piece_of(PlacedTensor& tensor, size_t offset) {
+  const bool packed = tensor.packed != nullptr;
+  return {std::move(tensor.value), offset,
+          packed ? std::vector<int64_t>{static_cast<int64_t>(tensor.bytes())}
+                 : tensor.variable.sizes().vec(),
+          packed ? at::kByte : tensor.type};
+}
+
 }  // namespace
 
 void require_values(const std::vector<PlacedTensor>& tensors) {
@@ -104,9 +113,9 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
   if (rules.max_resident_bytes == 0) return;
   uint64_t kept = 0;
   for (const PlacedTensor& tensor : tensors_) {
-    const bool here = tensor.lies.is_cpu() && tensor.variable.is_meta();
-    if (here)
-      kept += static_cast<uint64_t>(tensor.variable.numel()) * c10::elementSize(tensor.type);
+    // What is packed is in memory already, and moves into its unit.
+    if (tensor.lies.is_cpu() && tensor.variable.is_meta() && tensor.packed == nullptr)
+      kept += tensor.bytes();
   }
   uint64_t first = 0, second = 0;
   std::string largest;
@@ -115,6 +124,7 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
   for (unit_bytes_ = kUnitBytes; unit_bytes_ >= kLeastUnitBytes; unit_bytes_ /= 2) {
     first = second = 0;
     for (const PlannedWeights& unit : plan_units(tensors_, c10::kCPU, unit_bytes_)) {
+      if (tensors_[unit.tensors[0]].stays()) continue;
       if (unit.bytes > first) {
         second = std::exchange(first, unit.bytes);
         largest = tensors_[unit.tensors[0]].name;
@@ -142,7 +152,7 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
 // What stays in host memory needs no unit: operations find it there.
 void DispatchedState::settle() {
   for (PlacedTensor& tensor : tensors_) {
-    if (!tensor.stays() || !tensor.runs.is_cpu()) continue;
+    if (!tensor.stays() || !tensor.runs.is_cpu() || tensor.packed != nullptr) continue;
     HostValue& value = tensor.value;
     if (is_own(tensor)) continue;
     if (!value.tensor.defined() || tensor.buffer) {
@@ -198,9 +208,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
           can_pin(device)) {
         tensor.value = {tensor.value.tensor.pin_memory(), {}, nullptr};
       }
-      if (!in_file)
-        placed.pieces.push_back({std::move(tensor.value), planned.offsets[i],
-                                 tensor.variable.sizes().vec(), tensor.type});
+      if (!in_file) placed.pieces.push_back(piece_of(tensor, planned.offsets[i]));
       manage(*unit, tensor, planned.offsets[i]);
     }
     site->units->add(std::move(placed));
@@ -219,6 +227,12 @@ void DispatchedState::manage(Unit& unit, const PlacedTensor& tensor, size_t offs
   home->name = tensor.name;
   home->offset = offset;
   home->device = tensor.runs;
+  if (tensor.packed != nullptr) {
+    home->packed = tensor.packed;
+    home->packed_rows = tensor.variable.size(0);
+    home->packed_numel = tensor.variable.numel();
+    home->packed_type = tensor.type;
+  }
   give_value(tensor.variable, make_managed(*home, tensor.variable.sizes(), tensor.type));
   unit.homes.push_back(std::move(home));
 }

@@ -119,7 +119,7 @@ std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
                                                bool only_foreign) {
   std::vector<PlacedTensor*> written;
   for (PlacedTensor& tensor : tensors) {
-    if (!tensor.lies.is_disk()) continue;
+    if (!tensor.lies.is_disk() || tensor.packed != nullptr) continue;
     if (!tensor.value.tensor.defined() && tensor.value.weight == nullptr) continue;
     if (only_foreign && tensor.value.place.file != nullptr) continue;
     written.push_back(&tensor);

@@ -5,11 +5,13 @@
 #include <ATen/core/Tensor.h>
 #include <coupler/device_map.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "dispatch/host_value.h"
+#include "quantize/packed_weight.h"
 #include "strategy/model.h"
 
 namespace coupler {
@@ -23,9 +25,16 @@ struct PlacedTensor {
   MapDevice lies;
   c10::Device runs = c10::kCPU;
   HostValue value;
+  // Of a weight that is quantised: how it lies. `value` is its packed bytes, once they are made.
+  std::shared_ptr<const PackedWeight> packed;
 
   // Whether it lies where it runs for good.
   bool stays() const { return lies.is_accelerator() || (lies.is_cpu() && runs.is_cpu()); }
+  // As it lies.
+  size_t bytes() const {
+    if (packed != nullptr) return packed->bytes();
+    return static_cast<size_t>(variable.numel()) * c10::elementSize(type);
+  }
 };
 
 struct PlaceRules {

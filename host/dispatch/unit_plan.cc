@@ -7,17 +7,13 @@ namespace {
 
 constexpr size_t kAlignment = 64;  // what kernels like
 
-size_t bytes_of(const PlacedTensor& tensor) {
-  return static_cast<size_t>(tensor.variable.numel()) * c10::elementSize(tensor.type);
-}
-
 // Files align tensors to 8 bytes or more, so neighbours lie closer than that.
 bool follows(const PlannedWeights& unit, const PlacedTensor& tensor, size_t most) {
   const FilePlace& place = tensor.value.place;
   if (unit.place.file == nullptr || place.file != unit.place.file) return false;
   const uint64_t end = unit.place.begin + unit.bytes;
   return place.begin >= end && place.begin - end < kAlignment &&
-         place.begin - unit.place.begin + bytes_of(tensor) <= most;
+         place.begin - unit.place.begin + tensor.bytes() <= most;
 }
 
 void append(PlannedWeights& unit, size_t index, const PlacedTensor& tensor) {
@@ -26,7 +22,7 @@ void append(PlannedWeights& unit, size_t index, const PlacedTensor& tensor) {
                                 : (unit.bytes + kAlignment - 1) / kAlignment * kAlignment;
   unit.tensors.push_back(index);
   unit.offsets.push_back(offset);
-  unit.bytes = offset + bytes_of(tensor);
+  unit.bytes = offset + tensor.bytes();
 }
 
 }  // namespace
@@ -37,7 +33,8 @@ std::vector<PlannedWeights> plan_units(const std::vector<PlacedTensor>& tensors,
   const PlacedTensor* before = nullptr;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PlacedTensor& tensor = tensors[i];
-    if (tensor.runs != device || (tensor.stays() && device.is_cpu())) continue;
+    if (tensor.runs != device || (tensor.stays() && device.is_cpu() && tensor.packed == nullptr))
+      continue;
     const bool in_file = device.is_cpu() && tensor.value.place.file != nullptr;
     const bool together = before != nullptr && (in_file ? follows(units.back(), tensor, most)
                                                         : units.back().place.file == nullptr &&

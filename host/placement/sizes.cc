@@ -62,7 +62,7 @@ TreeSizes::TreeSizes(const ModuleTree& tree, const SizeRules& rules)
   for (const size_t t : parameters_first(tree)) {
     const TreeTensor& tensor = tree.tensors[t];
     const TensorType& type = kept_type(tensor, rules, dtype);
-    bytes_[t] = tensor.elements * type.bytes;
+    bytes_[t] = tensor.elements * type.bytes / (type.bits == 4 ? 2 : 1);
     const auto [owner, fresh] = first[tensor.parameter() ? 0 : 1].try_emplace(tensor.storage, t);
     owner_[t] = owner->second;
     if (!fresh) continue;

@@ -13,17 +13,27 @@
 namespace coupler {
 namespace {
 
-constexpr std::array<TensorType, 20> kTypes = {
-    {{"float32", 32, 4, true},        {"float64", 64, 8, true},
-     {"float16", 16, 2, true},        {"bfloat16", 16, 2, true},
-     {"float8_e4m3fn", 8, 1, true},   {"float8_e5m2", 8, 1, true},
-     {"float8_e4m3fnuz", 8, 1, true}, {"float8_e5m2fnuz", 8, 1, true},
-     {"float8_e8m0fnu", 8, 1, true},  {"complex32", 32, 4, true},
-     {"complex64", 64, 8, true},      {"complex128", 128, 16, true},
-     {"int8", 8, 1, false},           {"int16", 16, 2, false},
-     {"int32", 32, 4, false},         {"int64", 64, 8, false},
-     {"uint8", 8, 1, false},          {"uint16", 16, 2, false},
-     {"uint32", 32, 4, false},        {"bool", 1, 1, false}}};
+constexpr std::array<TensorType, 21> kTypes = {{{"float32", 32, 4, true},
+                                                {"float64", 64, 8, true},
+                                                {"float16", 16, 2, true},
+                                                {"bfloat16", 16, 2, true},
+                                                {"float8_e4m3fn", 8, 1, true},
+                                                {"float8_e5m2", 8, 1, true},
+                                                {"float8_e4m3fnuz", 8, 1, true},
+                                                {"float8_e5m2fnuz", 8, 1, true},
+                                                {"float8_e8m0fnu", 8, 1, true},
+                                                {"complex32", 32, 4, true},
+                                                {"complex64", 64, 8, true},
+                                                {"complex128", 128, 16, true},
+                                                {"int4", 4, 1, false},
+                                                {"int8", 8, 1, false},
+                                                {"int16", 16, 2, false},
+                                                {"int32", 32, 4, false},
+                                                {"int64", 64, 8, false},
+                                                {"uint8", 8, 1, false},
+                                                {"uint16", 16, 2, false},
+                                                {"uint32", 32, 4, false},
+                                                {"bool", 1, 1, false}}};
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace coupler {
 struct TensorType {
   std::string_view name;  // "float16"
   uint32_t bits;          // as Accelerate counts: a bool is one
-  uint32_t bytes;         // as it lies in memory: a bool is eight bits
+  uint32_t bytes;         // as it lies in memory: a bool is eight bits, int4 half a byte
   bool converts;          // a dtype asked for the whole model applies to it
 };
 

@@ -1,6 +1,7 @@
 #include "residency/in_use.h"
 
 #include "residency/intercept.h"
+#include "residency/packed.h"
 #include "residency/residency.h"
 
 namespace coupler {
@@ -8,6 +9,7 @@ namespace coupler {
 InUse::InUse(const at::Tensor& tensor, Access access) {
   const Home* const home = home_of(tensor);
   if (home == nullptr) return;
+  if (home->packed != nullptr) refuse_packed(*home, "its values to be used or saved in place");
   Unit& unit = *home->unit;
   access == Access::kReplace ? unit.residency->use_blank(unit) : unit.residency->use(unit);
   unit_ = &unit;

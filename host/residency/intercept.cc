@@ -10,6 +10,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "residency/packed.h"
 #include "residency/residency.h"
 #include "residency/travelling.h"
 
@@ -33,10 +34,12 @@ class Pins {
   Pins(const Pins&) = delete;
   Pins& operator=(const Pins&) = delete;
 
-  void add(Unit& unit) {
-    unit.residency->use(unit);
-    units_.push_back(&unit);
+  void add(const Home& home) {
+    home.unit->residency->use(*home.unit);
+    units_.push_back(home.unit);
+    packed_ = packed_ || home.packed != nullptr;
   }
+  bool packed() const { return packed_; }  // whether one of the parameters is
   bool empty() const { return units_.empty(); }
   // What the operation is to compute in and to give back: as the first unit that has a say.
   std::optional<c10::ScalarType> compute_type() const { return first(&Unit::compute_type); }
@@ -53,6 +56,7 @@ class Pins {
     return std::nullopt;
   }
   c10::SmallVector<Unit*, 4> units_;
+  bool packed_ = false;
 };
 
 // Calls visit with every tensor in value, lists included.
@@ -118,9 +122,10 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
       Unit& unit = *home->unit;
       const c10::AliasInfo* const alias = arguments[i].alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
+      if (writes && home->packed != nullptr) refuse_packed(*home, "writing to it");
       if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *home);
       if (unit.placed && moves_elsewhere(op, stack, *home)) refuse_move(*home);
-      pins.add(unit);
+      pins.add(*home);
       if (writes) unit.written.store(true);
     });
   }
@@ -196,6 +201,10 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     } else {
       cast_arguments(op, *stack, *type);
     }
+  }
+  if (pins.packed() && run_packed(op, *stack)) {
+    journey.arrive(op, *stack);
+    return;
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);

@@ -1,5 +1,7 @@
 #include "residency/unit.h"
 
+#include <utility>
+
 namespace coupler {
 namespace {
 
@@ -16,7 +18,8 @@ Home* Home::of(const c10::StorageImpl& storage) {
 // Context and deleter get the values that they have, so that of() may read them meanwhile; the
 // place is read under a pin.
 void Home::point_to(void* unit_memory) {
-  void* const place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
+  void* place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
+  if (packed != nullptr) memory = std::exchange(place, nullptr);
   storage->set_data_ptr_noswap(c10::DataPtr(place, this, &managed_storage, device));
 }
 

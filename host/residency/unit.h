@@ -18,6 +18,7 @@
 
 namespace coupler {
 
+class Packed;
 class Residency;
 struct Unit;
 
@@ -29,6 +30,13 @@ struct Home {
   std::string name;                // of the parameter
   size_t offset = 0;               // in the unit's memory, bytes
   c10::Device device = c10::kCPU;  // of the unit's memory
+
+  // Of a parameter that lies packed: how, and what it is beside. Its storage never has memory, so
+  // that nobody takes packed bytes for values; `memory` has.
+  std::shared_ptr<const Packed> packed;
+  int64_t packed_rows = 0, packed_numel = 0;  // the parameter's first size, and elements
+  c10::ScalarType packed_type = c10::kFloat;  // what the parameter is to operations
+  const void* memory = nullptr;               // null: released; read under a pin
 
   // Null where the storage is not managed.
   static Home* of(const c10::StorageImpl& storage);

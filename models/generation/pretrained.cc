@@ -109,6 +109,11 @@ DispatchedModel load_pretrained(torch::nn::Module& model, const std::string& fol
   load.strict = options.strict;
   load.prefetch = options.prefetch;
   load.rename = std::move(names);
+  load.quantize = options.quantize;
+  if (load.quantize) {
+    load.quantize->linear_classes.emplace_back("Head");
+    load.quantize->transposed_classes.emplace_back("Conv1D");
+  }
   return load_checkpoint_and_dispatch(model, folder, load);
 }
 

@@ -29,6 +29,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <coupler/device_map.h>
+#include <coupler/quantize_options.h>
 
 #include <cstdint>
 #include <functional>
@@ -95,6 +96,9 @@ struct DispatchOptions {
   // "cpu" bounds the resident memory of this process; see load_checkpoint_and_dispatch.
   MaxMemory max_memory;
   int prefetch = 2;  // units fetched ahead
+  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h). What lies on the disk is written to
+  // offload_folder packed. The model must have values, then.
+  std::optional<QuantizeOptions> quantize;
 };
 
 // Puts a model with values, or one that load_checkpoint_in_model has filled, where the map says.
@@ -121,6 +125,10 @@ struct LoadAndDispatchOptions {
   std::optional<c10::Device> main_device;
   int prefetch = 2;
   std::function<std::string(const std::string& name)> rename;  // as LoadOptions has it
+  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h): packed is what lies and moves.
+  // Where the map says "disk" they are written to offload_folder, once: a later run with the same
+  // checkpoint and options uses the file.
+  std::optional<QuantizeOptions> quantize;
 };
 
 [[nodiscard]] DispatchedModel load_checkpoint_and_dispatch(

@@ -20,6 +20,7 @@
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
 #include <coupler/progress.h>
+#include <coupler/quantize.h>
 #include <coupler/safetensors.h>
 #include <coupler/schedule.h>
 #include <coupler/scheduler.h>

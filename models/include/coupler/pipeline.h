@@ -33,6 +33,9 @@ struct PretrainedOptions {
   int prefetch = 2;
   // False passes over tensors of the checkpoint that the model does not have.
   bool strict = true;
+  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h); a head that is the embeddings'
+  // weights stays. The classes that these models are made of are known here.
+  std::optional<QuantizeOptions> quantize;
 };
 
 struct GeneratedText {

@@ -1,0 +1,36 @@
+// What is computed with packed weights on the CPU, by the widest vector units that this machine
+// has. Plain functions, any thread; different rows by different threads. Sees no LibTorch.
+//
+// Why these and not ATen's (LibTorch 2.11): _weight_int8pack_mm and _weight_int4pack_mm_for_cpu are
+// fast for bfloat16 activations only. For float ones they take 3 and 10 times as long as the matrix
+// product in float that they are to replace, for float16 7 and 15 times (4096 x 4096, one row).
+#pragma once
+
+#include <cstdint>
+
+#include "quantize/packed_layout.h"
+
+namespace coupler {
+
+struct PackedKernels {
+  const char* name;
+  // y[i * y_stride + row] = sum over k of x[i * columns + k] * w[row, k], for `count` rows i of x
+  // and for rows begin to end - 1 of the weights. sums: of 4 bits, those of x's groups, [count,
+  // groups]; else unused. Computed in float.
+  void (*multiply)(const PackedLayout& layout, const uint8_t* packed, int64_t begin, int64_t end,
+                   const float* x, const float* sums, int64_t count, float* y, int64_t y_stride);
+  // The weights of these rows, [end - begin, columns].
+  void (*unpack)(const PackedLayout& layout, const uint8_t* packed, int64_t begin, int64_t end,
+                 float* weights);
+};
+
+extern const PackedKernels kPackedScalar;
+#if defined(__x86_64__)
+extern const PackedKernels kPackedAvx2;    // AVX2 and FMA
+extern const PackedKernels kPackedAvx512;  // AVX-512 F
+#endif
+
+// The best that this machine can run.
+const PackedKernels& packed_kernels();
+
+}  // namespace coupler

@@ -1,0 +1,41 @@
+// PackedLayout: how a matrix of linear weights lies in memory with 8 or 4 bits a weight. Plain data
+// and arithmetic, any thread; sees no LibTorch.
+//
+// The matrix has `rows` outputs of `columns` inputs each; a weight that a module keeps as [in, out]
+// is packed turned. First the weights, row after row, then what turns them back:
+// - 8 bits: w = q * scale, with q in -127..127 and one float a row, max|w| / 127.
+// - 4 bits: w = (q - 8) * scale + zero, with q in 0..15 and scale and zero for each group of
+//   `group` inputs: (max - min) / 15 and min + 8 * scale, the form of ATen's
+//   _weight_int4pack_mm. Both are bfloat16, in one 32-bit word with the scale above. Of 32 weights
+//   after another, the 16 bytes hold the first 16 in their lower halves and the others in their
+//   upper ones, which is what vectors of 16 unpack without a shuffle.
+// Unlike ATen's packing, which depends on the vector units of the machine, the bytes are the same
+// everywhere, so that a file of them may be read elsewhere. All is little-endian.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coupler {
+
+struct PackedLayout {
+  static constexpr int64_t kBlock = 32;      // 4-bit weights that lie together
+  static constexpr size_t kAlignment = 64;   // of what the parts begin at, within the whole
+  static constexpr int64_t kMaxGroup = 256;  // groups are 32, 64, 128 or 256
+
+  int bits = 8;  // or 4
+  int64_t rows = 0, columns = 0;
+  int64_t group = 0;  // of 4 bits; divides columns
+
+  int64_t groups() const { return bits == 8 ? 1 : columns / group; }  // a row
+  size_t row_bytes() const { return static_cast<size_t>(columns) * static_cast<size_t>(bits) / 8; }
+  size_t scales_begin() const { return aligned(static_cast<size_t>(rows) * row_bytes()); }
+  size_t bytes() const {
+    return scales_begin() + aligned(static_cast<size_t>(rows * groups()) * sizeof(uint32_t));
+  }
+
+ private:
+  static size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+};
+
+}  // namespace coupler
