@@ -70,8 +70,9 @@ class Launchable {
     detail::register_launchable(
         name, reinterpret_cast<void (*)()>(function),
         [function](const detail::ObjectBytes& bytes) -> detail::EncodedObject {
-          auto arguments =
-              detail::decode_object<std::tuple<std::decay_t<Parameters>...>>("launch", 0, bytes);
+          std::tuple<std::decay_t<Parameters>...> arguments;
+          if constexpr (sizeof...(Parameters) > 0)  // an empty tuple is no array
+            arguments = detail::decode_object<decltype(arguments)>("launch", 0, bytes);
           if constexpr (std::is_void_v<Result>) {
             std::apply(function, std::move(arguments));
             return {};

@@ -65,7 +65,7 @@ TEST_F(LaunchFromCode, AFunctionWithoutResult_OnOneProcess) {
 }
 
 TEST_F(LaunchFromCode, AConfiguration_IsRead) {
-  here_.write("two.toml", "[backend]\nuse = \"mpi\"\n");
+  here_.write("two.toml", "[backend]\nuse = \"gloo_cpu\"\n");
   const Outcome outcome = launching("config", "two.toml");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(has(outcome.out, "sum = 13 on 2\n")) << outcome.out;
