@@ -62,9 +62,9 @@ ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
   sums_ = at::zeros({parts_.bytes.back()}, bytes);
   // What is sent first has gone when sums are gathered, and has room for them.
   sent_ = at::zeros({parts_.bytes.back()}, bytes);
-  received_ = at::zeros(
-      {static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]) * std::max(ranks - 1, 1)},
-      bytes);
+  // Never empty, even where the part is: no operation takes a null pointer.
+  const auto size = static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]);
+  received_ = at::zeros({size * (ranks - 1) + kAlignment}, bytes);
 }
 
 db_op ExchangeReduction::operation(int i) { return i == 0 ? exchange_parts() : gather_sums(); }
@@ -97,16 +97,15 @@ db_op ExchangeReduction::gather_sums() {
   for (int64_t k = 0; k + 1 < ranks_ && n > 0; ++k) {
     codec_->decode(received_.narrow(0, k * size, codec_->bytes(n)), sum, /*add=*/true);
   }
-  own_sum_ = sent_.narrow(0, 0, size);
   if (n > 0) {
-    codec_->encode(sum, own_sum_.narrow(0, 0, codec_->bytes(n)),
+    codec_->encode(sum, sent_.narrow(0, 0, codec_->bytes(n)),
                    error_.defined() ? parts_.of(error_, rank_) : at::Tensor());
   }
   db_op op{};
   op.kind = DB_ALL_GATHER_V;
   op.dtype = to_db_dtype(at::kByte);
   op.memory = memory_of(memory_.device());
-  op.send = own_sum_.const_data_ptr();
+  op.send = sent_.const_data_ptr();
   op.recv = sums_.mutable_data_ptr();
   op.recv_counts = parts_.sizes.data();
   return op;

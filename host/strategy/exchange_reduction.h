@@ -57,7 +57,7 @@ class ExchangeReduction final : public BucketReduction {
   const int rank_, ranks_;
   const CodedParts parts_;
   std::vector<uint64_t> to_send_, to_receive_;
-  at::Tensor sent_, received_, own_sum_, sums_;
+  at::Tensor sent_, received_, sums_;
 };
 
 }  // namespace coupler

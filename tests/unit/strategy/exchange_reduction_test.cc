@@ -1,6 +1,7 @@
 // Sums by way of a codec: against sums in double, and with error feedback over many steps.
 #include "strategy/exchange_reduction.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // PowerSGD against its definition in plain products, and what it must not change.
 #include "strategy/power_sgd.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
