@@ -244,14 +244,14 @@ std::vector<SchemaKey> make_schema() {
           "With powersgd: how many steps are reduced whole before it begins."),
       key<kCommunication, &CommunicationConfig::powersgd_warm_start>(
           "communication.powersgd_warm_start", T::kBoolean, "", nullptr,
-          "With powersgd: whether a step begins with the last one's factors, not with random ones."),
+          "With powersgd: whether a step begins with the last one's factors, not with random "
+          "ones."),
       key<kCommunication, &CommunicationConfig::local_sgd_steps>(
           "communication.local_sgd_steps", T::kInteger, ">= 0", at_least<0>,
           "LocalSGD: ranks take so many steps by themselves before parameters are averaged; 0 "
           "averages gradients in every step."),
       key<kCommunication, &CommunicationConfig::local_sgd_momentum>(
-          "communication.local_sgd_momentum", T::kNumber, ">= 0 and < 1",
-          is_at_least_0_and_below_1,
+          "communication.local_sgd_momentum", T::kNumber, ">= 0 and < 1", is_at_least_0_and_below_1,
           "With LocalSGD: the momentum with which averages go on from one to the next (slow "
           "momentum); 0 has none."),
       key<kMemory, &MemoryConfig::activation_checkpointing>(

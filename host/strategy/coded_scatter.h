@@ -20,9 +20,8 @@ class CodedScatter {
   // this rank], may be their place in values. error: like values, or undefined; becomes what
   // encoding has lost, having been added to values. All stay until wait() has returned. Without
   // overlap the collective is complete on return.
-  CodedScatter(Communicator& comm, const GradientCodec& codec,
-               const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
-               at::Tensor error, BufferPool& pool, bool overlap);
+  CodedScatter(Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
+               at::Tensor values, at::Tensor own, at::Tensor error, BufferPool& pool, bool overlap);
   CodedScatter(CodedScatter&&) = default;
 
   // own holds the sum.

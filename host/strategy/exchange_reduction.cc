@@ -42,8 +42,7 @@ at::Tensor CodedParts::of(const at::Tensor& values, int rank) const {
   return values.narrow(0, begins[index(rank)], count(rank));
 }
 
-at::Tensor CodedParts::code_of(const at::Tensor& code, const GradientCodec& codec,
-                               int rank) const {
+at::Tensor CodedParts::code_of(const at::Tensor& code, const GradientCodec& codec, int rank) const {
   return code.narrow(0, bytes[index(rank)], codec.bytes(count(rank)));
 }
 
@@ -63,9 +62,9 @@ ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
   sums_ = at::zeros({parts_.bytes.back()}, bytes);
   // What is sent first has gone when sums are gathered, and has room for them.
   sent_ = at::zeros({parts_.bytes.back()}, bytes);
-  received_ = at::zeros({static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]) *
-                         std::max(ranks - 1, 1)},
-                        bytes);
+  // Never empty, even where the part is: no operation takes a null pointer.
+  const auto size = static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]);
+  received_ = at::zeros({size * (ranks - 1) + kAlignment}, bytes);
 }
 
 db_op ExchangeReduction::operation(int i) { return i == 0 ? exchange_parts() : gather_sums(); }
@@ -76,8 +75,7 @@ db_op ExchangeReduction::exchange_parts() {
   int64_t to = 0;
   for (int r = 0; r < ranks_; ++r) {
     if (r == rank_) continue;
-    codec_->encode(parts_.of(memory_, r),
-                   sent_.narrow(0, to, codec_->bytes(parts_.count(r))),
+    codec_->encode(parts_.of(memory_, r), sent_.narrow(0, to, codec_->bytes(parts_.count(r))),
                    error_.defined() ? parts_.of(error_, r) : at::Tensor());
     to += static_cast<int64_t>(parts_.sizes[static_cast<size_t>(r)]);
   }
@@ -99,16 +97,15 @@ db_op ExchangeReduction::gather_sums() {
   for (int64_t k = 0; k + 1 < ranks_ && n > 0; ++k) {
     codec_->decode(received_.narrow(0, k * size, codec_->bytes(n)), sum, /*add=*/true);
   }
-  own_sum_ = sent_.narrow(0, 0, size);
   if (n > 0) {
-    codec_->encode(sum, own_sum_.narrow(0, 0, codec_->bytes(n)),
+    codec_->encode(sum, sent_.narrow(0, 0, codec_->bytes(n)),
                    error_.defined() ? parts_.of(error_, rank_) : at::Tensor());
   }
   db_op op{};
   op.kind = DB_ALL_GATHER_V;
   op.dtype = to_db_dtype(at::kByte);
   op.memory = memory_of(memory_.device());
-  op.send = own_sum_.const_data_ptr();
+  op.send = sent_.const_data_ptr();
   op.recv = sums_.mutable_data_ptr();
   op.recv_counts = parts_.sizes.data();
   return op;

@@ -1,9 +1,9 @@
 // ExchangeReduction: the sum of a bucket over the ranks by way of a GradientCodec. Each rank sends
 // every other one its encoded part of the bucket, adds up in fp32 what it gets for its own part (of
-// its own contribution nothing is lost), and sends that sum, encoded, to all. So whatever the number
-// of ranks, a number is rounded twice, and every rank ends with the same bits. With error feedback
-// each rank keeps what encoding lost and adds it to the next step's gradients. Thread rule:
-// BucketReduction's.
+// its own contribution nothing is lost), and sends that sum, encoded, to all. So whatever the
+// number of ranks, a number is rounded twice, and every rank ends with the same bits. With error
+// feedback each rank keeps what encoding lost and adds it to the next step's gradients. Thread
+// rule: BucketReduction's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +57,7 @@ class ExchangeReduction final : public BucketReduction {
   const int rank_, ranks_;
   const CodedParts parts_;
   std::vector<uint64_t> to_send_, to_receive_;
-  at::Tensor sent_, received_, own_sum_, sums_;
+  at::Tensor sent_, received_, sums_;
 };
 
 }  // namespace coupler

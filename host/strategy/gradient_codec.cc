@@ -40,19 +40,21 @@ class ScaledIntegers final : public GradientCodec {
   bool needs_error_feedback() const override { return true; }
 
   void encode(const at::Tensor& values, at::Tensor into, at::Tensor residual) const override {
-    each_part(values, into, [&](int64_t begin, const at::Tensor& from, at::Tensor scales,
-                                at::Tensor integers) {
-      at::Tensor largest = std::get<1>(at::aminmax(from.abs(), 1));
-      scales.copy_(largest.div_(kMost));
-      // Of a block of zeros: any scale will do.
-      const at::Tensor divisor = at::where(scales == 0, at::ones_like(scales), scales).unsqueeze(1);
-      at::Tensor rounded = at::div(from, divisor).round_().clamp_(-kMost, kMost).nan_to_num_(0);
-      integers.copy_(rounded);
-      if (!residual.defined()) return;
-      at::Tensor rest = residual.narrow(0, begin, from.numel()).view_as(from);
-      at::sub_out(rest, from, rounded.mul_(scales.unsqueeze(1)));
-      if (!at::isfinite(scales).all().item<bool>()) rest.nan_to_num_(0, 0, 0);
-    });
+    each_part(values, into,
+              [&](int64_t begin, const at::Tensor& from, at::Tensor scales, at::Tensor integers) {
+                at::Tensor largest = std::get<1>(at::aminmax(from.abs(), 1));
+                scales.copy_(largest.div_(kMost));
+                // Of a block of zeros: any scale will do.
+                const at::Tensor divisor =
+                    at::where(scales == 0, at::ones_like(scales), scales).unsqueeze(1);
+                at::Tensor rounded =
+                    at::div(from, divisor).round_().clamp_(-kMost, kMost).nan_to_num_(0);
+                integers.copy_(rounded);
+                if (!residual.defined()) return;
+                at::Tensor rest = residual.narrow(0, begin, from.numel()).view_as(from);
+                at::sub_out(rest, from, rounded.mul_(scales.unsqueeze(1)));
+                if (!at::isfinite(scales).all().item<bool>()) rest.nan_to_num_(0, 0, 0);
+              });
   }
 
   void decode(const at::Tensor& from, at::Tensor values, bool add) const override {

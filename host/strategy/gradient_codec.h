@@ -16,9 +16,9 @@ class GradientCodec {
 
   // What n numbers become.
   virtual int64_t bytes(int64_t n) const = 0;
-  // values: [n] of kFloat. into: [bytes(n)] of kByte, 16-byte aligned. residual: [n], becomes values
-  // minus what decode() will give, 0 where that is not finite; undefined: nobody asks.
-  // What is infinite or NaN decodes to what is not finite, either.
+  // values: [n] of kFloat. into: [bytes(n)] of kByte, 16-byte aligned. residual: [n], becomes
+  // values minus what decode() will give, 0 where that is not finite; undefined: nobody asks. What
+  // is infinite or NaN decodes to what is not finite, either.
   virtual void encode(const at::Tensor& values, at::Tensor into, at::Tensor residual) const = 0;
   // Writes into values, or adds to them.
   virtual void decode(const at::Tensor& from, at::Tensor values, bool add) const = 0;

@@ -42,8 +42,8 @@ void require_bytes(const Communicator& comm, db_kind kind, c10::Device device) {
               fmt::format("communication.gradients needs {} of {}, which '{}' does not have",
                           kind_name(kind), dtype_name(op.dtype), comm.backend()),
               {.subject = "communication.gradients",
-               .hint = "set it to none or powersgd, or use a transport that has it, such as "
-                       "gloo_cpu, mpi or nccl"});
+               .hint = "set it to none, or use a transport that has it, such as gloo_cpu, mpi or "
+                       "nccl"});
 }
 
 GradientCompression::GradientCompression(const CommunicationConfig& config,
@@ -85,9 +85,8 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
     return whole_reduction(memory);
   }
   const auto number = static_cast<size_t>(flat_.slots()[group.first_slot].group);
-  const at::Tensor error = errors_[number].defined()
-                               ? errors_[number].narrow(0, begin, memory.numel())
-                               : at::Tensor();
+  const at::Tensor error =
+      errors_[number].defined() ? errors_[number].narrow(0, begin, memory.numel()) : at::Tensor();
   if (power_sgd_ != nullptr) {
     return std::make_unique<PowerSgdReduction>(*power_sgd_, flat_.slots(), first_slot, end_slot,
                                                begin, memory, error);

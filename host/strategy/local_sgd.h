@@ -18,8 +18,8 @@ namespace coupler {
 
 class LocalSgd {
  public:
-  // The parameters are equal on all ranks. buffers: become rank 0's with each average. flat outlives
-  // this.
+  // The parameters are equal on all ranks. buffers: become rank 0's with each average. flat
+  // outlives this.
   LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
            std::shared_ptr<Communicator> comm, std::vector<at::Tensor> buffers);
 

@@ -1,7 +1,7 @@
 // PowerSGD (Vogels, Karimireddy, Jaggi 2019), as torch's powerSGD_hook: a gradient is taken as a
-// matrix M [first dimension, the others], and what travels is P = M Q and Q = M^T P, of few columns.
-// P is orthogonalised, and P Q^T, the sum over ranks, stands for M; what that lacks of this rank's M
-// is added to its next gradient. Thread rule: BucketReduction's.
+// matrix M [first dimension, the others], and what travels is P = M Q and Q = M^T P, of few
+// columns. P is orthogonalised, and P Q^T, the sum over ranks, stands for M; what that lacks of
+// this rank's M is added to its next gradient. Thread rule: BucketReduction's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

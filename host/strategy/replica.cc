@@ -77,9 +77,8 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
     local_sgd_ = std::make_unique<LocalSgd>(communication, *flat_, std::move(comm), buffers);
     return;
   }
-  reducer_ =
-      std::make_shared<GradientReducer>(*flat_, std::move(comm), buffers, config.bucket_cap_mb,
-                                        communication, gradient_users());
+  reducer_ = std::make_shared<GradientReducer>(
+      *flat_, std::move(comm), buffers, config.bucket_cap_mb, communication, gradient_users());
   reducer_->install();
 }
 

@@ -44,8 +44,8 @@ class UnitReduction {
 // The sum over ranks of a unit's gradients, of which each keeps its shard. alone: for each
 // transfer, the gradient that travels alone, if it is one. staging: [layout.staging_numel]. shard
 // may lie in staging (where its elements belong), which is then left unspecified, as with a codec
-// all gradients are. Where nothing has a gradient nothing is moved. Without overlap no collective is
-// under way on return.
+// all gradients are. Where nothing has a gradient nothing is moved. Without overlap no collective
+// is under way on return.
 UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
                           const std::vector<const void*>& alone, void* staging, void* shard,
                           BufferPool& pool, const UnitCodec& coded, bool overlap);

@@ -70,8 +70,7 @@ void ShardUnit::encode_gradients(const std::shared_ptr<const GradientCodec>& cod
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
     const ShardTransfer& transfer = layout.transfers[i];
     if (!transfer.trains) continue;
-    coded.errors[i] =
-        at::zeros({transfer.numel}, at::TensorOptions(at::kFloat).device(device));
+    coded.errors[i] = at::zeros({transfer.numel}, at::TensorOptions(at::kFloat).device(device));
   }
 }
 

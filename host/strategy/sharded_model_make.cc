@@ -13,6 +13,7 @@
 #include "log/log.h"
 #include "residency/intercept.h"
 #include "residency/materialise.h"
+#include "strategy/gradient_compression.h"
 #include "strategy/peer_source.h"
 #include "strategy/shard_transfer.h"
 #include "strategy/sharded_model.h"
@@ -66,9 +67,10 @@ void ShardedModel::encode_gradients(const CommunicationConfig& communication) {
   }
   if (all || comms_.world->rank() != 0) return;
   log(LogLevel::kWarning, "strategy",
-      fmt::format("communication.gradients is {}, which gradients reduced in fp32 are for: those of "
-                  "'{}' that the backend reduces in another type go as they are",
-                  communication.gradients, model().name));
+      fmt::format(
+          "communication.gradients is {}, which gradients reduced in fp32 are for: those of "
+          "'{}' that the backend reduces in another type go as they are",
+          communication.gradients, model().name));
 }
 
 ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,

@@ -13,13 +13,14 @@ namespace {
 // What only works where every rank has whole parameters, or whole gradients.
 void require_divisible(const CommunicationConfig& communication, const Model& model) {
   if (communication.local_sgd_steps > 0) {
-    throw Error(ErrorCode::kConfig,
-                fmt::format("communication.local_sgd_steps is {}, but the backend divides the model "
-                            "'{}': no rank has parameters of its own that it could train by itself",
-                            communication.local_sgd_steps, model.name),
-                {.subject = "communication.local_sgd_steps",
-                 .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
-                         "no_shard of fsdp, or set it to 0"});
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("communication.local_sgd_steps is {}, but the backend divides the model "
+                    "'{}': no rank has parameters of its own that it could train by itself",
+                    communication.local_sgd_steps, model.name),
+        {.subject = "communication.local_sgd_steps",
+         .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
+                 "no_shard of fsdp, or set it to 0"});
   }
   if (communication.gradients == "powersgd") {
     throw Error(ErrorCode::kConfig,

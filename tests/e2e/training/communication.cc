@@ -192,7 +192,7 @@ void local_sgd(Accelerator& accelerator) {
     for (size_t i = 0; i < count; ++i) {
       const auto own = net->parameters()[i];
       const double difference =
-          (own - parameters(accelerator.rank(), i)).abs().max().template item<double>();
+          (own - parameters(accelerator.rank(), i)).abs().max().item<double>();
       EXPECT(difference < 1e-5, "parameter " + std::to_string(i) + " differs by " +
                                     std::to_string(difference) + " after step " +
                                     std::to_string(step));

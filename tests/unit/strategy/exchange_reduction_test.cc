@@ -1,6 +1,7 @@
 // Sums by way of a codec: against sums in double, and with error feedback over many steps.
 #include "strategy/exchange_reduction.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -62,8 +63,8 @@ struct Precision {
 
 TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
   at::manual_seed(1);
-  for (const Precision& precision :
-       {Precision{"bf16", 1.0 / 256}, Precision{"fp16", 1.0 / 2048}, Precision{"int8", 0.5 / 127}}) {
+  for (const Precision& precision : {Precision{"bf16", 1.0 / 256}, Precision{"fp16", 1.0 / 2048},
+                                     Precision{"int8", 0.5 / 127}}) {
     for (const int ranks : {2, 3, 5}) {
       for (const int64_t n : {1, 7, 31, 64, 100, 1000, 4099}) {
         Job job(precision.kind, n, ranks);
@@ -100,8 +101,8 @@ TEST(ExchangeReduction, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
 TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextStep) {
   at::manual_seed(3);
   for (const char* kind : {"bf16", "fp16", "int8"}) {
-    for (const double bad : {std::numeric_limits<double>::infinity(),
-                             std::numeric_limits<double>::quiet_NaN()}) {
+    for (const double bad :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       for (const int64_t place : {3, 90}) {  // in this rank's own part, and in the other's
         Job job(kind, 100, 2);
         auto gradients = draw(2, 100);

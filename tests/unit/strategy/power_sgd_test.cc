@@ -1,6 +1,7 @@
 // PowerSGD against its definition in plain products, and what it must not change.
 #include "strategy/power_sgd.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -104,8 +105,8 @@ TEST(PowerSgd, SeveralSteps_AreThoseOfTheDefinition) {
       const at::Tensor sum = job.sum_of("matrix").view({40, 30}).to(at::kDouble) + carried;
       job.reduce();
       if (step == 0) {  // what it drew is its own affair: the span of P is given by any factor
-        factor = at::mm(at::linalg_pinv(sum),
-                        job.gradient(0, "matrix").view({40, 30}).to(at::kDouble));
+        factor =
+            at::mm(at::linalg_pinv(sum), job.gradient(0, "matrix").view({40, 30}).to(at::kDouble));
         factor = at::mm(factor, at::randn({30, rank}, at::kDouble));
       }
       const at::Tensor p = std::get<0>(at::linalg_qr(at::mm(sum, factor)));
@@ -119,9 +120,8 @@ TEST(PowerSgd, SeveralSteps_AreThoseOfTheDefinition) {
       for (int r = 0; r < kRanks; ++r) {
         const FlatSlot& slot = job.flats[0]->slots().back();
         ASSERT_EQ(slot.name, "matrix");
-        errors += job.errors[static_cast<size_t>(r)]
-                      .narrow(0, slot.offset, slot.numel)
-                      .view({40, 30});
+        errors +=
+            job.errors[static_cast<size_t>(r)].narrow(0, slot.offset, slot.numel).view({40, 30});
       }
       EXPECT_TRUE(at::allclose(errors, carried, 1e-3, 1e-4));
     }
