@@ -41,3 +41,23 @@ def generate(context):
             Bar(">=", 1.2)),
         Row("decode from disk, warm / in memory", "tokens/s", ours["disk"], ours["memory"]),
     ]
+
+
+def quantized(context):
+    """Decoding by a LLaMA of 551M parameters, one thread: weights of 8 and 4 bits against float32."""
+    program = context.program("bench/bench_quantized")
+    tokens, rounds = (2, 2) if context.quick else (12, context.rounds_or(7))
+    figures = {"float32": [], "int8": [], "int4": []}
+    with contextlib.closing(Group("quantized", context.folder, 1,
+                                  lambda path: [[program, "--control", path]])) as group:
+        for mode in figures:
+            group.turn(mode, 2)
+        for round_number in range(rounds):
+            for mode in list(figures)[::1 if round_number % 2 == 0 else -1]:
+                figures[mode].append(tokens / group.turn(mode, tokens)[0])
+    return [
+        Row("int8 decode / float32", "tokens/s", figures["int8"], figures["float32"],
+            Bar(">=", 1.5)),
+        Row("int4 decode / float32", "tokens/s", figures["int4"], figures["float32"],
+            Bar(">=", 2.2)),
+    ]

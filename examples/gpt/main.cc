@@ -4,6 +4,7 @@
 //   examples/gpt/get-text kjv.txt
 //   gpt --text kjv.txt
 //   coupler launch -n 2 -o backend.use=gloo_cpu gpt --text kjv.txt
+//   gpt --text first.txt --evaluate rest.txt   what int8 and int4 weights cost in perplexity
 //   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gpt --text kjv.txt
 #include <coupler/coupler.h>
 
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "evaluate.h"
 #include "model.h"
 #include "peak_memory.h"
 #include "text.h"
@@ -21,6 +23,7 @@ namespace {
 
 struct Arguments {
   std::string text = "kjv.txt";
+  std::string evaluate;
   GPTOptions model;
   int64_t steps = 200;
   int64_t batch_size = 16;
@@ -34,6 +37,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
     app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
   };
   app.add_option("--text", arguments.text, "the file to train on")->capture_default_str();
+  app.add_option(
+      "--evaluate", arguments.evaluate,
+      "a text that is not trained on: perplexity of it at the end, with weights of 32, 8 "
+      "and 4 bits");
   positive("--steps", arguments.steps, "batches of each process");
   positive("--batch-size", arguments.batch_size, "sequences a step and process");
   positive("--seq", arguments.model.sequence, "bytes a sequence");
@@ -84,6 +91,18 @@ class Speed {
 GPT build(const GPTOptions& options) {
   const coupler::EmptyWeights scope;
   return GPT(options);
+}
+
+// The first process evaluates; all make the parameters whole for it.
+void print_perplexity(coupler::Accelerator& accelerator, GPT& net, const Arguments& arguments) {
+  const auto whole = coupler::summon_full_parameters(net, /*writeback=*/false);
+  if (!accelerator.is_main_process()) return;
+  for (const Evaluation& result : evaluate(net, arguments.model, arguments.evaluate, 512)) {
+    char line[128];
+    std::snprintf(line, sizeof line, "%-8s loss %.5f  perplexity %.4f", result.weights, result.loss,
+                  result.perplexity);
+    accelerator.print(line);
+  }
 }
 
 int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
@@ -144,6 +163,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
                 overall.per_second(step_tokens * static_cast<double>(progress.steps - resumed)));
   accelerator.print(line);
   accelerator.print("memory per rank: ", memory_per_rank(accelerator));
+  if (!arguments.evaluate.empty()) print_perplexity(accelerator, net, arguments);
   return 0;
 }
 

@@ -1,0 +1,79 @@
+// A LLaMA of 551 million random parameters goes on with a prompt, greedily: its weights in float,
+// with 8 bits and with 4, in turns, as bench/run says: bench_quantized --control SOCKET. Modes:
+// float32, int8 and int4; steps: how many new tokens. No model fits the processor's cache, so a
+// token takes as long as reading its weights.
+#include <ATen/Parallel.h>
+#include <coupler/error.h>
+#include <coupler/generation.h>
+#include <coupler/language_model.h>
+#include <coupler/quantize.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control.h"
+
+namespace {
+
+constexpr const char* kConfig = R"({
+  "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+  "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16,
+  "num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 2048,
+  "tie_word_embeddings": false, "rms_norm_eps": 1e-5, "eos_token_id": 2, "bos_token_id": 1})";
+
+struct Model {
+  std::shared_ptr<coupler::LanguageModel> net;
+  std::vector<coupler::DispatchedModel> quantized;  // none, or what keeps it so
+};
+
+Model make(const coupler::ModelConfig& config, int bits) {
+  torch::manual_seed(0);
+  Model model{coupler::make_language_model(config), {}};
+  model.net->eval();
+  if (bits == 0) return model;
+  coupler::QuantizeOptions options;
+  options.bits = bits;
+  options.linear_classes = {"Head"};
+  model.quantized.push_back(coupler::quantize(*model.net, options));
+  return model;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 2 || words[0] != "--control") {
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_quantized --control SOCKET",
+                         {.subject = "bench_quantized", .hint = "start it with bench/run"});
+  }
+  at::set_num_threads(1);
+  const std::string folder = words[1] + ".model";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << kConfig;
+  const auto config = coupler::ModelConfig::open(folder);
+  std::map<std::string, Model> models;
+  for (const auto& [mode, bits] : {std::pair{"float32", 0}, {"int8", 8}, {"int4", 4}})
+    models.emplace(mode, make(config, bits));
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : models.at("float32").net->parameters())
+    parameters += parameter.numel();
+  double answer = 0;
+  coupler::bench::Control control(words[1]);
+  control.serve(0, parameters,
+                {.ready = [] {},
+                 .train =
+                     [&](const std::string& mode, int64_t steps) {
+                       const auto given = coupler::generate(
+                           *models.at(mode).net, {{11, 70, 3301, 29, 17000, 5, 812, 9}},
+                           {.max_new_tokens = steps, .end_tokens = {-1}});
+                       answer = static_cast<double>(given[0].tokens.back());
+                     },
+                 .loss = [&] { return answer; }});
+  return 0;
+}
