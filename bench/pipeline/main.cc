@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int64_t kBatch = 16, kSequence = 64, kVocabulary = 256, kMicroBatches = 8;
+constexpr int64_t kBatch = 16, kSequence = 128, kVocabulary = 256, kMicroBatches = 8;
 
 at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
   return at::cross_entropy_loss(scores.reshape({-1, kVocabulary}), target.reshape({-1}));
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   torch::manual_seed(0);
   GPT model(GPTOptions{
-      .vocabulary = kVocabulary, .width = 384, .layers = 8, .heads = 6, .sequence = kSequence});
+      .vocabulary = kVocabulary, .width = 256, .layers = 8, .heads = 4, .sequence = kSequence});
   int64_t parameters = 0;
   for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));

@@ -305,12 +305,11 @@ void Communicator::plan_shards(const db_model& model,
 bool Communicator::is_on_streams() const { return state_->on_streams; }
 
 void Communicator::abort(const std::string& why) {
-  state_->end(Error(
-      ErrorCode::kAborted,
-      why.empty()
-          ? fmt::format("communicator '{}': rank {} called abort", state_->name, state_->rank)
-          : why,
-      {.rank = state_->rank, .subject = state_->name, .hint = {}}));
+  state_->end(Error(ErrorCode::kAborted,
+                    why.empty() ? fmt::format("communicator '{}': rank {} called abort",
+                                              state_->name, state_->rank)
+                                : why,
+                    {.rank = state_->rank, .subject = state_->name, .hint = {}}));
 }
 
 }  // namespace coupler

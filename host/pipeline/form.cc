@@ -20,8 +20,9 @@ Form form_of(const std::vector<at::Tensor>& values) {
 std::string text_of(const Form& form) {
   std::vector<std::string> parts;
   for (const TensorForm& tensor : form) {
-    parts.push_back(
-        fmt::format("{} [{}]", c10::toString(tensor.type), fmt::join(tensor.sizes, ", ")));
+    parts.push_back(fmt::format("{} [{}]{}", c10::toString(tensor.type),
+                                fmt::join(tensor.sizes, ", "),
+                                tensor.wants_gradient ? " with gradient" : ""));
   }
   return fmt::format("[{}]", fmt::join(parts, ", "));
 }

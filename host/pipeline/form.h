@@ -22,7 +22,7 @@ constexpr int64_t kMostTensors = 16, kMostDimensions = 8;
 constexpr int64_t kHeaderNumbers = 1 + kMostTensors * (3 + kMostDimensions);
 
 Form form_of(const std::vector<at::Tensor>& values);
-std::string text_of(const Form& form);  // "[Float [2, 3], Long [2]]"
+std::string text_of(const Form& form);  // "[Float [2, 3] with gradient, Long [2]]"
 
 // A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) where there is more than fits, or a
 // type that cannot travel.

@@ -34,8 +34,12 @@ int64_t rows_of(const char* name, const std::vector<at::Tensor>& values) {
 }
 
 // Of everything but rows that the forms of what passes between stages depend on.
-uint32_t signature_of(const BatchWork& work, c10::DeviceType device) {
+uint32_t signature_of(const BatchWork& work, const Model& model) {
+  const c10::DeviceType device = model.device.type();
   ClaimHash hash;
+  for (const ModelParameter& parameter : model.parameters) {
+    hash.add(parameter.tensor.requires_grad() ? 1 : 0);  // frozen or not may change
+  }
   hash.add(work.training ? 1 : 0);
   hash.add(at::autocast::is_autocast_enabled(device) ? 1 : 0);
   hash.add(static_cast<uint64_t>(at::autocast::get_autocast_dtype(device)));
@@ -80,7 +84,7 @@ void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t mi
 
 // Before a batch begins every rank says what it has of it: then all know its rows, or none starts.
 void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batches,
-                    c10::DeviceType device, const char* operation) {
+                    const Model& model, const char* operation) {
   runner.require_whole();
   Claim claim{.operation = operation};
   int64_t rows = 0;
@@ -90,7 +94,7 @@ void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batch
     claim.problem = problem;
   }
   const uint64_t signature =
-      runner.is_first() && !claim.problem ? signature_of(work, device) : uint64_t{0};
+      runner.is_first() && !claim.problem ? signature_of(work, model) : uint64_t{0};
   claim.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | signature);
   const std::vector<int64_t> numbers = agree(runner.stages(), claim);
   rows = numbers.front() >> 32;
@@ -146,7 +150,7 @@ at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
 Values PipelineParallel::forward_all(const Values& inputs, CallSite) {
   State& state = *state_;
   BatchWork work{.inputs = inputs};
-  agree_on_batch(state.runner, work, state.options.micro_batches, state.impl.device.type(),
+  agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.forward");
   const Values outputs = state.runner.infer(work);
   if (!state.options.gather_output) return outputs;
@@ -176,7 +180,7 @@ double PipelineParallel::train_step_all(const Values& inputs, const Values& targ
                  .targets = targets,
                  .loss = loss,
                  .mean_loss = state.options.loss_reduction == LossReduction::kMean};
-  agree_on_batch(state.runner, work, state.options.micro_batches, impl.device.type(),
+  agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.train_step");
   work.scale = impl.scale_loss(at::ones({}, at::kDouble), {state.stage.get()}).item<double>();
   state.stage->begin_gradients();

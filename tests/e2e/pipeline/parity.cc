@@ -166,6 +166,17 @@ void frozen_layers(Accelerator& accelerator) {
   auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 4});
   compare_training(accelerator, model, unsplit, pipeline, 4, /*bitwise=*/true, token_batch,
                    token_loss);
+  for (GPT* one : {&model, &unsplit}) {
+    for (const auto& parameter : (*one)->parameters()) parameter.set_requires_grad(true);
+  }
+  const auto [tokens, targets] = token_batch(5, 8);
+  pipeline.train_step(tokens, targets, token_loss);
+  train_unsplit(unsplit, tokens, targets, 4, token_loss);
+  const auto theirs = unsplit->named_parameters();
+  for (const auto& item : model->named_parameters()) {
+    EXPECT(close(accelerator.gradient(item.value()), theirs[item.key()].grad()),
+           item.key() + ": the gradients differ once it learns");
+  }
 }
 
 void summed_loss(Accelerator& accelerator) {
