@@ -95,5 +95,10 @@ int main(int argc, char** argv) {
   app.add_flag("--random-weights", arguments.random_weights,
                "write a model with random weights where the folder has none");
   CLI11_PARSE(app, argc, argv);
-  run(arguments);
+  try {
+    run(arguments);
+  } catch (...) {
+    // Once run() is unwound, and no unfinished file is left, the error ends the process.
+    throw;
+  }
 }
