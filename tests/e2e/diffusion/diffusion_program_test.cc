@@ -53,7 +53,7 @@ TEST(DiffusionProgram, WrongInput_EndsWithItsMessage) {
       {kSmall + "--output nowhere/picture.png", "nowhere/picture.png cannot be written: No such"},
       {kSmall + "--output folder.png", "folder.png cannot be written: it is a folder"},
       {kModel + "--height 48 --steps 0", "0 steps are asked for"},
-      {kModel + "--steps 4 --height 50", "the height of 50 is no multiple of 4; 52 is the next"},
+      {kModel + "--steps 4 --height 50", "the height of 50 is no multiple of 4\n  hint: 52 is the next"},
       {kSmall + "--max-memory some", "some"},
       {kSmall + "--max-memory 30MB", "max_memory"},
       {"--model nowhere --prompt a", "nowhere/"},
