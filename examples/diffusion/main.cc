@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "../peak_memory.h"
@@ -54,10 +55,14 @@ void run(Arguments& arguments) {
   }
   auto paint = coupler::diffusion::TextToImage::open(arguments.model, options);
   const auto begin = std::chrono::steady_clock::now();
-  coupler::ProgressBar bar("denoising", arguments.picture.steps);
+  std::optional<coupler::ProgressBar> bar;
   arguments.picture.on_step = [&](int64_t done, int64_t steps) {
-    bar.advance();
-    if (done == steps) bar.finish();
+    if (done == 0) {
+      bar.emplace("denoising", steps);
+    } else {
+      bar->advance();
+    }
+    if (done == steps) bar.reset();
   };
   const at::Tensor picture = paint(arguments.prompt, arguments.picture);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -95,5 +100,10 @@ int main(int argc, char** argv) {
   app.add_flag("--random-weights", arguments.random_weights,
                "write a model with random weights where the folder has none");
   CLI11_PARSE(app, argc, argv);
-  run(arguments);
+  try {
+    run(arguments);
+  } catch (...) {
+    // Once run() is unwound, and no unfinished file is left, the error ends the process.
+    throw;
+  }
 }

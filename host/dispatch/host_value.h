@@ -31,8 +31,8 @@ HostValue host_value(const at::Tensor& tensor);
 HostValue host_value(const WeightTensor& weight, at::ScalarType type);
 
 // Writes all of it to `destination`, which is contiguous, on any device, and of any type: values
-// are converted. At most a chunk of it takes memory beside; drop_pages: of a mapped file, too, since
-// what was read of one stays resident else. Throws Error(kIo).
+// are converted. At most a chunk of it takes memory beside; drop_pages: of a mapped file, too,
+// since what was read of one stays resident else. Throws Error(kIo).
 void copy_value(const HostValue& value, const at::Tensor& destination, bool drop_pages = false);
 
 }  // namespace coupler

@@ -178,6 +178,7 @@ at::Tensor TextToImage::operator()(const std::string& prompt, const PictureOptio
   latents = s.use(s.unet, unet_bytes, [&] {
     at::Tensor x = latents;
     int64_t done = 0;
+    if (options.on_step) options.on_step(done, options.steps);
     for (const int64_t timestep : ddim.timesteps()) {
       at::Tensor noise =
           s.unet.model().forward(guided ? at::cat({x, x}) : x, timestep, states).to(kind);

@@ -28,7 +28,7 @@ TEST(TextToImage, SmallModel_PaintsDiffusersPicture) {
   PictureOptions options = small();
   options.guidance_scale = 3;
   options.negative_prompt = "license";
-  int64_t told = 0;
+  int64_t told = -1;
   options.on_step = [&](int64_t done, int64_t steps) {
     EXPECT_EQ(done, ++told);
     EXPECT_EQ(steps, 4);

@@ -40,7 +40,7 @@ struct PictureOptions {
   int64_t height = 512, width = 512;  // multiples of 8
   double guidance_scale = 7.5;        // how much the text counts; 1 and less: plainly
   uint64_t seed = 0;                  // of the noise that it begins with, as torch.manual_seed
-  // Called after each step: how many are done, and of how many.
+  // Called before the first step and after each: how many are done, and of how many.
   std::function<void(int64_t done, int64_t steps)> on_step;
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
@@ -218,6 +219,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", &convolution);
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
+  library.impl("_reshape_alias", &at::native::_reshape_alias);
 }
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);

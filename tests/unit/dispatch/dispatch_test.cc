@@ -107,14 +107,15 @@ TEST_F(Dispatch, Bounded_DropsWhatItUsed) {
   auto tensors = tensors_of(*large);
   for (const at::ScalarType stored : {at::kFloat, at::kDouble}) {
     for (auto& [name, tensor] : tensors) tensor = tensor.to(stored);
-    write_safetensors(here_.at("large.safetensors"), tensors);
+    const std::string stored_file = here_.at(std::string(c10::toString(stored)) + ".safetensors");
+    write_safetensors(stored_file, tensors);
     if (stored == at::kDouble) {
       tensors.clear();
       large = SmallGpt(nullptr);
     }
     SmallGpt model = empty_gpt(kLayers, kWidth);
     const uint64_t bound = resident_bytes() + (uint64_t{72} << 20);
-    const auto placed = load_checkpoint_and_dispatch(model, here_.at("large.safetensors"),
+    const auto placed = load_checkpoint_and_dispatch(model, stored_file,
                                                      {.device_map = DeviceMap{{"", "disk"}},
                                                       .max_memory = {{"cpu", bound}},
                                                       .dtype = at::kFloat});
