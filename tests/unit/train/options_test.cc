@@ -29,7 +29,10 @@ AcceleratorOptions all_fields() {
           .loss_scale_backoff_factor = 0.25,
           .loss_scale_growth_interval = 5,
           .fp8_format = "e4m3",
-          .fp8_emulate = true};
+          .fp8_emulate = true,
+          .log_with = std::vector<std::string>{"csv", "jsonl"},
+          .project_dir = "a",
+          .logging_dir = "b"};
 }
 
 TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
