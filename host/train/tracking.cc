@@ -21,7 +21,8 @@ namespace {
 // What users of Accelerate may ask for, and what there is instead.
 std::string hint_for(const std::string& name, const std::vector<std::string>& known) {
   if (name == "wandb") {
-    return "log with \"tensorboard\" and run `wandb sync` on its folder: docs/tracking.md";
+    return "log with \"tensorboard\" and run `wandb sync --sync-tensorboard` on its folder: "
+           "docs/tracking.md";
   }
   const std::string near = nearest_name(name, known);
   const std::string others = fmt::format(
@@ -126,7 +127,8 @@ void Tracking::start(const Settings& settings, const std::string& project, LogVa
   run.run_name = options.run_name;
   run.folder = (std::filesystem::path(settings.folder) / project).string();
   run.rank = settings.rank;
-  if (settings.dry) mine.clear();
+  not_started_.clear();
+  if (settings.dry) mine.swap(not_started_);
   if (!mine.empty()) run.config = take_values(std::move(config), "init_trackers");
   trackers_ = std::make_unique<Trackers>(mine, run, options);
   started_ = true;
@@ -153,6 +155,9 @@ std::shared_ptr<Tracker> Tracking::find(const std::string& name) const {
          .hint = !started_        ? "call accelerator.init_trackers first"
                  : names_.empty() ? "none was: name some in training.log_with"
                                   : fmt::format("those that were: {}", fmt::join(names_, ", "))});
+  }
+  for (const auto& tracker : not_started_) {
+    if (tracker->name() == name) return tracker;
   }
   return trackers_->find(name);
 }

@@ -35,6 +35,7 @@ class Tracking {
  private:
   std::vector<std::string> names_;  // of all that were asked for, whatever the rank
   std::unique_ptr<Trackers> trackers_;
+  std::vector<std::shared_ptr<Tracker>> not_started_;  // of a dry run
   bool started_ = false;
   bool ended_ = false;
 };

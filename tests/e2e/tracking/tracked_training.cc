@@ -1,7 +1,7 @@
 // A training whose values are tracked, as tracking_test.cc runs it:
 //   tracked_training MODE
-// train: a few steps, with trackers of the configuration and two of its own; forget: logs before
-// init_trackers; tensor: logs a tensor of many elements; throws: a tracker of its own throws.
+// plain: a few steps; find: then asks for trackers, one that is not there among them; forget: logs
+// before init_trackers; tensor: logs a tensor of many elements; throws: a tracker of its own throws.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -66,8 +66,9 @@ int main(int argc, char** argv) {
                      {"phase", "train"}},
                     10 * i);
   }
-  if (mode == "train") {
-    std::cout << "csv " << (accelerator.get_tracker("csv") != nullptr) << '\n';
+  if (mode == "find") {
+    std::cout << "csv " << (accelerator.get_tracker("csv") != nullptr) << std::endl;
+    accelerator.wait_for_everyone();
     accelerator.get_tracker("json");
   }
   accelerator.end_training();

@@ -102,7 +102,7 @@ TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
 TEST_F(TrackedTraining, Wandb_IsPointedToItsSync) {
   const Outcome outcome = run("plain", "wandb");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(says(outcome.err, "`wandb sync`")) << outcome.err;
+  EXPECT_TRUE(says(outcome.err, "`wandb sync --sync-tensorboard`")) << outcome.err;
 }
 
 TEST_F(TrackedTraining, FolderThatCannotBeWritten_IsNamed) {
@@ -141,7 +141,7 @@ TEST_F(TrackedTraining, WrongCalls_SayWhatToDo) {
   outcome = run("tensor", "csv");
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_TRUE(says(outcome.err, "log: 'scores' is a tensor that is of 6 elements")) << outcome.err;
-  outcome = run("train", "csv:jsonl");
+  outcome = run("find", "csv:jsonl");
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_TRUE(says(outcome.out, "csv 1\n")) << outcome.out;
   EXPECT_TRUE(says(outcome.out, "csv 0\n")) << outcome.out;

@@ -30,6 +30,7 @@ AcceleratorOptions all_fields() {
           .loss_scale_growth_interval = 5,
           .fp8_format = "e4m3",
           .fp8_emulate = true,
+<<<<<<< HEAD
           .gradients = "bf16",
           .int8_block = 64,
           .powersgd_rank = 2,
@@ -37,6 +38,11 @@ AcceleratorOptions all_fields() {
           .powersgd_warm_start = false,
           .local_sgd_steps = 0,
           .local_sgd_momentum = 0.5};
+=======
+          .log_with = std::vector<std::string>{"csv", "jsonl"},
+          .project_dir = "a",
+          .logging_dir = "b"};
+>>>>>>> tracking
 }
 
 TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
