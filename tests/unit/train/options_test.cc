@@ -30,7 +30,9 @@ AcceleratorOptions all_fields() {
           .loss_scale_growth_interval = 5,
           .fp8_format = "e4m3",
           .fp8_emulate = true,
-<<<<<<< HEAD
+          .log_with = std::vector<std::string>{"csv", "jsonl"},
+          .project_dir = "a",
+          .logging_dir = "b",
           .gradients = "bf16",
           .int8_block = 64,
           .powersgd_rank = 2,
@@ -38,11 +40,6 @@ AcceleratorOptions all_fields() {
           .powersgd_warm_start = false,
           .local_sgd_steps = 0,
           .local_sgd_momentum = 0.5};
-=======
-          .log_with = std::vector<std::string>{"csv", "jsonl"},
-          .project_dir = "a",
-          .logging_dir = "b"};
->>>>>>> tracking
 }
 
 TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
