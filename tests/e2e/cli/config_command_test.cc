@@ -7,9 +7,10 @@ namespace {
 
 TEST(ConfigCommand, RightFile_IsSaidToBeRight) {
   const Workplace here;
-  EXPECT_EQ(here.coupler({"config"}).out, "The configuration is right; no file was read.\n");
+  EXPECT_EQ(here.coupler({"config", "check"}).out,
+            "The configuration is right; no file was read.\n");
   here.write("train.toml", "[backend]\nuse = \"mpi\"\n");
-  const Outcome outcome = here.coupler({"config"});
+  const Outcome outcome = here.coupler({"config", "check"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, "The configuration is right; train.toml was read.\n");
 }
@@ -68,7 +69,7 @@ TEST(ConfigCommand, WrongInput_EndsWithItsMessageAndTwo) {
   for (const WrongInput& input : inputs) {
     const Workplace here;
     if (!input.file.empty()) here.write("train.toml", input.file);
-    std::vector<std::string> arguments = {"config"};
+    std::vector<std::string> arguments = {"config", "check"};
     arguments.insert(arguments.end(), input.arguments.begin(), input.arguments.end());
     const Outcome outcome = here.coupler(arguments, input.variables);
     EXPECT_EQ(outcome.exit_code, 2);

@@ -61,7 +61,7 @@ TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("use = \"gloo_cpu\""), std::string::npos) << outcome.out;
   here.write("train.toml", outcome.out);
-  EXPECT_EQ(here.coupler({"config"}).exit_code, 0);
+  EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
   const Outcome none =
       here.coupler(with({"config", "recommend", "--limit", "20MiB", "--world", "2"}, gpt(here)));
   EXPECT_EQ(none.exit_code, 2);

@@ -1,0 +1,36 @@
+// ConfigDraft: a configuration that is being made, as keys and values in the order in which they
+// are set, and the TOML file that it becomes. Single-threaded.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/config.h"
+
+namespace coupler::cli {
+
+class ConfigDraft {
+ public:
+  // key: in full, of the schema or of a backend ("backend.fsdp.strategy"). A later value replaces
+  // an earlier one.
+  void set(const std::string& key, OptionValue value);
+  void set_list(const std::string& key, const std::vector<std::string>& values);
+  bool has(const std::string& key) const;
+
+  // Tables in the schema's order, each key with what it means as a comment. remark: lines at the
+  // top, each becomes a comment.
+  std::string toml(const std::vector<std::string>& remarks) const;
+
+  // The keys and their values as TOML, in the order of toml().
+  std::vector<std::pair<std::string, std::string>> entries() const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> values_;  // rendered
+};
+
+// Writes text to a file that is not there yet (or to be replaced, with force), once load_config has
+// taken it: a file is whole and right, or it is not written. Throws Error(kUsage) where it exists.
+void write_config(const std::string& path, const std::string& text, bool force);
+
+}  // namespace coupler::cli

@@ -1,0 +1,34 @@
+// Importing: other programs' configurations as a draft of ours, and what became of each of their
+// keys. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config_draft.h"
+
+namespace coupler::cli {
+
+struct ImportedKey {
+  std::string key;    // theirs: "fsdp_config.fsdp_offload_params"
+  std::string value;  // as it stands there
+  std::string ours;   // "backend.fsdp.offload.device = \"cpu\""; empty: none
+  std::string why;    // where there is none, or more is to be said
+};
+
+struct Import {
+  ConfigDraft draft;
+  std::vector<ImportedKey> keys;  // in their order
+};
+
+// The YAML of `accelerate config`, of any of its versions. Throws Error(kConfig) naming line and
+// column where it is no YAML, or not a map.
+Import import_accelerate(const std::string& text, const std::string& where);
+
+// DeepSpeed's JSON. Throws Error(kConfig) likewise.
+Import import_deepspeed(const std::string& text, const std::string& where);
+
+// For people: a line a key.
+std::string describe(const Import& import);
+
+}  // namespace coupler::cli
