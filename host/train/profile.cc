@@ -30,13 +30,9 @@ constexpr auto kLongestWait = std::chrono::seconds(10);
 
 kineto::ProfilerConfig profiler_config(const ProfileConfig& config) {
   kineto::ExperimentalConfig experimental;
-  return {kineto::ProfilerState::KINETO,
-          config.record_shapes,
-          config.profile_memory,
-          config.with_stack,
-          config.with_flops,
-          /*with_modules=*/false,
-          experimental};
+  return kineto::ProfilerConfig(kineto::ProfilerState::KINETO, config.record_shapes,
+                                config.profile_memory, config.with_stack, config.with_flops,
+                                /*with_modules=*/false, experimental);
 }
 
 std::set<kineto::ActivityType> activities(bool on_cuda) {
