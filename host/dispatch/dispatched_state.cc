@@ -194,7 +194,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
     unit->bytes = std::max<size_t>(planned.bytes, 1);
     unit->placed = true;
     if (!device.is_cpu()) unit->device = device;
-    const bool fits = device.is_cpu() && bounded && planned.bytes <= room;
+    const bool fits = device.is_cpu() && bounded && !stays && planned.bytes <= room;
     if (fits) room -= planned.bytes;
     const bool in_file = planned.place.file != nullptr;
     unit->sticky = stays || rules.keep || fits || (unbounded && in_file);

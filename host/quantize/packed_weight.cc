@@ -119,7 +119,8 @@ at::Tensor PackedWeight::multiply(const at::Tensor& x, const at::Tensor& bias, c
     result = multiply_many(rows, packed);
   }
   if (bias.defined()) result.add_(bias);
-  return result.to(x.scalar_type()).view(sizes);
+  // No view: modules add to what they are given, and autograd refuses that of views made here.
+  return at::_unsafe_view(result.to(x.scalar_type()), sizes);
 }
 
 at::Tensor PackedWeight::multiply_few(const at::Tensor& x, const uint8_t* packed) const {

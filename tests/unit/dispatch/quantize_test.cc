@@ -1,6 +1,5 @@
 // Quantised models: in memory, on a disk, and what cannot be done with one.
 #include <coupler/quantize.h>
-#include <sys/stat.h>
 #include <utime.h>
 
 #include "residency/intercept.h"
@@ -73,7 +72,7 @@ TEST_P(Quantized, InMemory_ComputesWithWhatItSaysItsValuesAre) {
   ASSERT_EQ(reports_[0].layers.size(), 6U);
   for (size_t i = 0; i < 6; ++i) {
     const QuantizedLayer& layer = reports_[0].layers[i];
-    if (i > 0) EXPECT_GE(reports_[0].layers[i - 1].relative_error, layer.relative_error);
+    EXPECT_GE(reports_[0].layers[i == 0 ? 0 : i - 1].relative_error, layer.relative_error);
     const at::Tensor before = whole_->named_parameters()[layer.name].detach();
     const at::Tensor after = model->named_parameters()[layer.name].clone();
     EXPECT_NEAR(layer.relative_error, ((after - before).norm() / before.norm()).item<double>(),
