@@ -13,6 +13,7 @@
 #include "config/nearest.h"
 #include "track/registry.h"
 #include "train/accelerator_impl.h"
+#include "train/checkpoints.h"
 
 namespace coupler {
 namespace {
