@@ -1,7 +1,8 @@
 // A training whose values are tracked, as tracking_test.cc runs it:
 //   tracked_training MODE
 // plain: a few steps; find: then asks for trackers, one that is not there among them; forget: logs
-// before init_trackers; tensor: logs a tensor of many elements; throws: a tracker of its own throws.
+// before init_trackers; tensor: logs a tensor of many elements; throws: a tracker of its own
+// throws.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>

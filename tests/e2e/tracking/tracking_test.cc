@@ -79,7 +79,7 @@ TEST_F(TrackedTraining, LoggingDir_IsWhereItGoes) {
 TEST_F(TrackedTraining, WithoutTrackers_LogsNowhere) {
   const Outcome outcome = here.coupler({"launch", "-n", "1", TRACKED_TRAINING, "plain"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(fs::is_empty(here.path()));
+  EXPECT_FALSE(fs::exists(here.path() / "proj"));
 }
 
 TEST_F(TrackedTraining, All_IsWhatIsThere) {
