@@ -11,6 +11,7 @@
 #include "log_files.h"
 #include "rank_end.h"
 #include "rank_environment.h"
+#include "restarts.h"
 #include "stop_schedule.h"
 
 namespace coupler::cli {

@@ -14,6 +14,7 @@
 #include "network_job.h"
 #include "rank_end.h"
 #include "rank_environment.h"
+#include "restarts.h"
 #include "stop_schedule.h"
 
 namespace coupler::cli {

@@ -1,6 +1,5 @@
 #include "rank_end.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 
@@ -11,8 +10,6 @@
 #include <sstream>
 #include <utility>
 
-#include "io/durable_file.h"
-#include "output_relay.h"
 #include "rendezvous/store.h"
 
 namespace coupler::cli {
@@ -196,16 +193,6 @@ std::string JobOutcome::report(const std::map<int, std::string>& standings) cons
     text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");
   }
   return text;
-}
-
-void write_outcome(const std::string& file, const JobOutcome& outcome) {
-  const std::string text = outcome.json();
-  if (file.empty() || text.empty()) return;
-  try {
-    replace_file(file, text);
-  } catch (const Error& error) {
-    write_all(2, fmt::format("coupler: --outcome: {}\n", error.what()));
-  }
 }
 
 std::string quote_lines(const std::deque<std::string>& lines) {

@@ -81,10 +81,6 @@ class JobOutcome {
   std::vector<int> order_;     // ranks
 };
 
-// For programs that start this one: outcome.json() as that file; nothing for "". A file that cannot
-// be written is said on standard error: the job is over whatever becomes of it.
-void write_outcome(const std::string& file, const JobOutcome& outcome);
-
 // "  its last lines:" and the lines, or nothing.
 std::string quote_lines(const std::deque<std::string>& lines);
 

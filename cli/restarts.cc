@@ -1,10 +1,12 @@
 #include "restarts.h"
 
+#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <thread>
 
+#include "io/durable_file.h"
 #include "output_relay.h"
 
 namespace coupler::cli {
@@ -14,6 +16,16 @@ namespace {
 constexpr auto kPauseOfSeveralMachines = std::chrono::seconds(3);
 
 }  // namespace
+
+void write_outcome(const std::string& file, const JobOutcome& outcome) {
+  const std::string text = outcome.json();
+  if (file.empty() || text.empty()) return;
+  try {
+    replace_file(file, text);
+  } catch (const Error& error) {
+    write_all(2, fmt::format("coupler: --outcome: {}\n", error.what()));
+  }
+}
 
 bool is_worth_a_restart(const JobEnd& end) {
   return end.code != 0 && end.code != 2 && end.code != 3 && !end.interrupted;

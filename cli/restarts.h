@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launch_plan.h"
+#include "rank_end.h"
 
 namespace coupler::cli {
 
@@ -12,6 +13,10 @@ struct JobEnd {
   int code = 0;              // of `coupler launch`
   bool interrupted = false;  // by a signal to us: the user wants it to end
 };
+
+// For programs that start this one: outcome.json() as that file; nothing for "". A file that cannot
+// be written is said on standard error: the job is over whatever becomes of it.
+void write_outcome(const std::string& file, const JobOutcome& outcome);
 
 // Whether another start can help: not after a signal, and not where the command line, the
 // configuration or a plugin is wrong (2, 3).
