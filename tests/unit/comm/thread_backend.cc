@@ -280,7 +280,9 @@ extern const db_communicator_functions kFunctions;
 }  // namespace
 
 // How many are registered now; for tests, which look for the name. At most two are taken.
-extern "C" __attribute__((visibility("default"))) std::atomic<int> double_registrations{0};
+extern "C" {
+__attribute__((visibility("default"))) std::atomic<int> double_registrations{0};
+}
 
 namespace {
 
