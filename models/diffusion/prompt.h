@@ -13,8 +13,8 @@ namespace coupler::diffusion {
 class Prompts {
  public:
   // folder: with tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: of the model.
-  // Throws as Tokenizer::open does, and Error(kInvalidArgument) where the tokenizer has more tokens
-  // than the model.
+  // Throws as Tokenizer::open does, and Error(kInvalidArgument) where the tokens around a text are
+  // not among the model's.
   Prompts(const std::string& folder, int64_t length, int64_t vocabulary);
 
   // As many tokens as the model takes. Throws Error(kInvalidArgument) where the text has more,

@@ -55,6 +55,19 @@ TEST(TextToImage, Bound_ChangesNothing) {
   EXPECT_TRUE(first.equal(paint(kPrompt, small())));
 }
 
+// As in Stable Diffusion 2, whose prompts are filled up with "!".
+TEST(TextToImage, PadTokenOfTheFolder_IsHeeded) {
+  const auto painted = [](const char* map) {
+    const TestFolder folder;
+    folder.copy("diffusion");
+    folder.write("tokenizer/special_tokens_map.json", map);
+    return TextToImage::open(folder.path(), {.device = c10::kCPU})(kPrompt, small());
+  };
+  const at::Tensor usual = painted("{}");
+  EXPECT_TRUE(usual.equal(painted(R"({"pad_token": {"content": "<|endoftext|>"}})")));
+  EXPECT_FALSE(usual.equal(painted(R"({"pad_token": "!"})")));
+}
+
 TEST(TextToImage, BoundThatIsTooLow_IsRefusedBeforeAnyModelRuns) {
   auto none = TextToImage::open(fixture("diffusion"),
                                 {.device = c10::kCPU, .max_memory = uint64_t{1} << 20});
@@ -113,6 +126,14 @@ TEST(TextToImage, WrongFolder_IsRefusedWithWhatToDo) {
   changed(remove("tokenizer/merges.txt"), {"tokenizer"});
   changed([](const TestFolder& folder) { folder.set("unet/config.json", "/layers_per_block", 2); },
           {"down_blocks.0.resnets.1"});
+  changed(
+      [](const TestFolder& folder) { folder.set("text_encoder/config.json", "/vocab_size", 700); },
+      {"is not among the 700 of the text encoder"});
+  changed(
+      [](const TestFolder& folder) {
+        folder.write("tokenizer/special_tokens_map.json", R"({"pad_token": "nothing"})");
+      },
+      {"the pad token 'nothing' is not in the vocabulary"});
   changed([](const TestFolder& folder) { folder.set("vae/config.json", "/latent_channels", 8); },
           {"channels of the UNet and of the VAE: 4 and 8"});
   changed(
