@@ -18,7 +18,7 @@ inline void perform_sum(const std::vector<db_op>& ops) {
   std::vector<float> sum(n, 0.0F);
   for (const db_op& op : ops) {
     ASSERT_EQ(op.count, n);
-    ASSERT_EQ(op.dtype, static_cast<uint32_t>(DB_FLOAT32));
+    ASSERT_EQ(op.dtype, static_cast<uint32_t>(DB_F32));
     const auto* const values = static_cast<const float*>(op.send != nullptr ? op.send : op.recv);
     for (uint64_t i = 0; i < n; ++i) sum[i] += values[i];
   }
