@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "become.h"
 #include "commands.h"
 
 namespace coupler::cli {
@@ -61,13 +62,7 @@ int run_check_plugin(int argc, char** argv) {
   const std::string plugin = fs::exists(first, unreadable) ? fs::absolute(first).string() : first;
   std::vector<std::string> command = {matrix_program(self), "--plugin", plugin, "--launcher", self};
   command.insert(command.end(), argv + 2, argv + argc);
-  std::vector<char*> words;
-  for (std::string& word : command) words.push_back(word.data());
-  words.push_back(nullptr);
-  std::fflush(stdout);
-  execv(words[0], words.data());
-  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
-              {.subject = command[0]});
+  become(std::move(command), "install coupler-dev again");
 }
 
 }  // namespace coupler::cli

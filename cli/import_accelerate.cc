@@ -5,19 +5,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "config_import.h"
 #include "import_rules.h"
 
 namespace coupler::cli {
 namespace {
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 ImportRule precision() {
   return [](ConfigDraft& draft, const std::string& value) -> std::string {

@@ -12,12 +12,6 @@
 namespace coupler::cli {
 namespace {
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 bool is_left_open(const std::string& value) {
   const std::string text = lower(value);
   return text.empty() || text == "auto" || text == "null" || text == "none" || text == "~";
@@ -28,6 +22,12 @@ std::string refused(const std::string& value, const char* what) {
 }
 
 }  // namespace
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
 
 bool is_off(const std::string& value) {
   const std::string text = lower(value);

@@ -27,6 +27,7 @@ ImportRule without(const std::string& why);
 // The same for values that say "off" (false, no, none, empty), which need nothing.
 ImportRule without_unless_off(const std::string& why);
 
+std::string lower(std::string text);  // of ASCII letters
 bool is_off(const std::string& value);
 bool is_on(const std::string& value);
 std::optional<long> integer_of(const std::string& value);

@@ -4,14 +4,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "become.h"
 #include "commands.h"
 #include "torch_root.h"
 
@@ -75,13 +76,7 @@ int run_setup_torch(int argc, char** argv) {
   }
   if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
   command.push_back(prefix);
-  std::vector<char*> words;
-  for (std::string& word : command) words.push_back(word.data());
-  words.push_back(nullptr);
-  std::fflush(stdout);
-  execv(words[0], words.data());
-  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
-              {.subject = command[0], .hint = "it is a bash script: install bash"});
+  become(std::move(command), "it is a bash script: install bash");
 }
 
 }  // namespace coupler::cli
