@@ -58,7 +58,7 @@ std::string comment(std::string_view text) {
 
 }  // namespace
 
-void ConfigDraft::set(const std::string& key, OptionValue value) {
+void ConfigDraft::set(const std::string& key, const OptionValue& value) {
   const std::string text = render(value);
   for (auto& [name, old] : values_) {
     if (name != key) continue;

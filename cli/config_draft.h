@@ -14,7 +14,7 @@ class ConfigDraft {
  public:
   // key: in full, of the schema or of a backend ("backend.fsdp.strategy"). A later value replaces
   // an earlier one.
-  void set(const std::string& key, OptionValue value);
+  void set(const std::string& key, const OptionValue& value);
   void set_list(const std::string& key, const std::vector<std::string>& values);
   bool has(const std::string& key) const;
 

@@ -301,7 +301,7 @@ void take(const std::string& path, const YAML::Node& node, Import& result) {
   if (node.IsMap() && node.size() > 0) {
     for (const auto& entry : node) {
       const std::string key = entry.first.as<std::string>();
-      take(path.empty() ? key : path + "." + key, entry.second, result);
+      take(path.empty() ? key : fmt::format("{}.{}", path, key), entry.second, result);
     }
     return;
   }

@@ -121,7 +121,7 @@ std::string answer_for_table(const std::string& table) {
 void take(const std::string& path, const json& value, Import& result) {
   if (value.is_object()) {
     for (const auto& [key, inner] : value.items())
-      take(path.empty() ? key : path + "." + key, inner, result);
+      take(path.empty() ? key : fmt::format("{}.{}", path, key), inner, result);
     return;
   }
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();

@@ -56,7 +56,7 @@ void check_name(const std::string& name) {
 fs::path template_of(const std::string& kind) {
   std::error_code unreadable;
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
-  const fs::path folder = self.parent_path() / "../share/coupler/template" / kind;
+  fs::path folder = self.parent_path() / "../share/coupler/template" / kind;
   if (fs::is_directory(folder, unreadable)) return folder;
   throw Error(
       ErrorCode::kIo, fmt::format("{} is not there", folder.string()),

@@ -78,6 +78,7 @@ Normalizer replace(const unicode::Pattern& pattern, const std::string& content) 
 
 Normalizer sequence(const std::vector<JsonObject>& descriptions) {
   std::vector<Normalizer> parts;
+  parts.reserve(descriptions.size());
   for (const JsonObject& description : descriptions) parts.push_back(make_normalizer(description));
   return [parts](std::string text) {
     for (const Normalizer& part : parts) text = part(std::move(text));

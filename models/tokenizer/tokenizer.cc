@@ -27,7 +27,7 @@ constexpr const char* kConvert =
 // A folder may hold what other libraries read.
 fs::path file_of(const fs::path& path) {
   if (!fs::is_directory(path)) return path;
-  const fs::path file = path / "tokenizer.json";
+  fs::path file = path / "tokenizer.json";
   if (fs::exists(file)) return file;
   for (const char* other :
        {"tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "sentencepiece.bpe.model"}) {
@@ -147,7 +147,7 @@ std::string TextStream::add(int64_t id) {
   if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) return "";
   const std::string all = tokenizer_.decode(ids_);
   if (all.size() <= before.size() || all.ends_with("\uFFFD")) return "";
-  const std::string more = all.substr(before.size());
+  std::string more = all.substr(before.size());
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_));
   told_ = ids_.size();
   return more;
