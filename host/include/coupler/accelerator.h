@@ -210,8 +210,8 @@ class Accelerator : public Processes {
   // registered, before the first loop; the epochs to go begin with the loader's next_epoch().
   bool resume(CallSite site = {});
   // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Then ends a
-  // profile that is under way (profile.dir) and the trackers, which have TrackerOptions::end_timeout
-  // to write what waits. Collective.
+  // profile under way (profile.dir) and the trackers, which have TrackerOptions::end_timeout to
+  // write what waits. Collective.
   void end_training(CallSite site = {});
   // Waits for a checkpoint that is being written (checkpoint.async). Throws why it failed.
   void wait_for_checkpoint();

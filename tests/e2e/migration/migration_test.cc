@@ -1,5 +1,6 @@
 // examples/migration: the port changes at most six lines and what goes on after a kill three more,
-// docs/from-accelerate.md shows all of them, and the programs learn, the ported one under every backend.
+// docs/from-accelerate.md shows all of them, and the programs learn, the ported one under every
+// backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>

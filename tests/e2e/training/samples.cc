@@ -1,5 +1,6 @@
-// The code that docs/from-accelerate.md shows, which is Accelerate's own samples translated: compiled
-// from the page, and run under every backend. Each sample learns, and the ranks agree afterwards.
+// The code that docs/from-accelerate.md shows, which is Accelerate's own samples translated:
+// compiled from the page, and run under every backend. Each sample learns, and the ranks agree
+// afterwards.
 #include <coupler/coupler.h>
 
 #include "check.h"
