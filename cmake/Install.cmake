@@ -6,15 +6,21 @@ include(CMakePackageConfigHelpers)
 install(PROGRAMS scripts/install-torch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/coupler COMPONENT program)
 
 if(COUPLER_WITH_TORCH)
-  set_target_properties(coupler coupler_models PROPERTIES
+  set(_libraries coupler)
+  set(_headers host/include/coupler)
+  if(TARGET coupler_models)
+    list(APPEND _libraries coupler_models)
+    list(APPEND _headers models/include/coupler)
+  endif()
+  set_target_properties(${_libraries} PROPERTIES
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     INSTALL_RPATH "$ORIGIN;${COUPLER_INSTALL_TORCH_ROOT}/lib")
   file(RELATIVE_PATH _to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(coupler_self_test PROPERTIES
     INSTALL_RPATH "$ORIGIN/${_to_libraries};${COUPLER_INSTALL_TORCH_ROOT}/lib")
-  install(TARGETS coupler coupler_models
+  install(TARGETS ${_libraries}
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development)
-  install(DIRECTORY host/include/coupler models/include/coupler
+  install(DIRECTORY ${_headers}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
   set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Coupler)
   configure_package_config_file(cmake/CouplerConfig.cmake.in ${PROJECT_BINARY_DIR}/CouplerConfig.cmake

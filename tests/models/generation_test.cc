@@ -184,7 +184,9 @@ TEST(Pipeline, WrongPromptsAndOptions_AreRefusedWithWhatToDo) {
 
 TEST(SavePretrained, Transformers_OpensTheFolder) {
   const char* const python = std::getenv("COUPLER_TEST_PYTHON");
-  if (python == nullptr) GTEST_SKIP() << "COUPLER_TEST_PYTHON names no Python with transformers";
+  if (python == nullptr ||
+      std::system(fmt::format("{} -c 'import transformers' 2>/dev/null", python).c_str()) != 0)
+    GTEST_SKIP() << "COUPLER_TEST_PYTHON names no Python with transformers";
   for (const char* name : {"gpt2", "gptj", "llama", "llama3"}) {
     const TestFolder saved;
     auto generator = pipeline("text-generation", fixture(name));
