@@ -102,8 +102,8 @@ std::string line_of(const Choice& choice, bool chosen, int columns) {
 
 std::string ask_with_keys(const std::string& question, const std::vector<Choice>& choices,
                           size_t first, int columns) {
+  const RawTerminal terminal;  // before anybody answers
   write_out(fmt::format("{}\n", fitted(question, columns - 1)));
-  const RawTerminal terminal;
   size_t at = first;
   const auto draw = [&] {
     std::string text;

@@ -76,7 +76,7 @@ TEST(EnvCommand, LibTorch_IsReadFromItsFiles) {
   const std::string bare = (here.path() / "bare").string();
   EXPECT_TRUE(has(here.coupler({"env"}, {{"COUPLER_TORCH_ROOT", bare}}).out, "2.11.0, " + bare));
   EXPECT_TRUE(has(here.coupler({"env"}, {{"COUPLER_TORCH_ROOT", "/nowhere"}}).out,
-                  "none in /nowhere (run scripts/setup, or set COUPLER_TORCH_ROOT)"));
+                  "none in /nowhere (run coupler setup-torch, or set COUPLER_TORCH_ROOT)"));
 }
 
 TEST(EnvCommand, Mpirun_IsAskedForItsVersion) {

@@ -89,9 +89,9 @@ TEST_F(QueuedTracker, Entries_ArriveInOrder_BeforeTheEnd) {
 }
 
 TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
-  // Lives on: the thread that is stuck uses it.
-  static std::mutex mutex;
-  static std::condition_variable never;
+  // For ever: the thread that is stuck uses them, and to end one that is waited for would wait.
+  auto& mutex = *new std::mutex;
+  auto& never = *new std::condition_variable;
   tracker->on_log = [](const TrackedStep&) {
     std::unique_lock lock(mutex);
     never.wait(lock, [] { return false; });
