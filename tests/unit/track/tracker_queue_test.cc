@@ -92,7 +92,7 @@ TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
   // For ever: the thread that is stuck uses them, and to end one that is waited for would wait.
   auto& mutex = *new std::mutex;
   auto& never = *new std::condition_variable;
-  tracker->on_log = [](const TrackedStep&) {
+  tracker->on_log = [&mutex, &never](const TrackedStep&) {
     std::unique_lock lock(mutex);
     never.wait(lock, [] { return false; });
   };
