@@ -190,6 +190,7 @@ void Profile::write(const std::string& trace) {
     const double seconds = static_cast<double>(span.end - span.begin) / 1e9;
     if (span.kind == SpanKind::kWait) waited += seconds;
     nlohmann::json& kind = kinds[span.name];
+    if (kind.is_null()) kind = nlohmann::json::object();
     kind["count"] = kind.value("count", 0) + 1;
     kind["bytes"] = kind.value("bytes", uint64_t{0}) + span.bytes;
     kind["seconds"] = kind.value("seconds", 0.0) + seconds;
@@ -221,6 +222,8 @@ void Profile::finish() {
   const int64_t rounds = std::exchange(round_, 0);
   const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
   for (int64_t round = 0; round < rounds; ++round) {
+    // Where rank 0 could not write its own, there is nothing to put the others' beside.
+    if (!fs::exists(trace_path(config_, 0, round))) continue;
     std::vector<std::string> paths;
     std::string missing;
     for (int rank = 0; rank < process_.world; ++rank) {
