@@ -70,7 +70,7 @@ std::string replaced(std::string text, std::string_view word, const std::string&
 }
 
 std::string named(const std::string& text, const std::string& name) {
-  return replaced(replaced(text, "c_self", name), "NAME", name);
+  return replaced(replaced(text, "c_self", name), "@NAME@", name);
 }
 
 std::string text_of(const fs::path& path) {

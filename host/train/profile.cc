@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,9 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
 Profile::Profile(const ProfileConfig& config, const ProcessInfo& process, bool on_cuda,
                  int64_t offset)
     : config_(config), process_(process), on_cuda_(on_cuda), clock_offset_(offset) {
+  // LibTorch's CUDA build looks for devices when its profiler starts, and calls it an error that
+  // there are none.
+  if (!on_cuda_) setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   if (config_.skip_first + config_.wait + config_.warmup == 0) begin_round();
 }
 
