@@ -12,6 +12,7 @@ namespace coupler::cli {
 
 void become(std::vector<std::string> command, const std::string& hint) {
   std::vector<char*> words;
+  words.reserve(command.size() + 1);
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);
   std::fflush(stdout);
