@@ -14,6 +14,8 @@ int run_new(int argc, char** argv);
 int run_setup_torch(int argc, char** argv);
 int run_report(int argc, char** argv);
 int run_env(int argc, char** argv);
+int run_doctor(int argc, char** argv);
+int run_version(int argc, char** argv);  // --version
 int run_checkpoint(int argc, char** argv);
 int run_merge_weights(int argc, char** argv);
 int run_estimate(int argc, char** argv);

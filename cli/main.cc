@@ -1,5 +1,4 @@
 // The coupler program: finds the command, runs it, and turns errors into messages and exit codes.
-#include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -39,6 +38,7 @@ const Command kCommands[] = {
     {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it"},
     {"report", run_report, "make a page with plots of what a run left"},
     {"env", run_env, "print what a bug report needs"},
+    {"doctor", run_doctor, "find what is missing or slow on this machine, and how to mend it"},
 #ifdef COUPLER_HAS_BENCH
     {"bench", run_bench, "measure latency and bandwidth of collective operations"},
 #endif
@@ -89,10 +89,7 @@ int run(int argc, char** argv) {
     return 2;
   }
   const std::string name = argv[1];
-  if (name == "--version") {
-    std::printf("coupler %s (plugin ABI %u.%u)\n", COUPLER_VERSION, DB_ABI_MAJOR, DB_ABI_MINOR);
-    return 0;
-  }
+  if (name == "--version") return run_version(argc - 1, argv + 1);
   if (name == "help" && argc == 3) {
     static char ask[] = "--help";
     return run_command(argv[2], {argv[2], ask});

@@ -1,5 +1,7 @@
 #include "plugin_table.h"
 
+#include <nlohmann/json.hpp>
+
 #include "table.h"
 
 namespace coupler::cli {
@@ -42,6 +44,27 @@ std::string plugin_table(const std::vector<PluginReport>& reports) {
                     is_built_in ? "(built in)" : or_dash(one_line(report.path)), remarks(report)});
   }
   return format_table(rows);
+}
+
+nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const PluginReport& report : reports) {
+    rows.push_back({{"name", report.name},
+                    {"path", report.path},
+                    {"version", report.version},
+                    {"description", report.description},
+                    {"abi", report.abi},
+                    {"usable", report.usable},
+                    {"score", report.score},
+                    {"reason", report.reason},
+                    {"needs_mpi_launch", report.needs_mpi_launch},
+                    {"needs_base", report.needs_base}});
+  }
+  return rows;
+}
+
+std::string json_text(const nlohmann::ordered_json& document) {
+  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace coupler::cli

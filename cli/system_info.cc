@@ -3,52 +3,27 @@
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
 #include <sched.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <filesystem>
 #include <optional>
-#include <string_view>
+#include <system_error>
+#include <vector>
 
-#include "run_and_read.h"
-#include "torch_root.h"
+#include "cpu_binding.h"
+#include "small_files.h"
 
 namespace coupler::cli {
 namespace {
 
 constexpr const char* kUnknown = "unknown";
 
-// What follows the first line's start in a file of NAME=value or "name : value" lines.
-std::optional<std::string> value_in(const std::string& file, std::string_view start) {
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.compare(0, start.size(), start) != 0) continue;
-    std::string value = line.substr(start.size());
-    value.erase(0, value.find_first_not_of(" \t:=\"'"));
-    value.erase(value.find_last_not_of(" \t\"'") + 1);
-    return value;
-  }
-  return std::nullopt;
-}
-
 std::string gibibytes(const std::optional<std::string>& kibibytes) {
   if (!kibibytes) return kUnknown;
   return fmt::format("{:.1f} GiB", std::strtod(kibibytes->c_str(), nullptr) / (1024.0 * 1024.0));
-}
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-// "2.11.0+cu130" of version.py, or the three numbers of version.h.
-std::optional<std::string> torch_version(const std::string& root) {
-  if (auto version = value_in(root + "/version.py", "__version__")) return version;
-  const std::string header = root + "/include/torch/headeronly/version.h";
-  const auto major = value_in(header, "#define TORCH_VERSION_MAJOR");
-  const auto minor = value_in(header, "#define TORCH_VERSION_MINOR");
-  const auto patch = value_in(header, "#define TORCH_VERSION_PATCH");
-  if (!major || !minor || !patch) return std::nullopt;
-  return fmt::format("{}.{}.{}", *major, *minor, *patch);
 }
 
 }  // namespace
@@ -59,6 +34,12 @@ std::string operating_system() {
   return fmt::format("{}, {} {} {}, glibc {}",
                      value_in("/etc/os-release", "PRETTY_NAME=").value_or(kUnknown), names.sysname,
                      names.release, names.machine, gnu_get_libc_version());
+}
+
+std::string own_program() {
+  std::error_code failed;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", failed);
+  return failed ? kUnknown : path.string();
 }
 
 std::string processor() {
@@ -72,12 +53,30 @@ std::string processor() {
                      sysconf(_SC_NPROCESSORS_ONLN), count);
 }
 
+std::string numa() {
+  const std::string folder = "/sys/devices/system/node";
+  const std::vector<int> nodes = parse_cpu_list(first_line_of(folder + "/online").value_or(""));
+  if (nodes.empty()) return kUnknown;
+  std::string text = fmt::format("{} node{}:", nodes.size(), nodes.size() == 1 ? "" : "s");
+  for (const int node : nodes) {
+    text += fmt::format(
+        "{} {}", node == nodes.front() ? "" : ",",
+        first_line_of(fmt::format("{}/node{}/cpulist", folder, node)).value_or(kUnknown));
+  }
+  return text;
+}
+
 std::string memory() {
   std::string text = gibibytes(value_in("/proc/meminfo", "MemTotal")) + ", " +
                      gibibytes(value_in("/proc/meminfo", "MemAvailable")) + " available";
-  const auto limit = value_in("/sys/fs/cgroup/memory.max", "");
-  if (limit && *limit != "max") text += ", limited to " + *limit + " bytes";
   return text;
+}
+
+std::string shared_memory() {
+  struct statvfs room = {};
+  if (statvfs("/dev/shm", &room) != 0) return "no /dev/shm";
+  return fmt::format("{}, {} free, /dev/shm", format_memory(room.f_blocks * room.f_frsize),
+                     format_memory(room.f_bavail * room.f_frsize));
 }
 
 std::string compiler() {
@@ -86,25 +85,6 @@ std::string compiler() {
 #else
   return "g++ " __VERSION__;
 #endif
-}
-
-std::string open_mpi() {
-  const std::string path = find_in_path("mpirun");
-  if (path.empty()) return "mpirun not found in PATH (Debian: apt install openmpi-bin)";
-  const auto text = run_and_read({path, "--version"}, std::chrono::seconds(5));
-  return text ? first_line(*text) + ", " + path : path + ", which does not answer --version";
-}
-
-std::string gpu_driver() {
-  return value_in("/proc/driver/nvidia/version", "NVRM version").value_or("none");
-}
-
-std::string libtorch() {
-  const std::string root = torch_root();
-  const auto version = torch_version(root);
-  if (!root.empty() && version) return *version + ", " + root;
-  return "none in " + expected_torch_root() +
-         " (run coupler setup-torch, or set COUPLER_TORCH_ROOT)";
 }
 
 }  // namespace coupler::cli
