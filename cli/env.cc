@@ -129,13 +129,12 @@ std::string text_of(const Report& report) {
 std::string json_of(const Report& report) {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   for (const auto& [name, value] : report.facts) facts[name] = value;
-  return json_text({{"facts", facts},
-                    {"backends", plugins_json(report.plugins)},
-                    {"variables", report.variables},
-                    {"configuration",
-                     {{"file", report.file},
-                      {"valid", report.valid},
-                      {"text", report.configuration}}}});
+  return json_text(
+      {{"facts", facts},
+       {"backends", plugins_json(report.plugins)},
+       {"variables", report.variables},
+       {"configuration",
+        {{"file", report.file}, {"valid", report.valid}, {"text", report.configuration}}}});
 }
 
 }  // namespace

@@ -31,9 +31,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 std::string version_word(const std::string& line) {
   std::istringstream words(line);
   for (std::string word; words >> word;) {
-    const bool digits = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isdigit(c) != 0 || c == '.';
-    });
+    const bool digits = std::all_of(
+        word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
     if (digits && word.find('.') != std::string::npos) return word;
   }
   return "";
@@ -61,9 +60,7 @@ GpuInfo gpu_info(const std::string& root) {
   return gpu;
 }
 
-std::string describe_driver(const GpuInfo& gpu) {
-  return gpu.driver.empty() ? "none" : gpu.driver;
-}
+std::string describe_driver(const GpuInfo& gpu) { return gpu.driver.empty() ? "none" : gpu.driver; }
 
 std::string describe_gpus(const GpuInfo& gpu) {
   std::map<std::string, int> counts;

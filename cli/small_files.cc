@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 
 namespace coupler::cli {
 
@@ -37,12 +34,6 @@ std::optional<std::string> value_in(const std::string& file, std::string_view st
     return value;
   }
   return std::nullopt;
-}
-
-bool has_word(const std::string& text, std::string_view word) {
-  std::istringstream words(text);
-  return std::find(std::istream_iterator<std::string>(words), {}, word) !=
-         std::istream_iterator<std::string>();
 }
 
 std::string format_memory(uint64_t bytes) {

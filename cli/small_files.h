@@ -15,8 +15,6 @@ std::optional<uint64_t> number_in(const std::string& file);
 // What follows start in the first line that begins with it, without blanks, colons, equals signs
 // and quotes around it: for lines as NAME=value or "name : value".
 std::optional<std::string> value_in(const std::string& file, std::string_view start);
-// The words of a text.
-bool has_word(const std::string& text, std::string_view word);
 
 // "1.5 GiB", "64 MiB".
 std::string format_memory(uint64_t bytes);

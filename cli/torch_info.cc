@@ -31,8 +31,8 @@ std::string version_of_header(const std::string& root) {
 // "cuda: Optional[str] = '13.0'", or None.
 std::string cuda_of(const std::string& root) {
   std::string value = value_in(root + "/version.py", "cuda").value_or("");
-  value.erase(0, value.rfind('\'') == std::string::npos ? value.rfind(' ') + 1
-                                                        : value.rfind('\'') + 1);
+  value.erase(
+      0, value.rfind('\'') == std::string::npos ? value.rfind(' ') + 1 : value.rfind('\'') + 1);
   return value.empty() || std::isdigit(static_cast<unsigned char>(value[0])) == 0 ? "" : value;
 }
 

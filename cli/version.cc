@@ -37,11 +37,11 @@ std::string json_of(const TorchInfo& torch, const std::vector<PluginReport>& plu
                     {"abi", plugin.abi},
                     {"path", plugin.path}});
   }
-  return json_text({{"coupler", COUPLER_VERSION},
-                    {"abi", fmt::format("{}.{}", DB_ABI_MAJOR, DB_ABI_MINOR)},
-                    {"libtorch",
-                     {{"version", torch.version}, {"cuda", torch.cuda}, {"root", torch.root}}},
-                    {"plugins", rows}});
+  return json_text(
+      {{"coupler", COUPLER_VERSION},
+       {"abi", fmt::format("{}.{}", DB_ABI_MAJOR, DB_ABI_MINOR)},
+       {"libtorch", {{"version", torch.version}, {"cuda", torch.cuda}, {"root", torch.root}}},
+       {"plugins", rows}});
 }
 
 }  // namespace

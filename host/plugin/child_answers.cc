@@ -57,8 +57,7 @@ struct Stream {
 
   ~Stream() { finish(); }
   Stream() = default;
-  Stream(Stream&& other) noexcept
-      : fd(std::exchange(other.fd, -1)), text(std::move(other.text)) {}
+  Stream(Stream&& other) noexcept : fd(std::exchange(other.fd, -1)), text(std::move(other.text)) {}
   Stream& operator=(Stream&&) = delete;
   void finish() {
     if (fd >= 0) close(fd);

@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/options.h"
+#include "doctor/checks.h"
+#include "gpu_info.h"
+#include "plugin/plugin.h"
+#include "plugin/transport.h"
+#include "run_and_read.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr std::string_view kHint = "\n  hint: ";
+
+// A command that the plugin's own words hold: "… (Debian: apt-get install libgloo0)".
+std::string command_in(const std::string& reason) {
+  for (const std::string_view start : {"apt-get install ", "apt install "}) {
+    const size_t at = reason.find(start);
+    if (at == std::string::npos) continue;
+    const size_t packages = at + start.size();
+    return install_command(
+        reason.substr(packages, reason.find_first_of(");\n", packages) - packages));
+  }
+  return "";
+}
+
+std::string mend_of(const PluginReport& report) {
+  const size_t hint = report.reason.find(kHint);
+  if (hint != std::string::npos) return one_line(report.reason.substr(hint + kHint.size()));
+  if (std::string command = command_in(report.reason); !command.empty()) return command;
+  if (report.name == "mpi" || report.reason.find("libmpi") != std::string::npos) {
+    return install_command("openmpi-bin");
+  }
+  if (report.name == "nccl") {
+    return gpu_info().cards == 0 ? "nothing, on a machine without NVIDIA's GPUs"
+                                 : "see what is said of the GPUs";
+  }
+  if (report.reason.find("cannot open shared object file") != std::string::npos) {
+    return "install the library that it names, or put its folder into LD_LIBRARY_PATH";
+  }
+  return "ask whoever made the backend, or choose another: -o backend.use=gloo_cpu";
+}
+
+Finding row(const PluginReport& report) {
+  const std::string name = report.version.empty() ? one_line(report.name)
+                                                  : fmt::format("{} {}", one_line(report.name),
+                                                                one_line(report.version));
+  if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, one_line(report.reason))};
+  return {Level::kNote,
+          fmt::format("{} cannot be used: {}", name,
+                      one_line(report.reason.substr(0, report.reason.find(kHint)))),
+          "backend.use and base cannot name it; \"auto\" passes over it", mend_of(report)};
+}
+
+// What a job of this configuration would run over: the same questions as its launcher asks.
+Finding planned(const Config& config) {
+  const std::string named = fmt::format("backend.use = \"{}\"", config.backend.use);
+  try {
+    const TransportPlan plan =
+        plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
+    if (plan.needs_mpi_launch && find_in_path("mpirun").empty() &&
+        find_in_path("mpirun.openmpi").empty()) {
+      return {Level::kError, fmt::format("{} needs mpirun, which is not in PATH", named),
+              "coupler launch cannot start its processes",
+              install_command("openmpi-bin") + ", or -o backend.use=gloo_cpu", 3};
+    }
+    BackendConfig backend = config.backend;
+    backend.use = plan.use;
+    const Plugin plugin = Plugin::load(backend);
+    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+    const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+    return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
+                                    plan.transport == plan.use ? "" : " over " + plan.transport)};
+  } catch (const Error& error) {
+    Finding finding = finding_of(error, "the configuration names it: no job can start");
+    if (finding.mend.empty()) finding.mend = "see what is said of the backend above";
+    // One process alone needs no transport.
+    if (config.backend.use == "auto" && config.launch.processes == 1) {
+      finding.level = Level::kWarning;
+      finding.why = "a job of one process runs, one of several does not";
+    }
+    return finding;
+  }
+}
+
+}  // namespace
+
+Findings check_backends(const Config& config) {
+  Findings findings;
+  const std::vector<PluginReport> reports = list_plugins(config.backend);
+  std::transform(reports.begin(), reports.end(), std::back_inserter(findings), row);
+  findings.push_back(planned(config));
+  return findings;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,96 @@
+// The clock, huge pages and the processors' frequency: what the kernel was told to do.
+#include <fmt/format.h>
+#include <sys/timex.h>
+
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "doctor/checks.h"
+#include "small_files.h"
+
+namespace coupler::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Before Coupler was: the clock was never set.
+constexpr std::time_t kEarliest = 1704067200;  // 2024-01-01
+
+}  // namespace
+
+Findings check_clock(const std::string& root) {
+  const std::string source =
+      first_line_of(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource")
+          .value_or("");
+  timex state = {};
+  const int answer = adjtimex(&state);
+  if (std::time(nullptr) < kEarliest) {
+    return {{Level::kWarning, "the clock is set to a time before 2024",
+             "checkpoints and logs are dated wrongly, and downloads over TLS are refused",
+             "timedatectl set-ntp true"}};
+  }
+  if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
+    return {
+        {Level::kWarning, fmt::format("the kernel's clock is {}", source),
+         "each look at the time takes a microsecond and more; measuring and waiting is slow",
+         "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, as root; "
+         "in a virtual machine ask whoever runs it"}};
+  }
+  const std::string name = source.empty() ? "of unknown source" : source;
+  if (answer == TIME_ERROR || (answer >= 0 && (state.status & STA_UNSYNC) != 0)) {
+    return {{Level::kNote, fmt::format("the clock ({}) is not synchronised", name),
+             "files and logs of several machines are dated differently; Coupler does not mind",
+             "timedatectl set-ntp true"}};
+  }
+  return {{Level::kOk, fmt::format("the clock ({}) is synchronised", name)}};
+}
+
+Findings check_huge_pages(const std::string& root) {
+  const std::string file = "/sys/kernel/mm/transparent_hugepage/enabled";
+  const auto modes = first_line_of(root + file);
+  if (!modes) return {{Level::kOk, "the kernel has no transparent huge pages"}};
+  if (modes->find("[never]") != std::string::npos) {
+    return {
+        {Level::kNote, "transparent huge pages are off",
+         "large tensors are spread over many small pages: a few percent slower",
+         fmt::format("echo madvise > {}, as root; and THP_MEM_ALLOC_ENABLE=1 for LibTorch", file)}};
+  }
+  return {{Level::kOk, fmt::format("transparent huge pages: {}", *modes)}};
+}
+
+Findings check_frequency(const std::string& root) {
+  std::map<std::string, int> slow;
+  int governed = 0;
+  std::error_code failed;
+  const fs::path top = root + "/sys/devices/system/cpu";
+  for (fs::directory_iterator entry(top, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const fs::path folder = entry->path() / "cpufreq";
+    const auto governor = first_line_of((folder / "scaling_governor").string());
+    if (!governor) continue;
+    ++governed;
+    const std::string driver = first_line_of((folder / "scaling_driver").string()).value_or("");
+    // Drivers that choose the frequency by themselves call this powersave, and are fast with it,
+    // unless they are told to save.
+    const bool chooses = driver == "intel_pstate" || driver == "amd-pstate-epp";
+    const std::string wish =
+        first_line_of((folder / "energy_performance_preference").string()).value_or("");
+    if (*governor == "powersave" && (!chooses || wish == "power")) ++slow["powersave"];
+  }
+  if (governed == 0) {
+    return {{Level::kOk, "the kernel governs no frequency here, as in most virtual machines"}};
+  }
+  if (!slow.empty()) {
+    return {
+        {Level::kWarning,
+         fmt::format("{} of {} processors are governed by powersave", slow["powersave"], governed),
+         "they stay at their lowest frequency",
+         fmt::format("cpupower frequency-set -g performance ({})",
+                     install_command("linux-cpupower"))}};
+  }
+  return {{Level::kOk, fmt::format("{} processors choose their frequency freely", governed)}};
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "doctor/checks.h"
+#include "resource_limits.h"
+#include "small_files.h"
+
+namespace coupler::cli {
+namespace {
+
+rlimit limit_of(__rlimit_resource_t resource) {
+  rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+  getrlimit(resource, &limit);  // cannot fail for those that there are
+  return limit;
+}
+
+// ulimit raises what the hard limit allows; beyond that root has to.
+std::string raise(char letter, const char* item, rlim_t hard, uint64_t wanted) {
+  if (hard >= wanted) return fmt::format("ulimit -{} {}", letter, wanted);
+  return fmt::format(
+      "as root: echo '* - {} {}' >> /etc/security/limits.conf, and log in again; in a container: "
+      "docker run --ulimit {}={}",
+      item, wanted, item, wanted);
+}
+
+bool has_infiniband() {
+  std::error_code failed;
+  const std::filesystem::directory_iterator entry("/sys/class/infiniband", failed), end;
+  return !failed && entry != end;
+}
+
+}  // namespace
+
+Findings check_limits(const Config& config) {
+  Findings findings;
+  const auto processes = static_cast<uint64_t>(config.launch.processes);
+  const rlimit files = limit_of(RLIMIT_NOFILE);
+  // Each rank has a connection to every other, the launcher one to each and its output.
+  const uint64_t files_wanted = std::max<uint64_t>(1024, 256 + 8 * processes);
+  if (files.rlim_cur < files_wanted) {
+    findings.push_back(
+        {Level::kWarning, fmt::format("{} open files", files.rlim_cur),
+         fmt::format("{} process{} may need {}, and data loaders more", processes,
+                     processes == 1 ? "" : "es", files_wanted),
+         raise('n', "nofile", files.rlim_max, std::max<uint64_t>(4096, files_wanted))});
+  }
+  const rlimit tasks = limit_of(RLIMIT_NPROC);
+  const uint64_t tasks_wanted = 512 + 64 * processes;
+  if (tasks.rlim_cur < tasks_wanted) {
+    findings.push_back({Level::kWarning,
+                        fmt::format("{} processes and threads of this user", tasks.rlim_cur),
+                        "LibTorch and the backends start threads in every process",
+                        raise('u', "nproc", tasks.rlim_max, 4 * tasks_wanted)});
+  }
+  const rlimit address_space = limit_of(RLIMIT_AS);
+  if (address_space.rlim_cur != RLIM_INFINITY) {
+    findings.push_back({Level::kWarning,
+                        fmt::format("{} of address space", format_memory(address_space.rlim_cur)),
+                        "CUDA and mapped checkpoints take addresses far beyond what they use",
+                        "ulimit -v unlimited"});
+  }
+  const rlimit locked = limit_of(RLIMIT_MEMLOCK);
+  if (has_infiniband() && locked.rlim_cur < (uint64_t{64} << 20)) {
+    findings.push_back({Level::kWarning,
+                        fmt::format("{} of locked memory", format_memory(locked.rlim_cur)),
+                        "InfiniBand needs the memory of messages locked",
+                        locked.rlim_max == RLIM_INFINITY
+                            ? "ulimit -l unlimited"
+                            : "as root: echo '* - memlock unlimited' >> /etc/security/limits.conf, "
+                              "and log in again"});
+  }
+  if (const auto most = cgroup_limits().processes; most && *most < tasks_wanted) {
+    findings.push_back({Level::kWarning,
+                        fmt::format("the control group allows {} processes and threads", *most),
+                        "LibTorch and the backends start threads in every process",
+                        fmt::format("docker run --pids-limit {}", 4 * tasks_wanted)});
+  }
+  if (findings.empty()) findings.push_back({Level::kOk, process_limits()});
+  if (limit_of(RLIMIT_CORE).rlim_cur == 0) {
+    findings.push_back({Level::kNote, "no core files",
+                        "a process that crashes leaves nothing to look into",
+                        "ulimit -c unlimited"});
+  }
+  return findings;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "doctor/checks.h"
+#include "io/byte_size.h"
+#include "resource_limits.h"
+#include "small_files.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr uint64_t kMebi = uint64_t{1} << 20;
+// LibTorch and its buffers take a few hundred MiB of a process before any model is there.
+constexpr uint64_t kOfProcess = 512 * kMebi;
+
+uint64_t meminfo(const char* name) {
+  return std::strtoull(value_in("/proc/meminfo", name).value_or("0").c_str(), nullptr, 10) * 1024;
+}
+
+}  // namespace
+
+Findings check_memory(const Config& config) {
+  const uint64_t total = meminfo("MemTotal"), available = meminfo("MemAvailable");
+  const auto limit = cgroup_limits().memory;
+  const auto processes = static_cast<uint64_t>(config.launch.processes);
+  const uint64_t room = std::min(available, limit.value_or(available));
+  Findings findings;
+  const std::string facts =
+      fmt::format("{} available of {}{}", format_memory(available), format_memory(total),
+                  limit && *limit < total
+                      ? fmt::format(", the control group may have {}", format_memory(*limit))
+                      : "");
+  if (room < processes * kOfProcess) {
+    findings.push_back(
+        {Level::kWarning, facts,
+         fmt::format("{} process{} of LibTorch take {} before any model is there; the "
+                     "kernel kills what does not fit",
+                     processes, processes == 1 ? "" : "es", format_memory(processes * kOfProcess)),
+         limit && *limit < available
+             ? "docker run --memory=…, #SBATCH --mem=…, or fewer processes"
+             : "end other programs (ps aux --sort=-rss | head), or start fewer "
+               "processes"});
+  } else {
+    findings.push_back({Level::kOk, facts});
+  }
+  if (!config.memory.limit.empty()) {
+    const uint64_t each = parse_byte_size(config.memory.limit, "memory.limit");
+    const uint64_t most = std::min(total, limit.value_or(total));
+    if (each > most / processes) {
+      findings.push_back(
+          {Level::kWarning,
+           fmt::format("memory.limit is {} for each of {} processes, and there are {}",
+                       config.memory.limit, processes, format_memory(most)),
+           "the limit stops nobody before the kernel does",
+           fmt::format("-o memory.limit={}MiB", most / processes / kMebi)});
+    }
+  }
+  return findings;
+}
+
+Findings check_shared_memory(const Config&) {
+  constexpr uint64_t kEnough = 256 * kMebi, kLittle = 64 * kMebi;
+  constexpr const char* kWhy = "Open MPI's processes exchange data through it";
+  constexpr const char* kMount =
+      "mount -o remount,size=1g /dev/shm; in a container: docker run "
+      "--shm-size=1g";
+  struct statvfs facts = {};
+  if (statvfs("/dev/shm", &facts) != 0) {
+    return {{Level::kWarning, "there is no /dev/shm", kWhy,
+             "mkdir -m 1777 /dev/shm && mount -t tmpfs -o size=1g tmpfs /dev/shm"}};
+  }
+  const uint64_t size = facts.f_blocks * facts.f_frsize, left = facts.f_bavail * facts.f_frsize;
+  const std::string what =
+      fmt::format("/dev/shm has {}, {} of it free", format_memory(size), format_memory(left));
+  if (access("/dev/shm", W_OK) != 0) {
+    return {{Level::kWarning, "/dev/shm cannot be written to", kWhy, "chmod 1777 /dev/shm"}};
+  }
+  if (size < kEnough) return {{Level::kWarning, what, kWhy, kMount}};
+  if (left < kLittle) {
+    return {{Level::kWarning, what, kWhy,
+             "see what fills it: ls -lS /dev/shm; or make it larger: " + std::string(kMount)}};
+  }
+  return {{Level::kOk, what}};
+}
+
+}  // namespace coupler::cli

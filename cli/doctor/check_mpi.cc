@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "doctor/checks.h"
+#include "mpi_info.h"
+
+namespace coupler::cli {
+
+Findings check_mpi(const Config&) {
+  const MpiInfo mpi = mpi_info({"mpirun.openmpi", "mpirun"});
+  if (mpi.path.empty()) {
+    return {{Level::kNote, "mpirun is not in PATH", "the backend mpi cannot start its processes",
+             install_command("openmpi-bin")}};
+  }
+  if (mpi.version.empty()) {
+    return {{Level::kWarning, describe(mpi), "the backend mpi most likely cannot be started",
+             install_command("--reinstall openmpi-bin")}};
+  }
+  if (mpi.version.find("Open MPI") == std::string::npos &&
+      mpi.version.find("OpenRTE") == std::string::npos &&
+      mpi.version.find("PRRTE") == std::string::npos) {
+    return {{Level::kNote,
+             fmt::format("{} is not Open MPI's ({})", mpi.path, one_line(mpi.version)),
+             "the backend mpi needs Open MPI; --via mpirun takes either",
+             install_command("openmpi-bin")}};
+  }
+  Findings findings = {{Level::kOk, one_line(describe(mpi))}};
+  if (geteuid() == 0 && (std::getenv("OMPI_ALLOW_RUN_AS_ROOT") == nullptr ||
+                         std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == nullptr)) {
+    findings.push_back(
+        {Level::kNote, "you are root, and mpirun refuses to run as root",
+         "coupler launch tells it that this is meant; an mpirun of your own needs two variables",
+         "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
+  }
+  return findings;
+}
+
+}  // namespace coupler::cli

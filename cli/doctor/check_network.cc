@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "doctor/checks.h"
+#include "rendezvous/network_interface.h"
+#include "rendezvous/unique_fd.h"
+#include "run_and_read.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr int kAnswerMs = 3000;
+
+std::string errno_text() { return std::generic_category().message(errno); }
+
+bool is_ready(int fd, short events) {
+  pollfd waiting = {fd, events, 0};
+  return poll(&waiting, 1, kAnswerMs) == 1;
+}
+
+// A byte from a client to a listener, both of this machine, both at the address: what ranks do when
+// they meet. "" where it came through.
+std::string try_address(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int code = getaddrinfo(address.c_str(), "0", &hints, &list); code != 0) {
+    return fmt::format("it is no address: {}", gai_strerror(code));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  const UniqueFd listener(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener || bind(listener.get(), list->ai_addr, list->ai_addrlen) != 0 ||
+      listen(listener.get(), 1) != 0) {
+    return "nothing can listen there: " + errno_text();
+  }
+  sockaddr_storage bound = {};
+  socklen_t length = sizeof bound;
+  auto* const bound_address = reinterpret_cast<sockaddr*>(&bound);
+  if (getsockname(listener.get(), bound_address, &length) != 0) return errno_text();
+  const UniqueFd client(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!client || (connect(client.get(), bound_address, length) != 0 && errno != EINPROGRESS)) {
+    return "a connection is refused: " + errno_text();
+  }
+  if (!is_ready(client.get(), POLLOUT)) {
+    return fmt::format("a connection is not answered within {} s", kAnswerMs / 1000);
+  }
+  int failure = 0;
+  socklen_t size = sizeof failure;
+  getsockopt(client.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+  if (failure != 0) {
+    return "a connection is refused: " + std::generic_category().message(failure);
+  }
+  const UniqueFd server(is_ready(listener.get(), POLLIN)
+                            ? accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)
+                            : -1);
+  char byte = 1;
+  if (!server || send(client.get(), &byte, 1, MSG_NOSIGNAL) != 1 ||
+      !is_ready(server.get(), POLLIN) || recv(server.get(), &byte, 1, 0) != 1) {
+    return "a connection is made, but nothing comes through it";
+  }
+  return "";
+}
+
+// In folders of their own, which only root has in PATH.
+std::string find_tool(const std::string& name) {
+  for (std::string path : {find_in_path(name), "/usr/sbin/" + name, "/sbin/" + name}) {
+    if (!path.empty() && access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "";
+}
+
+struct Firewall {
+  std::string asked;  // which programs told their rules: "nft, iptables"
+  std::string drops;  // the rule that keeps everything out, "" for none
+};
+
+// Where the chain of what comes in drops what no rule lets through.
+std::string dropping_rule(const std::string& rules) {
+  for (const char* policy : {"-P INPUT DROP", "-P INPUT REJECT"}) {
+    if (rules.find(policy) != std::string::npos) return policy;
+  }
+  for (size_t at = rules.find("hook input"); at != std::string::npos;
+       at = rules.find("hook input", at + 1)) {
+    const std::string line = rules.substr(at, rules.find('\n', at) - at);
+    if (line.find("policy drop") != std::string::npos) return one_line(line);
+  }
+  return "";
+}
+
+Firewall firewall() {
+  Firewall found;
+  const std::vector<std::vector<std::string>> questions = {{"nft", "list", "ruleset"},
+                                                           {"iptables", "-S", "INPUT"}};
+  for (std::vector<std::string> question : questions) {
+    const std::string name = question[0];
+    question[0] = find_tool(name);
+    if (question[0].empty()) continue;
+    const auto rules = run_and_read(question, std::chrono::seconds(3));
+    if (!rules) continue;  // it wants root
+    found.asked += (found.asked.empty() ? "" : ", ") + name;
+    if (found.drops.empty()) found.drops = dropping_rule(*rules);
+  }
+  return found;
+}
+
+}  // namespace
+
+Findings check_network(const Config& config) {
+  const std::string& name = config.backend.interface_name;
+  const std::string said =
+      name.empty() ? "backend.interface is not set: loopback" : "backend.interface = " + name;
+  std::string address;
+  try {
+    address = bind_address(name);
+  } catch (const Error& error) {
+    return {finding_of(error, "processes cannot meet")};
+  }
+  if (std::string problem = try_address(address); !problem.empty()) {
+    return {{Level::kError,
+             fmt::format("{} ({}) was tried with a connection of our own: {}", address,
+                         one_line(said), problem),
+             "processes cannot meet",
+             fmt::format("let connections to {} through the firewall, or choose another interface: "
+                         "-o backend.interface=NAME; there are {}",
+                         address, list_network_addresses())}};
+  }
+  const Finding tried = {
+      Level::kOk,
+      fmt::format("{} ({}): a connection of our own came through{}", address, one_line(said),
+                  name.empty() ? "" : "; other machines were not asked")};
+  if (name.empty()) return {tried};
+  const Firewall rules = firewall();
+  if (!rules.drops.empty()) {
+    return {
+        tried,
+        {Level::kWarning, fmt::format("the firewall drops what it does not know ({})", rules.drops),
+         "other machines may not reach this one: the port of the meeting place (29500, "
+         "--main-port) and those above 1024 that the kernel chooses",
+         fmt::format("iptables -I INPUT -i {} -s NETWORK/24 -j ACCEPT, with the network of the "
+                     "job's machines",
+                     one_line(name))}};
+  }
+  if (rules.asked.empty()) {
+    return {tried,
+            {Level::kNote, "rules of a firewall could not be read (nft and iptables want root)",
+             "whether other machines reach this one was not seen", "sudo coupler doctor"}};
+  }
+  return {tried, {Level::kOk, fmt::format("no firewall that drops by default ({})", rules.asked)}};
+}
+
+}  // namespace coupler::cli

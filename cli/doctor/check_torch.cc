@@ -1,0 +1,69 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "doctor/checks.h"
+#include "torch_info.h"
+#include "torch_root.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr const char* kBuiltFor = COUPLER_TORCH_WHEEL;
+
+// "2.11" of "2.11.0+cu130".
+std::string minor_of(const std::string& version) {
+  const size_t first = version.find('.');
+  return version.substr(0, version.find('.', first == std::string::npos ? first : first + 1));
+}
+
+Finding missing(const std::string& where) {
+  const char* const named = std::getenv("COUPLER_TORCH_ROOT");
+  const bool own = named != nullptr && *named != '\0';
+  return {
+      Level::kError, fmt::format("no LibTorch: there is no {}/lib/libtorch_cpu.so", where),
+      "programs that train cannot be built or started",
+      own ? "set COUPLER_TORCH_ROOT to the folder that has lib/libtorch_cpu.so, or unset it and "
+            "run: coupler setup-torch"
+          : "coupler setup-torch"};
+}
+
+}  // namespace
+
+Findings check_torch(const Config&) {
+  const TorchInfo torch = torch_info();
+  const std::string library = torch.root + "/lib/libtorch_cpu.so";
+  std::error_code unreadable;
+  if (torch.root.empty() || !std::filesystem::exists(library, unreadable)) {
+    return {missing(torch.root.empty() ? expected_torch_root() : torch.root)};
+  }
+  if (dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    return {{Level::kError, one_line(fmt::format("LibTorch cannot be loaded: {}", dlerror())),
+             "programs that train cannot be started",
+             "fetch it again: remove " + torch.root + ", then run coupler setup-torch"}};
+  }
+  if (torch.version.empty()) {
+    return {
+        {Level::kWarning,
+         fmt::format("LibTorch in {} loads, but its files do not say its version", torch.root),
+         fmt::format("Coupler was built for {}; with another minor version programs crash or do "
+                     "not start",
+                     kBuiltFor),
+         "coupler setup-torch, and unset COUPLER_TORCH_ROOT"}};
+  }
+  if (minor_of(torch.version) != minor_of(kBuiltFor)) {
+    return {{Level::kWarning, fmt::format("LibTorch {} in {}", torch.version, torch.root),
+             fmt::format("Coupler was set up for {}; libcoupler works with the minor version only "
+                         "that it was built with",
+                         kBuiltFor),
+             "coupler setup-torch, and unset COUPLER_TORCH_ROOT; or build Coupler again with "
+             "-DCOUPLER_TORCH_ROOT=" +
+                 torch.root}};
+  }
+  return {{Level::kOk, describe(torch) + "; its libraries load"}};
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,47 @@
+#include "doctor/finding.h"
+
+#include <unistd.h>
+
+#include "run_and_read.h"
+#include "secrets.h"
+
+namespace coupler::cli {
+
+const char* to_string(Level level) {
+  switch (level) {
+    case Level::kOk:
+      return "ok";
+    case Level::kNote:
+      return "note";
+    case Level::kWarning:
+      return "warning";
+    default:
+      return "error";
+  }
+}
+
+Finding finding_of(const Error& error, const std::string& why) {
+  const std::string message = error.what();
+  return {Level::kError, one_line(message.substr(0, message.find("\n  hint: "))), why,
+          one_line(error.detail().hint), error.exit_code()};
+}
+
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    if (c != '\n' && c != '\t' && c != ' ') {
+      line += c;
+    } else if (!line.empty() && line.back() != ' ') {
+      line += ' ';
+    }
+  }
+  return printable(line);
+}
+
+std::string install_command(const std::string& packages) {
+  const std::string sudo = geteuid() == 0 ? "" : "sudo ";
+  if (!find_in_path("apt-get").empty()) return sudo + "apt-get install " + packages;
+  return "install what Debian calls " + packages;
+}
+
+}  // namespace coupler::cli
