@@ -20,12 +20,10 @@
 #include "table.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler checkpoint list [DIR]
-       coupler checkpoint show [DIR | CHECKPOINT]
-       coupler checkpoint verify [DIR | CHECKPOINT]
+const char kCheckpointHelp[] = R"help(usage: coupler checkpoint list [DIR] [--json]
+       coupler checkpoint show [DIR | CHECKPOINT] [--json]
+       coupler checkpoint verify [DIR | CHECKPOINT] [--json]
        coupler checkpoint convert SOURCE TARGET [--max-shard-size SIZE] [--model N] [--key NAME]
 
 Shows, checks and converts checkpoints. Nothing of them is changed, and a job may be saving
@@ -45,10 +43,15 @@ a .safetensors file, or a folder or an index of them. Nothing in it is executed.
   --max-shard-size SIZE  files of at most so much, such as 5GB or 512MiB, and their index
   --model N              of several models that were saved the N-th, counted from 0
   --key NAME             the dictionary of tensors in a file of torch.save's, such as state_dict
+  --json                 print JSON instead of tables
 
 DIR holds folders checkpoint_0, checkpoint_1, …; it is ./checkpoints where it is not given. show and
 verify take the newest valid one in it.
-)";
+
+  coupler checkpoint verify checkpoints
+)help";
+
+namespace {
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
@@ -159,12 +162,12 @@ int run_checkpoint(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h") {
-      std::fputs(kHelp, stdout);
+      std::fputs(kCheckpointHelp, stdout);
       return 0;
     }
   }
   if (arguments.empty()) {
-    std::fputs(kHelp, stderr);
+    std::fputs(kCheckpointHelp, stderr);
     return 2;
   }
   for (const Word& word : kWords) {

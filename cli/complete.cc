@@ -110,9 +110,8 @@ std::string next_place(const HelpForm& form, const Words& given) {
 }
 
 bool is_program_next(const Command& command, const Words& given) {
-  return std::any_of(command.forms().begin(), command.forms().end(), [&](const HelpForm& form) {
-    return next_place(form, given) == "PROGRAM";
-  });
+  return std::any_of(command.forms().begin(), command.forms().end(),
+                     [&](const HelpForm& form) { return next_place(form, given) == "PROGRAM"; });
 }
 
 void add(Completions& result, const std::string& word, const std::string& doc) {
@@ -126,8 +125,7 @@ void add_values(Completions& result, const std::vector<const HelpWord*>& words,
                 const std::string& before, const std::string& begun) {
   for (const HelpWord* word : words) {
     if (word->value == "KEY=VALUE") {
-      for (const auto& [setting, doc] : complete_setting(begun))
-        add(result, before + setting, doc);
+      for (const auto& [setting, doc] : complete_setting(begun)) add(result, before + setting, doc);
     } else if (!is_placeholder(word->value)) {
       for (const std::string& value : alternatives(word->value))
         add(result, before + value, word->doc);
@@ -172,7 +170,9 @@ void add_places(Completions& result, const Command& command, const Words& given)
 
 void add_commands(Completions& result, const std::string& main_help) {
   for (const HelpBlock& block : parse_help(main_help).blocks) {
-    for (const HelpWord& word : block.words) add(result, word.names[0], word.doc);
+    for (const HelpWord& word : block.words) {
+      for (const std::string& name : word.names) add(result, name, word.doc);
+    }
   }
 }
 
@@ -218,7 +218,10 @@ Completions complete(const Words& words, const std::vector<CommandHelp>& helps,
     const Command command = is_narrow ? narrow : Command(words[0], helps);
     if (command.is_known()) add_of_command(result, command, words);
   }
-  std::erase_if(result.words, [&](const auto& word) { return !word.first.starts_with(begun); });
+  std::erase_if(result.words, [&](const auto& word) {
+    const bool is_option = word.first.starts_with('-') && word.first != "--";
+    return !word.first.starts_with(begun) || (is_option && begun.empty());
+  });
   return result;
 }
 

@@ -24,37 +24,39 @@
 #include "recommend.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler config [--output FILE] [--force]
+const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force]
        coupler config default [--output FILE] [--force]
        coupler config import FILE [--output FILE] [--force]
-       coupler config check [--config FILE] [-o KEY=VALUE]...
-       coupler config --explain [--config FILE] [-o KEY=VALUE]...
+       coupler config check [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler config --explain [--json] [--config FILE] [-o KEY=VALUE]...
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
 
 Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
 
-  default         write what Enter answers to every question
-  import          write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
-                  what was taken over, what was not, and why
-  check           read the configuration as a training program in this folder would, backend and
-                  its options included, and say whether it is right
-  recommend       print the configuration with which a program trains fastest in so much memory
-  --explain       print every key with its value, where the value comes from, the default and
-                  the key's meaning
-  --output FILE   write FILE instead of ./train.toml
-  --force         replace it where it exists
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
+  default        write what Enter answers to every question
+  import         write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
+                 what was taken over, what was not, and why
+  check          read the configuration as a training program in this folder would, backend and
+                 its options included, and say whether it is right
+  recommend      print the configuration with which a program trains fastest in so much memory;
+                 `coupler config recommend --help` explains it
+  --explain      print every key with its value, where the value comes from, the default and
+                 the key's meaning
+  --json         with check and --explain: print a JSON object
+  --output FILE  write FILE instead of ./train.toml
+  --force        replace it where it exists
+  --config FILE  read FILE instead of ./train.toml
+  -o KEY=VALUE   set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
 
 Later beats earlier: default, AcceleratorOptions in the program, file, environment, -o. A key such
 as backend.use is set by the environment variable COUPLER_BACKEND_USE; options of a backend (tables
 [backend.NAME]) have no variables, since names and keys both hold underscores.
 
   coupler config default && coupler launch ./train
-)";
+)help";
+
+namespace {
 
 constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as a shell would say
 
@@ -161,7 +163,7 @@ int run_config(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
-    std::fputs(kHelp, stdout);
+    std::fputs(kConfigHelp, stdout);
     return 0;
   }
   if (word == "check") return check(argc - 1, argv + 1);

@@ -20,16 +20,19 @@
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp = R"help(usage: coupler env [--config FILE] [-o KEY=VALUE]...
+const char kEnvHelp[] = R"help(usage: coupler env [--config FILE] [-o KEY=VALUE]...
 
 Prints what a bug report needs: versions, machine, LibTorch, Open MPI, backends, the variables that
 matter and the configuration. Variables and options whose names suggest a secret show "(hidden)".
 
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key
+
+  coupler env
 )help";
+
+namespace {
 
 constexpr const char* kHidden = "(hidden)";
 
@@ -74,7 +77,7 @@ void hide_secrets(Config& config) {
 int run_env(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {});
   if (line.has("--help")) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kEnvHelp, stdout);
     return 0;
   }
   // A configuration that is wrong belongs into the report; it does not prevent one.

@@ -86,16 +86,15 @@ HelpForm parse_form(const std::string& text) {
 
 bool is_example(std::string_view line) {
   const std::string text = trimmed(line);
-  return indent_of(line) == 2 && (text.starts_with("coupler ") || text.starts_with("sudo coupler "));
+  return indent_of(line) == 2 &&
+         (text.starts_with("coupler ") || text.starts_with("sudo coupler "));
 }
 
 HelpWord parse_word(const std::string& line) {
   const std::string text = trimmed(line);
   const size_t gap = text.find("  ");
-  if (gap == std::string::npos)
-    throw std::invalid_argument(fmt::format("no two blanks before what '{}' means", text));
   HelpWord word;
-  word.doc = trimmed(std::string_view(text).substr(gap));
+  if (gap != std::string::npos) word.doc = trimmed(std::string_view(text).substr(gap));
   for (std::string name : split(text.substr(0, gap), ',')) {
     name = trimmed(name);
     const bool more = !word.names.empty() && !name.starts_with('-');
@@ -118,10 +117,15 @@ HelpBlock parse_words(const std::vector<std::string>& lines, std::string title) 
     if (indent_of(line) == 2) {
       block.words.push_back(parse_word(line));
     } else if (indent_of(line) > 2 && !block.words.empty()) {
-      block.words.back().doc += " " + trimmed(line);
+      std::string& doc = block.words.back().doc;
+      doc += (doc.empty() ? "" : " ") + trimmed(line);
     } else {
       throw std::invalid_argument(fmt::format("'{}' stands among words", line));
     }
+  }
+  for (const HelpWord& word : block.words) {
+    if (word.doc.empty())
+      throw std::invalid_argument(fmt::format("it is not said what '{}' means", word.names[0]));
   }
   return block;
 }

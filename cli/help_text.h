@@ -6,7 +6,8 @@
 //   A paragraph.
 //
 //     --option VALUE  words: two blanks, name and value, two blanks or more, what it means,
-//                     continued further in; a value in small letters is itself: none|core
+//                     or on the next line, further in; a value in small letters is itself:
+//                     none|core
 //
 //   a title:
 //     …more words

@@ -121,7 +121,8 @@ std::string page(std::string_view command, std::string_view summary, std::string
                  const std::string& see_also, const std::string& version) {
   const HelpText help = parse_help(help_text);
   const std::string name = page_name(command);
-  std::string text = fmt::format(".TH {} 1 \"\" \"Coupler {}\" \"Coupler\"\n", upper(name), version);
+  std::string text =
+      fmt::format(".TH {} 1 \"\" \"Coupler {}\" \"Coupler\"\n", upper(name), version);
   text += fmt::format(".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", roff(name), roff(summary));
   for (const HelpForm& form : help.forms) text += fmt::format("coupler {}\n", roff(form.text));
   return text + ".fi\n" + body(help) + ".SH SEE ALSO\n" + see_also;
@@ -138,8 +139,9 @@ std::vector<ManPage> man_pages(const std::vector<CommandHelp>& helps, const std:
   std::string all;
   for (const CommandHelp& help : helps)
     all += fmt::format("{}{}", all.empty() ? "" : ",\n", reference(help.name));
-  std::vector<ManPage> pages = {{"coupler.1", page("", "distributed training in C++ over any backend",
-                                                   main_help, all + "\n", version)}};
+  std::vector<ManPage> pages = {
+      {"coupler.1",
+       page("", "distributed training in C++ over any backend", main_help, all + "\n", version)}};
   for (const CommandHelp& help : helps) {
     pages.push_back({page_name(help.name) + ".1",
                      page(help.name, help.summary, help.text, reference("") + "\n", version)});
