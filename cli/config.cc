@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +19,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_import.h"
+#include "config_json.h"
 #include "config_questions.h"
 #include "estimate/limit.h"
 #include "plugin/plugin.h"
@@ -132,26 +135,53 @@ int import_file(const WriteWords& words) {
   return 0;
 }
 
+// The backend of several processes, once it is loaded and has taken its options.
+TransportPlan check_backend(const Config& config) {
+  const TransportPlan plan =
+      plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
+  BackendConfig backend = config.backend;
+  backend.use = plan.use;
+  const Plugin plugin = Plugin::load(backend);
+  const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+  return plan;
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+  std::printf("%s\n", json.dump(2, ' ', false, replace).c_str());
+}
+
 // What a rank would find out before it trains: also that the backend is there, and takes its
 // options.
-int check(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {});
-  const Config config = load_config(line.config);
+void check(const ConfigRequest& request, bool as_json) {
+  const Config config = load_config(request);
   memory_limit_of(config);  // a wrong size is an error
-  if (config.launch.processes > 1) {
-    const TransportPlan plan =
-        plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
-    BackendConfig backend = config.backend;
-    backend.use = plan.use;
-    const Plugin plugin = Plugin::load(backend);
-    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-    const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
-    std::printf("Each of %lld processes would use %s%s.\n",
-                static_cast<long long>(config.launch.processes), plan.use.c_str(),
-                plan.transport == plan.use ? "" : (" over " + plan.transport).c_str());
+  const auto processes = static_cast<long long>(config.launch.processes);
+  std::optional<TransportPlan> plan;
+  if (processes > 1) plan = check_backend(config);
+  if (as_json) {
+    nlohmann::ordered_json json = {
+        {"right", true}, {"file", config.file}, {"processes", processes}};
+    if (plan) json.update({{"backend", plan->use}, {"transport", plan->transport}});
+    return print_json(json);
   }
+  if (plan)
+    std::printf("Each of %lld processes would use %s%s.\n", processes, plan->use.c_str(),
+                plan->transport == plan->use ? "" : (" over " + plan->transport).c_str());
   std::printf("The configuration is right; %s.\n",
               config.file.empty() ? "no file was read" : (config.file + " was read").c_str());
+}
+
+int run_check(int argc, char** argv) {
+  const CommandLine line = read_command_line(argc, argv, {"--json"});
+  try {
+    check(line.config, line.has("--json"));
+  } catch (const Error& error) {
+    // The verdict is a result, and the error one as ever.
+    if (line.has("--json")) print_json({{"right", false}, {"error", error.what()}});
+    throw;
+  }
   return 0;
 }
 
@@ -166,7 +196,7 @@ int run_config(int argc, char** argv) {
     std::fputs(kConfigHelp, stdout);
     return 0;
   }
-  if (word == "check") return check(argc - 1, argv + 1);
+  if (word == "check") return run_check(argc - 1, argv + 1);
   if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
   if (word == "default") {
     const WriteWords words = read_write_words(argc - 1, argv + 1, false);
@@ -175,11 +205,16 @@ int run_config(int argc, char** argv) {
   }
   if (argc == 1 || word == "--output" || word == "--force")
     return ask(read_write_words(argc, argv, false));
-  const CommandLine line = read_command_line(argc, argv, {"--explain"});
+  const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
+  if (line.has("--json") && !line.has("--explain"))
+    throw Error(ErrorCode::kUsage, "config: --json goes with --explain or check",
+                {.subject = "--json", .hint = "coupler config --explain --json"});
   const Config config = load_config(line.config);
   memory_limit_of(config);  // a wrong size is an error
   if (line.has("--explain")) {
-    std::fputs(explain_config(config).c_str(), stdout);
+    const std::string text =
+        line.has("--json") ? explain_config_json(config) : explain_config(config);
+    std::fputs(text.c_str(), stdout);
     return 0;
   }
   std::printf("The configuration is right; %s.\n",

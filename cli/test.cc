@@ -68,6 +68,7 @@ int run_test(int argc, char** argv) {
   }
   const std::string program = self_test_program();
   find_torch_for(program);
+  const bool as_json = std::erase(words, "--json") > 0;
   words.push_back(program);
   words.insert(words.begin(), "launch");
   std::vector<char*> arguments;
@@ -82,7 +83,10 @@ int run_test(int argc, char** argv) {
         fmt::format("coupler test brings a program of its own, so '{}' is one too many", word),
         {.subject = word, .hint = "'coupler test --help' explains the command"});
   }
-  return run_launch(count, arguments.data());
+  static char json[] = "--json";
+  if (!as_json) return run_launch(count, arguments.data());
+  arguments.insert(arguments.end() - 1, json);
+  return run_launch(count + 1, arguments.data());
 }
 
 }  // namespace coupler::cli
