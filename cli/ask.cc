@@ -58,6 +58,12 @@ std::optional<Size> terminal() {
   return Size{size.ws_row, size.ws_col};
 }
 
+// By https://no-color.org: any value but an empty one turns them off.
+bool has_colours() {
+  const char* off = std::getenv("NO_COLOR");
+  return off == nullptr || *off == '\0';
+}
+
 enum class Key { kUp, kDown, kEnter, kInterrupt, kOther };
 
 std::optional<char> read_byte() {
@@ -96,8 +102,9 @@ std::string fitted(const std::string& line, int columns) {
 std::string line_of(const Choice& choice, bool chosen, int columns) {
   const std::string text =
       choice.meaning.empty() ? choice.value : fmt::format("{}: {}", choice.value, choice.meaning);
-  return fmt::format("\033[K{}{}{}\n", chosen ? "\033[36m> " : "  ", fitted(text, columns - 3),
-                     chosen ? "\033[0m" : "");
+  const bool coloured = chosen && has_colours();
+  return fmt::format("\033[K{}{}{}{}\n", coloured ? "\033[36m" : "", chosen ? "> " : "  ",
+                     fitted(text, columns - 3), coloured ? "\033[0m" : "");
 }
 
 std::string ask_with_keys(const std::string& question, const std::vector<Choice>& choices,

@@ -21,27 +21,33 @@
 #include "table.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler bench collectives [-n N] [--op OP,...] [--bytes SIZE,...] [--dtype TYPE]
+const char kBenchHelp[] =
+    R"help(usage: coupler bench collectives [-n N] [--op OP,...] [--bytes SIZE,...] [--dtype TYPE]
                                  [--async] [--seconds S] [--json] [--config FILE] [-o KEY=VALUE]...
 
 Measures collective operations over the configured backend. Run it under `coupler launch`, or give
 -n and it starts its processes itself.
 
-  -n N            start N processes
-  --op OP,...     of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather,
-                  scatter, barrier (default: all_reduce)
-  --bytes SIZE,.. sizes of the larger buffer of a rank, with K, M or G (default: 8 to 16M)
-  --dtype TYPE    f32 (default), f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64
-  --async         submit and wait instead of the blocking form
-  --seconds S     time for each size (default: 0.3)
-  --json          print a JSON array of rows instead of a table
+  -n N              start N processes
+  --op OP,...       of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather,
+                    scatter, barrier (default: all_reduce)
+  --bytes SIZE,...  sizes of the larger buffer of a rank, with K, M or G (default: 8 to 16M)
+  --dtype f32|f64|f16|bf16|i8|u8|i16|u16|i32|u32|i64|u64
+                    of the elements (default: f32)
+  --async           submit and wait instead of the blocking form
+  --seconds S       time for each size (default: 0.3)
+  --json            print a JSON array of rows instead of a table
+  --config FILE     read FILE instead of ./train.toml
+  -o KEY=VALUE      set one key
 
 Times are rank 0's. algbw is bytes / median; busbw is what each rank's link carried at least, which
 compares across operations and numbers of ranks. Bandwidths are in GB/s (10^9 bytes).
-)";
+
+  coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1 -o backend.use=gloo_cpu
+)help";
+
+namespace {
 
 [[noreturn]] void fail(const std::string& message, const std::string& subject,
                        const std::string& hint) {
@@ -233,7 +239,7 @@ int run_bench(int argc, char** argv) {
   }
   const Options options = help ? Options{.plan = {}, .help = true} : parse(argc, argv);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kBenchHelp, stdout);
     return 0;
   }
   if (!options.processes.empty()) start_processes(options.processes, original);

@@ -13,25 +13,30 @@
 #include "commands.h"
 
 namespace coupler::cli {
-namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char* kHelp = R"help(usage: coupler check-plugin FILE [OPTION]...
+const char kCheckPluginHelp[] = R"help(usage: coupler check-plugin FILE [OPTION]...
 
 Checks that a backend does what the interface promises: every operation, type, reduction and size
 against a naive reference, blocking and not, in place and not, operations side by side, threads,
 groups, ranks that disagree, are killed or stop, deadlines and options. Ends with a line a behaviour.
 
   --world N           processes (default 2)
-  --behaviour NAME    only this one; may be repeated
-  --option key=value  as -o of `coupler launch`; may be repeated: a wrapper needs its base
-  --cover HOW         main (the default), pairs or full: how much of what can be combined
+  --behaviour operations|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|deadline|options
+                      only this one; may be repeated
+  --option KEY=VALUE  as -o of `coupler launch`; may be repeated: a wrapper needs its base
+  --cover main|pairs|full
+                      how much of what can be combined (default: main)
+  --seed S            of what is chosen by chance
   --complete          what a backend does not support is a failure, too
+  --json              print a JSON object instead of lines
   -v                  each case
 
   coupler check-plugin build/libcoupler_mine.so --world 2 --complete
 )help";
+
+namespace {
+
+namespace fs = std::filesystem;
 
 // In the folder of what is for Coupler's own use, or among the tests of a checkout.
 fs::path matrix_program(const fs::path& self) {
@@ -49,7 +54,7 @@ fs::path matrix_program(const fs::path& self) {
 int run_check_plugin(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   if (first == "--help" || first == "-h") {
-    std::fputs(kHelp, stdout);
+    std::fputs(kCheckPluginHelp, stdout);
     return 0;
   }
   if (first.empty() || first[0] == '-')

@@ -11,6 +11,7 @@
 
 #include "checkpoint/folder.h"
 #include "checkpoint_convert.h"
+#include "checkpoint_json.h"
 #include "checkpoint_words.h"
 #include "commands.h"
 #include "config/nearest.h"
@@ -20,12 +21,10 @@
 #include "table.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler checkpoint list [DIR]
-       coupler checkpoint show [DIR | CHECKPOINT]
-       coupler checkpoint verify [DIR | CHECKPOINT]
+const char kCheckpointHelp[] = R"help(usage: coupler checkpoint list [DIR] [--json]
+       coupler checkpoint show [DIR | CHECKPOINT] [--json]
+       coupler checkpoint verify [DIR | CHECKPOINT] [--json]
        coupler checkpoint convert SOURCE TARGET [--max-shard-size SIZE] [--model N] [--key NAME]
 
 Shows, checks and converts checkpoints. Nothing of them is changed, and a job may be saving
@@ -45,19 +44,28 @@ a .safetensors file, or a folder or an index of them. Nothing in it is executed.
   --max-shard-size SIZE  files of at most so much, such as 5GB or 512MiB, and their index
   --model N              of several models that were saved the N-th, counted from 0
   --key NAME             the dictionary of tensors in a file of torch.save's, such as state_dict
+  --json                 print JSON instead of tables
 
 DIR holds folders checkpoint_0, checkpoint_1, …; it is ./checkpoints where it is not given. show and
 verify take the newest valid one in it.
-)";
+
+  coupler checkpoint verify checkpoints
+)help";
+
+namespace {
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
-int list(const std::string& path) {
+int list(const std::string& path, bool as_json) {
   if (is_checkpoint(path)) {
     throw Error(ErrorCode::kUsage, fmt::format("{} is one checkpoint, not a folder of them", path),
                 {.subject = path, .hint = fmt::format("'coupler checkpoint show {}'", path)});
   }
   const auto entries = checkpoint::list(path);
+  if (as_json) {
+    std::fputs(json_text(checkpoints_json(entries)).c_str(), stdout);
+    return 0;
+  }
   if (entries.empty()) {
     std::printf("There are no checkpoints in %s.\n", path.c_str());
     return 0;
@@ -79,9 +87,27 @@ int list(const std::string& path) {
   return 0;
 }
 
-int show(const std::string& path) {
+int show_json(const checkpoint::Manifest& manifest, const std::string& found) {
+  Json json = manifest_json(manifest, found);
+  int code = 0;
+  for (Json& file : json["files"]) {
+    const auto name = file["name"].get<std::string>();
+    if (!name.ends_with(".safetensors")) continue;
+    try {
+      file["tensors"] = tensors_json(found + "/" + name);
+    } catch (const Error& error) {
+      file["error"] = error.what();
+      code = 1;
+    }
+  }
+  std::fputs(json_text(json).c_str(), stdout);
+  return code;
+}
+
+int show(const std::string& path, bool as_json) {
   const std::string found = find_checkpoint(path);
   const checkpoint::Manifest manifest = checkpoint::open_checkpoint(found);
+  if (as_json) return show_json(manifest, found);
   std::string text = manifest_text(manifest, found);
   if (const std::string state = state_text(manifest); !state.empty()) text += "\n" + state;
   text += "\n" + files_text(manifest);
@@ -100,9 +126,13 @@ int show(const std::string& path) {
   return code;
 }
 
-int verify(const std::string& path) {
+int verify(const std::string& path, bool as_json) {
   const std::string found = find_checkpoint(path);
   const auto differences = checkpoint::verify(found);
+  if (as_json) {
+    std::fputs(json_text(differences_json(found, differences)).c_str(), stdout);
+    return differences.empty() ? 0 : 1;
+  }
   for (const checkpoint::Difference& difference : differences)
     std::printf("%s/%s %s\n", found.c_str(), difference.file.c_str(),
                 printable(difference.reason).c_str());
@@ -120,15 +150,17 @@ int verify(const std::string& path) {
 using Arguments = std::vector<std::string>;
 
 // What a word of one path does.
-template <int (*kRun)(const std::string& path)>
-int with_path(const Arguments& arguments) {
-  const std::string& word = arguments[0];
+template <int (*kRun)(const std::string& path, bool as_json)>
+int with_path(const Arguments& given) {
+  Arguments arguments = given;
+  const std::string word = arguments[0];
+  const bool as_json = std::erase(arguments, "--json") > 0;
   if (arguments.size() > 1 && arguments[1].starts_with('-'))
     fail_usage(fmt::format("{}: unknown argument '{}'", word, arguments[1]), arguments[1]);
   if (arguments.size() > 2)
     fail_usage(fmt::format("{} takes one path, not '{}' as well", word, arguments[2]),
                arguments[2]);
-  return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1]);
+  return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1], as_json);
 }
 
 struct Word {
@@ -137,8 +169,7 @@ struct Word {
 };
 
 constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
-                               Word{"verify", with_path<verify>},
-                               Word{"convert", convert_checkpoint}};
+                               Word{"verify", with_path<verify>}, Word{"convert", convert_checkpoint}};
 
 [[noreturn]] void fail_unknown(const std::string& name) {
   std::vector<std::string> known;
@@ -159,12 +190,12 @@ int run_checkpoint(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h") {
-      std::fputs(kHelp, stdout);
+      std::fputs(kCheckpointHelp, stdout);
       return 0;
     }
   }
   if (arguments.empty()) {
-    std::fputs(kHelp, stderr);
+    std::fputs(kCheckpointHelp, stderr);
     return 2;
   }
   for (const Word& word : kWords) {

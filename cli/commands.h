@@ -3,6 +3,10 @@
 // command is printed by main() as "coupler: error: …" and becomes its exit_code(). Single-threaded.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace coupler::cli {
 
 int run_launch(int argc, char** argv);
@@ -21,5 +25,21 @@ int run_merge_weights(int argc, char** argv);
 int run_estimate(int argc, char** argv);
 int run_bench(int argc, char** argv);
 int run_test(int argc, char** argv);
+int run_completion(int argc, char** argv);
+int run_complete(int argc, char** argv);
+
+// What `coupler COMMAND --help` prints; its layout is help_text.h's.
+extern const char kLaunchHelp[], kConfigHelp[], kRecommendHelp[], kPluginsHelp[],
+    kCheckPluginHelp[], kNewHelp[], kSetupTorchHelp[], kReportHelp[], kEnvHelp[], kDoctorHelp[],
+    kCheckpointHelp[], kMergeWeightsHelp[], kEstimateHelp[], kBenchHelp[], kTestHelp[],
+    kCompletionHelp[];
+
+struct CommandHelp {
+  std::string_view name;  // "config recommend", where that has a help of its own
+  std::string_view summary;
+  std::string_view text;
+};
+std::vector<CommandHelp> command_helps();
+std::string main_help();  // coupler's own
 
 }  // namespace coupler::cli

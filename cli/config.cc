@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +19,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_import.h"
+#include "config_json.h"
 #include "config_questions.h"
 #include "estimate/limit.h"
 #include "plugin/plugin.h"
@@ -24,37 +27,39 @@
 #include "recommend.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler config [--output FILE] [--force]
+const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force]
        coupler config default [--output FILE] [--force]
        coupler config import FILE [--output FILE] [--force]
-       coupler config check [--config FILE] [-o KEY=VALUE]...
-       coupler config --explain [--config FILE] [-o KEY=VALUE]...
+       coupler config check [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler config --explain [--json] [--config FILE] [-o KEY=VALUE]...
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
 
 Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
 
-  default         write what Enter answers to every question
-  import          write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
-                  what was taken over, what was not, and why
-  check           read the configuration as a training program in this folder would, backend and
-                  its options included, and say whether it is right
-  recommend       print the configuration with which a program trains fastest in so much memory
-  --explain       print every key with its value, where the value comes from, the default and
-                  the key's meaning
-  --output FILE   write FILE instead of ./train.toml
-  --force         replace it where it exists
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
+  default        write what Enter answers to every question
+  import         write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
+                 what was taken over, what was not, and why
+  check          read the configuration as a training program in this folder would, backend and
+                 its options included, and say whether it is right
+  recommend      print the configuration with which a program trains fastest in so much memory;
+                 `coupler config recommend --help` explains it
+  --explain      print every key with its value, where the value comes from, the default and
+                 the key's meaning
+  --json         with check and --explain: print a JSON object
+  --output FILE  write FILE instead of ./train.toml
+  --force        replace it where it exists
+  --config FILE  read FILE instead of ./train.toml
+  -o KEY=VALUE   set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
 
 Later beats earlier: default, AcceleratorOptions in the program, file, environment, -o. A key such
 as backend.use is set by the environment variable COUPLER_BACKEND_USE; options of a backend (tables
 [backend.NAME]) have no variables, since names and keys both hold underscores.
 
   coupler config default && coupler launch ./train
-)";
+)help";
+
+namespace {
 
 constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as a shell would say
 
@@ -130,26 +135,53 @@ int import_file(const WriteWords& words) {
   return 0;
 }
 
+// The backend of several processes, once it is loaded and has taken its options.
+TransportPlan check_backend(const Config& config) {
+  const TransportPlan plan =
+      plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
+  BackendConfig backend = config.backend;
+  backend.use = plan.use;
+  const Plugin plugin = Plugin::load(backend);
+  const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+  return plan;
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+  std::printf("%s\n", json.dump(2, ' ', false, replace).c_str());
+}
+
 // What a rank would find out before it trains: also that the backend is there, and takes its
 // options.
-int check(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {});
-  const Config config = load_config(line.config);
+void check(const ConfigRequest& request, bool as_json) {
+  const Config config = load_config(request);
   memory_limit_of(config);  // a wrong size is an error
-  if (config.launch.processes > 1) {
-    const TransportPlan plan =
-        plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
-    BackendConfig backend = config.backend;
-    backend.use = plan.use;
-    const Plugin plugin = Plugin::load(backend);
-    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-    const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
-    std::printf("Each of %lld processes would use %s%s.\n",
-                static_cast<long long>(config.launch.processes), plan.use.c_str(),
-                plan.transport == plan.use ? "" : (" over " + plan.transport).c_str());
+  const auto processes = static_cast<long long>(config.launch.processes);
+  std::optional<TransportPlan> plan;
+  if (processes > 1) plan = check_backend(config);
+  if (as_json) {
+    nlohmann::ordered_json json = {
+        {"right", true}, {"file", config.file}, {"processes", processes}};
+    if (plan) json.update({{"backend", plan->use}, {"transport", plan->transport}});
+    return print_json(json);
   }
+  if (plan)
+    std::printf("Each of %lld processes would use %s%s.\n", processes, plan->use.c_str(),
+                plan->transport == plan->use ? "" : (" over " + plan->transport).c_str());
   std::printf("The configuration is right; %s.\n",
               config.file.empty() ? "no file was read" : (config.file + " was read").c_str());
+}
+
+int run_check(int argc, char** argv) {
+  const CommandLine line = read_command_line(argc, argv, {"--json"});
+  try {
+    check(line.config, line.has("--json"));
+  } catch (const Error& error) {
+    // The verdict is a result, and the error one as ever.
+    if (line.has("--json")) print_json({{"right", false}, {"error", error.what()}});
+    throw;
+  }
   return 0;
 }
 
@@ -161,10 +193,10 @@ int run_config(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
-    std::fputs(kHelp, stdout);
+    std::fputs(kConfigHelp, stdout);
     return 0;
   }
-  if (word == "check") return check(argc - 1, argv + 1);
+  if (word == "check") return run_check(argc - 1, argv + 1);
   if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
   if (word == "default") {
     const WriteWords words = read_write_words(argc - 1, argv + 1, false);
@@ -173,11 +205,16 @@ int run_config(int argc, char** argv) {
   }
   if (argc == 1 || word == "--output" || word == "--force")
     return ask(read_write_words(argc, argv, false));
-  const CommandLine line = read_command_line(argc, argv, {"--explain"});
+  const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
+  if (line.has("--json") && !line.has("--explain"))
+    throw Error(ErrorCode::kUsage, "config: --json goes with --explain or check",
+                {.subject = "--json", .hint = "coupler config --explain --json"});
   const Config config = load_config(line.config);
   memory_limit_of(config);  // a wrong size is an error
   if (line.has("--explain")) {
-    std::fputs(explain_config(config).c_str(), stdout);
+    const std::string text =
+        line.has("--json") ? explain_config_json(config) : explain_config(config);
+    std::fputs(text.c_str(), stdout);
     return 0;
   }
   std::printf("The configuration is right; %s.\n",

@@ -18,9 +18,7 @@
 #include "plugin_table.h"
 
 namespace coupler::cli {
-namespace {
-
-constexpr const char* kHelp =
+const char kDoctorHelp[] =
     R"(usage: coupler doctor [--json] [--config FILE] [-o KEY=VALUE]...
 
 Looks at everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
@@ -38,6 +36,8 @@ used; 1 another error.
 
   coupler doctor -o backend.interface=eth0 -o launch.processes=8
 )";
+
+namespace {
 
 constexpr std::chrono::seconds kDeadline(30);
 
@@ -181,7 +181,7 @@ std::string json_of(const std::vector<Row>& rows) {
 int run_doctor(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--json"});
   if (line.has("--help")) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kDoctorHelp, stdout);
     return 0;
   }
   const std::vector<Row> rows = examine(line.config);

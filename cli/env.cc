@@ -26,9 +26,8 @@
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp = R"help(usage: coupler env [--json] [--config FILE] [-o KEY=VALUE]...
+const char kEnvHelp[] = R"help(usage: coupler env [--json] [--config FILE] [-o KEY=VALUE]...
 
 Prints what a bug report needs: versions, machine, limits, LibTorch, GPUs, Open MPI, backends, the
 variables that matter and the configuration. Variables and options whose names suggest a secret show
@@ -40,6 +39,8 @@ variables that matter and the configuration. Variables and options whose names s
 
   coupler env > report.txt
 )help";
+
+namespace {
 
 constexpr const char* kHidden = "(hidden)";
 
@@ -142,7 +143,7 @@ std::string json_of(const Report& report) {
 int run_env(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--json"});
   if (line.has("--help")) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kEnvHelp, stdout);
     return 0;
   }
   const Report report = make_report(line.config);

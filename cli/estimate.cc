@@ -14,10 +14,8 @@
 #include "estimate_words.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler estimate [OPTION]... -- PROGRAM [ARGUMENT]...
+const char kEstimateHelp[] = R"help(usage: coupler estimate [OPTION]... -- PROGRAM [ARGUMENT]...
        coupler estimate [OPTION]... PATH
 
 Says how much memory each rank of a training job needs at its peak, and for what.
@@ -36,8 +34,12 @@ not counted.
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key
 
-coupler config recommend picks the fastest setting that fits.
-)";
+`coupler config recommend` picks the fastest setting that fits.
+
+  coupler estimate --world 4 -- ./train
+)help";
+
+namespace {
 
 std::vector<EstimateRow> rows_of_program(const EstimateWords& words, const Config& config) {
   ProgramEstimates estimates(words, config);
@@ -59,11 +61,11 @@ std::vector<EstimateRow> rows_of_program(const EstimateWords& words, const Confi
 int run_estimate(int argc, char** argv) {
   const EstimateWords words = read_estimate_words("estimate", argc, argv);
   if (words.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kEstimateHelp, stdout);
     return 0;
   }
   if (words.path.empty() && words.program.empty()) {
-    std::fputs(kHelp, stderr);
+    std::fputs(kEstimateHelp, stderr);
     return 2;
   }
   const Config config = load_config(words.config);

@@ -133,7 +133,7 @@ int start_local(LaunchPlan& plan) {
 int run_launch(int argc, char** argv) {
   LaunchPlan plan = make_launch_plan(argc, argv);
   if (plan.help) {
-    write_all(1, kLaunchUsage);
+    write_all(1, kLaunchHelp);
     return 0;
   }
   switch (plan.via) {

@@ -37,13 +37,11 @@ struct LaunchPlan {
   std::vector<std::string> arguments;  // the program's, argv[0] included
   std::vector<std::string> overrides;  // -o key=value, passed on to the ranks
   Config config;
-  bool help = false;  // print kLaunchUsage and do nothing
+  bool help = false;  // print the help and do nothing
 
   int per_machine() const { return processes / machines; }
   int first_rank() const { return machine_rank * per_machine(); }  // of this machine
 };
-
-extern const char kLaunchUsage[];
 
 // Reads the command line (the program's own arguments stay untouched) and the configuration, finds
 // the program. Throws Error(kUsage or kConfig) naming what is wrong.

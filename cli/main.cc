@@ -21,33 +21,54 @@ struct Command {
   std::string_view name;
   int (*run)(int argc, char** argv);
   std::string_view summary;  // "" for commands that only Coupler itself calls
+  const char* help = "";
 };
 
 const Command kCommands[] = {
 #ifdef COUPLER_HAS_LAUNCH
-    {"launch", run_launch, "start a program as several processes that train together"},
-    {"test", run_test, "try a configuration, from the first meeting to a training run"},
+    {"launch", run_launch, "start a program as several processes that train together", kLaunchHelp},
+    {"test", run_test, "try a configuration, from the first meeting to a training run", kTestHelp},
 #endif
-    {"config", run_config, "check the configuration, or explain where each value comes from"},
-    {"estimate", run_estimate, "say how much memory a program or a model needs"},
-    {"plugins", run_plugins, "list the backends and whether they can be used here"},
-    {"check-plugin", run_check_plugin, "check that a backend does what the interface promises"},
-    {"new", run_new, "write the skeleton of a plugin or a program"},
-    {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints"},
-    {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs"},
-    {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it"},
-    {"report", run_report, "make a page with plots of what a run left"},
-    {"env", run_env, "print what a bug report needs"},
-    {"doctor", run_doctor, "find what is missing or slow on this machine, and how to mend it"},
+    {"config", run_config, "check the configuration, or explain where each value comes from",
+     kConfigHelp},
+    {"estimate", run_estimate, "say how much memory a program or a model needs", kEstimateHelp},
+    {"plugins", run_plugins, "list the backends and whether they can be used here", kPluginsHelp},
+    {"check-plugin", run_check_plugin, "check that a backend does what the interface promises",
+     kCheckPluginHelp},
+    {"new", run_new, "write the skeleton of a plugin or a program", kNewHelp},
+    {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints", kCheckpointHelp},
+    {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs",
+     kMergeWeightsHelp},
+    {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it",
+     kSetupTorchHelp},
+    {"report", run_report, "make a page with plots of what a run left", kReportHelp},
+    {"env", run_env, "print what a bug report needs", kEnvHelp},
+    {"doctor", run_doctor, "find what is missing or slow on this machine, and how to mend it",
+     kDoctorHelp},
 #ifdef COUPLER_HAS_BENCH
-    {"bench", run_bench, "measure latency and bandwidth of collective operations"},
+    {"bench", run_bench, "measure latency and bandwidth of collective operations", kBenchHelp},
 #endif
 #ifdef COUPLER_HAS_RANK_SHIM
     {"rank-shim", run_rank_shim, ""},
 #endif
+    {"completion", run_completion, "print completion for a shell, or write man pages",
+     kCompletionHelp},
+    {"complete", run_complete, ""},
 };
 
-std::string help() {
+}  // namespace
+
+std::vector<CommandHelp> command_helps() {
+  std::vector<CommandHelp> helps;
+  for (const Command& command : kCommands) {
+    if (!command.summary.empty()) helps.push_back({command.name, command.summary, command.help});
+  }
+  helps.push_back({"config recommend", "print the fastest configuration that fits into memory",
+                   kRecommendHelp});
+  return helps;
+}
+
+std::string main_help() {
   std::string text =
       "usage: coupler COMMAND [ARGUMENT]...\n\n"
       "One LibTorch training loop, any backend, chosen in a TOML file.\n\ncommands:\n";
@@ -55,12 +76,19 @@ std::string help() {
     if (!command.summary.empty())
       text += fmt::format("  {:<15}{}\n", command.name, command.summary);
   }
-  return text +
-         "\n'coupler COMMAND --help' explains a command; --version prints the version.\n"
-         "Exit codes: 0; 2 usage or configuration; 3 a backend cannot be used; 4 a peer was lost "
-         "or\n"
-         "a deadline passed; else the program's own, or 128 + its signal.\n";
+  return text + R"help(
+options:
+  --version      print the version
+  -h, --help     print this text; `coupler COMMAND --help` explains a command
+
+Exit codes: 0; 2 usage or configuration; 3 a backend cannot be used; 4 a peer was lost or
+a deadline passed; else the program's own, or 128 + its signal.
+
+  coupler launch -n 2 ./train
+)help";
 }
+
+namespace {
 
 [[noreturn]] void fail_unknown(const std::string& name) {
   std::vector<std::string> known = {"--help", "--version"};
@@ -85,7 +113,7 @@ int run_command(const std::string& name, std::vector<char*> arguments) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    std::fputs(help().c_str(), stderr);
+    std::fputs(main_help().c_str(), stderr);
     return 2;
   }
   const std::string name = argv[1];
@@ -95,7 +123,7 @@ int run(int argc, char** argv) {
     return run_command(argv[2], {argv[2], ask});
   }
   if (name == "--help" || name == "-h" || name == "help") {
-    std::fputs(help().c_str(), stdout);
+    std::fputs(main_help().c_str(), stdout);
     return 0;
   }
   return run_command(name, {argv + 1, argv + argc});

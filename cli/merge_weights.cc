@@ -17,10 +17,9 @@
 #include "weights/write_weights.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler merge-weights SOURCE TARGET [--max-shard-size SIZE] [--model N]
+const char kMergeWeightsHelp[] =
+    R"help(usage: coupler merge-weights SOURCE TARGET [--max-shard-size SIZE] [--model N]
                              [--remove-checkpoint-dir]
 
 Joins a model's weights, which the processes of a job have saved in parts, to safetensors files
@@ -35,7 +34,11 @@ model.safetensors.
   --remove-checkpoint-dir  removes the checkpoint once TARGET is on the disk
 
 Checkpoints of Accelerate and DeepSpeed are read by 'coupler checkpoint convert'.
-)";
+
+  coupler merge-weights checkpoints model.safetensors
+)help";
+
+namespace {
 
 const std::vector<WeightFlag> kFlags = {{"--max-shard-size", true},
                                         {"--model", true},
@@ -48,11 +51,11 @@ int run_merge_weights(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (std::any_of(words.begin(), words.end(),
                   [](const std::string& word) { return word == "--help" || word == "-h"; })) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kMergeWeightsHelp, stdout);
     return 0;
   }
   if (words.empty()) {
-    std::fputs(kHelp, stderr);
+    std::fputs(kMergeWeightsHelp, stderr);
     return 2;
   }
   const WeightArguments arguments = read_weight_arguments("merge-weights", words, kFlags);

@@ -15,11 +15,8 @@
 #include "io/durable_file.h"
 
 namespace coupler::cli {
-namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char* kHelp = R"help(usage: coupler new plugin NAME
+const char kNewHelp[] = R"help(usage: coupler new plugin NAME
        coupler new project NAME
 
 Writes a project into the new folder NAME:
@@ -30,6 +27,10 @@ Writes a project into the new folder NAME:
 
   coupler new project digits && cmake -S digits -B digits/build
 )help";
+
+namespace {
+
+namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& problem,
                          const std::string& hint) {
@@ -104,7 +105,7 @@ int run_new(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   for (const std::string& word : words) {
     if (word != "--help" && word != "-h") continue;
-    std::fputs(kHelp, stdout);
+    std::fputs(kNewHelp, stdout);
     return 0;
   }
   const std::string hint = "'coupler new --help' explains the command";

@@ -10,10 +10,8 @@
 #include "plugin_table.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler plugins [--json] [--config FILE] [-o KEY=VALUE]...
+const char kPluginsHelp[] = R"help(usage: coupler plugins [--json] [--config FILE] [-o KEY=VALUE]...
 
 Lists the backends that are found, in the order of the search, and whether each can be used here:
 the folders of backend.plugin_path, those of COUPLER_PLUGIN_PATH, ../lib/coupler beside this
@@ -22,7 +20,11 @@ program, the system's folder, and the built-in backend 'single' for one process.
   --json          print a JSON array of objects instead of a table
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key, e.g. -o backend.plugin_path=/opt/plugins
-)";
+
+  coupler plugins --json
+)help";
+
+namespace {
 
 std::string to_json(const std::vector<PluginReport>& reports) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -47,7 +49,7 @@ std::string to_json(const std::vector<PluginReport>& reports) {
 int run_plugins(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--json"});
   if (line.has("--help")) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kPluginsHelp, stdout);
     return 0;
   }
   const Config config = load_config(line.config);

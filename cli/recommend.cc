@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "estimate_program.h"
 #include "estimate_words.h"
 #include "io/byte_size.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp =
-    R"(usage: coupler config recommend --limit SIZE [--world N] [OPTION]... -- PROGRAM [ARGUMENT]...
+const char kRecommendHelp[] =
+    R"help(usage: coupler config recommend [OPTION]... --limit SIZE -- PROGRAM [ARGUMENT]...
 
 Prints the configuration with which PROGRAM trains fastest in so much memory a rank: it is run on
 tensors without memory (see coupler estimate), and settings are tried in the order of what they
@@ -26,7 +26,11 @@ cost: whole models before divided ones, and these before activation checkpointin
   --disk FOLDER   where settings with a disk keep state (default /scratch)
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key
-)";
+
+  coupler config recommend --limit 4GiB -- ./train
+)help";
+
+namespace {
 
 std::string toml_value(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
@@ -55,7 +59,7 @@ std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t lim
 int run_recommend(int argc, char** argv) {
   const EstimateWords words = read_estimate_words("config recommend", argc, argv);
   if (words.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kRecommendHelp, stdout);
     return 0;
   }
   if (words.limit == 0 || words.program.empty()) {

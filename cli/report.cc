@@ -13,9 +13,8 @@
 #include "run_record.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp = R"help(usage: coupler report FOLDER [--output FILE]
+const char kReportHelp[] = R"help(usage: coupler report FOLDER [--output FILE]
 
 Writes one HTML page with plots, which needs no network and nothing beside it, of what a run left in
 FOLDER: the numbers of the tracker jsonl, and what profile.dir had recorded: steps a second, the share
@@ -26,14 +25,14 @@ of waiting and communication, memory, and the rank that the others wait for. Pri
   coupler report runs/digits
 )help";
 
-}  // namespace
+namespace {}  // namespace
 
 int run_report(int argc, char** argv) {
   std::string folder, output;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--help" || word == "-h") {
-      std::fputs(kHelp, stdout);
+      std::fputs(kReportHelp, stdout);
       return 0;
     }
     if (word == "--output" && i + 1 < argc) {

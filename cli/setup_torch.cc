@@ -17,13 +17,16 @@
 #include "torch_root.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp = R"help(usage: coupler setup-torch [--prefix DIR] [--cuda]
+const char kSetupTorchHelp[] =
+    R"help(usage: coupler setup-torch [--prefix DIR] [--cuda]
 
-Fetches LibTorch {version} (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-{version},
+Fetches LibTorch )help" COUPLER_TORCH_WHEEL
+    R"help( (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
+    R"help(,
 where programs and find_package(Coupler) find it: /opt/coupler for root, ~/.local/share/coupler for
-others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-{version}/torch. What is there already is
+others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_WHEEL
+    R"help(/torch. What is there already is
 not fetched again.
 
   --prefix DIR  where to put it
@@ -31,6 +34,8 @@ not fetched again.
 
   sudo coupler setup-torch
 )help";
+
+namespace {
 
 [[noreturn]] void refuse(const std::string& word, const std::string& problem) {
   throw Error(ErrorCode::kUsage, problem,
@@ -57,10 +62,7 @@ int run_setup_torch(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--help" || word == "-h") {
-      std::string help = kHelp;
-      for (size_t at; (at = help.find("{version}")) != std::string::npos;)
-        help.replace(at, std::strlen("{version}"), COUPLER_TORCH_WHEEL);
-      std::fputs(help.c_str(), stdout);
+      std::fputs(kSetupTorchHelp, stdout);
       return 0;
     }
     if (word == "--cuda") {

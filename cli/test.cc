@@ -14,17 +14,20 @@
 #include "torch_root.h"
 
 namespace coupler::cli {
-namespace {
 
-constexpr const char* kHelp = R"help(usage: coupler test [OPTION of `coupler launch`]...
+const char kTestHelp[] = R"help(usage: coupler test [--json] [OPTION of `coupler launch`]...
 
 Tries a configuration before a training run depends on it: starts the processes as `coupler launch`
 does and checks initialization, process execution, random numbers, collectives, splitting, the
 trigger, data loaders, and that training gives what one process gives on the joined batches. Ends in
 a verdict. Exit code: 0 where all is well, 1 where something is wrong, else as `coupler launch`.
 
+  --json  print a JSON object instead of lines
+
   coupler test -n 2 --config train.toml
 )help";
+
+namespace {
 
 // Beside this program.
 std::string self_test_program() {
@@ -60,11 +63,12 @@ int run_test(int argc, char** argv) {
   for (const std::string& word : words) {
     if (word == "--") break;
     if (word != "--help" && word != "-h") continue;
-    std::fputs(kHelp, stdout);
+    std::fputs(kTestHelp, stdout);
     return 0;
   }
   const std::string program = self_test_program();
   find_torch_for(program);
+  const bool as_json = std::erase(words, "--json") > 0;
   words.push_back(program);
   words.insert(words.begin(), "launch");
   std::vector<char*> arguments;
@@ -79,7 +83,10 @@ int run_test(int argc, char** argv) {
         fmt::format("coupler test brings a program of its own, so '{}' is one too many", word),
         {.subject = word, .hint = "'coupler test --help' explains the command"});
   }
-  return run_launch(count, arguments.data());
+  static char json[] = "--json";
+  if (!as_json) return run_launch(count, arguments.data());
+  arguments.insert(arguments.end() - 1, json);
+  return run_launch(count + 1, arguments.data());
 }
 
 }  // namespace coupler::cli

@@ -5,6 +5,18 @@ include(CMakePackageConfigHelpers)
 
 install(PROGRAMS scripts/install-torch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/coupler COMPONENT program)
 
+# Completion and man pages, where each shell and man look for them. Debian's zsh has a folder of its
+# own for what comes in packages, and does not read site-functions below /usr.
+set(_words ${PROJECT_BINARY_DIR}/cli/words)
+set(_zsh site-functions)
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(_zsh vendor-completions)
+endif()
+install(FILES ${_words}/coupler DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT program)
+install(FILES ${_words}/_coupler DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${_zsh} COMPONENT program)
+install(FILES ${_words}/coupler.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
+install(DIRECTORY ${_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT program)
+
 if(COUPLER_WITH_TORCH)
   set(_libraries coupler)
   set(_headers host/include/coupler)

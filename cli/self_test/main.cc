@@ -1,11 +1,17 @@
 // coupler-self-test: what `coupler test` starts as the processes of the user's configuration. The
-// main process prints a line a section and the verdict. Exit code: 0 where all is well, 1 where a
-// section found something wrong; an Error that ends the job has its own.
+// main process prints a line a section and the verdict, or with --json all as one JSON object. Exit
+// code: 0 where all is well, 1 where a section found something wrong; an Error that ends the job
+// has its own.
 #include <coupler/accelerator.h>
 #include <coupler/objects.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "section.h"
 
@@ -23,36 +29,54 @@ constexpr std::array<Section, 8> kSections = {{
     {"training", training},
 }};
 
-// Whether the section found nothing wrong on any rank.
-bool passes(Accelerator& accelerator, const Section& section) {
-  if (accelerator.is_main_process()) {
-    std::printf("  %-24s", section.name);
-    std::fflush(stdout);
-  }
+using Json = nlohmann::ordered_json;
+
+// What is wrong with the section, by rank.
+std::vector<std::vector<std::string>> findings_of(Accelerator& accelerator,
+                                                  const Section& section) {
   Findings findings;
   section.run(accelerator, findings);
-  const auto of_ranks = gather_object(accelerator, findings.texts());
-  bool passed = true;
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    for (const std::string& text : of_ranks[rank]) {
-      if (accelerator.is_main_process()) {
-        std::printf("%s    rank %zu: %s\n", passed ? "FAILED\n" : "", rank, text.c_str());
-      }
-      passed = false;
-    }
-  }
-  if (passed && accelerator.is_main_process()) std::puts("ok");
-  return passed;
+  return gather_object(accelerator, findings.texts());
 }
 
-int run(Accelerator& accelerator) {
+bool has_none(const std::vector<std::vector<std::string>>& of_ranks) {
+  return std::all_of(of_ranks.begin(), of_ranks.end(),
+                     [](const auto& texts) { return texts.empty(); });
+}
+
+void print_findings(const std::vector<std::vector<std::string>>& of_ranks) {
+  std::puts(has_none(of_ranks) ? "ok" : "FAILED");
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    for (const std::string& text : of_ranks[rank])
+      std::printf("    rank %zu: %s\n", rank, text.c_str());
+  }
+}
+
+Json section_json(const Section& section, const std::vector<std::vector<std::string>>& of_ranks) {
+  Json findings = Json::array();
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    for (const std::string& text : of_ranks[rank])
+      findings.push_back({{"rank", rank}, {"text", text}});
+  }
+  return {{"name", section.name}, {"passed", has_none(of_ranks)}, {"findings", findings}};
+}
+
+int run_as_text(Accelerator& accelerator) {
   const std::string job =
       std::to_string(accelerator.world()) + (accelerator.world() == 1 ? " process" : " processes") +
       " over " + accelerator.backend() + ", mixed precision " + accelerator.mixed_precision();
   const bool tells = accelerator.is_main_process();
   if (tells) std::printf("%s\n", job.c_str());
   int failed = 0;
-  for (const Section& section : kSections) failed += passes(accelerator, section) ? 0 : 1;
+  for (const Section& section : kSections) {
+    if (tells) {
+      std::printf("  %-24s", section.name);
+      std::fflush(stdout);
+    }
+    const auto of_ranks = findings_of(accelerator, section);
+    if (tells) print_findings(of_ranks);
+    failed += has_none(of_ranks) ? 0 : 1;
+  }
   if (tells && failed == 0) std::puts("verdict: this configuration is ready to train");
   if (tells && failed > 0) {
     std::printf("verdict: NOT ready to train: %d of %zu sections failed\n", failed,
@@ -61,10 +85,30 @@ int run(Accelerator& accelerator) {
   return failed == 0 ? 0 : 1;
 }
 
+int run_as_json(Accelerator& accelerator) {
+  Json sections = Json::array();
+  bool ready = true;
+  for (const Section& section : kSections) {
+    const auto of_ranks = findings_of(accelerator, section);
+    sections.push_back(section_json(section, of_ranks));
+    ready = ready && has_none(of_ranks);
+  }
+  const Json json = {{"ready", ready},
+                     {"processes", accelerator.world()},
+                     {"backend", accelerator.backend()},
+                     {"mixed_precision", accelerator.mixed_precision()},
+                     {"sections", sections}};
+  if (accelerator.is_main_process())
+    std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  return ready ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace coupler::self_test
 
 int main(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  return coupler::self_test::run(accelerator);
+  const bool as_json = argc > 1 && std::strcmp(argv[1], "--json") == 0;
+  return as_json ? coupler::self_test::run_as_json(accelerator)
+                 : coupler::self_test::run_as_text(accelerator);
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "launch.h"
@@ -259,8 +260,15 @@ const std::vector<Behaviour>& behaviours() {
   return all;
 }
 
-bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
-                   const Behaviour& behaviour) {
+struct Finding {
+  std::string behaviour;
+  bool passed = false;
+  double seconds = 0;
+  std::string text;  // what was seen, or what is wrong
+};
+
+Finding run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
+                      const Behaviour& behaviour) {
   const auto start = std::chrono::steady_clock::now();
   std::string wrong, note;
   for (const Step& step : behaviour.steps(plugin)) {
@@ -268,8 +276,8 @@ bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& p
     perform(trial);
     std::string text = step.judge(trial);
     if (arguments.verbose || !text.empty()) {
-      std::printf("---- output of %s %s\n%s----\n", behaviour.name.c_str(), step.variant.c_str(),
-                  trial.result.output.c_str());
+      std::fprintf(arguments.json ? stderr : stdout, "---- output of %s %s\n%s----\n",
+                   behaviour.name.c_str(), step.variant.c_str(), trial.result.output.c_str());
     }
     if (!text.empty()) {
       wrong += fmt::format("{}{}{}: {}", wrong.empty() ? "" : "; ",
@@ -279,11 +287,30 @@ bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& p
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%s %-10s world %d %6.2f s  %s\n", wrong.empty() ? "PASS" : "FAIL",
-              behaviour.name.c_str(), arguments.world, seconds,
-              wrong.empty() ? (note.empty() ? behaviour.promise : note).c_str() : wrong.c_str());
+  if (wrong.empty())
+    return {behaviour.name, true, seconds, note.empty() ? behaviour.promise : note};
+  return {behaviour.name, false, seconds, wrong};
+}
+
+void print_line(const Finding& finding, int world) {
+  std::printf("%s %-10s world %d %6.2f s  %s\n", finding.passed ? "PASS" : "FAIL",
+              finding.behaviour.c_str(), world, finding.seconds, finding.text.c_str());
   std::fflush(stdout);
-  return wrong.empty();
+}
+
+void print_json(const std::vector<Finding>& findings, const std::string& plugin, int world,
+                bool passed) {
+  using Json = nlohmann::ordered_json;
+  Json json = {
+      {"plugin", plugin}, {"world", world}, {"passed", passed}, {"behaviours", Json::array()}};
+  for (const Finding& finding : findings) {
+    json["behaviours"].push_back({{"name", finding.behaviour},
+                                  {"passed", finding.passed},
+                                  {"seconds", finding.seconds},
+                                  {"text", finding.text}});
+  }
+  // Texts come from plugins: what is no UTF-8 must not end the report.
+  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 }  // namespace
@@ -292,18 +319,26 @@ int run_driver(const DriverArguments& arguments) {
   BackendConfig backend;
   backend.use = arguments.plugin;
   const Plugin plugin = Plugin::load(backend);
-  int failures = 0, run = 0;
+  int failures = 0;
+  std::vector<Finding> findings;
   for (const Behaviour& behaviour : behaviours()) {
     const bool wanted = arguments.behaviours.empty() ||
                         std::find(arguments.behaviours.begin(), arguments.behaviours.end(),
                                   behaviour.name) != arguments.behaviours.end();
     if (!wanted || arguments.world < behaviour.smallest_world) continue;
-    ++run;
-    failures += run_behaviour(arguments, plugin.table(), behaviour) ? 0 : 1;
+    findings.push_back(run_behaviour(arguments, plugin.table(), behaviour));
+    failures += findings.back().passed ? 0 : 1;
+    if (!arguments.json) print_line(findings.back(), arguments.world);
   }
-  std::printf("%s %s, world %d: %d of %d behaviours\n", failures == 0 ? "PASS" : "FAIL",
-              plugin.table().name, arguments.world, run - failures, run);
-  return failures == 0 && run > 0 ? 0 : 1;
+  const auto run = static_cast<int>(findings.size());
+  const bool passed = failures == 0 && run > 0;
+  if (arguments.json) {
+    print_json(findings, plugin.table().name, arguments.world, passed);
+  } else {
+    std::printf("%s %s, world %d: %d of %d behaviours\n", failures == 0 ? "PASS" : "FAIL",
+                plugin.table().name, arguments.world, run - failures, run);
+  }
+  return passed ? 0 : 1;
 }
 
 }  // namespace coupler::matrix

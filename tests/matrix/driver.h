@@ -16,10 +16,11 @@ struct DriverArguments {
   std::string cover = "main";
   std::string seed;
   bool complete = false;
+  bool json = false;
   bool verbose = false;
 };
 
-// Prints a line each; 0 where all behaved.
+// Prints a line each, or all as one JSON object; 0 where all behaved.
 int run_driver(const DriverArguments& arguments);
 
 }  // namespace coupler::matrix

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/folder_writer.h"
 #include "io/durable_file.h"
@@ -155,6 +156,42 @@ TEST(CheckpointCommand, WrongWords_EndWithTwo_AndTheValidOnes) {
   const Outcome none = here.coupler({"checkpoint"});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_EQ(none.err, here.coupler({"checkpoint", "--help"}).out);
+}
+
+TEST(CheckpointCommand, Json_SaysTheSame_ToPrograms) {
+  const Workplace here;
+  const std::string saved = save(here, 1, safetensors_file());
+  fs::remove(save(here, 2, "") + "/manifest.json");
+  const auto json_of = [&](const std::vector<std::string>& words, int code) {
+    const Outcome outcome = here.coupler(words);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const auto list = json_of({"checkpoint", "list", "--json"}, 0);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0]["backend"], "gloo_cpu");
+  EXPECT_EQ(list[0]["processes"], 4);
+  EXPECT_TRUE(list[0]["valid"]);
+  EXPECT_FALSE(list[1]["valid"]);
+  expect_in(list[1]["reason"], "has no manifest.json");
+
+  const auto shown = json_of({"checkpoint", "show", "--json", saved}, 0);
+  EXPECT_EQ(shown["state"]["name"], "a\x1b[31m") << "a program gets the name as it is";
+  const auto& file = shown["files"].at(0);
+  EXPECT_EQ(file["bytes"], safetensors_file().size());
+  EXPECT_EQ(file["tensors"].at(0)["name"], "bias");
+  EXPECT_EQ(file["tensors"].at(0)["shape"], nlohmann::json({2}));
+  EXPECT_EQ(file["tensors"].at(1)["dtype"], "I64");
+
+  EXPECT_TRUE(json_of({"checkpoint", "verify", saved, "--json"}, 0)["as_saved"]);
+  std::string changed = safetensors_file();
+  changed.back() = 'y';
+  std::ofstream(saved + "/model.safetensors", std::ios::binary) << changed;
+  const auto verified = json_of({"checkpoint", "verify", saved, "--json"}, 1);
+  EXPECT_FALSE(verified["as_saved"]);
+  EXPECT_EQ(verified["differences"].at(0)["file"], "model.safetensors");
+
+  EXPECT_EQ(json_of({"checkpoint", "list", "--json", here.path().string()}, 0).size(), 0U);
 }
 
 }  // namespace

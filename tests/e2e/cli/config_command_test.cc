@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "run_program.h"
 
 namespace coupler {
@@ -76,6 +79,37 @@ TEST(ConfigCommand, WrongInput_EndsWithItsMessageAndTwo) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(outcome.err, "coupler: error: " + input.message + "\n");
   }
+}
+
+TEST(ConfigCommand, Json_SaysTheSame_ToPrograms) {
+  const Workplace here;
+  here.write("train.toml", "[backend]\ntimeout = \"20s\"\n[backend.gloo_cpu]\nchunk_bytes = 7\n");
+  const Outcome explained =
+      here.coupler({"config", "--explain", "--json", "-o", "training.seed=3"});
+  ASSERT_EQ(explained.exit_code, 0) << explained.err;
+  const auto json = nlohmann::json::parse(explained.out);
+  EXPECT_EQ(json["file"], "train.toml");
+  std::map<std::string, nlohmann::json> keys;
+  for (const auto& key : json["keys"]) keys[key["key"]] = key;
+  EXPECT_EQ(keys["backend.timeout"]["value"], "20s");
+  EXPECT_EQ(keys["backend.timeout"]["default"], "30s");
+  EXPECT_EQ(keys["backend.timeout"]["source"], "train.toml:2:1");
+  EXPECT_EQ(keys["training.seed"]["value"], 3);
+  EXPECT_EQ(keys["training.seed"]["source"], "-o training.seed");
+  EXPECT_EQ(keys["training.sync_each_batch"]["value"], false);
+  EXPECT_EQ(keys["training.log_with"]["value"], nlohmann::json::array());
+  EXPECT_EQ(keys["backend.gloo_cpu.chunk_bytes"]["value"], 7);
+
+  const Outcome right = here.coupler({"config", "check", "--json"});
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_TRUE(nlohmann::json::parse(right.out)["right"]);
+  here.write("train.toml", "[backend]\ntimeuot = 3\n");
+  const Outcome wrong = here.coupler({"config", "check", "--json"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  const auto verdict = nlohmann::json::parse(wrong.out);
+  EXPECT_FALSE(verdict["right"]);
+  EXPECT_NE(verdict["error"].get<std::string>().find("timeuot"), std::string::npos);
+  EXPECT_NE(wrong.err.find("timeuot"), std::string::npos) << "the error is said as ever";
 }
 
 }  // namespace

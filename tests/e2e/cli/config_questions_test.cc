@@ -30,7 +30,8 @@ std::string text_of(const std::filesystem::path& path) {
 // coupler config in a terminal of its own, whose keys are pressed once a text has been seen.
 class Terminal {
  public:
-  Terminal(const Workplace& here, unsigned short rows, unsigned short columns) {
+  Terminal(const Workplace& here, unsigned short rows, unsigned short columns,
+           const char* no_color = "") {
     winsize size{};
     size.ws_row = rows;
     size.ws_col = columns;
@@ -38,6 +39,7 @@ class Terminal {
     if (pid_ == 0) {
       if (chdir(here.path().c_str()) != 0) _exit(9);
       setenv("TERM", "xterm", 1);
+      setenv("NO_COLOR", no_color, 1);
       execl(COUPLER_PROGRAM, "coupler", "config", nullptr);
       _exit(9);
     }
@@ -109,6 +111,19 @@ TEST(ConfigQuestions, InATerminal_AreAnsweredByArrowKeys) {
   EXPECT_FALSE(has(toml, "[checkpoint]")) << toml;
   EXPECT_TRUE(has(toml, "# How many processes `coupler launch` starts.")) << "not commented";
   EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
+}
+
+TEST(ConfigQuestions, WithNoColor_HaveNone) {
+  for (const char* no_color : {"", "1"}) {
+    const Workplace here;
+    Terminal terminal(here, 24, 100, no_color);
+    terminal.answer("How many processes", "\r");
+    terminal.answer("Over what do they talk?", "\r");
+    terminal.answer("In which type", "\x03");
+    EXPECT_EQ(terminal.end(), 130) << terminal.output();
+    EXPECT_TRUE(has(terminal.output(), "> ")) << "the choice is not marked";
+    EXPECT_EQ(has(terminal.output(), "\033[36m"), *no_color == '\0') << terminal.output();
+  }
 }
 
 TEST(ConfigQuestions, InATerminalThatIsTooSmall_AreLists) {
