@@ -304,12 +304,13 @@ void Communicator::plan_shards(const db_model& model,
 
 bool Communicator::is_on_streams() const { return state_->on_streams; }
 
-void Communicator::abort(const std::string& why) {
-  state_->end(Error(ErrorCode::kAborted,
-                    why.empty() ? fmt::format("communicator '{}': rank {} called abort",
-                                              state_->name, state_->rank)
-                                : why,
-                    {.rank = state_->rank, .subject = state_->name, .hint = {}}));
+void Communicator::abort() {
+  state_->end(
+      Error(ErrorCode::kAborted,
+            fmt::format("communicator '{}': rank {} called abort", state_->name, state_->rank),
+            {.rank = state_->rank, .subject = state_->name, .hint = {}}));
 }
+
+Error Communicator::abort(const Error& why) { return state_->end(why); }
 
 }  // namespace coupler

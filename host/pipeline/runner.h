@@ -39,7 +39,8 @@ class PipelineRunner {
 
  private:
   StageBatch run(const BatchWork& work, const std::vector<PipelineStep>& steps);
-  void give_up(const std::string& why);
+  // Ends the pipeline on every rank; the error of the rank that was first.
+  Error give_up(const Error& why);
 
   const std::shared_ptr<Communicator> comm_;
   const std::vector<PipelineLayer> layers_;
