@@ -160,13 +160,14 @@ bool Communicator::supports(const db_op& op) const {
 void Communicator::run(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
-  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   if (is_on_device(state, op)) {
     if (state.world == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
     return submit_on_stream(op).wait();
   }
   if (host_side_ != nullptr) return host_side_->run(op);
+  // What goes another way is told there, once.
+  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   complete(state, op, DB_OP_BLOCKING);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();

@@ -93,6 +93,28 @@ TEST_F(Profiles, OfTwoRounds_AreTwoTraces) {
   EXPECT_FALSE(exists("trace-rank0-2.json"));
 }
 
+// Rank 0 would else join its trace with what another rank wrote in the run before.
+TEST_F(Profiles, OfAnEarlierRun_AreRemoved) {
+  std::filesystem::create_directory(here_.path() / "traces");
+  const std::set<std::string> earlier = {"trace-rank1.json", "trace-rank0-7.json", "trace-7.json",
+                                         "profile-rank5.json"};
+  for (const std::string& name : earlier) here_.write("traces/" + name, "{}");
+  here_.write("traces/trace-mine.json", "{}");
+  // No step is profiled: nothing is written anew.
+  const Outcome outcome =
+      train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=100000"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const std::string& name : earlier) EXPECT_FALSE(exists(name)) << name;
+  EXPECT_TRUE(exists("trace-mine.json"));
+}
+
+TEST_F(Profiles, WhoseJoinedTraceCannotBeWritten_AreWarnedOf) {
+  std::filesystem::create_directories(here_.path() / "traces" / "trace.json" / "in the way");
+  const Outcome outcome = train({"backend.use=gloo_cpu", "profile.dir=traces"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "traces/trace.json is not written: ")) << outcome.err;
+}
+
 TEST_F(Profiles, UnderFsdp_NameGathers) {
   const Outcome outcome = train(
       {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "profile.dir=traces", "profile.active=2"});
