@@ -163,6 +163,8 @@ void Communicator::run(db_op op) {
   if (is_on_device(state, op)) {
     if (state.world == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
+    // Who waits for it is the stream.
+    const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
     return submit_on_stream(op).wait();
   }
   if (host_side_ != nullptr) return host_side_->run(op);

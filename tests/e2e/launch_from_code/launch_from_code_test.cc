@@ -15,10 +15,6 @@
 namespace coupler {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class LaunchFromCode : public ::testing::Test {
  protected:
   Outcome launching(const std::string& what, const std::string& more = "") const {

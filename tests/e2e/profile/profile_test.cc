@@ -15,10 +15,6 @@ namespace {
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class Profiles : public ::testing::Test {
  protected:
   Outcome train(const Arguments& options) const {

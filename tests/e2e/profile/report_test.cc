@@ -1,7 +1,6 @@
 // coupler report over files as trackers and profiles write them, whole and broken.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <sstream>
 
 #include "run_program.h"
@@ -22,16 +21,6 @@ std::string profile_of(int rank, double waiting) {
        << R"( "waiting_seconds": )" << waiting << R"(, "peak_memory_bytes": 1048576,)"
        << R"( "communication": {"all_reduce": {"count": 3, "bytes": 3072, "seconds": 0.2}}})";
   return text.str();
-}
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
