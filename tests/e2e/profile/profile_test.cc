@@ -76,6 +76,14 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
     if (event.contains("pid") && event["pid"].is_number_integer())
       ranks.insert(event["pid"].get<int64_t>() / 10'000'000);
   EXPECT_EQ(ranks, (std::set<int64_t>{0, 1}));
+  // What has a number of its own on each rank, as arrows from forward to backward.
+  std::set<std::string> numbered;
+  for (const json& event : merged.at("traceEvents")) {
+    if (!event.contains("id")) continue;
+    ASSERT_TRUE(event["id"].is_string()) << event;
+    numbered.insert(event["id"].get<std::string>().substr(0, 2));
+  }
+  EXPECT_EQ(numbered, (std::set<std::string>{"0-", "1-"}));
   EXPECT_EQ(here_.coupler({"report", "traces"}).exit_code, 0);
 }
 
