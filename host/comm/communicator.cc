@@ -307,13 +307,15 @@ void Communicator::plan_shards(const db_model& model,
 
 bool Communicator::is_on_streams() const { return state_->on_streams; }
 
-void Communicator::abort() {
-  state_->end(
-      Error(ErrorCode::kAborted,
-            fmt::format("communicator '{}': rank {} called abort", state_->name, state_->rank),
-            {.rank = state_->rank, .subject = state_->name, .hint = {}}));
+void Communicator::abort(const std::string& why) {
+  // Who gives up because a rank is lost tells the others that it is.
+  const auto lost = state_->lost_member();
+  state_->end(Error(lost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                    why.empty() ? fmt::format("communicator '{}': rank {} called abort",
+                                              state_->name, state_->rank)
+                                : why,
+                    {.rank = lost ? lost->rank : state_->rank, .subject = state_->name}));
+  if (host_side_ != nullptr) host_side_->abort(why);
 }
-
-Error Communicator::abort(const Error& why) { return state_->end(why); }
 
 }  // namespace coupler

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <coupler/distributed_backend.h>
-#include <coupler/error.h>
 #include <coupler/sharding.h>
 
 #include <chrono>
@@ -106,11 +105,9 @@ class Communicator {
   // memory.
   bool is_on_streams() const;
 
-  // Makes every pending and later operation fail, on every rank: with kAborted, saying that this
-  // rank called abort, or with `why`. Never blocks. Gives the error that stands: of the rank that
-  // was first.
-  void abort();
-  Error abort(const Error& why);
+  // Makes every pending and later operation fail with kAborted, on every rank; why is what they
+  // read, "" that this rank called abort. Never blocks.
+  void abort(const std::string& why = {});
 
  private:
   Communicator(std::shared_ptr<CommunicatorState> state, std::shared_ptr<Communicator> host_side);

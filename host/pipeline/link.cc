@@ -99,8 +99,8 @@ std::vector<at::Tensor> Link::receive() {
   return values;
 }
 
-void Link::abort(const Error& why) {
-  comm_->abort(Error(why.code(), why.what(), {}));  // the job's ranks are not this one's
+void Link::abort(const std::string& why) {
+  comm_->abort(why);
   for (Message& message : sent_) forget(message.works);
   for (Message& message : expected_) forget(message.works);
   sent_.clear();

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <coupler/error.h>
 
 #include <cstdint>
 #include <deque>
@@ -36,8 +35,8 @@ class Link {
   // The value that expect was called for first. Blocks.
   std::vector<at::Tensor> receive();
 
-  // Ends what is under way on both ranks; the other one hears why. A rank in it is one of the job.
-  void abort(const Error& why);
+  // Ends what is under way on both ranks; the other one hears why.
+  void abort(const std::string& why);
 
  private:
   struct Message {  // what is moved must outlive its operation, so it is declared first

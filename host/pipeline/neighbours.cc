@@ -33,7 +33,7 @@ void Neighbours::begin(uint64_t signature) {
   forms_out.clear();
 }
 
-void Neighbours::abort(const Error& why) {
+void Neighbours::abort(const std::string& why) {
   const std::array links = {values_in.get(), values_out.get(), gradients_in.get(),
                             gradients_out.get()};
   for (Link* link : links) {

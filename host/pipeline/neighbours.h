@@ -2,8 +2,6 @@
 // Used by the thread that trains.
 #pragma once
 
-#include <coupler/error.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,7 +22,7 @@ struct Neighbours {
   bool is_last() const { return stage == stages - 1; }
   // Forms are the same as long as the signature is.
   void begin(uint64_t signature);
-  void abort(const Error& why);
+  void abort(const std::string& why);
 
   const int stage, stages;
   std::unique_ptr<Link> values_in, gradients_out;  // null on the first stage

@@ -7,14 +7,17 @@
 namespace coupler {
 namespace {
 
-bool is_loss(ErrorCode code) { return code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout; }
-
-// Whether it may come from what became of another rank.
-bool is_of_peers(ErrorCode code) { return is_loss(code) || code == ErrorCode::kAborted; }
-
-// As what others hear of it: that a rank is lost is the same to all, while the mistake of one
-// rank's layer is to the others that it gave up.
-ErrorCode told_as(ErrorCode code) { return is_loss(code) ? code : ErrorCode::kAborted; }
+// What a communicator that was aborted says of it: the error of the rank that was first.
+Error first_error(Communicator& aborted) {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  try {
+    aborted.run(op);
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "an operation was run on a communicator that was aborted"};
+}
 
 }  // namespace
 
@@ -32,13 +35,12 @@ void PipelineRunner::require_whole() const {
 }
 
 // One process has no neighbours that would be out of step. All ranks are told ahead of the
-// neighbours: who fails because a neighbour did then finds whose fault it was, and passes that on.
-Error PipelineRunner::give_up(const Error& why) {
-  if (neighbours_.stages == 1) return why;
-  failed_ = why.what();
-  Error first = comm_->abort(why);
-  neighbours_.abort(first);
-  return first;
+// neighbours: who fails because a neighbour did finds there whose fault it was, and passes that on.
+void PipelineRunner::give_up(const std::string& why) {
+  if (neighbours_.stages == 1) return;
+  failed_ = why;
+  comm_->abort(why);
+  neighbours_.abort(first_error(*comm_).what());
 }
 
 StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<PipelineStep>& steps) {
@@ -58,23 +60,24 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     }
     batch.finish();
   } catch (const Error& error) {
+    const std::string what = fmt::format("{}: {}", place(now), error.what());
+    give_up(what);
     ErrorDetail detail = error.detail();
     detail.hint.clear();  // it is in the message
-    const std::string what = fmt::format("{}: {}", place(now), error.what());
-    const Error first = give_up(Error(told_as(error.code()), what, detail));
-    if (!is_of_peers(error.code())) throw Error(error.code(), what, detail);
-    // However far away the lost rank is.
+    if (neighbours_.stages == 1 || error.code() != ErrorCode::kAborted)
+      throw Error(error.code(), what, detail);
+    // A neighbour gave up, perhaps for a rank that is far away.
+    const Error first = first_error(*comm_);
     detail.rank = first.detail().rank;
     throw Error(first.code(), what, detail);
   } catch (const c10::Error& error) {
     const std::string what = fmt::format("{}: {}", place(now), error.what_without_backtrace());
-    give_up(Error(ErrorCode::kAborted, what, {.rank = neighbours_.stage}));
+    give_up(what);
     throw Error(ErrorCode::kInvalidArgument, what,
                 {.rank = neighbours_.stage,
                  .hint = "run the model unsplit on a batch of this shape to see the whole error"});
   } catch (const std::exception& error) {
-    give_up(Error(ErrorCode::kAborted, fmt::format("{}: {}", place(now), error.what()),
-                  {.rank = neighbours_.stage}));
+    give_up(fmt::format("{}: {}", place(now), error.what()));
     throw;
   }
   return batch;

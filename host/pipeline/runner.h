@@ -39,8 +39,7 @@ class PipelineRunner {
 
  private:
   StageBatch run(const BatchWork& work, const std::vector<PipelineStep>& steps);
-  // Ends the pipeline on every rank; the error of the rank that was first.
-  Error give_up(const Error& why);
+  void give_up(const std::string& why);
 
   const std::shared_ptr<Communicator> comm_;
   const std::vector<PipelineLayer> layers_;

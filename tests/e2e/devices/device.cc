@@ -64,8 +64,7 @@ DeviceBytes device_bytes(coupler::Accelerator& accelerator) {
 
 std::vector<Check> all_checks() {
   std::vector<Check> result;
-  for (const auto& part :
-       {training_checks(), collective_checks(), state_checks(), pipeline_checks()}) {
+  for (const auto& part : {training_checks(), collective_checks(), state_checks()}) {
     result.insert(result.end(), part.begin(), part.end());
   }
   return result;

@@ -32,4 +32,3 @@ DeviceBytes device_bytes(coupler::Accelerator& accelerator);
 std::vector<Check> training_checks();
 std::vector<Check> collective_checks();
 std::vector<Check> state_checks();
-std::vector<Check> pipeline_checks();  // each alone: they are for transports

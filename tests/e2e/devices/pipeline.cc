@@ -2,12 +2,17 @@
 // much where a stage is lost. Over a transport alone: one that divides parameters refuses
 // pipelines.
 #include <coupler/coupler.h>
+#include <coupler/pipeline_parallel.h>
+#include <test_device.h>
 
-#include "device.h"
+#include "check.h"
 
 namespace {
 
 using coupler::Accelerator;
+
+// Before the Accelerator looks for it.
+const c10::Device kDouble = coupler::testing::test_device(0);
 
 torch::nn::Sequential make_layers() {
   torch::manual_seed(8);
@@ -84,7 +89,7 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
 
 }  // namespace
 
-std::vector<Check> pipeline_checks() {
-  return {{"pipeline_trains_like_the_cpu", pipeline_trains_like_the_cpu, /*alone=*/true},
-          {"pipeline_of_a_failing_loss", pipeline_of_a_failing_loss, /*alone=*/true}};
+std::vector<Check> all_checks() {
+  return {{"pipeline_trains_like_the_cpu", pipeline_trains_like_the_cpu},
+          {"pipeline_of_a_failing_loss", pipeline_of_a_failing_loss}};
 }

@@ -98,6 +98,19 @@ TEST(Streams, HostMemory_GoesOverTheHostSide_AlsoOfAPart) {
   });
 }
 
+TEST(Streams, Abort_EndsTheHostSide_Too) {
+  run_mixed(2, [&](Communicator& c) {
+    if (c.rank() == 0) c.abort("it is over");
+    try {
+      c.run(barrier());
+      ADD_FAILURE() << "rank " << c.rank() << " went through a barrier";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+      EXPECT_NE(std::string(error.what()).find("it is over"), std::string::npos) << error.what();
+    }
+  });
+}
+
 // Which names of spans were told, and how often.
 class SpanCounter final : public SpanRecorder {
  public:
