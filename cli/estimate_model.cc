@@ -102,7 +102,8 @@ std::string estimate_model(const EstimateWords& words, const Config& config, uin
                     .checkpointing = {},
                     .world = world,
                     .activations_counted = false,
-                    .memory = estimate_memory(log, apply(setting, config.backend), world)});
+                    .memory = estimate_memory(log, apply(setting, config.backend), world,
+                                              config.communication)});
   }
   struct Type {
     const char* name;

@@ -47,12 +47,12 @@ const StepLog& ProgramEstimates::log(const std::string& precision, const std::st
 EstimateRow ProgramEstimates::configured() {
   const std::string pattern = joined(config_.memory.activation_checkpointing);
   const std::string& precision = config_.training.mixed_precision;
-  return {
-      .setting = setting_name(config_.backend),
-      .precision = precision,
-      .checkpointing = pattern,
-      .world = world_,
-      .memory = estimate_memory(log(precision, pattern), config_.backend, world_, config_.memory)};
+  return {.setting = setting_name(config_.backend),
+          .precision = precision,
+          .checkpointing = pattern,
+          .world = world_,
+          .memory = estimate_memory(log(precision, pattern), config_.backend, world_,
+                                    config_.communication, config_.memory)};
 }
 
 std::string ProgramEstimates::pattern() {
@@ -66,12 +66,12 @@ std::string ProgramEstimates::pattern() {
 EstimateRow ProgramEstimates::of(const Setting& setting, const std::string& precision,
                                  bool checkpointing) {
   const std::string patterns = checkpointing ? pattern() : "";
-  return {
-      .setting = setting.name,
-      .precision = precision,
-      .checkpointing = patterns,
-      .world = world_,
-      .memory = estimate_memory(log(precision, patterns), apply(setting, config_.backend), world_)};
+  return {.setting = setting.name,
+          .precision = precision,
+          .checkpointing = patterns,
+          .world = world_,
+          .memory = estimate_memory(log(precision, patterns), apply(setting, config_.backend),
+                                    world_, config_.communication)};
 }
 
 }  // namespace coupler::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -142,6 +143,8 @@ int flush_output(int code) {
 
 int main(int argc, char** argv) {
   coupler::install_terminate_handler();
+  // Ignored by who started us, as some supervisors do, it would take the exit codes of ranks away.
+  std::signal(SIGCHLD, SIG_DFL);
   try {
     return coupler::cli::flush_output(coupler::cli::run(argc, argv));
   } catch (const coupler::Error& error) {

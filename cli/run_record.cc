@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 namespace coupler::cli {
 namespace {
@@ -16,8 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// A line that is cut off, as by a full disk, is passed over and noted.
-void read_metrics(const fs::path& path, RunRecord& record) {
+using Metrics = std::map<std::string, std::vector<Point>>;
+
+// A line that is cut off, as by a full disk, is passed over and noted. Runs append to a file: what
+// a later one logs from a step on stands for what earlier ones did from there.
+Metrics read_metrics(const fs::path& path, RunRecord& record) {
+  Metrics result;
+  std::set<std::string> logged;  // by the run that is being read
   std::ifstream in(path);
   size_t number = 0, broken = 0;
   for (std::string line; std::getline(in, line);) {
@@ -29,17 +35,23 @@ void read_metrics(const fs::path& path, RunRecord& record) {
     }
     if (!entry.contains("values") || !entry["values"].is_object() || !entry.contains("step") ||
         !entry["step"].is_number()) {
-      continue;  // a run's beginning
+      if (entry.contains("run")) logged.clear();  // its beginning
+      continue;
     }
     for (const auto& [name, value] : entry["values"].items()) {
       if (!value.is_number()) continue;
       const Point point = {entry["step"].get<double>(), value.get<double>()};
-      if (std::isfinite(point.value)) record.metrics[name].push_back(point);
+      if (!std::isfinite(point.value)) continue;
+      std::vector<Point>& points = result[name];
+      if (logged.insert(name).second)
+        std::erase_if(points, [&](const Point& earlier) { return earlier.step >= point.step; });
+      points.push_back(point);
     }
   }
   if (broken > 0)
     record.notes.push_back(
         fmt::format("{}: {} of {} lines are no JSON objects", path.string(), broken, number));
+  return result;
 }
 
 void read_profile(const fs::path& path, RunRecord& record) {
@@ -75,11 +87,13 @@ RunRecord read_run(const std::string& folder) {
   record.folder = folder;
   std::error_code failed;
   bool any = false;
+  std::map<fs::path, Metrics> files;  // by the folder they are in
   for (fs::recursive_directory_iterator entry(folder, failed), end; !failed && entry != end;
        entry.increment(failed)) {
     const std::string name = entry->path().filename();
     const bool profile = name.rfind("profile-rank", 0) == 0 && entry->path().extension() == ".json";
-    if (name == "metrics.jsonl") read_metrics(entry->path(), record);
+    if (name == "metrics.jsonl")
+      files.emplace(entry->path().parent_path(), read_metrics(entry->path(), record));
     if (profile) read_profile(entry->path(), record);
     any = any || profile || name == "metrics.jsonl";
   }
@@ -91,6 +105,11 @@ RunRecord read_run(const std::string& folder) {
                 fmt::format("{} has neither metrics.jsonl nor profile-rank*.json", folder),
                 {.subject = folder,
                  .hint = "the tracker jsonl writes the one, profile.dir has the other written"});
+  for (auto& [place, metrics] : files) {
+    const std::string below = place.lexically_relative(folder).string();
+    const std::string prefix = files.size() == 1 || below == "." ? "" : below + ": ";
+    for (auto& [name, points] : metrics) record.metrics[prefix + name] = std::move(points);
+  }
   for (auto& [name, points] : record.metrics)
     std::stable_sort(points.begin(), points.end(),
                      [](const Point& a, const Point& b) { return a.step < b.step; });

@@ -30,9 +30,10 @@ struct RankProfile {
 
 struct RunRecord {
   std::string folder;
-  std::map<std::string, std::vector<Point>> metrics;  // numbers by name, by step
-  std::vector<RankProfile> ranks;                     // by rank
-  std::vector<std::string> notes;                     // what could not be read
+  // Numbers by name, by step; of several files those of a folder within are "folder: name".
+  std::map<std::string, std::vector<Point>> metrics;
+  std::vector<RankProfile> ranks;  // by rank
+  std::vector<std::string> notes;  // what could not be read
 };
 
 // Of the folder and those in it. Throws Error(kIo) where there is neither kind of file.

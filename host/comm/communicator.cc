@@ -160,13 +160,16 @@ bool Communicator::supports(const db_op& op) const {
 void Communicator::run(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
-  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   if (is_on_device(state, op)) {
     if (state.world == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
+    // Who waits for it is the stream.
+    const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
     return submit_on_stream(op).wait();
   }
   if (host_side_ != nullptr) return host_side_->run(op);
+  // What goes another way is told there, once.
+  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   complete(state, op, DB_OP_BLOCKING);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();
@@ -305,11 +308,14 @@ void Communicator::plan_shards(const db_model& model,
 bool Communicator::is_on_streams() const { return state_->on_streams; }
 
 void Communicator::abort(const std::string& why) {
-  state_->end(Error(ErrorCode::kAborted,
+  // Who gives up because a rank is lost tells the others that it is.
+  const auto lost = state_->lost_member();
+  state_->end(Error(lost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
                     why.empty() ? fmt::format("communicator '{}': rank {} called abort",
                                               state_->name, state_->rank)
                                 : why,
-                    {.rank = state_->rank, .subject = state_->name, .hint = {}}));
+                    {.rank = lost ? lost->rank : state_->rank, .subject = state_->name}));
+  if (host_side_ != nullptr) host_side_->abort(why);
 }
 
 }  // namespace coupler

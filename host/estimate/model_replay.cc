@@ -33,6 +33,24 @@ ShardLayout layout_for(const EstimateUnit& unit, const LoggedModel& model,
   return ShardLayout(parameters, unit.whole_gradients, plan.group_rank, plan.group_size);
 }
 
+bool carries_error(const CommunicationConfig& communication) {
+  return communication.gradients == "int8" || communication.gradients == "powersgd";
+}
+
+// What a codec makes of so many elements (strategy/gradient_codec.cc); 0 without one.
+uint64_t code_bytes(const CommunicationConfig& communication, uint64_t elements) {
+  const std::string& name = communication.gradients;
+  if (name == "bf16" || name == "fp16") return 2 * elements;
+  if (name != "int8") return 0;
+  const auto block = static_cast<uint64_t>(communication.int8_block);
+  return elements + (elements + block - 1) / block * 4;
+}
+
+// What the other ranks send of this one's part.
+uint64_t others_share(uint64_t code, int ranks) {
+  return code / static_cast<uint64_t>(ranks) * static_cast<uint64_t>(ranks - 1);
+}
+
 }  // namespace
 
 ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedModel& model,
@@ -82,6 +100,7 @@ void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradient
   struct Group {
     uint64_t bytes = 0;
     int64_t elements = 0;
+    std::vector<size_t> slots;
   };
   std::map<int32_t, std::vector<Group>> by_type;
   uint64_t count = 0;
@@ -95,6 +114,7 @@ void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradient
     if (groups.empty() || full) groups.emplace_back();
     groups.back().bytes += (parameter.bytes() + 63) / 64 * 64;
     groups.back().elements += numel;
+    groups.back().slots.push_back(*p);
     ++count;
   }
   for (const auto& [type, groups] : by_type) {
@@ -103,8 +123,40 @@ void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradient
       keep(Part::kParameters, group.bytes);
       if (gradients) keep(Part::kGradients, group.bytes + (last ? count * 4 : 0));
       flat_bytes_.push_back(group.bytes);
+      if (!plan_.sharded() && plan_.world > 1) {
+        if (gradients && type == DB_F32) keep_compression(group.slots, group.bytes);
+        // strategy/local_sgd.cc: the last average and where averages move
+        if (plan_.communication.local_sgd_momentum != 0 && !gradients)
+          for (int i = 0; i < 2; ++i) keep(Part::kBuffers, group.bytes);
+      }
     }
   }
+}
+
+// strategy/gradient_compression.cc, of one group of whole gradients in fp32: what is carried from
+// step to step, and the memory of its reductions, which buckets divide among themselves.
+void ModelReplay::keep_compression(const std::vector<size_t>& slots, uint64_t bytes) {
+  const CommunicationConfig& communication = plan_.communication;
+  if (carries_error(communication)) keep(Part::kBuffers, bytes);
+  if (const uint64_t code = code_bytes(communication, bytes / 4); code > 0) {
+    // strategy/exchange_reduction.cc: sums_, sent_, received_
+    keep(Part::kBuffers, code);
+    keep(Part::kBuffers, code);
+    keep(Part::kBuffers, others_share(code, plan_.world));
+  }
+  if (communication.gradients != "powersgd") return;
+  const auto rank = static_cast<uint64_t>(communication.powersgd_rank);
+  uint64_t narrow = 0, travels = 0;
+  for (const size_t p : slots) {
+    const LoggedParameter& parameter = model_.parameters[p];
+    if (parameter.sizes.size() < 2 || parameter.numel() == 0) continue;
+    const uint64_t rows = parameter.sizes[0], columns = parameter.numel() / rows;
+    if ((rows + columns) * rank * 2 >= rows * columns) continue;  // PowerSgd::compresses
+    keep(Part::kBuffers, columns * rank * 4);                     // its factor
+    narrow += parameter.numel();
+    travels += (rows + columns) * rank;
+  }
+  if (narrow > 0) keep(Part::kBuffers, (travels + bytes / 4 - narrow) * 4);
 }
 
 void ModelReplay::prepare() {
@@ -122,7 +174,7 @@ void ModelReplay::prepare() {
   } else {
     std::vector<size_t> all(before.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    make_flat(all, plan_.world > 1);
+    make_flat(all, plan_.reduces());
     for (size_t p = before.size(); p-- > 0;) {
       trains(p) ? ledger_.give_back(before[p]) : kept_.push_back(before[p]);
     }
@@ -171,6 +223,11 @@ void ModelReplay::give_shards() {
     if (plan.whole_gradients) {
       keep(Part::kGradients,
            static_cast<uint64_t>(unit.layout.staging_numel) * plan.reduce_element);
+    }
+    // ShardUnit::encode_gradients
+    for (const ShardTransfer& transfer : unit.layout.transfers) {
+      if (transfer.trains && encodes(unit) && carries_error(plan_.communication))
+        keep(Part::kBuffers, static_cast<uint64_t>(transfer.numel) * plan.reduce_element);
     }
     const uint64_t shard = aligned_bytes(unit.layout.shard_numel, plan.element);
     if (unit.keep == DB_KEEP_ALWAYS) {
@@ -252,6 +309,12 @@ void ModelReplay::make_optimizer_state() {
   }
 }
 
+// Whether its gradients travel encoded.
+bool ModelReplay::encodes(const Unit& unit) const {
+  return plan_.group_size > 1 && unit.plan->reduce_element == 4 &&
+         code_bytes(plan_.communication, 1) > 0;
+}
+
 double ModelReplay::share() const {
   if (!plan_.sharded()) return 1;
   double own = 0, all = 0;
@@ -309,7 +372,7 @@ void ModelReplay::begin_backward() {
 }
 
 void ModelReplay::take_gradient(size_t parameter, Block& block, bool reduced) {
-  if (plan_.world == 1 && !plan_.sharded()) return ledger_.move(block, Part::kGradients);
+  if (!plan_.reduces()) return ledger_.move(block, Part::kGradients);
   if (!reduced) return ledger_.move(block, Part::kGradients);
   if (!plan_.sharded()) return ledger_.give_back(block);  // copied into flat memory
   if (!in_backward_) begin_backward();
@@ -357,10 +420,16 @@ void ModelReplay::launch(Unit& unit) {
         Part::kBuffers, static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->reduce_element);
   }
   for (const ShardTransfer& transfer : unit.layout.transfers) {
-    if (!transfer.trains || !transfer.packed()) continue;
-    unit.packed.push_back(pool_.take(
-        Part::kBuffers, static_cast<uint64_t>(transfer.numel) * unit.plan->reduce_element));
-    if (!plan_.overlap) continue;
+    if (!transfer.trains) continue;
+    const auto numel = static_cast<uint64_t>(transfer.numel);
+    if (transfer.packed()) {
+      unit.packed.push_back(pool_.take(Part::kBuffers, numel * unit.plan->reduce_element));
+    }
+    if (!encodes(unit)) continue;
+    // strategy/coded_scatter.cc: sent_, received_
+    const uint64_t code = code_bytes(plan_.communication, numel);
+    unit.packed.push_back(pool_.take(Part::kBuffers, code));
+    unit.packed.push_back(pool_.take(Part::kBuffers, others_share(code, plan_.group_size)));
   }
   if (!plan_.overlap) finish(*std::exchange(under_way_, nullptr));
 }

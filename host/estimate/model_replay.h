@@ -1,6 +1,6 @@
 // ModelReplay: what one imagined rank keeps of one model, and takes meanwhile, step by step of the
-// log. It follows strategy/replica, strategy/sharded_model, strategy/shard_unit and
-// offload/offloaded_memory, and says where. One thread.
+// log. It follows strategy/replica, strategy/sharded_model, strategy/shard_unit, what
+// communication.gradients takes, and offload/offloaded_memory, and says where. One thread.
 #pragma once
 
 #include <memory>
@@ -50,6 +50,7 @@ class ModelReplay {
 
   void keep(Part part, uint64_t bytes) { kept_.push_back(ledger_.take(part, bytes)); }
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
+  void keep_compression(const std::vector<size_t>& slots, uint64_t bytes);
   void make_disks();
   void give_shards();
   void take_values(std::vector<MemoryLedger::Block>& before);
@@ -59,6 +60,7 @@ class ModelReplay {
   void launch_ready();
   void launch(Unit& unit);
   void finish(Unit& unit);
+  bool encodes(const Unit& unit) const;
   bool trains(size_t parameter) const { return model_.parameters[parameter].trainable; }
 
   MemoryLedger& ledger_;

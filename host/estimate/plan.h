@@ -32,8 +32,11 @@ struct EstimatePlan {
   bool overlap = false;
   int optimizer_buffers = -1, parameter_buffers = -1;  // of offload to a disk; -1: none
   int64_t sub_group = 0;  // elements in a piece of the optimizer's state; whole models only
+  CommunicationConfig communication = {};
 
   bool sharded() const { return !units.empty(); }
+  // LocalSGD leaves gradients where they are.
+  bool reduces() const { return sharded() || (world > 1 && communication.local_sgd_steps == 0); }
 };
 
 // What backend.use of config would do with the model on this rank of so many, all on one machine.

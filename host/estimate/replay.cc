@@ -19,7 +19,7 @@ class Replay {
       : log_(log), ledger_(heap, log.base_bytes), divided_(false) {
     for (size_t i = 0; i < log.models.size(); ++i) {
       models_.emplace_back(ledger_, log, log.models[i], plans[i]);
-      divided_ = divided_ || plans[i].world > 1 || plans[i].sharded();
+      divided_ = divided_ || plans[i].reduces();
     }
   }
 

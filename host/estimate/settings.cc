@@ -67,6 +67,7 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config) {
 }
 
 MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+                               const CommunicationConfig& communication,
                                const MemoryConfig& memory) {
   MemoryEstimate most;
   // Parts are rounded up for the first ranks, and the last one may have what is left.
@@ -78,6 +79,7 @@ MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, 
           config.use == "auto"
               ? EstimatePlan{.world = world, .rank = rank, .group_rank = rank, .group_size = world}
               : plan_for(config, model, rank, world));
+      plans.back().communication = communication;
       if (plans.back().sharded() || memory.offload_optimizer_device != "nvme") continue;
       plans.back().optimizer_buffers = static_cast<int>(memory.offload_optimizer_buffer_count);
       plans.back().sub_group = memory.offload_optimizer_sub_group_size;

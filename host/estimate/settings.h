@@ -28,6 +28,7 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config);
 // The most that any rank of so many needs. An "auto" backend keeps models whole. memory: where an
 // optimizer's state of whole models is.
 MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+                               const CommunicationConfig& communication,
                                const MemoryConfig& memory = {});
 
 // The pattern of module names for memory.activation_checkpointing that divides a model into its

@@ -5,6 +5,21 @@
 #include <fmt/format.h>
 
 namespace coupler {
+namespace {
+
+// What a communicator that was aborted says of it: the error of the rank that was first.
+Error first_error(Communicator& aborted) {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  try {
+    aborted.run(op);
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "an operation was run on a communicator that was aborted"};
+}
+
+}  // namespace
 
 PipelineRunner::PipelineRunner(std::shared_ptr<Communicator> stages,
                                std::vector<PipelineLayer> layers, c10::Device device)
@@ -19,12 +34,13 @@ void PipelineRunner::require_whole() const {
               {.hint = "end the program; micro-batches that were under way are lost"});
 }
 
-// One process has no neighbours that would be out of step.
+// One process has no neighbours that would be out of step. All ranks are told ahead of the
+// neighbours: who fails because a neighbour did finds there whose fault it was, and passes that on.
 void PipelineRunner::give_up(const std::string& why) {
   if (neighbours_.stages == 1) return;
   failed_ = why;
-  neighbours_.abort(why);
   comm_->abort(why);
+  neighbours_.abort(first_error(*comm_).what());
 }
 
 StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<PipelineStep>& steps) {
@@ -48,7 +64,12 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     give_up(what);
     ErrorDetail detail = error.detail();
     detail.hint.clear();  // it is in the message
-    throw Error(error.code(), what, detail);
+    if (neighbours_.stages == 1 || error.code() != ErrorCode::kAborted)
+      throw Error(error.code(), what, detail);
+    // A neighbour gave up, perhaps for a rank that is far away.
+    const Error first = first_error(*comm_);
+    detail.rank = first.detail().rank;
+    throw Error(first.code(), what, detail);
   } catch (const c10::Error& error) {
     const std::string what = fmt::format("{}: {}", place(now), error.what_without_backtrace());
     give_up(what);

@@ -50,6 +50,12 @@ bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
+// HOST:PORT
+std::string place_of(const HttpAddress& address) {
+  const bool six = address.host.find(':') != std::string::npos;
+  return fmt::format("{}:{}", six ? "[" + address.host + "]" : address.host, address.port);
+}
+
 }  // namespace
 
 HttpAddress parse_http_address(std::string_view text, const std::string& source) {
@@ -97,9 +103,7 @@ HttpClient::HttpClient(HttpAddress address, HttpOptions options)
     : address_(std::move(address)), options_(std::move(options)) {}
 
 std::string HttpClient::url() const {
-  const bool six = address_.host.find(':') != std::string::npos;
-  return fmt::format("{}://{}:{}{}", address_.tls ? "https" : "http",
-                     six ? "[" + address_.host + "]" : address_.host, address_.port,
+  return fmt::format("{}://{}{}", address_.tls ? "https" : "http", place_of(address_),
                      address_.prefix);
 }
 
@@ -108,7 +112,7 @@ HttpReply HttpClient::send(std::string_view method, const std::string& target,
   http::request<http::string_body> request(
       http::string_to_verb(beast::string_view(method.data(), method.size())),
       address_.prefix + target, 11);
-  request.set(http::field::host, address_.host + ":" + address_.port);
+  request.set(http::field::host, place_of(address_));
   request.set(http::field::user_agent, "coupler");
   request.set(http::field::connection, "close");
   if (!options_.authorization.empty()) {

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -105,6 +104,12 @@ void set_pair(std::vector<std::string>& items, const std::string& key, const std
   }
 }
 
+// "RESOURCE_DOES_NOT_EXIST", of an answer that is an error of MLflow's.
+std::string error_in(const json& answer) {
+  const auto code = answer.is_object() ? answer.find("error_code") : answer.end();
+  return code != answer.end() && code->is_string() ? code->get<std::string>() : "";
+}
+
 // What an answer that is no success says, on one line.
 std::string message_in(const std::string& body) {
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
@@ -122,7 +127,8 @@ std::string mlflow_name(const std::string& name) {
       result.begin(), result.end(),
       [](char c) {
         const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        return !letter && !(c >= '0' && c <= '9') && std::strchr("_-. /", c) == nullptr;
+        return !letter && !(c >= '0' && c <= '9') &&
+               std::string_view("_-. /").find(c) == std::string_view::npos;
       },
       '_');
   // The server takes names for paths, and refuses those that a path would be written otherwise.
@@ -155,7 +161,7 @@ void MlflowTracker::start(const TrackerRun& run) {
 }
 
 json MlflowTracker::call(const std::string& method, const std::string& path,
-                         const std::string& body) {
+                         const std::string& body, const std::string& known) {
   HttpReply reply;
   try {
     const std::string target = "/api/2.0/mlflow/" + path;
@@ -174,8 +180,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
   }
   json parsed = json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (reply.status == 200 && parsed.is_object()) return parsed;
-  if (parsed.is_object() && parsed.value("error_code", "") == "RESOURCE_DOES_NOT_EXIST")
-    return parsed;
+  if (!known.empty() && error_in(parsed) == known) return parsed;
   const char* hint = "see that MLFLOW_TRACKING_URI is the address of an MLflow server";
   if (reply.status == 401 || reply.status == 403) {
     hint = "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
@@ -187,12 +192,16 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
 }
 
 std::string MlflowTracker::experiment_id() {
-  const json found =
-      call("GET", "experiments/get-by-name?experiment_name=" + url_encoded(experiment_), "");
+  const std::string name = valid_utf8(experiment_);
+  const std::string by_name = "experiments/get-by-name?experiment_name=" + url_encoded(name);
+  const json found = call("GET", by_name, "", "RESOURCE_DOES_NOT_EXIST");
   if (found.contains("experiment")) return found["experiment"].at("experiment_id");
   json body;
-  body["name"] = valid_utf8(experiment_);
-  return call("POST", "experiments/create", body.dump()).at("experiment_id");
+  body["name"] = name;
+  const json made = call("POST", "experiments/create", body.dump(), "RESOURCE_ALREADY_EXISTS");
+  if (made.contains("experiment_id")) return made["experiment_id"];
+  // Another job that began with this one has just made it.
+  return call("GET", by_name, "").at("experiment").at("experiment_id");
 }
 
 void MlflowTracker::connect() {
@@ -209,7 +218,7 @@ void MlflowTracker::connect() {
     run_id_ = made.at("run").at("info").at("run_id");
   }
   for (const auto& [name, value] : run_.config) {
-    set_pair(params_, name, at_most(text_of(value), kLongestParam));
+    set_pair(params_, name, at_most(valid_utf8(text_of(value)), kLongestParam));
   }
 }
 
@@ -217,7 +226,7 @@ void MlflowTracker::log(const TrackedStep& entry) {
   for (const auto& [name, value] : entry.values) {
     const auto number = number_of(value);
     if (!number) {
-      set_pair(tags_, name, at_most(std::get<std::string>(value), kLongestTag));
+      set_pair(tags_, name, at_most(valid_utf8(std::get<std::string>(value)), kLongestTag));
       continue;
     }
     std::string metric = "{\"key\": ";

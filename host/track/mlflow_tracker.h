@@ -33,7 +33,9 @@ class MlflowTracker : public Tracker {
   std::string experiment_id();
   // Sends "metrics", "params" or "tags", those of the batch that the server has not got.
   void send_batch(const char* kind, std::vector<std::string>& items, size_t most);
-  nlohmann::json call(const std::string& method, const std::string& path, const std::string& body);
+  // The answer. An error whose code is `known` is one, too; any other is thrown.
+  nlohmann::json call(const std::string& method, const std::string& path, const std::string& body,
+                      const std::string& known = "");
 
   std::optional<HttpClient> client_;
   std::string experiment_;

@@ -1,6 +1,7 @@
 #include <coupler/launch.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,22 +153,33 @@ std::string coupler_program() {
       {.subject = "coupler", .hint = "install it beside libcoupler, or put it into PATH"});
 }
 
+// The file of this process. A path that does not lead to it any more would start another program.
+std::string own_program() {
+  constexpr const char* kSelf = "/proc/self/exe";
+  std::error_code failed;
+  const std::string path = fs::read_symlink(kSelf, failed).string();
+  if (!failed && fs::equivalent(path, kSelf, failed)) return path;
+  throw Error(ErrorCode::kIo,
+              fmt::format("launch: the file of this program was replaced or removed since it "
+                          "began: {}",
+                          path),
+              {.subject = path, .hint = "start the program anew"});
+}
+
 std::vector<std::string> command_of(const LaunchOptions& options, const LaunchCall& call) {
   std::vector<std::string> words = {
       coupler_program(), "launch",           "-n", std::to_string(options.processes),
       "--outcome",       call.outcome_file()};
   if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
   for (const std::string& override : options.overrides) words.insert(words.end(), {"-o", override});
-  std::error_code failed;
-  const std::string program = options.program.empty()
-                                  ? fs::read_symlink("/proc/self/exe", failed).string()
-                                  : fs::absolute(options.program).string();
-  words.push_back(program);
+  words.push_back(options.program.empty() ? own_program() : fs::absolute(options.program).string());
   return words;
 }
 
-// The exit status, as of waitpid. The launcher ends the ranks where this process goes first.
-int run_and_wait(const std::vector<std::string>& command, const LaunchCall& call) {
+// The exit status, as of waitpid; none where this process does not get its children's: it ignores
+// SIGCHLD, or waits for all of them elsewhere. The launcher ends the ranks where this process goes
+// first.
+std::optional<int> run_and_wait(const std::vector<std::string>& command, const LaunchCall& call) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -175,19 +187,25 @@ int run_and_wait(const std::vector<std::string>& command, const LaunchCall& call
   std::vector<char*> environment = {const_cast<char*>(variable.c_str())};
   for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
   environment.push_back(nullptr);
+  sigset_t no_signals;
+  sigemptyset(&no_signals);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
     // Nothing but system calls: other threads may hold any lock.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
+    // The ranks get neither this program's open files nor what this thread blocks.
+    close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+    sigprocmask(SIG_SETMASK, &no_signals, nullptr);
     execve(words[0], words.data(), environment.data());
     _exit(127);
   }
   if (child < 0)
     throw Error(ErrorCode::kIo, fmt::format("launch: cannot fork: {}", std::strerror(errno)), {});
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return std::nullopt;
   }
   return status;
 }
@@ -267,24 +285,28 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
   std::cout << fmt::format("Launching training on {} process{}.\n", options.processes,
                            options.processes == 1 ? "" : "es")
             << std::flush;
-  const int status = run_and_wait(command, call);
-  if (status == 0) {
-    if (const auto result = call.result()) return *result;
-    throw usage("enter_launched",
-                fmt::format("{} ended without having run {}", command.back(), function),
-                "call coupler::enter_launched() first in its main");
-  }
+  const std::optional<int> status = run_and_wait(command, call);
   const auto failure = call.failure();
   const auto outcome = outcome_of(call);
+  const auto result = call.result();
+  if (status ? *status == 0 : result && !failure && !outcome) {
+    if (result) return *result;
+    throw usage("enter_launched",
+                fmt::format("{} ended without having returned from {}", command.back(), function),
+                "call coupler::enter_launched() first in its main, and let the function return "
+                "instead of ending its process");
+  }
   // A rank that was killed says nothing, and others that they lost it.
   if (failure &&
       (!failure->is_consequence() || !outcome || outcome->detail().rank == failure->rank))
     throw Error(failure->error);
   if (outcome) throw Error(*outcome);
-  throw Error(ErrorCode::kAborted,
-              WIFSIGNALED(status)
-                  ? fmt::format("launch: the launcher was killed by signal {}", WTERMSIG(status))
-                  : fmt::format("launch: `coupler launch` ended with {}", WEXITSTATUS(status)),
+  const std::string how =
+      !status ? "`coupler launch` ended without success"
+      : WIFSIGNALED(*status)
+          ? fmt::format("the launcher was killed by signal {}", WTERMSIG(*status))
+          : fmt::format("`coupler launch` ended with {}", WEXITSTATUS(*status));
+  throw Error(ErrorCode::kAborted, "launch: " + how,
               {.subject = function, .hint = "what it wrote on standard error says why"});
 }
 

@@ -55,7 +55,8 @@ std::vector<Candidate> candidates(const StepLog& log, const Config& config, int 
   std::vector<Candidate> result;
   for (const Setting& setting : known_settings("/a/local/disk")) {
     try {
-      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world)});
+      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world,
+                                                 config.communication)});
     } catch (const Error&) {
     }
   }
@@ -101,7 +102,8 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
   const uint64_t limit = memory_limit_of(config);
   BackendConfig backend = config.backend;
   if (!divided) backend.use = "auto";
-  const MemoryEstimate estimate = estimate_memory(log, backend, process.world, config.memory);
+  const MemoryEstimate estimate =
+      estimate_memory(log, backend, process.world, config.communication, config.memory);
   if (lower_bound_of(estimate) <= limit) return;
   const std::vector<Candidate> others = candidates(log, config, process.world);
   for (const Candidate& other : others) {

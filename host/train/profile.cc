@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <thread>
 #include <utility>
 
@@ -95,6 +96,25 @@ uint64_t peak_memory() {
   return static_cast<uint64_t>(used.ru_maxrss) << 10;
 }
 
+// What an earlier run has left of this rank would be taken for this run's where rank 0 joins the
+// traces. Rank 0 removes what belongs to none of this job's ranks, too.
+void remove_earlier(const std::string& folder, const ProcessInfo& process) {
+  static const std::regex kOfARank(
+      R"((trace|profile)-rank(\d{1,9})(-\d+)?\.json(\.unfinished\.json)?)");
+  static const std::regex kJoined(R"(trace(-\d+)?\.json)");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    std::smatch parts;
+    bool removes = process.rank == 0 && std::regex_match(name, kJoined);
+    if (std::regex_match(name, parts, kOfARank)) {
+      const int rank = std::stoi(parts[2]);
+      removes = rank == process.rank || (process.rank == 0 && rank >= process.world);
+    }
+    std::error_code gone;  // another rank was first
+    if (removes) fs::remove(entry.path(), gone);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const ProcessInfo& process,
@@ -105,6 +125,7 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
   const int64_t offset = several_machines ? measure_offset(comm) : 0;
   try {
     fs::create_directories(config.dir);
+    remove_earlier(config.dir, process);
     replace_file(fmt::format("{}/profile-rank{}.json", config.dir, process.rank), "{}\n");
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "train",
@@ -242,7 +263,12 @@ void Profile::finish() {
     }
     const std::string merged =
         fmt::format("{}/trace{}.json", config_.dir, round == 0 ? "" : fmt::format("-{}", round));
-    merge_traces(paths, merged);
+    try {
+      merge_traces(paths, merged);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "train", fmt::format("{} is not written: {}", merged, error.what()));
+      continue;
+    }
     if (!missing.empty())
       log(LogLevel::kWarning, "train",
           fmt::format("{} is without the ranks{}, whose traces are not in this machine's {}",

@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,7 @@
 namespace coupler {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kOrigin = "coupler";
@@ -32,8 +34,27 @@ double microseconds(int64_t nanoseconds, int64_t base) {
   return static_cast<double>(nanoseconds - base) / 1e3;
 }
 
-void write_trace(const std::string& path, const json& trace) {
-  replace_file(path, trace.dump(-1, ' ', false, json::error_handler_t::replace));
+std::string text_of(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// Into the time and beside the processes of all ranks.
+void move_event(json& event, int64_t rank, double shift) {
+  if (event.contains("ts") && event["ts"].is_number())
+    event["ts"] = event["ts"].get<double>() + shift;
+  const bool numbered = event.contains("pid") && event["pid"].is_number_integer();
+  if (numbered) {
+    event["pid"] = rank * kProcesses + event["pid"].get<int64_t>() % kProcesses;
+  } else if (event.contains("pid") && event["pid"].is_string()) {
+    event["pid"] = fmt::format("rank {} {}", rank, event["pid"].get<std::string>());
+  }
+  if (numbered && event.value("name", "") == "process_name")
+    event["args"]["name"] = fmt::format("rank {}", rank);
+  // Each rank counts arrows from 1: theirs must not meet.
+  if (event.contains("id"))
+    event["id"] =
+        fmt::format("{}-{}", rank,
+                    event["id"].is_string() ? event["id"].get<std::string>() : event["id"].dump());
 }
 
 }  // namespace
@@ -74,45 +95,42 @@ void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
     }
   }
   trace[kOrigin] = {{"rank", origin.rank}, {"clockOffsetNanoseconds", origin.clock_offset}};
-  write_trace(path, trace);
+  replace_file(path, text_of(trace));
 }
 
+// One rank's is in memory at a time.
 void merge_traces(const std::vector<std::string>& paths, const std::string& merged) {
-  json result;
-  json all = json::array();
+  const std::string beside = merged + ".new";
+  fs::remove(beside);  // of a process that was killed
+  DurableFile out(beside);
+  const auto write = [&out](const std::string& text) { out.write(text.data(), text.size()); };
   int64_t base = 0;
+  std::string before;  // of an event
   for (const std::string& path : paths) {
     json trace = read_trace(path);
     const json origin = trace.value(kOrigin, json::object());
-    const int64_t rank = origin.value("rank", int64_t{0});
     const int64_t own_base = trace.value("baseTimeNanoseconds", int64_t{0});
-    if (result.is_null()) {
+    if (before.empty()) {
       base = own_base;
-      result = {{"schemaVersion", trace.value("schemaVersion", 1)},
-                {"displayTimeUnit", "ms"},
-                {"baseTimeNanoseconds", base}};
+      write(fmt::format(
+          "{{\"schemaVersion\":{},\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":{},"
+          "\"traceEvents\":[",
+          trace.value("schemaVersion", 1), base));
+      before = "\n";
     }
+    const int64_t rank = origin.value("rank", int64_t{0});
     const double shift =
         static_cast<double>(own_base - base + origin.value("clockOffsetNanoseconds", int64_t{0})) /
         1e3;
     for (json& event : trace["traceEvents"]) {
-      if (event.contains("ts") && event["ts"].is_number())
-        event["ts"] = event["ts"].get<double>() + shift;
-      const bool numbered = event.contains("pid") && event["pid"].is_number_integer();
-      if (numbered) {
-        event["pid"] = rank * kProcesses + event["pid"].get<int64_t>() % kProcesses;
-      } else if (event.contains("pid") && event["pid"].is_string()) {
-        event["pid"] = fmt::format("rank {} {}", rank, event["pid"].get<std::string>());
-      }
-      if (numbered && event.value("name", "") == "process_name")
-        event["args"]["name"] = fmt::format("rank {}", rank);
-      if (event.contains("id") && event["id"].is_string())
-        event["id"] = fmt::format("{}-{}", rank, event["id"].get<std::string>());
-      all.push_back(std::move(event));
+      move_event(event, rank, shift);
+      write(before + text_of(event));
+      before = ",\n";
     }
   }
-  result["traceEvents"] = std::move(all);
-  write_trace(merged, result);
+  write("\n]}\n");
+  out.finish();
+  rename_durably(beside, merged);
 }
 
 }  // namespace coupler

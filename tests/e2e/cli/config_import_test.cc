@@ -2,7 +2,6 @@
 // versions (tests/e2e/cli/accelerate), and DeepSpeed's JSON.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <regex>
 #include <sstream>
 
@@ -10,16 +9,6 @@
 
 namespace coupler {
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 struct Case {
   const char* name;

@@ -13,10 +13,6 @@
 namespace coupler {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(EnvCommand, Report_NamesVersionsMachineBackendsAndConfiguration) {
   const Workplace here;
   const Outcome outcome = here.coupler({"env"});

@@ -69,11 +69,14 @@ TEST(FastEstimateAccuracy, ThreeConfigurations_AreWithinATenth) {
   expect_estimate_within_a_tenth({"fsdp shard_grad_op", fsdp("shard_grad_op")});
 }
 
-TEST(FullEstimateAccuracy, TwelveConfigurations_AreWithinATenth) {
+TEST(FullEstimateAccuracy, FifteenConfigurations_AreWithinATenth) {
   for (const Configuration& configuration : std::vector<Configuration>{
            {"replicate", kReplicate},
            {"replicate, bf16", with(kReplicate, kHalf)},
            {"replicate, checkpointing", with(kReplicate, kCheckpointing)},
+           {"replicate, int8", with(kReplicate, {"communication.gradients=int8"})},
+           {"replicate, powersgd", with(kReplicate, {"communication.gradients=powersgd"})},
+           {"fsdp full_shard, int8", with(fsdp("full_shard"), {"communication.gradients=int8"})},
            {"ZeRO 1", zero(1)},
            {"ZeRO 2", zero(2)},
            {"ZeRO 2, bf16", with(zero(2), kHalf)},

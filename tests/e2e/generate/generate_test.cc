@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -15,10 +13,7 @@
 namespace coupler {
 namespace {
 
-std::string expected() {
-  std::ifstream in(GPTJ_FIXTURE "/expected.txt");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string expected() { return text_of(GPTJ_FIXTURE "/expected.txt"); }
 
 Outcome run(const Workplace& here, const std::vector<std::string>& more,
             const std::string& checkpoint = GPTJ_FIXTURE) {
@@ -76,11 +71,6 @@ TEST(Generate, WrongInput_EndsWithItsMessage) {
     EXPECT_NE(outcome.exit_code, 0) << wrong.message;
     EXPECT_NE(outcome.err.find(wrong.message), std::string::npos) << outcome.err;
   }
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // What transformers said: the value of a key of greedy.json.

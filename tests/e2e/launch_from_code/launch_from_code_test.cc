@@ -15,10 +15,6 @@
 namespace coupler {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class LaunchFromCode : public ::testing::Test {
  protected:
   Outcome launching(const std::string& what, const std::string& more = "") const {
@@ -108,6 +104,41 @@ TEST_F(LaunchFromCode, AMainThatDoesNotEnter_IsToldTo) {
   const Outcome outcome = here_.run(LAUNCHING_WITHOUT_ENTERING, {});
   EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
   EXPECT_TRUE(has(outcome.out, "call coupler::enter_launched() first in")) << outcome.out;
+}
+
+TEST_F(LaunchFromCode, OpenFilesAndBlockedSignals_StayWithTheProgram) {
+  const Outcome outcome = launching("inherited", here_.path() / "kept");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_FALSE(has(outcome.out, "inherited: ")) << outcome.out;
+}
+
+TEST_F(LaunchFromCode, AProgramThatIgnoresItsChildren_GetsResultsAndErrors) {
+  const Outcome outcome = launching("ignoring_children");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "sum = 33 on 2\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "rank 1: the data is wrong")) << outcome.out;
+}
+
+TEST_F(LaunchFromCode, ArgumentsOfAnyBytes_ComeBackTheSame) {
+  EXPECT_TRUE(has(launching("odd_bytes").out, "the same\n"));
+}
+
+TEST_F(LaunchFromCode, SeveralAtOnce_EachHasItsOwnResult) {
+  const Outcome outcome = launching("at_once");
+  EXPECT_TRUE(has(outcome.out, "result 0\nresult 1\nresult 2\n")) << outcome.out << outcome.err;
+  expect_clean();
+}
+
+TEST_F(LaunchFromCode, AFunctionThatEndsItsProcess_IsToldToReturn) {
+  expect_error("leave", {"ended without having returned from leave"});
+}
+
+TEST_F(LaunchFromCode, AProgramWhoseFileWasRemoved_SaysSo) {
+  const std::string copy = here_.path() / "removed";
+  std::filesystem::copy_file(LAUNCHING, copy);
+  const Outcome outcome = here_.run(copy, {"removed", copy});
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "was replaced or removed since it began: " + copy)) << outcome.out;
 }
 
 // Neither ranks nor launcher outlive the program that launched them.

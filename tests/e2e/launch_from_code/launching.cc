@@ -1,12 +1,14 @@
 // Launches what its argument names, and prints what came back. For launch_from_code_test.cc.
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
+#include <fcntl.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -53,6 +55,26 @@ int nested() {
 }
 const coupler::Launchable launchable_nested("nested", nested);
 
+// What a rank has of the program that launched it: its open files, and the signals it blocks.
+std::vector<std::string> inherited(const std::string& file) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the one of this loop itself
+    if (std::filesystem::read_symlink(entry.path(), gone) == file) found.push_back(file);
+  }
+  sigset_t blocked;
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  if (sigismember(&blocked, SIGTERM) == 1) found.push_back("SIGTERM is blocked");
+  return found;
+}
+const coupler::Launchable launchable_inherited("inherited", inherited);
+
+std::string same(const std::string& text) { return text; }
+const coupler::Launchable launchable_same("same", same);
+
+int leave() { _exit(0); }
+const coupler::Launchable launchable_leave("leave", leave);
+
 int forgotten(int value) { return value; }
 
 // Its process id, for the test to look for.
@@ -98,6 +120,33 @@ int run(const std::string& what, const std::string& more) {
     std::printf("%g\n", coupler::launch(two, no_number));
   } else if (what == "sleep_long") {
     coupler::launch(two, sleep_long, more);
+  } else if (what == "inherited") {
+    const int kept = open(more.c_str(), O_RDWR | O_CREAT, 0600);
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    for (const std::string& found : coupler::launch(two, inherited, more))
+      std::printf("inherited: %s\n", found.c_str());
+    close(kept);
+  } else if (what == "ignoring_children") {
+    std::signal(SIGCHLD, SIG_IGN);
+    print(coupler::launch(two, add_up, 10, "sum", values, false));
+    coupler::launch(two, fail, "error");
+  } else if (what == "odd_bytes") {
+    const std::string odd("a\0\n\"\\\xff\xfe'$", 9);
+    std::printf("%s\n", coupler::launch(two, same, odd) == odd ? "the same" : "another");
+  } else if (what == "at_once") {
+    std::vector<std::string> results(3);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < results.size(); ++i)
+      threads.emplace_back([&, i] { results[i] = coupler::launch(two, same, std::to_string(i)); });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& result : results) std::printf("result %s\n", result.c_str());
+  } else if (what == "removed") {
+    std::filesystem::remove(more);
+    coupler::launch(two, same, "x");
+  } else if (what == "leave") {
+    coupler::launch(two, leave);
   } else if (what == "none") {
     coupler::launch(0, nothing);
   } else if (what == "unknown") {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -15,12 +14,6 @@ namespace coupler {
 namespace {
 
 using Lines = std::vector<std::string>;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Lines lines_of(const std::string& path) {
   std::istringstream text(text_of(path));

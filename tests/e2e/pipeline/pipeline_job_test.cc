@@ -1,5 +1,6 @@
 // What a job with a pipeline says where it cannot begin or go on. Every job ends by itself within
 // its deadline.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "run_program.h"
@@ -35,6 +36,19 @@ TEST(PipelineJob, NeighbourKilled_RankStageAndMicroBatchAreNamed) {
                " stage 2 (rank 2): ", "pipeline stage 0 of 3 (rank 0), ", "signal 9"});
 }
 
+// The ones that never spoke to it, too: what they wait for comes from ranks that gave up for it.
+TEST(PipelineJob, RankKilled_EveryOtherNamesItAndExitsAsOneThatLostAPeer) {
+  const Outcome outcome = run("killed_neighbour", {"backend.use=gloo_cpu"}, 4);
+  for (const int rank : {0, 1, 2}) {
+    const std::string begin = fmt::format("rank {}: killed_neighbour FAILED: ", rank);
+    const size_t at = outcome.err.find(begin);
+    ASSERT_NE(at, std::string::npos) << begin << " is not in\n" << outcome.err;
+    const std::string line = outcome.err.substr(at, outcome.err.find('\n', at) - at);
+    EXPECT_NE(line.find("stage 3 (rank 3)"), std::string::npos) << line;
+    expect_says(outcome, {fmt::format("then rank {} exited with code 4", rank)});
+  }
+}
+
 TEST(PipelineJob, NeighbourThatDoesNotComeBack_EndsWithinTheTimeout) {
   expect_says(run("stopped_neighbour", {"backend.use=gloo_cpu"}),
               {"pipeline stage 1 of 3 (rank 1), ", " of micro-batch ",
@@ -46,7 +60,7 @@ TEST(PipelineJob, LossThatThrows_OtherStagesHearWhereAndWhy) {
               {"rank 2: failing_loss FAILED: pipeline stage 2 of 3 (rank 2), forward of "
                "micro-batch 3 of 8",
                "stage 2 (rank 2): it reported: pipeline stage 2 of 3",
-               "stage 1 (rank 1): it reported: pipeline stage 1 of 3"});
+               "stage 1 (rank 1): it reported: rank 2 reported: pipeline stage 2 of 3"});
 }
 
 TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {

@@ -15,10 +15,6 @@ namespace {
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class Profiles : public ::testing::Test {
  protected:
   Outcome train(const Arguments& options) const {
@@ -80,6 +76,14 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
     if (event.contains("pid") && event["pid"].is_number_integer())
       ranks.insert(event["pid"].get<int64_t>() / 10'000'000);
   EXPECT_EQ(ranks, (std::set<int64_t>{0, 1}));
+  // What has a number of its own on each rank, as arrows from forward to backward.
+  std::set<std::string> numbered;
+  for (const json& event : merged.at("traceEvents")) {
+    if (!event.contains("id")) continue;
+    ASSERT_TRUE(event["id"].is_string()) << event;
+    numbered.insert(event["id"].get<std::string>().substr(0, 2));
+  }
+  EXPECT_EQ(numbered, (std::set<std::string>{"0-", "1-"}));
   EXPECT_EQ(here_.coupler({"report", "traces"}).exit_code, 0);
 }
 
@@ -91,6 +95,28 @@ TEST_F(Profiles, OfTwoRounds_AreTwoTraces) {
                            "trace.json", "trace-1.json"})
     EXPECT_TRUE(exists(name)) << name;
   EXPECT_FALSE(exists("trace-rank0-2.json"));
+}
+
+// Rank 0 would else join its trace with what another rank wrote in the run before.
+TEST_F(Profiles, OfAnEarlierRun_AreRemoved) {
+  std::filesystem::create_directory(here_.path() / "traces");
+  const std::set<std::string> earlier = {"trace-rank1.json", "trace-rank0-7.json", "trace-7.json",
+                                         "profile-rank5.json"};
+  for (const std::string& name : earlier) here_.write("traces/" + name, "{}");
+  here_.write("traces/trace-mine.json", "{}");
+  // No step is profiled: nothing is written anew.
+  const Outcome outcome =
+      train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=100000"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const std::string& name : earlier) EXPECT_FALSE(exists(name)) << name;
+  EXPECT_TRUE(exists("trace-mine.json"));
+}
+
+TEST_F(Profiles, WhoseJoinedTraceCannotBeWritten_AreWarnedOf) {
+  std::filesystem::create_directories(here_.path() / "traces" / "trace.json" / "in the way");
+  const Outcome outcome = train({"backend.use=gloo_cpu", "profile.dir=traces"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "traces/trace.json is not written: ")) << outcome.err;
 }
 
 TEST_F(Profiles, UnderFsdp_NameGathers) {

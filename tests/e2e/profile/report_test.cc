@@ -1,7 +1,7 @@
 // coupler report over files as trackers and profiles write them, whole and broken.
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <initializer_list>
 #include <sstream>
 
 #include "run_program.h"
@@ -24,16 +24,6 @@ std::string profile_of(int rank, double waiting) {
   return text.str();
 }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   const Workplace here;
   here.write("run/metrics.jsonl", kMetrics);
@@ -51,6 +41,29 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   EXPECT_TRUE(has(page, "&lt;name&gt;") && !has(page, "<name>")) << "names are not escaped";
   for (const char* outside : {"http:", "https:", "<script", "src="})
     EXPECT_FALSE(has(page, outside)) << outside;
+}
+
+// All append to one file: the first was ended, the second goes on from its checkpoint, the third
+// begins anew.
+TEST(Report, OfRunsInOneFile_HasWhatTheLastOneLoggedOfEachStep) {
+  const Workplace here;
+  const auto run = [](std::initializer_list<std::pair<int, int>> losses) {
+    std::ostringstream text;
+    text << R"({"project": "p", "run": "", "config": {}})"
+         << "\n";
+    for (const auto& [step, loss] : losses)
+      text << R"({"step": )" << step << R"(, "values": {"loss": )" << loss << "}}\n";
+    return text.str();
+  };
+  const std::string resumed = run({{0, 9}, {1, 8}, {2, 7}, {3, 6}}) + run({{2, 5}, {3, 4}});
+  here.write("run/metrics.jsonl", resumed);
+  EXPECT_TRUE(has(here.coupler({"report", "run"}).out, "loss: 9 to 4 in 4 values"));
+  here.write("run/metrics.jsonl", resumed + run({{0, 3}, {1, 2}}));
+  EXPECT_TRUE(has(here.coupler({"report", "run"}).out, "loss: 3 to 2 in 2 values"));
+  here.write("run/other/metrics.jsonl", run({{0, 1}}));
+  const Outcome outcome = here.coupler({"report", "run"});
+  EXPECT_TRUE(has(outcome.out, "other: loss: 1 to 1 in 1 values")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "\nloss: 3 to 2 in 2 values")) << outcome.out;
 }
 
 TEST(Report, WithoutFiles_SaysWhichItLooksFor) {

@@ -11,7 +11,7 @@
 
 #include <chrono>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 
@@ -19,12 +19,6 @@ namespace coupler {
 namespace {
 
 constexpr auto kLimit = std::chrono::minutes(1);
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
@@ -96,9 +90,18 @@ Outcome Workplace::run(const std::string& program, const std::vector<std::string
   if (error != 0) throw std::runtime_error("cannot start " + argv[0]);
   Outcome outcome;
   outcome.exit_code = wait_for(pid);
-  outcome.out = read_file(out);
-  outcome.err = read_file(err);
+  outcome.out = text_of(out);
+  outcome.err = text_of(err);
   return outcome;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace coupler

@@ -38,4 +38,9 @@ class Workplace {
   std::filesystem::path path_;
 };
 
+// Whether the part stands in the text.
+bool has(const std::string& text, const std::string& part);
+// A whole file; "" where it cannot be read.
+std::string text_of(const std::filesystem::path& path);
+
 }  // namespace coupler

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -15,16 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
-
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 class TrackedTraining : public ::testing::Test {
  protected:
@@ -41,11 +30,11 @@ TEST_F(TrackedTraining, OverTwoRanks_IsWrittenOnce) {
   const Outcome outcome = run("plain", "csv:jsonl:tensorboard:every_rank");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const fs::path folder = here.path() / "proj";
-  const std::string csv = read(folder / "metrics.csv");
+  const std::string csv = text_of(folder / "metrics.csv");
   EXPECT_EQ(lines_of(csv), 1 + 3 + 10 * 6) << csv;
-  EXPECT_TRUE(says(csv, ",,config/lr,0.1\n")) << csv;
+  EXPECT_TRUE(has(csv, ",,config/lr,0.1\n")) << csv;
 
-  std::istringstream lines(read(folder / "metrics.jsonl"));
+  std::istringstream lines(text_of(folder / "metrics.jsonl"));
   std::string line;
   ASSERT_TRUE(std::getline(lines, line));
   EXPECT_EQ(nlohmann::json::parse(line)["config"]["layers"], 1);
@@ -65,7 +54,7 @@ TEST_F(TrackedTraining, OverTwoRanks_IsWrittenOnce) {
   EXPECT_EQ(steps, 10);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 3) << "one event file";
   for (const char* name : {"rank_0.txt", "rank_1.txt"}) {
-    EXPECT_EQ(lines_of(read(here.path() / name)), 10) << name;
+    EXPECT_EQ(lines_of(text_of(here.path() / name)), 10) << name;
   }
 }
 
@@ -92,61 +81,61 @@ TEST_F(TrackedTraining, All_IsWhatIsThere) {
 TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
   const Outcome outcome = run("plain", "tensorbord");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(says(outcome.err, "there is no tracker 'tensorbord'")) << outcome.err;
-  EXPECT_TRUE(says(outcome.err,
-                   "did you mean 'tensorboard'? there are csv, jsonl, tensorboard, "
-                   "mlflow, every_rank and \"all\""))
+  EXPECT_TRUE(has(outcome.err, "there is no tracker 'tensorbord'")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err,
+                  "did you mean 'tensorboard'? there are csv, jsonl, tensorboard, "
+                  "mlflow, every_rank and \"all\""))
       << outcome.err;
 }
 
 TEST_F(TrackedTraining, Wandb_IsPointedToItsSync) {
   const Outcome outcome = run("plain", "wandb");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(says(outcome.err, "`wandb sync --sync-tensorboard`")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "`wandb sync --sync-tensorboard`")) << outcome.err;
 }
 
 TEST_F(TrackedTraining, FolderThatCannotBeWritten_IsNamed) {
   here.write("proj", "a file");
   const Outcome outcome = run("plain", "csv");
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_TRUE(says(outcome.err, "./proj cannot be written: Not a directory") ||
-              says(outcome.err, "./proj cannot be written: File exists"))
+  EXPECT_TRUE(has(outcome.err, "./proj cannot be written: Not a directory") ||
+              has(outcome.err, "./proj cannot be written: File exists"))
       << outcome.err;
-  EXPECT_TRUE(says(outcome.err, "training.logging_dir")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "training.logging_dir")) << outcome.err;
 }
 
 TEST_F(TrackedTraining, TrackerThatThrows_IsDisabled_AndTrainingGoesOn) {
   const Outcome outcome = run("throws", "csv");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(says(outcome.out, "trained"));
-  EXPECT_TRUE(says(outcome.err,
-                   "tracker 'throws' failed in log 3 times in a row and is disabled; "
-                   "training goes on without it: I cannot"))
+  EXPECT_TRUE(has(outcome.out, "trained"));
+  EXPECT_TRUE(has(outcome.err,
+                  "tracker 'throws' failed in log 3 times in a row and is disabled; "
+                  "training goes on without it: I cannot"))
       << outcome.err;
-  EXPECT_EQ(lines_of(read(here.path() / "proj" / "metrics.csv")), 64);
+  EXPECT_EQ(lines_of(text_of(here.path() / "proj" / "metrics.csv")), 64);
 }
 
 TEST_F(TrackedTraining, ServerThatIsDown_IsSaid_AndTrainingGoesOn) {
   const Outcome outcome = run("plain", "mlflow", {{"MLFLOW_TRACKING_URI", "http://127.0.0.1:9"}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(says(outcome.out, "trained"));
-  EXPECT_TRUE(says(outcome.err, "http://127.0.0.1:9 cannot be reached")) << outcome.err;
-  EXPECT_TRUE(says(outcome.err, "10 were left over")) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "trained"));
+  EXPECT_TRUE(has(outcome.err, "http://127.0.0.1:9 cannot be reached")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "10 were left over")) << outcome.err;
 }
 
 TEST_F(TrackedTraining, WrongCalls_SayWhatToDo) {
   Outcome outcome = run("forget", "csv");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(says(outcome.err, "log was called before init_trackers")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "log was called before init_trackers")) << outcome.err;
   outcome = run("tensor", "csv");
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_TRUE(says(outcome.err, "log: 'scores' is a tensor that is of 6 elements")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "log: 'scores' is a tensor that is of 6 elements")) << outcome.err;
   outcome = run("find", "csv:jsonl");
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_TRUE(says(outcome.out, "csv 1\n")) << outcome.out;
-  EXPECT_TRUE(says(outcome.out, "csv 0\n")) << outcome.out;
-  EXPECT_TRUE(says(outcome.err, "no tracker 'json' was started")) << outcome.err;
-  EXPECT_TRUE(says(outcome.err, "those that were: csv, jsonl")) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "csv 1\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "csv 0\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.err, "no tracker 'json' was started")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "those that were: csv, jsonl")) << outcome.err;
 }
 
 }  // namespace

@@ -65,6 +65,13 @@ TEST(Launch, PeerLostOnly_ExitsWith4) {
   EXPECT_SAYS(result.error, "lost a peer");
 }
 
+// As some supervisors start what they watch. Its exit code is then lost to who does not undo that.
+TEST(Launch, StartedWithSigchldIgnored_StillKnowsHowRanksEnd) {
+  const auto result = run_coupler(launch_script(
+      1, "trap '' CHLD; exec " COUPLER_BINARY_DIR "/bin/coupler launch -n 1 sh -c 'exit 7'"));
+  EXPECT_EQ(result.code, 7) << result.error;
+}
+
 TEST(Launch, GrandchildrenLeftBehind_AreEnded_WithTheJob) {
   CouplerRun run(launch_script(2, "sleep 60 & exit 0"));
   EXPECT_EQ(run.wait().code, 0);

@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <mutex>
 
+#include "log/span.h"
 #include "ranks.h"
 
 namespace coupler {
@@ -93,6 +96,50 @@ TEST(Streams, HostMemory_GoesOverTheHostSide_AlsoOfAPart) {
     }
     EXPECT_EQ(CountingDevice::waits(), 2);
   });
+}
+
+TEST(Streams, Abort_EndsTheHostSide_Too) {
+  run_mixed(2, [&](Communicator& c) {
+    if (c.rank() == 0) c.abort("it is over");
+    try {
+      c.run(barrier());
+      ADD_FAILURE() << "rank " << c.rank() << " went through a barrier";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+      EXPECT_NE(std::string(error.what()).find("it is over"), std::string::npos) << error.what();
+    }
+  });
+}
+
+// Which names of spans were told, and how often.
+class SpanCounter final : public SpanRecorder {
+ public:
+  SpanCounter() { set_span_recorder(this); }
+  ~SpanCounter() override { set_span_recorder(nullptr); }
+  void record(const SpanRecord& span) override {
+    const std::lock_guard lock(mutex_);
+    ++counts_[span.name];
+  }
+  int of(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return counts_[name];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> counts_;
+};
+
+TEST(Streams, Spans_AreToldOnce_WhicheverWayTheOperationGoes) {
+  SpanCounter spans;
+  run_mixed(2, [&](Communicator& c) {
+    std::vector<float> here(3, 1.0f), there(3, 1.0f);
+    c.run(all_reduce(here));
+    c.run(on_device(all_reduce(there)));
+    c.run(barrier());
+  });
+  EXPECT_EQ(spans.of("all_reduce"), 2 * 2);
+  EXPECT_EQ(spans.of("barrier"), 2);
 }
 
 // The stream waits, so nobody is told at once: the next operation says what became of it.

@@ -77,6 +77,47 @@ TEST(Replay, Replicated_HasGradientsInFlatMemory) {
   EXPECT_GE(estimate.peak, 13 * kMiB);
 }
 
+double buffers_with(const CommunicationConfig& communication, EstimatePlan plan) {
+  plan.communication = communication;
+  return static_cast<double>(replayed(plan).of(Part::kBuffers)) / static_cast<double>(kMiB);
+}
+
+// Two ranks: a code of all, its sums, and half of it from the other one; 4 bytes a parameter of
+// what is carried to the next step.
+TEST(Replay, CompressedGradients_TakeTheirCodesAndWhatIsCarried) {
+  const EstimatePlan whole{.world = 2, .group_size = 2};
+  EXPECT_NEAR(buffers_with({.gradients = "none"}, whole), 0, 0.02);
+  EXPECT_NEAR(buffers_with({.gradients = "bf16"}, whole), 2.5 * 1, 0.02);
+  EXPECT_NEAR(buffers_with({.gradients = "int8"}, whole), 2 + 2.5 * 0.508, 0.02);
+  EXPECT_NEAR(buffers_with({.gradients = "powersgd"}, whole), 2, 0.02);
+}
+
+TEST(Replay, PowerSgd_TakesNarrowMatricesAndWhatGoesWhole) {
+  StepLog log = two_parameters();
+  log.models[0].parameters[0].sizes = {512, 512};
+  HeapModel heap;
+  const EstimatePlan plan{
+      .world = 2, .group_size = 2, .communication = {.gradients = "powersgd", .powersgd_rank = 16}};
+  // carried 2, its factor 1/32, P and Q 1/16, the other gradient 1
+  expect_about(replay(log, {plan}, heap).of(Part::kBuffers), 2 + 1.0 / 32 + 1.0 / 16 + 1);
+}
+
+TEST(Replay, CompressedShards_TakeTheirCodesAndWhatIsCarried) {
+  const EstimatePlan plan = divided(DB_KEEP_USE, false);
+  const double none = buffers_with({.gradients = "none"}, plan);
+  EXPECT_NEAR(buffers_with({.gradients = "bf16"}, plan) - none, 1.5 * 0.5, 0.02);
+  EXPECT_NEAR(buffers_with({.gradients = "int8"}, plan) - none, 2 + 1.5 * 0.254, 0.02);
+}
+
+TEST(Replay, LocalSgd_LeavesGradientsWhereTheyAre) {
+  EstimatePlan plan{.world = 2, .group_size = 2, .communication = {.local_sgd_steps = 4}};
+  const MemoryEstimate estimate = replayed(plan);
+  expect_about(estimate.of(Part::kGradients), 2);
+  expect_about(estimate.of(Part::kBuffers), 0);
+  plan.communication.local_sgd_momentum = 0.5;
+  expect_about(replayed(plan).of(Part::kBuffers), 4);
+}
+
 TEST(Replay, ReplicatedWithStateOnADisk_HoldsPiecesOfItOnly) {
   const MemoryEstimate estimate = replayed(
       {.world = 2, .group_size = 2, .optimizer_buffers = 1, .sub_group = int64_t{kElements}});

@@ -19,7 +19,7 @@ namespace coupler {
 class FakeServer {
  public:
   struct Request {
-    std::string method, target, body, authorization;
+    std::string method, target, body, authorization, host;
   };
   struct Reply {
     unsigned status = 200;
@@ -66,8 +66,9 @@ class FakeServer {
     http::read(socket, buffer, request, error);
     if (error) return;
     const auto text = [](auto view) { return std::string(view.data(), view.size()); };
-    const auto reply = handler_({text(request.method_string()), text(request.target()),
-                                 request.body(), text(request[http::field::authorization])});
+    const auto reply =
+        handler_({text(request.method_string()), text(request.target()), request.body(),
+                  text(request[http::field::authorization]), text(request[http::field::host])});
     if (!reply) {
       unanswered_.push_back(std::move(socket));
       return;

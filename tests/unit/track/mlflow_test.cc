@@ -243,6 +243,56 @@ TEST_F(Mlflow, BatchThatIsRefused_IsLost_AndTheNextGoesOn) {
   EXPECT_EQ(server.bodies("runs/update").size(), 1u);
 }
 
+TEST_F(Mlflow, RunThatIsNotThereAnyMore_IsNotTakenForSuccess) {
+  Server server;
+  FakeServer http([&](const Request& request) -> std::optional<Reply> {
+    if (says(request.target, "log-batch") || says(request.target, "runs/update")) {
+      return Reply{404, R"({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no run abc"})"};
+    }
+    return server(request);
+  });
+  ::setenv("MLFLOW_TRACKING_URI", http.url().c_str(), 1);
+  const std::string said = log(3, milliseconds(20000));
+  EXPECT_TRUE(says(said, "no run abc")) << said;
+  EXPECT_EQ(lost, 3) << said;
+}
+
+TEST_F(Mlflow, ExperimentThatAnotherJobHasJustMade_IsTaken) {
+  Server server;
+  std::atomic<bool> made = false;
+  FakeServer http([&](const Request& request) -> std::optional<Reply> {
+    if (says(request.target, "experiments/create")) {
+      made = true;
+      return Reply{400, R"({"error_code": "RESOURCE_ALREADY_EXISTS", "message": "it is there"})"};
+    }
+    if (says(request.target, "get-by-name") && made) {
+      return Reply{200, R"({"experiment": {"experiment_id": "9"}})"};
+    }
+    return server(request);
+  });
+  ::setenv("MLFLOW_TRACKING_URI", http.url().c_str(), 1);
+  EXPECT_EQ(log(3, milliseconds(20000)), "");
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(location, http.url() + "/#/experiments/9/runs/abc");
+}
+
+// A server may refuse what names it otherwise (RFC 9110, 7.2).
+TEST_F(Mlflow, HostOfAnIpv6Address_IsInBrackets) {
+  std::string host;
+  FakeServer http([&](const Request& request) {
+    host = request.host;
+    return Reply{};
+  });
+  const std::string place = "[::ffff:127.0.0.1]:" + std::to_string(http.port());
+  HttpClient client(parse_http_address("http://" + place, "X"), {});
+  try {
+    client.get("/");
+  } catch (const TrackerUnavailable& error) {
+    GTEST_SKIP() << "no IPv6 here: " << error.what();
+  }
+  EXPECT_EQ(host, place);
+}
+
 TEST_F(Mlflow, WrongEnvironment_IsSaidAtTheStart) {
   EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_URI is not set")) << refusal();
   EXPECT_TRUE(says(refusal(), "mlflow server --port 5000"));
@@ -282,6 +332,7 @@ TEST(HttpAddresses, AreTakenApart) {
 TEST(MlflowNames, AreThoseThatItTakes) {
   EXPECT_EQ(mlflow_name("train/loss"), "train/loss");
   EXPECT_EQ(mlflow_name("a:b%c"), "a_b_c");
+  EXPECT_EQ(mlflow_name(std::string("a\0b", 3)), "a_b");
   EXPECT_EQ(mlflow_name("/a//b/../c/"), "_a_/b_._/c_");
   EXPECT_EQ(mlflow_name(std::string(300, 'x')).size(), 250u);
 }
