@@ -16,6 +16,7 @@
 #include "doctor/checks.h"
 #include "plugin/child_answers.h"
 #include "plugin_table.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {

@@ -8,6 +8,7 @@
 #include "plugin/plugin.h"
 #include "plugin/transport.h"
 #include "run_and_read.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {

@@ -14,6 +14,7 @@
 #include "rendezvous/network_interface.h"
 #include "rendezvous/unique_fd.h"
 #include "run_and_read.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {

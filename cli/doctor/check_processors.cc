@@ -8,6 +8,7 @@
 #include "cpu_binding.h"
 #include "doctor/checks.h"
 #include "resource_limits.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {

@@ -25,9 +25,6 @@ const char* to_string(Level level);
 // An Error's message without its hint, which is the mend.
 Finding finding_of(const Error& error, const std::string& why);
 
-// One line that a terminal prints as it is, whatever plugins and files put into it.
-std::string one_line(const std::string& text);
-
 // What installs a package of Debian's, on this system and for this user.
 std::string install_command(const std::string& packages);
 
