@@ -20,10 +20,11 @@ const char* to_string(Level level) {
   }
 }
 
-Finding finding_of(const Error& error, const std::string& why) {
+Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise) {
   const std::string message = error.what();
+  const std::string hint = one_line(error.detail().hint);
   return {Level::kError, one_line(message.substr(0, message.find("\n  hint: "))), why,
-          one_line(error.detail().hint), error.exit_code()};
+          hint.empty() ? otherwise : hint, error.exit_code()};
 }
 
 std::string install_command(const std::string& packages) {

@@ -22,8 +22,8 @@ using Findings = std::vector<Finding>;
 
 const char* to_string(Level level);
 
-// An Error's message without its hint, which is the mend.
-Finding finding_of(const Error& error, const std::string& why);
+// An Error's message without its hint, which is the mend; otherwise: the mend where it has no hint.
+Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise);
 
 // What installs a package of Debian's, on this system and for this user.
 std::string install_command(const std::string& packages);
