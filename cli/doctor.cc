@@ -16,6 +16,7 @@
 #include "doctor/checks.h"
 #include "plugin/child_answers.h"
 #include "plugin_table.h"
+#include "table.h"
 
 namespace coupler::cli {
 const char kDoctorHelp[] =
@@ -108,8 +109,9 @@ std::vector<Row> examine(const ConfigRequest& request) {
                     {Level::kOk, config.file.empty() ? "no file; defaults, environment and -o"
                                                      : one_line(config.file)}});
   } catch (const Error& error) {
-    rows.push_back({"configuration",
-                    finding_of(error, "no job can start; what follows is about the defaults")});
+    rows.push_back(
+        {"configuration", finding_of(error, "no job can start; what follows is about the defaults",
+                                     "correct it, then: coupler config check")});
   }
   std::vector<std::function<std::string()>> looks;
   looks.reserve(kChecks.size());
@@ -118,7 +120,8 @@ std::vector<Row> examine(const ConfigRequest& request) {
       try {
         return pack(check.look(config));
       } catch (const Error& error) {
-        return pack({finding_of(error, "no job of this configuration can start")});
+        return pack({finding_of(error, "no job of this configuration can start",
+                                "correct it, then: coupler config check")});
       }
     });
   }

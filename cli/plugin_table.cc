@@ -9,22 +9,6 @@ namespace {
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
-// Reasons are errors of several lines, or texts of plugins: one line of a table, nothing that
-// a terminal would obey.
-std::string one_line(const std::string& text) {
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool is_blank = byte <= 0x20 || byte == 0x7f;
-    if (!is_blank) {
-      line += c;
-    } else if (!line.empty() && line.back() != ' ') {
-      line += ' ';
-    }
-  }
-  return line;
-}
-
 std::string remarks(const PluginReport& report) {
   std::string text = report.reason;
   if (report.needs_mpi_launch) text += text.empty() ? "needs mpirun" : "; needs mpirun";

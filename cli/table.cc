@@ -21,4 +21,18 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_blank = byte <= 0x20 || byte == 0x7f;
+    if (!is_blank) {
+      line += c;
+    } else if (!line.empty() && line.back() != ' ') {
+      line += ' ';
+    }
+  }
+  return line;
+}
+
 }  // namespace coupler::cli

@@ -8,6 +8,7 @@
 #include "plugin/plugin.h"
 #include "plugin/transport.h"
 #include "run_and_read.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {
@@ -74,8 +75,8 @@ Finding planned(const Config& config) {
     return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
                                     plan.transport == plan.use ? "" : " over " + plan.transport)};
   } catch (const Error& error) {
-    Finding finding = finding_of(error, "the configuration names it: no job can start");
-    if (finding.mend.empty()) finding.mend = "see what is said of the backend above";
+    Finding finding = finding_of(error, "the configuration names it: no job can start",
+                                 "see what is said of the backend above");
     // One process alone needs no transport.
     if (config.backend.use == "auto" && config.launch.processes == 1) {
       finding.level = Level::kWarning;

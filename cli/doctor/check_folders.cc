@@ -12,6 +12,7 @@
 #include "doctor/checks.h"
 #include "rendezvous/unique_fd.h"
 #include "small_files.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {

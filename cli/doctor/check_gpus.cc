@@ -9,6 +9,7 @@
 
 #include "doctor/checks.h"
 #include "gpu_info.h"
+#include "table.h"
 #include "torch_info.h"
 #include "torch_root.h"
 

@@ -5,6 +5,7 @@
 
 #include "doctor/checks.h"
 #include "mpi_info.h"
+#include "table.h"
 
 namespace coupler::cli {
 

@@ -14,6 +14,7 @@
 #include "rendezvous/network_interface.h"
 #include "rendezvous/unique_fd.h"
 #include "run_and_read.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {
@@ -123,7 +124,9 @@ Findings check_network(const Config& config) {
   try {
     address = bind_address(name);
   } catch (const Error& error) {
-    return {finding_of(error, "processes cannot meet")};
+    return {finding_of(error, "processes cannot meet",
+                       "name another interface: -o backend.interface=NAME; there are " +
+                           list_network_addresses())};
   }
   if (std::string problem = try_address(address); !problem.empty()) {
     return {{Level::kError,

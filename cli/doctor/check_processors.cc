@@ -8,6 +8,7 @@
 #include "cpu_binding.h"
 #include "doctor/checks.h"
 #include "resource_limits.h"
+#include "table.h"
 
 namespace coupler::cli {
 namespace {
@@ -34,7 +35,8 @@ Findings threads(const Config& config, int cores) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), count);
   const bool whole = result.ptr == text.data() + text.size() || *result.ptr == ',';
   if (result.ec != std::errc() || !whole || count < 1) {
-    return {{Level::kWarning, one_line(fmt::format("OMP_NUM_THREADS is '{}', no number", text)),
+    return {{Level::kWarning,
+             one_line(fmt::format("OMP_NUM_THREADS is '{}', no number of threads", text)),
              "LibTorch takes a thread for every core, in every process", "unset OMP_NUM_THREADS"}};
   }
   const int64_t all = count * config.launch.processes;

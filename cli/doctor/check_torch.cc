@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "doctor/checks.h"
+#include "table.h"
 #include "torch_info.h"
 #include "torch_root.h"
 

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "run_and_read.h"
-#include "secrets.h"
+#include "table.h"
 
 namespace coupler::cli {
 
@@ -20,22 +20,11 @@ const char* to_string(Level level) {
   }
 }
 
-Finding finding_of(const Error& error, const std::string& why) {
+Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise) {
   const std::string message = error.what();
+  const std::string hint = one_line(error.detail().hint);
   return {Level::kError, one_line(message.substr(0, message.find("\n  hint: "))), why,
-          one_line(error.detail().hint), error.exit_code()};
-}
-
-std::string one_line(const std::string& text) {
-  std::string line;
-  for (const char c : text) {
-    if (c != '\n' && c != '\t' && c != ' ') {
-      line += c;
-    } else if (!line.empty() && line.back() != ' ') {
-      line += ' ';
-    }
-  }
-  return printable(line);
+          hint.empty() ? otherwise : hint, error.exit_code()};
 }
 
 std::string install_command(const std::string& packages) {

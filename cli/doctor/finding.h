@@ -22,11 +22,8 @@ using Findings = std::vector<Finding>;
 
 const char* to_string(Level level);
 
-// An Error's message without its hint, which is the mend.
-Finding finding_of(const Error& error, const std::string& why);
-
-// One line that a terminal prints as it is, whatever plugins and files put into it.
-std::string one_line(const std::string& text);
+// An Error's message without its hint, which is the mend; otherwise: the mend where it has no hint.
+Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise);
 
 // What installs a package of Debian's, on this system and for this user.
 std::string install_command(const std::string& packages);

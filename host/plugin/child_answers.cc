@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
@@ -26,9 +27,9 @@ using Work = std::function<std::string()>;
 constexpr size_t kAtOnce = 16;
 // Behind an answer that is whole.
 constexpr char kWhole = '\n';
-// A killed child that is stuck in the kernel (a file system that does not answer) is left alone
-// after this.
-constexpr std::chrono::seconds kReapDeadline(1);
+// How long a child may take to end that has answered. One that was killed and is stuck in the
+// kernel (a file system that does not answer) is left alone after as long.
+constexpr std::chrono::seconds kReapDeadline(5);
 
 bool has_other_threads() {
   std::error_code failed;
@@ -79,7 +80,7 @@ struct Child {
   Stream answer, errors;
 };
 
-Child start(const Work& work, std::chrono::seconds deadline) {
+Child start(const Work& work, std::chrono::seconds deadline, Leave leave) {
   Child child;
   std::array<int, 2> answer = {-1, -1}, errors = {-1, -1};
   if (pipe2(answer.data(), O_CLOEXEC) != 0) return child;
@@ -98,6 +99,8 @@ Child start(const Work& work, std::chrono::seconds deadline) {
     if (getppid() != parent) _exit(1);
     dup2(errors[1], STDERR_FILENO);
     write_all(answer[1], work() + kWhole);
+    close(answer[1]);
+    if (leave == Leave::kByExit) std::exit(0);
     _exit(0);
   }
   close(answer[1]);
@@ -182,14 +185,14 @@ ChildAnswer finish(Child& child) {
 }  // namespace
 
 std::vector<ChildAnswer> answers_of_children(const std::vector<Work>& works,
-                                             std::chrono::seconds deadline) {
+                                             std::chrono::seconds deadline, Leave leave) {
   std::vector<ChildAnswer> answers;
   const bool in_place = has_other_threads();
   for (size_t first = 0; first < works.size(); first += kAtOnce) {
     const size_t last = std::min(works.size(), first + kAtOnce);
     std::vector<Child> children;
     for (size_t i = first; i < last; ++i) {
-      children.push_back(in_place ? Child() : start(works[i], deadline));
+      children.push_back(in_place ? Child() : start(works[i], deadline, leave));
       if (children.back().pid < 0) children.back().answer.finish();
     }
     read_answers(children, Clock::now() + deadline);

@@ -16,11 +16,16 @@ struct ChildAnswer {
   std::string words;  // not kAnswered: what it said last on standard error, without our own prefix
 };
 
+// How a child ends that has answered: at once, or as programs do, so that libraries that it has
+// used put their things in order.
+enum class Leave { kAtOnce, kByExit };
+
 // The answers in the order of the works, which run side by side, a few at a time; each has until
 // the deadline. What an answering child wrote to standard error appears there afterwards. A process
 // that has other threads cannot be forked safely: there the works run in this process, one after
 // the other, and without a deadline.
 std::vector<ChildAnswer> answers_of_children(const std::vector<std::function<std::string()>>& works,
-                                             std::chrono::seconds deadline);
+                                             std::chrono::seconds deadline,
+                                             Leave leave = Leave::kAtOnce);
 
 }  // namespace coupler

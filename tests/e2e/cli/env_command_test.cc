@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "run_program.h"
@@ -18,11 +19,49 @@ TEST(EnvCommand, Report_NamesVersionsMachineBackendsAndConfiguration) {
   const Outcome outcome = here.coupler({"env"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
-  for (const char* text : {"Coupler ", "\nPlugin ABI ", "\nSystem ", "\nProcessor ", "\nMemory ",
-                           "\nCompiler ", "\nLibTorch ", "\nMPI ", "\nBackends\n", "\nsingle ",
-                           "\nVariables\nnone\n", "\nConfiguration\n", "\nbackend.use "}) {
+  for (const char* text : {"Coupler ",
+                           "\nPlugin ABI ",
+                           "\nSystem ",
+                           "\nProcessor ",
+                           "\nMemory ",
+                           "\nProgram ",
+                           "\nNUMA ",
+                           "\nShared memory ",
+                           "\nLimits ",
+                           "\nControl group ",
+                           "\nNVIDIA driver ",
+                           "\nGPUs ",
+                           "\nNCCL ",
+                           "\nCompiler ",
+                           "\nLibTorch ",
+                           "\nMPI ",
+                           "\nBackends\n",
+                           "\nsingle ",
+                           "\nVariables\nnone\n",
+                           "\nConfiguration\n",
+                           "\nbackend.use "}) {
     EXPECT_TRUE(has(outcome.out, text)) << text << " in\n" << outcome.out;
   }
+}
+
+TEST(EnvCommand, Json_HoldsTheSame) {
+  const Workplace here;
+  here.write("train.toml", "[backend]\nuse = \"single\"\n");
+  const Outcome outcome =
+      here.coupler({"env", "--json", "-o", "backend.x.password=hush"}, {{"COUPLER_LOG", "error"}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  const auto report = nlohmann::json::parse(outcome.out);
+  EXPECT_FALSE(report.at("facts").at("LibTorch").get<std::string>().empty());
+  EXPECT_EQ(report.at("facts").at("Program"), COUPLER_BINARY_DIR "/bin/coupler");
+  EXPECT_EQ(report.at("variables").at("COUPLER_LOG"), "error");
+  EXPECT_EQ(report.at("configuration").at("file"), "train.toml");
+  EXPECT_EQ(report.at("configuration").at("valid"), true);
+  EXPECT_EQ(report.at("backends").back().at("name"), "single");
+  EXPECT_FALSE(has(outcome.out, "hush"));
+  const auto wrong =
+      nlohmann::json::parse(here.coupler({"env", "--json", "-o", "backend.us=1"}).out);
+  EXPECT_EQ(wrong.at("configuration").at("valid"), false);
+  EXPECT_TRUE(has(wrong.at("configuration").at("text"), "backend.us"));
 }
 
 TEST(EnvCommand, Variables_AreListedButNeverSecrets) {
@@ -62,10 +101,12 @@ TEST(EnvCommand, WrongConfiguration_IsPartOfTheReport) {
 
 TEST(EnvCommand, LibTorch_IsReadFromItsFiles) {
   const Workplace here;
-  here.write("torch/version.py", "from typing import Optional\n__version__ = '2.12.1+cpu'\n");
+  here.write(
+      "torch/version.py",
+      "from typing import Optional\n__version__ = '2.12.1+cpu'\ncuda: Optional[str] = None\n");
   const std::string root = (here.path() / "torch").string();
-  EXPECT_TRUE(
-      has(here.coupler({"env"}, {{"COUPLER_TORCH_ROOT", root}}).out, "2.12.1+cpu, " + root));
+  EXPECT_TRUE(has(here.coupler({"env"}, {{"COUPLER_TORCH_ROOT", root}}).out,
+                  "2.12.1+cpu, " + root + " (CPU only)\n"));
   here.write("bare/include/torch/headeronly/version.h",
              "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n"
              "#define TORCH_VERSION_PATCH 0\n");
