@@ -58,8 +58,10 @@ int run_check_plugin(int argc, char** argv) {
     return 0;
   }
   if (first.empty() || first[0] == '-')
-    throw Error(ErrorCode::kUsage, "coupler check-plugin needs the file of a plugin first",
-                {.subject = first, .hint = "'coupler check-plugin --help' explains the command"});
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("coupler check-plugin needs the file of a plugin first, not '{}'", first),
+        {.subject = first, .hint = "'coupler check-plugin --help' explains the command"});
   std::error_code unreadable;
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
   // A name without a slash is one of the backends there are.

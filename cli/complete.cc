@@ -182,11 +182,12 @@ void add_of_command(Completions& result, const Command& command, const Words& wo
   Words given = {words[0]};
   for (size_t i = 1; i + 1 < words.size(); ++i) {
     const std::string& word = words[i];
-    if (word == "--" || is_program_next(command, given)) {
+    const bool is_option = word.size() > 1 && word[0] == '-';
+    if (word == "--" || (!is_option && is_program_next(command, given))) {
       result.other = Completions::Else::kFiles;  // the program's own words
       return;
     }
-    if (word.size() < 2 || word[0] != '-') {
+    if (!is_option) {
       given.push_back(word);
     } else if (word.find('=') == std::string::npos && command.takes_value(word) &&
                ++i + 1 == words.size()) {

@@ -5,7 +5,7 @@ namespace coupler::cli {
 const char kBashCompletion[] =
     R"script(# Completion of coupler for bash, as `coupler completion bash` prints it.
 _coupler() {
-  local line=${COMP_LINE:0:COMP_POINT} program current kept='' shown='' word doc
+  local line=${COMP_LINE:0:COMP_POINT} program current kept='' shown='' word
   local -a words
   # COMP_WORDS is parted at = as well. A backslash keeps a blank in its word.
   # shellcheck disable=SC2162
@@ -17,7 +17,7 @@ _coupler() {
   # Where bash does not part words at =, the whole word is replaced.
   [[ $COMP_WORDBREAKS == *=* ]] || shown=$kept
   COMPREPLY=()
-  while IFS=$'\t' read -r word doc; do
+  while IFS=$'\t' read -r word _; do
     case $word in
       :files | :folders)
         compopt -o filenames 2> /dev/null
@@ -76,7 +76,7 @@ const char kFishCompletion[] =
 function __coupler_complete
     set -l given (commandline -opc)
     set -l current (commandline -ct)
-    set -l kept (string match -r -- '^.*=' $current)
+    set -l kept (string match -r -- '^.*=' "$current"; or echo)
     for line in ($given[1] complete $given[2..-1] "$current" 2>/dev/null)
         switch $line
             case ':files'

@@ -59,6 +59,11 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     run(cmake, "--install", build, "--prefix", prefix)
     check(not list(prefix.rglob("libtorch*")), "LibTorch was installed", list(prefix.rglob("libtorch*")))
     coupler = prefix / "bin/coupler"
+    for shell, file in (("bash", "bash-completion/completions/coupler"), ("zsh", "zsh/site-functions/_coupler"),
+                        ("fish", "fish/vendor_completions.d/coupler.fish")):
+        check((prefix / "share" / file).read_text() == run(coupler, "completion", shell),
+              f"{file} is not what this program prints", shell)
+    check((prefix / "share/man/man1/coupler-launch.1").is_file(), "there are no man pages", prefix)
 
     readme = (source / "README.md").read_text()
     write(folder / "train/main.cc", re.search(r"```cpp\n(.*?)```", readme, re.S)[1])
