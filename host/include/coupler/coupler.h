@@ -13,12 +13,14 @@
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/log_values.h>
+#include <coupler/local_sgd.h>
 #include <coupler/logging.h>
 #include <coupler/nested_ops.h>
 #include <coupler/optimizer.h>
 #include <coupler/pipeline_layers.h>
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
+#include <coupler/profile_options.h>
 #include <coupler/progress.h>
 #include <coupler/quantize.h>
 #include <coupler/safetensors.h>
