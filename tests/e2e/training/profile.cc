@@ -157,7 +157,7 @@ void refused(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
 }
 
-// profile.dir is set: the scope records nothing, and its folder is not made.
+// profile.dir is traces: the scope records nothing, and its folder is not made.
 void configured(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const std::string dir = folder.path() + "/traces";
@@ -167,7 +167,7 @@ void configured(Accelerator& accelerator) {
     training.epoch();
   }
   EXPECT(!exists(dir), "a scope wrote traces though profile.dir is set");
-  EXPECT(exists("profile-last-word/trace-rank0.json"), "the configuration's profile wrote none");
+  EXPECT(exists("traces/trace-rank0.json"), "the configuration's profile wrote none");
 }
 
 }  // namespace
