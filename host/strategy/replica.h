@@ -63,8 +63,8 @@ class Replica : public Strategy {
 
   std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
   std::unique_ptr<FlatParameters> flat_;
-  std::shared_ptr<Communicator> comm_;  // null for one process, and where nothing is trained
-  std::vector<at::Tensor> buffers_;     // that become rank 0's with each average
+  std::shared_ptr<Communicator> comm_;        // null for one process, and where nothing is trained
+  std::vector<at::Tensor> buffers_;           // that become rank 0's with each average
   std::shared_ptr<GradientReducer> reducer_;  // null for one process, and with LocalSGD always
   std::unique_ptr<LocalSgd> local_sgd_;       // null: there was none so far
   bool in_local_sgd_ = false;                 // between its begin and end, with a reducer

@@ -14,11 +14,11 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
                    const LocalSGDOptions& options)
     : exceptions_(std::uncaught_exceptions()) {
   if (options.local_sgd_steps < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("LocalSGD: local_sgd_steps is {}, it must be at least 1",
-                            options.local_sgd_steps),
-                {.subject = "local_sgd_steps",
-                 .hint = "enabled = false averages gradients in every step"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("LocalSGD: local_sgd_steps is {}, it must be at least 1",
+                    options.local_sgd_steps),
+        {.subject = "local_sgd_steps", .hint = "enabled = false averages gradients in every step"});
   }
   Accelerator::Impl& impl = *accelerator.impl_;
   impl.strategy_of(model);  // throws where it is not prepared

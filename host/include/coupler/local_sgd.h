@@ -51,8 +51,7 @@ class LocalSGD {
   void step(CallSite = {});
 
  private:
-  LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
-           const LocalSGDOptions& options);
+  LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
   std::shared_ptr<Strategy> model_;  // null: nothing to do
   int exceptions_;                   // under way when the scope began

@@ -118,8 +118,8 @@ TEST_F(Profiles, WhereNothingCanBeWritten_TrainingGoesOn) {
 }
 
 TEST_F(Profiles, OfTheConfiguration_HaveTheLastWordOverAScope) {
-  const Outcome outcome =
-      here_.coupler({"launch", "-n", "1", "-o", "profile.dir=traces", PROFILE_CHECKS, "configured"});
+  const Outcome outcome = here_.coupler(
+      {"launch", "-n", "1", "-o", "profile.dir=traces", PROFILE_CHECKS, "configured"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.err, "profile.dir is traces")) << outcome.err;
 }

@@ -315,9 +315,8 @@ void local_sgd_scope(Accelerator& accelerator) {
   } catch (const std::runtime_error&) {
   }
   expect_equal_ranks(accelerator, net);
-  const std::string none = error_of([&, &net = net] {
-    const coupler::LocalSGD wrong(accelerator, net, {.local_sgd_steps = 0});
-  });
+  const std::string none = error_of(
+      [&, &net = net] { const coupler::LocalSGD wrong(accelerator, net, {.local_sgd_steps = 0}); });
   EXPECT(none.find("must be at least 1") != std::string::npos, none);
 }
 

@@ -26,9 +26,7 @@ json read(const std::string& path) {
 }
 
 size_t steps_in(const std::string& folder, const Accelerator& accelerator) {
-  return read(folder + "/profile-rank" + rank_of(accelerator) + ".json")
-      .at("step_seconds")
-      .size();
+  return read(folder + "/profile-rank" + rank_of(accelerator) + ".json").at("step_seconds").size();
 }
 
 int64_t count(const json& trace, const std::string& part_of_name) {
