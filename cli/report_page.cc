@@ -28,6 +28,7 @@ constexpr const char* kStyle =
     "td,th{padding:.35rem .9rem;text-align:right;border-top:1px solid var(--edge)}"
     "tr:first-child>*{border-top:none}th{color:var(--soft);font-weight:500}"
     "td:first-child,th:first-child{text-align:left}.slow{background:var(--mark)}"
+    ".percent{display:inline-block;min-width:4rem}"
     ".share{display:inline-block;width:6rem;height:.6rem;margin-right:.6rem;border-radius:.3rem;"
     "background:linear-gradient(90deg,var(--line) var(--part),var(--edge) var(--part))}";
 
@@ -114,7 +115,8 @@ std::string rank_table(const RunRecord& run) {
     const double waiting = 100 * waiting_of(rank);
     html += fmt::format(
         "<tr{}><td>{}</td><td>{}</td><td>{}</td><td><span class=\"share\" "
-        "style=\"--part:{:.1f}%\"></span>{:.1f} %</td><td>{}</td><td>{}</td></tr>\n",
+        "style=\"--part:{:.1f}%\"></span><span class=\"percent\">{:.1f} "
+        "%</span></td><td>{}</td><td>{}</td></tr>\n",
         &rank == slow ? " class=\"slow\"" : "", rank.rank, rank.step_seconds.size(),
         short_number(speed_of(rank)), std::min(waiting, 100.0), waiting,
         format_byte_size(bytes_a_step(rank)), format_byte_size(rank.peak_memory_bytes));
@@ -138,9 +140,8 @@ std::string step_plot(const RunRecord& run) {
     lines.push_back(std::move(line));
   }
   if (lines.empty()) return "";
-  std::string title = "milliseconds a step";
-  if (run.ranks.size() > 1) title += fmt::format(", rank {} before the others", slow->rank);
-  return "<div class=\"plots\">\n" + plot(title, lines, "recorded step") + "</div>\n";
+  return "<div class=\"plots\">\n" + plot("milliseconds a step", lines, "recorded step") +
+         "</div>\n";
 }
 
 std::string communication_table(const RankProfile& rank) {

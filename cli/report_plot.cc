@@ -18,11 +18,11 @@ struct Axis {
   std::vector<double> ticks;
 };
 
-// 1, 2 or 5 times a power of ten, of which `count` or a few more fill the range.
+// 1, 2, 2.5 or 5 times a power of ten, of which `count` or a few more fill the range.
 double tick_of(double range, int count) {
   const double rough = range / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
+  for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
     if (factor * power >= rough) return factor * power;
   }
   return 10 * power;
@@ -48,7 +48,7 @@ Axis axis_of(const std::vector<Line>& lines, double Point::*field, bool widened)
   axis.low = widened ? std::floor(low / tick + 1e-9) * tick : low;
   axis.high = widened ? std::ceil(high / tick - 1e-9) * tick : high;
   for (double k = std::ceil(axis.low / tick - 1e-9); k * tick <= axis.high + 1e-9 * tick; ++k)
-    axis.ticks.push_back(k * tick);
+    axis.ticks.push_back(k * tick + 0.0);  // no negative zero
   return axis;
 }
 
@@ -128,8 +128,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points, size_t around) {
   for (const Point& point : points) sums.push_back(sums.back() + point.value);
   std::vector<Point> result;
   for (size_t i = 0; i < points.size(); ++i) {
-    const size_t room = std::min({around, i, points.size() - 1 - i});
-    const size_t begin = i - room, end = i + room + 1;
+    const size_t begin = i - std::min(around, i), end = std::min(points.size(), i + around + 1);
     result.push_back(
         {points[i].step, (sums[end] - sums[begin]) / static_cast<double>(end - begin)});
   }
@@ -182,8 +181,10 @@ std::string plot(const std::string& title, const std::vector<Line>& lines,
   const auto main =
       std::find_if(lines.begin(), lines.end(), [](const Line& line) { return !line.aside; });
   std::string caption = escaped(title);
-  if (main != lines.end())
-    caption += fmt::format("<span>{}</span>", short_number(main->points.back().value));
+  if (main != lines.end()) {
+    const std::string name = main->name.empty() ? "" : escaped(main->name) + ": ";
+    caption += fmt::format("<span>{}{}</span>", name, short_number(main->points.back().value));
+  }
   Drawing drawing(lines, unit);
   drawing.axes(title);
   for (const Line& line : lines) {

@@ -24,6 +24,14 @@ class Replica : public Strategy {
   Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
           const MemoryConfig& memory, const CommunicationConfig& communication = {});
 
+  // Between these two the ranks train by themselves: gradients stay each rank's own, and
+  // average_if_due(), called behind steps of optimizers, makes parameters the average over ranks
+  // once `steps` of them were taken. The end averages what is left, unless the ranks may not meet
+  // any more. Throws Error(kUsage) within another pair. Collective.
+  void begin_local_sgd(int64_t steps);
+  void average_if_due();
+  void end_local_sgd(bool average);
+
   FlatParameters& flat() override { return *flat_; }
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override { return {parameter}; }
   void parameters_changed() override {}
@@ -34,9 +42,6 @@ class Replica : public Strategy {
   void settle() override {
     if (local_sgd_ != nullptr) local_sgd_->settle();
   }
-  void begin_local_sgd(int64_t steps) override;
-  void average_if_due() override;
-  void end_local_sgd(bool average) override;
   NamedTensors carried() override;
   void set_sync(bool sync) override;
   void begin_backward(double factor) override;

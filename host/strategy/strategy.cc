@@ -35,16 +35,6 @@ void require_divisible(const CommunicationConfig& communication, const Model& mo
 
 }  // namespace
 
-void Strategy::begin_local_sgd(int64_t /*steps*/) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters, which "
-                          "it could train by itself",
-                          model_.name, description()),
-              {.subject = model_.name,
-               .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
-                       "no_shard of fsdp, or LocalSGD with enabled = false"});
-}
-
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
                                         const TrainingConfig& config, const MemoryConfig& memory,
                                         const CommunicationConfig& communication) {

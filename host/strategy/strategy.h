@@ -70,15 +70,6 @@ class Strategy {
   // buffers that one rank's modules change). Called before they are saved. Collective.
   virtual void settle() {}
 
-  // Between these two the ranks train by themselves: gradients stay each rank's own, and
-  // average_if_due(), called behind steps of optimizers, makes parameters the average over ranks
-  // once `steps` of them were taken. The end averages what is left, unless the ranks may not meet
-  // any more. Throws Error(kUnsupported) where no rank has whole parameters, Error(kUsage) within
-  // another pair. Collective.
-  virtual void begin_local_sgd(int64_t steps);
-  virtual void average_if_due() {}
-  virtual void end_local_sgd(bool /*average*/) {}
-
   // Whether the next backward averages gradients over ranks (the default) or only accumulates.
   virtual void set_sync(bool sync) = 0;
   // Around a backward that this model takes part in on every rank, even where this rank's reaches

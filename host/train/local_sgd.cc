@@ -6,9 +6,25 @@
 #include <utility>
 
 #include "log/log.h"
+#include "strategy/replica.h"
 #include "train/accelerator_impl.h"
 
 namespace coupler {
+namespace {
+
+std::shared_ptr<Replica> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
+  if (auto replica = std::dynamic_pointer_cast<Replica>(model)) return replica;
+  const std::string& name = model->model().name;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters, which "
+                          "it could train by itself",
+                          name, model->description()),
+              {.subject = name,
+               .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
+                       "no_shard of fsdp, or LocalSGD with enabled = false"});
+}
+
+}  // namespace
 
 LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
                    const LocalSGDOptions& options)
@@ -40,7 +56,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
                 {.subject = "training.optimizer_in_backward",
                  .hint = "set it to false, or communication.local_sgd_steps instead of LocalSGD"});
   }
-  std::shared_ptr<Strategy> found = impl.find(model.identity);
+  std::shared_ptr<Replica> found = whole_on_every_rank(impl.find(model.identity));
   found->begin_local_sgd(options.local_sgd_steps);
   model_ = std::move(found);
 }

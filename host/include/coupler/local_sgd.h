@@ -22,7 +22,7 @@
 
 namespace coupler {
 
-class Strategy;
+class Replica;
 
 struct LocalSGDOptions {
   int64_t local_sgd_steps = 8;  // of an optimizer, between two averages
@@ -53,7 +53,7 @@ class LocalSGD {
  private:
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
-  std::shared_ptr<Strategy> model_;  // null: nothing to do
+  std::shared_ptr<Replica> model_;  // null: nothing to do
   int exceptions_;                   // under way when the scope began
 };
 

@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.parse
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LIMIT = 90  # s, for one page
+# Of the browser itself, which asks for its updates whatever it is told.
+OWN_HOSTS = ("google.com", "googleapis.com", "gvt1.com")
 
 # What the page is drawn to, told by the page itself: appended to a copy of it.
 MEASURE = """<script>
@@ -27,7 +30,8 @@ const lines = [...document.querySelectorAll('polyline')].map(line => {
           height: box.height, stroke: style.stroke, shown: style.visibility};
 });
 const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
-document.body.dataset.measured = JSON.stringify({lines, wide});
+const fetched = performance.getEntriesByType('resource').map(entry => entry.name);
+document.body.dataset.measured = JSON.stringify({lines, wide, fetched});
 </script>"""
 
 
@@ -36,7 +40,9 @@ class Recorder(http.server.BaseHTTPRequestHandler):
     asked = []
 
     def refuse(self):
-        Recorder.asked.append(self.path)
+        host = urllib.parse.urlsplit(self.path if "//" in self.path else "//" + self.path).hostname
+        if not host.endswith(OWN_HOSTS):
+            Recorder.asked.append(self.path)
         self.send_error(502)
 
     do_GET = do_POST = do_HEAD = do_CONNECT = refuse
@@ -114,6 +120,13 @@ def write_run(folder):
                  "broadcast": {"count": 12, "bytes": 12_288, "seconds": 0.004}}}))
 
 
+def measured_in(dom):
+    found = re.search(r'data-measured="([^"]*)"', dom)
+    if not found:
+        sys.exit(f"the page did not measure itself:\n{dom[-2000:]}")
+    return json.loads(html.unescape(found.group(1)))
+
+
 def check(problems, holds, text):
     if not holds:
         problems.append(text)
@@ -137,8 +150,12 @@ def main():
         # That this test would see what it looks for.
         bad = folder / "bad.html"
         bad.write_text('<!doctype html><img src="http://somewhere.invalid/picture.png">'
-                       "<script>undefined_name()</script>")
-        _, console, asked = browser.open(bad, "--dump-dom")
+                       f"<body><script>undefined_name()</script><script>onload = () => {{"
+                       f"{MEASURE.removeprefix('<script>').removesuffix('</script>')}}}</script>")
+        dom, console, asked = browser.open(bad, "--dump-dom")
+        fetched = measured_in(dom)["fetched"]
+        check(problems, any("somewhere.invalid" in address for address in fetched),
+              f"what a page fetches is not seen: {fetched}")
         check(problems, any("undefined_name" in line for line in console),
               f"an error of a script is not seen: {console}")
         check(problems, any("somewhere.invalid" in address for address in asked),
@@ -160,8 +177,9 @@ def main():
         measured = folder / "measured.html"
         measured.write_text(text.replace("</body>", MEASURE + "</body>"))
         dom, _, _ = browser.open(measured, "--dump-dom")
-        found = re.search(r'data-measured="([^"]*)"', dom)
-        seen = json.loads(html.unescape(found.group(1))) if found else {"lines": [], "wide": True}
+        seen = measured_in(dom)
+        # What the page would fetch from a host of the browser's is seen here.
+        check(problems, not seen["fetched"], f"fetched: {seen['fetched']}")
         check(problems, not seen["wide"], "the page is wider than its window")
         # The noisy loss and accuracy have their means beside them, and each rank has its steps.
         check(problems, len(seen["lines"]) >= 9, f"{len(seen['lines'])} lines are drawn")
