@@ -12,8 +12,8 @@
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
-#include <coupler/log_values.h>
 #include <coupler/local_sgd.h>
+#include <coupler/log_values.h>
 #include <coupler/logging.h>
 #include <coupler/nested_ops.h>
 #include <coupler/optimizer.h>

@@ -54,7 +54,7 @@ class LocalSGD {
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
   std::shared_ptr<Replica> model_;  // null: nothing to do
-  int exceptions_;                   // under way when the scope began
+  int exceptions_;                  // under way when the scope began
 };
 
 }  // namespace coupler
