@@ -78,7 +78,7 @@ class Drawing {
   }
 
   void line(const std::vector<Point>& points, const char* style) {
-    if (points.size() == 1) return dot(points[0], style);
+    if (points.size() == 1) return;
     std::string path;
     const size_t every = std::max<size_t>(1, points.size() / kDrawn);
     for (size_t i = 0; i + 1 < points.size(); i += every) path += place(points[i]) + " ";
@@ -148,7 +148,7 @@ const char* const kPlotStyle =
     "polyline{fill:none;stroke-linejoin:round}"
     ".grid{stroke:var(--edge)}.main{stroke:var(--line);stroke-width:1.8}"
     ".raw{stroke:var(--line);stroke-width:1;opacity:.35}.aside{stroke:var(--soft);opacity:.6}"
-    ".dot{fill:var(--line);stroke:none}.hit{fill:transparent}"
+    ".dot{fill:var(--line);stroke:none}.aside.dot{fill:var(--soft)}.hit{fill:transparent}"
     ".hit:hover{fill:var(--line);fill-opacity:.35}";
 
 std::string escaped(const std::string& text) {
@@ -188,7 +188,9 @@ std::string plot(const std::string& title, const std::vector<Line>& lines,
   Drawing drawing(lines, unit);
   drawing.axes(title);
   for (const Line& line : lines) {
-    if (line.aside) drawing.line(line.points, "aside");
+    if (!line.aside) continue;
+    drawing.line(line.points, "aside");
+    if (line.points.size() == 1) drawing.dot(line.points[0], "aside");
   }
   for (const Line& line : lines) {
     if (line.aside) continue;

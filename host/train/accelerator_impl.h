@@ -90,7 +90,6 @@ class Accelerator::Impl {
   Tracking tracking;
   bool trigger = false;                      // set on this rank since the last check
   std::unique_ptr<Profile> profile;          // null: nothing is profiled
-  bool profiling = false;                    // by a scope of the program's
   std::unique_ptr<Checkpoints> checkpoints;  // last: its thread ends before the rest
 };
 

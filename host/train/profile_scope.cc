@@ -60,17 +60,13 @@ SyncScope Accelerator::profile(const ProfileOptions& options, CallSite) {
     return SyncScope(nullptr);
   }
   if (impl.dry_run != nullptr) return SyncScope(nullptr);
-  if (impl.profiling) {
+  if (impl.profile != nullptr) {
     throw Error(ErrorCode::kUsage, "profile: another profile is under way",
                 {.subject = "profile", .hint = "end its scope before the next begins"});
   }
   impl.profile = Profile::make(config, impl.process, impl.device.is_cuda(), *impl.comm);
-  impl.profiling = true;
   wait_for_everyone();  // what an earlier profile has left is gone on every rank
-  return SyncScope([&impl] {
-    impl.profiling = false;
-    impl.profile.reset();
-  });
+  return SyncScope([&impl] { impl.profile.reset(); });
 }
 
 }  // namespace coupler
