@@ -54,7 +54,6 @@ class Profile final : public SpanRecorder {
   const int64_t clock_offset_;  // nanoseconds that rank 0's clock is ahead of ours
   int64_t steps_ = 0;
   int64_t round_ = 0;
-  bool recorded_ = false;  // any round; or it was said that there is none
   enum class State { kIdle, kWarmup, kActive } state_ = State::kIdle;
   std::vector<int64_t> step_ends_;  // of the round: its beginning, then the end of each step
   std::mutex mutex_;
