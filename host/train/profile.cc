@@ -48,6 +48,11 @@ std::string trace_path(const ProfileConfig& config, int rank, int64_t round) {
   return fmt::format("{}/trace-rank{}{}.json", config.dir, rank, which);
 }
 
+// Of all ranks; rank 0 makes it.
+std::string joined_path(const ProfileConfig& config, int64_t round) {
+  return fmt::format("{}/trace{}.json", config.dir, round == 0 ? "" : fmt::format("-{}", round));
+}
+
 // One number to or from another rank.
 db_op message(db_kind kind, int peer, int64_t& value) {
   db_op op{};
@@ -129,8 +134,9 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
     replace_file(fmt::format("{}/profile-rank{}.json", config.dir, process.rank), "{}\n");
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "train",
-        fmt::format("nothing is profiled on rank {}: {} (profile.dir)", process.rank,
-                    error.what()));
+        fmt::format("nothing is profiled on rank {}: {} (profile.dir, or dir of "
+                    "accelerator.profile)",
+                    process.rank, error.what()));
     return nullptr;
   }
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
@@ -187,6 +193,7 @@ void Profile::begin_round() {
 }
 
 void Profile::end_round() {
+  recorded_ = true;
   set_span_recorder(nullptr);
   const auto result = torch::autograd::profiler::disableProfiler();
   state_ = State::kIdle;
@@ -244,6 +251,13 @@ void Profile::finish() {
     state_ = State::kIdle;
   }
   if (process_.rank != 0) return;
+  if (!std::exchange(recorded_, true)) {
+    log(LogLevel::kWarning, "train",
+        fmt::format("nothing is recorded in {}: the profile ended after {} passes through the "
+                    "loop's body, and its schedule leaves out the first {} (loops over anything "
+                    "but prepared loaders call accelerator.end_of_body())",
+                    config_.dir, steps_, config_.skip_first + config_.wait + config_.warmup));
+  }
   const int64_t rounds = std::exchange(round_, 0);
   const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
   for (int64_t round = 0; round < rounds; ++round) {
@@ -261,8 +275,7 @@ void Profile::finish() {
         missing += fmt::format(" {}", rank);
       }
     }
-    const std::string merged =
-        fmt::format("{}/trace{}.json", config_.dir, round == 0 ? "" : fmt::format("-{}", round));
+    const std::string merged = joined_path(config_, round);
     try {
       merge_traces(paths, merged);
     } catch (const std::exception& error) {

@@ -1,0 +1,63 @@
+// What [profile] costs a step: the loop of bench_steps over the GPT, whose passes the profile of
+// the configuration counts. bench/run starts it with a schedule of rounds of one pass that is
+// waited and 11 that are recorded, and without; a turn of 10 steps is one round: the pass before
+// its clock starts is the one that is waited, and the one behind it writes the trace. What a turn
+// gives as its loss are the seconds of that last pass.
+//   bench_profile --control SOCKET
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <torch/optim/adamw.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "control.h"
+#include "models.h"
+
+int main(int argc, char** argv) {
+  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+  Accelerator accelerator(argc, argv);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 2 || words[0] != "--control") {
+    throw Error(ErrorCode::kUsage, "usage: bench_profile --control SOCKET",
+                {.subject = "bench_profile", .hint = "start it with bench/run"});
+  }
+  const auto batches = bench::gpt_batches(static_cast<uint64_t>(100 + accelerator.rank()));
+  GPT model = bench::make_gpt();
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+
+  size_t passes = 0;
+  const auto pass = [&, &net = net, &opt = opt] {
+    const bench::Batch& batch = batches[passes++ % batches.size()];
+    {
+      auto step = accelerator.accumulate(net);
+      accelerator.backward(bench::loss_of(net->forward(batch.data), batch.target));
+      opt.step();
+      opt.zero_grad();
+    }
+    accelerator.end_of_body();
+  };
+  bench::Control control(words[1]);
+  control.serve(accelerator.rank(), parameters,
+                {.ready =
+                     [&] {
+                       pass();
+                       accelerator.wait_for_everyone();
+                     },
+                 .train =
+                     [&](const std::string&, int64_t steps) {
+                       for (int64_t i = 0; i < steps; ++i) pass();
+                     },
+                 .loss =
+                     [&] {
+                       const auto start = std::chrono::steady_clock::now();
+                       pass();
+                       const std::chrono::duration<double> time =
+                           std::chrono::steady_clock::now() - start;
+                       return time.count();
+                     }});
+}
