@@ -3,6 +3,8 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "config/config.h"
 #include "config/schema.h"
 #include "plugin/plugin.h"
@@ -29,18 +31,24 @@ std::vector<std::string> values_of(const SchemaKey& key) {
   if (key.type == ValueType::kBoolean) return {"true", "false"};
   std::vector<std::string> values;
   if (key.type != ValueType::kString || key.accepts == nullptr) return values;
-  std::string rest(key.constraint);
-  for (const char* between : {", ", " or "}) {
-    for (size_t at; (at = rest.find(between)) != std::string::npos;)
-      rest.replace(at, std::string_view(between).size(), "\n");
+  // Parts end at a comma or at "or"; those of several words are no values.
+  std::string part;
+  int words = 0;
+  const auto end_part = [&] {
+    if (words == 1 && key.accepts(part)) values.push_back(part);
+    words = 0;
+  };
+  std::istringstream text{std::string(key.constraint)};
+  for (std::string word; text >> word;) {
+    const bool ends = word.ends_with(',');
+    if (ends) word.pop_back();
+    if (word != "or") {
+      part = word;
+      ++words;
+    }
+    if (ends || word == "or") end_part();
   }
-  for (size_t at = 0; at < rest.size();) {
-    const size_t end = std::min(rest.find('\n', at), rest.size());
-    const std::string value = rest.substr(at, end - at);
-    if (!value.empty() && value.find(' ') == std::string::npos && key.accepts(value))
-      values.push_back(value);
-    at = end + 1;
-  }
+  end_part();
   return values;
 }
 
