@@ -68,6 +68,14 @@ db_op message(db_kind kind, int peer, int64_t& value) {
   return op;
 }
 
+db_op barrier() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  op.dtype = DB_U8;
+  op.memory = DB_MEMORY_HOST;
+  return op;
+}
+
 // Nanoseconds that rank 0's clock is ahead of ours: of several exchanges that with the shortest way
 // (Cristian's algorithm), whose half is the error.
 int64_t measure_offset(Communicator& comm) {
@@ -128,6 +136,7 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
   // Before what may fail on one rank alone.
   const bool several_machines = process.local_world < process.world;
   const int64_t offset = several_machines ? measure_offset(comm) : 0;
+  bool ready = true;
   try {
     fs::create_directories(config.dir);
     remove_earlier(config.dir, process);
@@ -137,8 +146,11 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
         fmt::format("nothing is profiled on rank {}: {} (profile.dir, or dir of "
                     "accelerator.profile)",
                     process.rank, error.what()));
-    return nullptr;
+    ready = false;
   }
+  // Rank 0 joins what it finds: what was there before has to be gone on every rank.
+  if (process.world > 1) comm.run(barrier());
+  if (!ready) return nullptr;
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
 }
 

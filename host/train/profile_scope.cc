@@ -65,7 +65,6 @@ SyncScope Accelerator::profile(const ProfileOptions& options, CallSite) {
                 {.subject = "profile", .hint = "end its scope before the next begins"});
   }
   impl.profile = Profile::make(config, impl.process, impl.device.is_cuda(), *impl.comm);
-  wait_for_everyone();  // what an earlier profile has left is gone on every rank
   return SyncScope([&impl] { impl.profile.reset(); });
 }
 
