@@ -33,8 +33,10 @@ std::vector<fs::path> pages() {
   const fs::path root = COUPLER_SOURCE_DIR;
   std::vector<fs::path> result = {root / "README.md", root / "CONTRIBUTING.md",
                                   root / "SECURITY.md"};
-  for (const auto& entry : fs::directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md") result.push_back(entry.path());
+  for (const char* folder : {"api", "bench", "docs", "examples"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() == ".md") result.push_back(entry.path());
+    }
   }
   return result;
 }
