@@ -28,6 +28,7 @@ groups, ranks that disagree, are killed or stop, deadlines and options. Ends wit
   --option key=value  as -o of `coupler launch`; may be repeated: a wrapper needs its base
   --cover HOW         main (the default), pairs or full: how much of what can be combined
   --complete          what a backend does not support is a failure, too
+  --json FILE         write what was found, too: each behaviour, and each operation with its types
   -v                  each case
 
   coupler check-plugin build/libcoupler_mine.so --world 2 --complete

@@ -17,6 +17,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_import.h"
+#include "config_keys.h"
 #include "config_questions.h"
 #include "estimate/limit.h"
 #include "plugin/plugin.h"
@@ -32,6 +33,7 @@ constexpr const char* kHelp =
        coupler config import FILE [--output FILE] [--force]
        coupler config check [--config FILE] [-o KEY=VALUE]...
        coupler config --explain [--config FILE] [-o KEY=VALUE]...
+       coupler config keys [BACKEND] [--json | --markdown]
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
 
 Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
@@ -41,6 +43,8 @@ Asks what it has to know, with answers for this machine to choose from, and writ
                   what was taken over, what was not, and why
   check           read the configuration as a training program in this folder would, backend and
                   its options included, and say whether it is right
+  keys            print every key with its type, default, variable and meaning, or those of a
+                  backend's table
   recommend       print the configuration with which a program trains fastest in so much memory
   --explain       print every key with its value, where the value comes from, the default and
                   the key's meaning
@@ -158,6 +162,7 @@ int check(int argc, char** argv) {
 int run_config(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "recommend")
     return run_recommend(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "keys") return run_config_keys(argc - 1, argv + 1);
   const std::string_view word = argc > 1 ? argv[1] : "";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;

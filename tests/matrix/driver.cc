@@ -1,5 +1,6 @@
 #include "driver.h"
 
+#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "launch.h"
 #include "plugin/plugin.h"
@@ -29,6 +32,7 @@ struct Trial {
   std::vector<std::string> options;  // key=value
   LaunchResult result;
   std::vector<std::optional<std::string>> reports;  // by rank
+  std::string tally;                                // what rank 0 ran and refused, of operations
 
   int world() const { return arguments.world; }
   int victim() const { return world() - 1; }
@@ -91,6 +95,8 @@ void perform(Trial& trial) {
     if (file) report = std::string(std::istreambuf_iterator<char>(file), {});
     trial.reports.push_back(report);
   }
+  std::ifstream tally(folder.path() + "/tally-0");
+  trial.tally = std::string(std::istreambuf_iterator<char>(tally), {});
 }
 
 // What is wrong with the trial, "" where nothing.
@@ -259,13 +265,22 @@ const std::vector<Behaviour>& behaviours() {
   return all;
 }
 
-bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
-                   const Behaviour& behaviour) {
+// What a behaviour came to.
+struct Finding {
+  std::string behaviour, promise;
+  std::string wrong;  // "" where all was right
+  std::string tally;  // of operations
+};
+
+Finding run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
+                      const Behaviour& behaviour) {
+  Finding finding{behaviour.name, behaviour.promise, {}, {}};
   const auto start = std::chrono::steady_clock::now();
   std::string wrong, note;
   for (const Step& step : behaviour.steps(plugin)) {
-    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}};
+    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}, {}};
     perform(trial);
+    finding.tally += trial.tally;
     std::string text = step.judge(trial);
     if (arguments.verbose || !text.empty()) {
       std::printf("---- output of %s %s\n%s----\n", behaviour.name.c_str(), step.variant.c_str(),
@@ -283,7 +298,35 @@ bool run_behaviour(const DriverArguments& arguments, const DistributedBackend& p
               behaviour.name.c_str(), arguments.world, seconds,
               wrong.empty() ? (note.empty() ? behaviour.promise : note).c_str() : wrong.c_str());
   std::fflush(stdout);
-  return wrong.empty();
+  finding.wrong = wrong;
+  return finding;
+}
+
+void write_json(const DriverArguments& arguments, const DistributedBackend& plugin,
+                const std::vector<Finding>& findings) {
+  nlohmann::ordered_json all = {{"backend", plugin.name}, {"world", arguments.world}};
+  for (const Finding& finding : findings) {
+    nlohmann::ordered_json entry = {{"name", finding.behaviour},
+                                    {"promise", finding.promise},
+                                    {"kept", finding.wrong.empty()},
+                                    {"wrong", finding.wrong}};
+    std::istringstream lines(finding.tally);
+    std::string kind, dtype, reduction;
+    uint64_t run = 0, refused = 0;
+    while (lines >> kind >> dtype >> reduction >> run >> refused) {
+      entry["cells"].push_back({{"operation", kind},
+                                {"dtype", dtype},
+                                {"reduction", reduction},
+                                {"run", run},
+                                {"refused", refused}});
+    }
+    all["behaviours"].push_back(std::move(entry));
+  }
+  std::ofstream file(arguments.json);
+  file << all.dump(1) << "\n";
+  if (!file.flush())
+    throw Error(ErrorCode::kIo, "cannot write " + arguments.json,
+                {.subject = arguments.json, .hint = "give --json a file that can be written"});
 }
 
 }  // namespace
@@ -293,14 +336,17 @@ int run_driver(const DriverArguments& arguments) {
   backend.use = arguments.plugin;
   const Plugin plugin = Plugin::load(backend);
   int failures = 0, run = 0;
+  std::vector<Finding> findings;
   for (const Behaviour& behaviour : behaviours()) {
     const bool wanted = arguments.behaviours.empty() ||
                         std::find(arguments.behaviours.begin(), arguments.behaviours.end(),
                                   behaviour.name) != arguments.behaviours.end();
     if (!wanted || arguments.world < behaviour.smallest_world) continue;
     ++run;
-    failures += run_behaviour(arguments, plugin.table(), behaviour) ? 0 : 1;
+    findings.push_back(run_behaviour(arguments, plugin.table(), behaviour));
+    failures += findings.back().wrong.empty() ? 0 : 1;
   }
+  if (!arguments.json.empty()) write_json(arguments, plugin.table(), findings);
   std::printf("%s %s, world %d: %d of %d behaviours\n", failures == 0 ? "PASS" : "FAIL",
               plugin.table().name, arguments.world, run - failures, run);
   return failures == 0 && run > 0 ? 0 : 1;

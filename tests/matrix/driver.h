@@ -17,6 +17,7 @@ struct DriverArguments {
   std::string seed;
   bool complete = false;
   bool verbose = false;
+  std::string json;  // a file for what was found; "" for none
 };
 
 // Prints a line each; 0 where all behaved.
