@@ -1,7 +1,8 @@
 """Doxygen's input filter: the headers have plain comments, and this makes of them what Doxygen reads. Nothing is
 added: a comment that stands before a declaration, or behind it on its line, is its documentation, and one before
 a run of declarations is that of all of them. The first comment of a file is the file's, and that of the class whose
-name it begins with, "Accelerator: the one object ...". Lines "---- X ----" stay plain.
+name it begins with, "Accelerator: the one object ...". Lines "---- X ----" and those for
+clang-format stay plain.
 
     comments.py HEADER
 """
@@ -39,7 +40,7 @@ def c_comments(text):
         nonlocal first
         before, body = found[1], found[2]
         inside = re.sub(r"^ ?\* ?", "", body.strip("\n"), flags=re.M).strip().split("\n")
-        if SECTION.match(inside[0]):
+        if SECTION.match(inside[0]) or inside[0].startswith("clang-format"):
             return found[0]
         said = "\n".join(lines_of(inside))
         head = "@file\n" if first else ""
