@@ -28,7 +28,8 @@ groups, ranks that disagree, are killed or stop, deadlines and options. Ends wit
                       how much of what can be combined (default: main)
   --seed S            of what is chosen by chance
   --complete          what a backend does not support is a failure, too
-  --json              print a JSON object instead of lines
+  --json              print a JSON object instead of lines: each behaviour, and each operation with
+                      its types
   -v                  each case
 
   coupler check-plugin build/libcoupler_mine.so --world 2 --complete

@@ -29,7 +29,7 @@ int run_completion(int argc, char** argv);
 int run_complete(int argc, char** argv);
 
 // What `coupler COMMAND --help` prints; its layout is help_text.h's.
-extern const char kLaunchHelp[], kConfigHelp[], kRecommendHelp[], kPluginsHelp[],
+extern const char kLaunchHelp[], kConfigHelp[], kConfigKeysHelp[], kRecommendHelp[], kPluginsHelp[],
     kCheckPluginHelp[], kNewHelp[], kSetupTorchHelp[], kReportHelp[], kEnvHelp[], kDoctorHelp[],
     kCheckpointHelp[], kMergeWeightsHelp[], kEstimateHelp[], kBenchHelp[], kTestHelp[],
     kCompletionHelp[];

@@ -20,6 +20,7 @@
 #include "commands.h"
 #include "config_import.h"
 #include "config_json.h"
+#include "config_keys.h"
 #include "config_questions.h"
 #include "estimate/limit.h"
 #include "plugin/plugin.h"
@@ -33,24 +34,26 @@ const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force
        coupler config import FILE [--output FILE] [--force]
        coupler config check [--json] [--config FILE] [-o KEY=VALUE]...
        coupler config --explain [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler config keys [BACKEND] [--json | --markdown]
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
 
 Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
 
-  default        write what Enter answers to every question
-  import         write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
-                 what was taken over, what was not, and why
-  check          read the configuration as a training program in this folder would, backend and
-                 its options included, and say whether it is right
-  recommend      print the configuration with which a program trains fastest in so much memory;
-                 `coupler config recommend --help` explains it
-  --explain      print every key with its value, where the value comes from, the default and
-                 the key's meaning
-  --json         with check and --explain: print a JSON object
-  --output FILE  write FILE instead of ./train.toml
-  --force        replace it where it exists
-  --config FILE  read FILE instead of ./train.toml
-  -o KEY=VALUE   set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
+  default         write what Enter answers to every question
+  import          write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
+                  what was taken over, what was not, and why
+  check           read the configuration as a training program in this folder would, backend and
+                  its options included, and say whether it is right
+  keys            print every key with its type, default, variable and meaning, or those of a
+                  backend's table
+  recommend       print the configuration with which a program trains fastest in so much memory
+  --explain       print every key with its value, where the value comes from, the default and
+                  the key's meaning
+  --json          with check, keys and --explain: print a JSON object
+  --output FILE   write FILE instead of ./train.toml
+  --force         replace it where it exists
+  --config FILE   read FILE instead of ./train.toml
+  -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
 
 Later beats earlier: default, AcceleratorOptions in the program, file, environment, -o. A key such
 as backend.use is set by the environment variable COUPLER_BACKEND_USE; options of a backend (tables
@@ -190,6 +193,7 @@ int run_check(int argc, char** argv) {
 int run_config(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "recommend")
     return run_recommend(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "keys") return run_config_keys(argc - 1, argv + 1);
   const std::string_view word = argc > 1 ? argv[1] : "";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;

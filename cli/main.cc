@@ -64,6 +64,7 @@ std::vector<CommandHelp> command_helps() {
   for (const Command& command : kCommands) {
     if (!command.summary.empty()) helps.push_back({command.name, command.summary, command.help});
   }
+  helps.push_back({"config keys", "print every key of the configuration", kConfigKeysHelp});
   helps.push_back({"config recommend", "print the fastest configuration that fits into memory",
                    kRecommendHelp});
   return helps;

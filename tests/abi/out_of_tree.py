@@ -1,8 +1,10 @@
 """Installs api/ alone into a folder of its own, builds a project of this repository against the
-installed copy with the project's own CMakeLists.txt, and looks at the plugins that came out."""
+installed copy with the project's own CMakeLists.txt, or with the one that a page shows and the
+example's code, and looks at the plugins that came out."""
 import argparse
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,12 +12,19 @@ import tempfile
 parser = argparse.ArgumentParser()
 parser.add_argument("--root", type=pathlib.Path, required=True)
 parser.add_argument("--cmake", default="cmake")
-parser.add_argument("--build", required=True, help="folder of the project, relative to the root")
+project = parser.add_mutually_exclusive_group(required=True)
+project.add_argument("--build", help="folder of the project, relative to the root")
+project.add_argument("--page", help="page whose first block of cmake is a project with a plugin.c")
 parser.add_argument("--only-export", help="the one symbol that a plugin may export")
 parser.add_argument("--sanitize", default="", help="value of -fsanitize for the project's C code")
 parser.add_argument("--then", action="append", default=[], metavar="COMMAND",
                     help="a command line for the shell; {build} stands for the folder of the plugins")
 arguments = parser.parse_args()
+
+EXAMPLE = (arguments.root / "examples/plugin_in_c").resolve()
+flags = [f"-fsanitize={arguments.sanitize} -g"] if arguments.sanitize else []
+if arguments.page:
+    flags.append(f"-I{EXAMPLE}")
 
 # A stranger has no flags of ours.
 environment = {name: value for name, value in os.environ.items() if name not in ("CFLAGS", "CXXFLAGS")}
@@ -29,6 +38,16 @@ def run(*command):
     return result.stdout
 
 
+def project_of_page(folder):
+    """The page's CMakeLists.txt and, as plugin.c, the whole of c_self."""
+    folder.mkdir()
+    page = (arguments.root / arguments.page).read_text()
+    (folder / "CMakeLists.txt").write_text(re.search(r"```cmake\n(.*?)```", page, re.S)[1])
+    files = sorted([*(EXAMPLE / "c_self").glob("*.c"), *(EXAMPLE / "common").glob("*.c")])
+    (folder / "plugin.c").write_text("".join(f'#include "{file}"\n' for file in files))
+    return folder
+
+
 with tempfile.TemporaryDirectory(prefix="coupler-out-of-tree-") as folder:
     folder = pathlib.Path(folder)
     prefix = folder / "prefix"
@@ -39,9 +58,10 @@ with tempfile.TemporaryDirectory(prefix="coupler-out-of-tree-") as folder:
         sys.exit(f"FAILED: the header was not installed; there are {installed}")
 
     build = folder / "build"
-    run(arguments.cmake, "-S", arguments.root / arguments.build, "-B", build,
+    project = arguments.root / arguments.build if arguments.build else project_of_page(folder / "page")
+    run(arguments.cmake, "-S", project, "-B", build,
         f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release",
-        *([f"-DCMAKE_C_FLAGS=-fsanitize={arguments.sanitize} -g"] if arguments.sanitize else []))
+        f"-DCMAKE_C_FLAGS={' '.join(flags)}")
     run(arguments.cmake, "--build", build, "-j2")
     plugins = sorted(path for path in build.rglob("libcoupler_*.so") if not path.stem.endswith("_impl"))
     if not plugins:

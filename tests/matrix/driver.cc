@@ -1,5 +1,6 @@
 #include "driver.h"
 
+#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "launch.h"
 #include "plugin/plugin.h"
@@ -30,6 +32,7 @@ struct Trial {
   std::vector<std::string> options;  // key=value
   LaunchResult result;
   std::vector<std::optional<std::string>> reports;  // by rank
+  std::string tally;                                // what rank 0 ran and refused, of operations
 
   int world() const { return arguments.world; }
   int victim() const { return world() - 1; }
@@ -92,6 +95,8 @@ void perform(Trial& trial) {
     if (file) report = std::string(std::istreambuf_iterator<char>(file), {});
     trial.reports.push_back(report);
   }
+  std::ifstream tally(folder.path() + "/tally-0");
+  trial.tally = std::string(std::istreambuf_iterator<char>(tally), {});
 }
 
 // What is wrong with the trial, "" where nothing.
@@ -260,20 +265,24 @@ const std::vector<Behaviour>& behaviours() {
   return all;
 }
 
+// What a behaviour came to.
 struct Finding {
-  std::string behaviour;
+  std::string behaviour, promise;
   bool passed = false;
   double seconds = 0;
-  std::string text;  // what was seen, or what is wrong
+  std::string text;   // what was seen, or what is wrong
+  std::string tally;  // of operations
 };
 
 Finding run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
                       const Behaviour& behaviour) {
+  Finding finding{behaviour.name, behaviour.promise, false, 0, {}, {}};
   const auto start = std::chrono::steady_clock::now();
   std::string wrong, note;
   for (const Step& step : behaviour.steps(plugin)) {
-    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}};
+    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}, {}};
     perform(trial);
+    finding.tally += trial.tally;
     std::string text = step.judge(trial);
     if (arguments.verbose || !text.empty()) {
       std::fprintf(arguments.json ? stderr : stdout, "---- output of %s %s\n%s----\n",
@@ -287,9 +296,10 @@ Finding run_behaviour(const DriverArguments& arguments, const DistributedBackend
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (wrong.empty())
-    return {behaviour.name, true, seconds, note.empty() ? behaviour.promise : note};
-  return {behaviour.name, false, seconds, wrong};
+  finding.passed = wrong.empty();
+  finding.seconds = seconds;
+  finding.text = finding.passed ? (note.empty() ? behaviour.promise : note) : wrong;
+  return finding;
 }
 
 void print_line(const Finding& finding, int world) {
@@ -298,16 +308,34 @@ void print_line(const Finding& finding, int world) {
   std::fflush(stdout);
 }
 
+nlohmann::ordered_json cells_of(const std::string& tally) {
+  auto cells = nlohmann::ordered_json::array();
+  std::istringstream lines(tally);
+  std::string kind, dtype, reduction;
+  uint64_t run = 0, refused = 0;
+  while (lines >> kind >> dtype >> reduction >> run >> refused) {
+    cells.push_back({{"operation", kind},
+                     {"dtype", dtype},
+                     {"reduction", reduction},
+                     {"run", run},
+                     {"refused", refused}});
+  }
+  return cells;
+}
+
 void print_json(const std::vector<Finding>& findings, const std::string& plugin, int world,
                 bool passed) {
   using Json = nlohmann::ordered_json;
   Json json = {
       {"plugin", plugin}, {"world", world}, {"passed", passed}, {"behaviours", Json::array()}};
   for (const Finding& finding : findings) {
-    json["behaviours"].push_back({{"name", finding.behaviour},
-                                  {"passed", finding.passed},
-                                  {"seconds", finding.seconds},
-                                  {"text", finding.text}});
+    Json entry = {{"name", finding.behaviour},
+                  {"promise", finding.promise},
+                  {"passed", finding.passed},
+                  {"seconds", finding.seconds},
+                  {"text", finding.text}};
+    if (!finding.tally.empty()) entry["cells"] = cells_of(finding.tally);
+    json["behaviours"].push_back(std::move(entry));
   }
   // Texts come from plugins: what is no UTF-8 must not end the report.
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());

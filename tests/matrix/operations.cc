@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "comm/fingerprint.h"
@@ -337,23 +339,49 @@ std::string run_cell(Communicator& communicator, const Plan& plan, bool complete
   return {};
 }
 
+// What was run and what was refused, of each kind, dtype and reduction: for tables of what is
+// supported.
+class Tally {
+ public:
+  void count(const Cell& cell, bool ran) {
+    auto& [run, refused] = counts_[{cell.kind, cell.dtype, cell.reduce}];
+    ++(ran ? run : refused);
+  }
+  std::string text() const {
+    std::string lines;
+    for (const auto& [what, counts] : counts_) {
+      const auto& [kind, dtype, reduce] = what;
+      lines +=
+          fmt::format("{} {} {} {} {}\n", kind_name(kind), dtype_name(dtype),
+                      is_reducing(kind) ? reduce_name(reduce) : "-", counts.first, counts.second);
+    }
+    return lines;
+  }
+
+ private:
+  std::map<std::tuple<db_kind, db_dtype, db_reduce>, std::pair<uint64_t, uint64_t>> counts_;
+};
+
 }  // namespace
 
 int operations(Rank& rank) {
   const auto communicator = rank.connect();
   uint64_t number = 0, run = 0, refused = 0, wrong = 0;
+  Tally tally;
   std::string problems;
   for (const Cell& cell : choose_cells(rank.arguments().cover, rank.arguments().seed)) {
     bool ran = false;
     const Plan plan = plan_of(cell, *communicator, ++number);
     const std::string problem = run_cell(*communicator, plan, rank.arguments().complete, &ran);
     ++(ran ? run : refused);
+    tally.count(cell, ran);
     if (problem.empty()) continue;
     if (++wrong <= 10) problems += problem;
   }
   if (wrong > 0) fail(fmt::format("{} cells are wrong, the first of them:\n{}", wrong, problems));
   check(run > 0, "not one cell was run");
   rank.report(fmt::format("{} cells run, {} refused", run, refused));
+  rank.leave("tally", tally.text());
   return 0;
 }
 

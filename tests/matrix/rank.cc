@@ -79,8 +79,10 @@ std::shared_ptr<Communicator> Rank::connect(const std::string& name) {
                                .name = name});
 }
 
-void Rank::report(const std::string& text) const {
-  const std::string path = fmt::format("{}/rank-{}", arguments_.folder, rank());
+void Rank::report(const std::string& text) const { leave("rank", text); }
+
+void Rank::leave(const std::string& what, const std::string& text) const {
+  const std::string path = fmt::format("{}/{}-{}", arguments_.folder, what, rank());
   std::ofstream(path + ".new") << text;
   if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
     fail(fmt::format("cannot write {}: {}", path, std::strerror(errno)));

@@ -35,6 +35,8 @@ class Rank {
 
   // Leaves text where the driver finds it, whatever becomes of this process.
   void report(const std::string& text) const;
+  // The same beside the report, for those who ask for it.
+  void leave(const std::string& what, const std::string& text) const;
   // Runs function, which must throw an Error, and reports its code, rank and text. Returns the exit
   // code of a process that ends in that error.
   int report_error(const std::function<void()>& function) const;

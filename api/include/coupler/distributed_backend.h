@@ -41,8 +41,9 @@
  * history is in api/CHANGELOG.md. A major version has its own entry symbol
  * (0.x and 1.x share ..._v1). */
 #define DB_ABI_MAJOR 0u
-#define DB_ABI_MINOR 1u
+#define DB_ABI_MINOR 1u /* see DB_ABI_MAJOR */
 
+/* What dlsym is asked for; see db_entry_function. */
 #define DB_ENTRY_SYMBOL "coupler_distributed_backend_v1"
 
 /* Put before the definition of the entry function; build everything else with
@@ -59,9 +60,10 @@ extern "C" {
 
 /* ---- Numbers. They are stored in int32_t fields; new ones are appended. -- */
 
+/* What functions return: 0 or above is no error. */
 typedef int32_t db_status;
 enum {
-  DB_OK = 0,
+  DB_OK = 0,                    /* done */
   DB_IN_PROGRESS = 1,           /* not an error: the request is not complete */
   DB_ERR_INVALID_ARGUMENT = -1, /* the caller's mistake, seen locally */
   DB_ERR_UNSUPPORTED = -2,      /* this backend never does that */
@@ -69,9 +71,9 @@ enum {
   DB_ERR_ABORTED = -4,   /* abort was called, or an earlier error stands */
   DB_ERR_PEER_LOST = -5, /* failed_rank died or its connection broke */
   DB_ERR_NOT_FOUND = -6, /* a store key, a file, a device */
-  DB_ERR_NO_MEMORY = -7,
-  DB_ERR_SYSTEM = -8,          /* the operating system; native_code = errno */
-  DB_ERR_INTERNAL = -9,        /* a bug in the backend or its library */
+  DB_ERR_NO_MEMORY = -7, /* of the host or a device */
+  DB_ERR_SYSTEM = -8,    /* the operating system; native_code = errno */
+  DB_ERR_INTERNAL = -9,  /* a bug in the backend or its library */
   DB_ERR_UNKNOWN_OPTION = -10, /* message names it and the options there are */
   DB_ERR_BUFFER_TOO_SMALL = -11, /* the size needed was written back */
   DB_ERR_MISMATCH = -12 /* ranks disagreed on operation, type or size */
@@ -136,9 +138,11 @@ enum {
   DB_RECV = 14
 };
 
+/* Where the buffers of an operation lie. */
 typedef int32_t db_memory;
 enum { DB_MEMORY_HOST = 1, DB_MEMORY_HOST_PINNED = 2, DB_MEMORY_CUDA = 3 };
 
+/* Of a log line, rising. */
 typedef int32_t db_severity;
 enum {
   DB_LOG_TRACE = 0,
@@ -163,16 +167,17 @@ enum {
  * may be NULL: then only the status is returned. */
 typedef struct db_error {
   uint64_t struct_size;
-  db_status code;
+  db_status code;      /* the status that is returned */
   int32_t native_code; /* errno, MPI error class, ncclResult_t; 0: none */
   int32_t failed_rank; /* the rank at fault, -1: unknown or nobody's */
   uint32_t flags;      /* DB_ERROR_* */
   char *message;       /* caller's buffer or NULL; always ends in a zero byte */
-  uint64_t message_capacity;
+  uint64_t message_capacity; /* bytes at message */
 } db_error;
 
 /* ---- Options ------------------------------------------------------------- */
 
+/* Which field of a db_option holds its value. */
 typedef int32_t db_option_type;
 enum {
   DB_OPTION_STRING = 1,
@@ -185,12 +190,12 @@ enum {
  * arrays the elements are pointers, so that the struct may grow. */
 typedef struct db_option {
   uint64_t struct_size;
-  const char *key; /* dotted below the plugin's table: "pair.mode" */
-  db_option_type type;
-  int32_t boolean; /* 0 or 1 */
-  int64_t i64;
-  double f64;
-  const char *string;
+  const char *key;         /* dotted below the plugin's table: "pair.mode" */
+  db_option_type type;     /* which of the next four counts */
+  int32_t boolean;         /* 0 or 1 */
+  int64_t i64;             /* DB_OPTION_I64 */
+  double f64;              /* DB_OPTION_F64 */
+  const char *string;      /* DB_OPTION_STRING; never NULL */
   const char *description; /* one sentence, in defaults; else NULL */
 } db_option;
 
@@ -203,7 +208,8 @@ typedef struct db_option {
  * communicator's default timeout. */
 typedef struct db_store {
   uint64_t struct_size;
-  void *context;
+  void *context; /* the first argument of each function */
+  /* Sets key to size bytes at value. */
   db_status (*set)(void *context, const char *key, const void *value,
                    uint64_t size, db_error *error);
   /* Waits until the key is set. *size: in, the room at value; out, the bytes
@@ -219,8 +225,10 @@ typedef struct db_store {
 /* Valid for the whole process. Every function is [any-thread]. */
 typedef struct db_host {
   uint64_t struct_size;
-  uint32_t abi_major, abi_minor; /* of the host */
-  void *context;
+  uint32_t abi_major; /* of the host */
+  uint32_t abi_minor; /* of the host */
+  void *context;      /* the first argument of each function */
+  /* Writes a line, where the level of component lets it through. */
   void (*log)(void *context, db_severity severity, const char *component,
               const char *message);
   /* Extensions of the host by id, NULL where unknown. May be NULL. */
@@ -274,16 +282,16 @@ enum {
 /* clang-format on */
 typedef struct db_op {
   uint64_t struct_size;
-  db_kind kind;
-  db_dtype dtype;
-  db_reduce reduce;     /* the reducing kinds; else 0 */
-  int32_t root_or_peer; /* rank; else 0 */
-  const void *send;
-  void *recv;
-  uint64_t count;
-  const uint64_t *send_counts; /* V kinds, else NULL */
-  const uint64_t *recv_counts;
-  db_memory memory;   /* of both buffers */
+  db_kind kind;                /* what is done */
+  db_dtype dtype;              /* of the elements */
+  db_reduce reduce;            /* the reducing kinds; else 0 */
+  int32_t root_or_peer;        /* rank; else 0 */
+  const void *send;            /* as the table above has it for each kind */
+  void *recv;                  /* likewise */
+  uint64_t count;              /* elements; likewise */
+  const uint64_t *send_counts; /* by rank: V kinds, else NULL */
+  const uint64_t *recv_counts; /* by rank: V kinds, else NULL */
+  db_memory memory;            /* of both buffers */
   int32_t tag;        /* SEND and RECV: matched exactly; 0 .. 2^15 - 1 */
   uint64_t flags;     /* DB_OP_* */
   void *stream;       /* cudaStream_t that produced send; NULL on the host */
@@ -294,6 +302,7 @@ typedef struct db_op {
 /* Opaque; made by submit, owned by the backend, given back by release. */
 typedef struct db_request db_request;
 
+/* Its first part is known to both sides; see below. */
 typedef struct db_communicator db_communicator;
 
 /* The functions of a communicator. All are required unless marked optional.
@@ -364,28 +373,30 @@ typedef struct db_communicator_functions {
 /* Backends embed this as the first member of their own struct. */
 struct db_communicator {
   uint64_t struct_size; /* of this struct, not of the backend's own */
-  const db_communicator_functions *functions;
-  int32_t rank;
-  int32_t size;
+  const db_communicator_functions *functions; /* what it can do */
+  int32_t rank; /* of this process in it, from 0 */
+  int32_t size; /* how many ranks it has */
 };
 
 /* A borrowed base communicator of a wrapper or sharding plugin. */
 typedef struct db_base {
   uint64_t struct_size;
-  const char *role; /* "world" */
-  db_communicator *communicator;
+  const char *role;              /* "world" */
+  db_communicator *communicator; /* the host's */
 } db_base;
 
+/* What create is told. Valid during create, but for what is said to live
+ * longer. */
 typedef struct db_communicator_params {
   uint64_t struct_size;
-  const db_host *host;
+  const db_host *host;             /* for the whole process */
   const db_store *store;           /* NULL where size is 1 */
   const db_option *const *options; /* what the user set; valid during create */
-  uint64_t option_count;
-  int32_t rank;
-  int32_t size;
-  int32_t local_rank; /* among the ranks of this machine */
-  int32_t local_size;
+  uint64_t option_count;           /* of options */
+  int32_t rank;         /* of this process in the communicator, from 0 */
+  int32_t size;         /* how many ranks it will have */
+  int32_t local_rank;   /* among the ranks of this machine */
+  int32_t local_size;   /* how many ranks this machine has */
   int32_t device_index; /* -1: no device */
   db_memory memory;     /* what the caller mostly uses: may steer set-up */
   int64_t default_timeout_ns; /* > 0 */
@@ -393,7 +404,7 @@ typedef struct db_communicator_params {
    */
   const char *interface_name;
   const db_base *const *bases; /* outlive the result; see DB_CAP_NEEDS_BASE */
-  uint64_t base_count;
+  uint64_t base_count;         /* of bases: 1 with DB_CAP_NEEDS_BASE, else 0 */
 } db_communicator_params;
 
 /*
@@ -425,8 +436,8 @@ enum {
  * allocate nothing and do no I/O. */
 typedef struct DistributedBackend {
   uint64_t struct_size;
-  uint32_t abi_major; /* DB_ABI_MAJOR and DB_ABI_MINOR as compiled */
-  uint32_t abi_minor;
+  uint32_t abi_major;      /* DB_ABI_MAJOR and DB_ABI_MINOR as compiled */
+  uint32_t abi_minor;      /* likewise */
   const char *name;        /* what backend.use calls it: "gloo_cpu" */
   const char *version;     /* of the plugin: "0.1.0" */
   const char *description; /* one sentence */
@@ -452,6 +463,7 @@ typedef struct DistributedBackend {
   const void *(*get_extension)(const char *id);
 } DistributedBackend;
 
+/* The one function that a backend exports, as DB_ENTRY_SYMBOL. */
 typedef const DistributedBackend *(*db_entry_function)(void);
 
 #ifdef __cplusplus

@@ -38,9 +38,10 @@
 extern "C" {
 #endif
 
+/* A communicator that hands everything on to another one. */
 typedef struct db_forward {
-  db_communicator communicator; /* first: what the host holds */
-  db_communicator_functions functions;
+  db_communicator communicator;        /* first: what the host holds */
+  db_communicator_functions functions; /* all of them forward at first */
   db_communicator *base; /* borrowed, or the wrapper's where it split it */
 } db_forward;
 

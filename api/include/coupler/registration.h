@@ -17,12 +17,14 @@
 
 #include <coupler/distributed_backend.h>
 
+/* The extension, for get_extension. */
 #define DB_REGISTRATION "coupler.registration/1"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* What get_extension(DB_REGISTRATION) of a communicator returns. */
 typedef struct db_registration {
   uint64_t struct_size;
 

@@ -28,6 +28,7 @@
 
 #include <coupler/distributed_backend.h>
 
+/* The extension, for get_extension. */
 #define DB_SHARDING "coupler.sharding/1"
 
 #ifdef __cplusplus
@@ -53,18 +54,18 @@ typedef struct db_parameter {
   uint64_t module;       /* index of the module that registers it */
   const uint64_t *sizes; /* of each dimension */
   uint32_t dimensions;   /* 0: a scalar */
-  db_dtype dtype;
-  int32_t trainable; /* 0: frozen, has no gradient */
-  int32_t reserved;  /* 0 */
+  db_dtype dtype;        /* of its elements */
+  int32_t trainable;     /* 0: frozen, has no gradient */
+  int32_t reserved;      /* 0 */
 } db_parameter;
 
 /* Valid until plan returns. */
 typedef struct db_model {
   uint64_t struct_size;
-  const db_module *const *modules;
-  uint64_t module_count;
-  const db_parameter *const *parameters;
-  uint64_t parameter_count;
+  const db_module *const *modules;       /* in order of registration */
+  uint64_t module_count;                 /* of modules */
+  const db_parameter *const *parameters; /* in order of registration */
+  uint64_t parameter_count;              /* of parameters */
 } db_model;
 
 /* ---- The plan ------------------------------------------------------------ */
@@ -94,8 +95,8 @@ enum {
  * parameter's number of elements. */
 typedef struct db_unit_parameter {
   uint64_t struct_size;
-  uint64_t parameter; /* index in db_model.parameters */
-  const uint64_t *bounds;
+  uint64_t parameter;     /* index in db_model.parameters */
+  const uint64_t *bounds; /* as above */
 } db_unit_parameter;
 
 /* Parameters that are gathered, released and reduced together. The order of its
@@ -103,20 +104,20 @@ typedef struct db_unit_parameter {
  * travel as one. Parameters of one unit must have the same dtype. */
 typedef struct db_unit {
   uint64_t struct_size;
-  const char *name; /* for messages: "blocks.0" */
-  const db_unit_parameter *const *parameters;
-  uint64_t parameter_count;
-  db_keep keep;
-  db_gradients gradients;
+  const char *name;                           /* for messages: "blocks.0" */
+  const db_unit_parameter *const *parameters; /* in order of memory */
+  uint64_t parameter_count;                   /* of parameters */
+  db_keep keep;                               /* how long they stay gathered */
+  db_gradients gradients;                     /* what is kept of theirs */
   /* compute_dtype: what operations see, and what is gathered (0: the
    * parameter's own type); the owned part stays in the parameter's type.
    * reduce_dtype: in which gradients travel (0: compute_dtype). output_dtype:
    * what floating-point results of operations on the unit are converted to (0:
    * left as they are). */
   db_dtype compute_dtype;
-  db_dtype reduce_dtype;
-  db_dtype output_dtype;
-  int32_t reserved; /* 0 */
+  db_dtype reduce_dtype; /* see compute_dtype */
+  db_dtype output_dtype; /* see compute_dtype */
+  int32_t reserved;      /* 0 */
 } db_unit;
 
 /* Where state is while nothing uses it. */
@@ -129,9 +130,10 @@ enum {
                         ahead */
 };
 
+/* Where a rank keeps its parts between uses. */
 typedef struct db_offload {
   uint64_t struct_size;
-  db_place place;
+  db_place place;     /* which of them */
   int32_t pinned;     /* DB_PLACE_HOST: 1 in page-locked memory, 0 not */
   const char *folder; /* DB_PLACE_DISK: in which files are made, which are gone
                          with the process; NULL otherwise */
@@ -148,7 +150,7 @@ typedef struct db_plan {
   uint64_t struct_size;
   const db_unit *const *units; /* a parameter in no unit is replicated: whole on
                                   every rank, its gradient averaged */
-  uint64_t unit_count;
+  uint64_t unit_count;         /* of units */
   /* Ranks with the same number share one copy of the parameters, ranked in
    * order; copies are averaged across groups. All groups must have the same
    * size. 0 on every rank: one group of all. */
@@ -170,7 +172,7 @@ typedef struct db_plan {
    * units keep as a shard; and the parameters of units that are not
    * DB_KEEP_ALWAYS. NULL: they stay. */
   const db_offload *offload_optimizer;
-  const db_offload *offload_parameters;
+  const db_offload *offload_parameters; /* likewise */
 } db_plan;
 
 /* What get_extension(DB_SHARDING) of the plugin returns; static. */

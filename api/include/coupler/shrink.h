@@ -16,6 +16,7 @@
 
 #include <coupler/distributed_backend.h>
 
+/* The extension, for get_extension. */
 #define DB_SHRINK "coupler.shrink/1"
 
 #ifdef __cplusplus
@@ -32,6 +33,7 @@ enum {
   DB_SHRINK_ABORT = 1u << 0
 };
 
+/* What get_extension(DB_SHRINK) of a communicator returns. */
 typedef struct db_shrink {
   uint64_t struct_size;
 

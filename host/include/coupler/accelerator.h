@@ -45,6 +45,7 @@ struct Config;
 class Checkpoints;
 class PipelineParallel;
 
+// How the values of all ranks become one.
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
 
 namespace detail {
@@ -64,6 +65,7 @@ class Accelerator : public Processes {
   Accelerator& operator=(const Accelerator&) = delete;
 
   // ---- Who and where (and see Processes) ----
+  // Where prepared models and batches are: training.device.
   at::Device device() const;
   // The backend in use: "gloo_cpu"; "single" for one process.
   std::string backend() const;
@@ -331,6 +333,7 @@ class Accelerator : public Processes {
   // no mean.
   at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                     double scale = 1.0, CallSite site = {});
+  // The same of every leaf of a structure.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0,
            CallSite = {}) {

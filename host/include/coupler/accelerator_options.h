@@ -17,11 +17,13 @@
 namespace coupler {
 
 struct AcceleratorOptions {
+  // A value of any key; a duration is a text, "30s".
   using Value = std::variant<std::string, int64_t, double, bool>;
 
   std::optional<std::string> backend = {};               // backend.use
   std::optional<std::chrono::nanoseconds> timeout = {};  // backend.timeout
-  std::optional<std::string> device = {};                // training.…, as all that follow
+  // The keys of [training] with these names.
+  std::optional<std::string> device = {};
   std::optional<int64_t> gradient_accumulation_steps = {};
   std::optional<bool> sync_each_batch = {};
   std::optional<bool> sync_with_dataloader = {};
@@ -39,7 +41,8 @@ struct AcceleratorOptions {
   std::optional<std::vector<std::string>> log_with = {};
   std::optional<std::string> project_dir = {};
   std::optional<std::string> logging_dir = {};
-  std::optional<std::string> gradients = {};  // communication.…, as all that follow
+  // The keys of [communication] with these names.
+  std::optional<std::string> gradients = {};
   std::optional<int64_t> int8_block = {};
   std::optional<int64_t> powersgd_rank = {};
   std::optional<int64_t> powersgd_start_step = {};
@@ -50,6 +53,7 @@ struct AcceleratorOptions {
   // They come after the fields, and later ones win.
   std::vector<std::pair<std::string, Value>> values = {};
 
+  // Appends to values: options.set("backend.mpi.all_reduce_chunk", 65536).
   AcceleratorOptions& set(std::string key, Value value) {
     values.emplace_back(std::move(key), std::move(value));
     return *this;

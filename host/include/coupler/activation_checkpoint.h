@@ -31,6 +31,7 @@
 
 namespace coupler {
 
+// For activation_checkpoint.
 struct ActivationCheckpointOptions {
   // Whether inputs on other devices are copied to host memory, and back when backward gets there;
   // parameters and buffers of prepared models stay where they are. Unset: as
@@ -104,6 +105,7 @@ auto activation_checkpoint(const ActivationCheckpointOptions& options, Function 
   return detail::with_leaves(**result, std::move(outputs));
 }
 
+// The same without options.
 template <class Function, class... Inputs>
 auto activation_checkpoint(Function function, const Inputs&... inputs) {
   return activation_checkpoint(ActivationCheckpointOptions(), std::move(function), inputs...);

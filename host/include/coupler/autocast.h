@@ -11,7 +11,9 @@
 
 namespace coupler {
 
+// What operations compute in inside of an AutocastScope; device: on which kind of it.
 struct AutocastSettings {
+  // The kind of device, and the type that operations compute in there.
   c10::DeviceType device = c10::DeviceType::CPU;
   c10::ScalarType type = c10::ScalarType::BFloat16;
   bool enabled = true;      // false: full precision inside of another scope

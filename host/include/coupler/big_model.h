@@ -51,14 +51,17 @@ class DispatchedState;
 // have no values any more (using them throws), and accelerators' and files' memory is given back.
 class DispatchedModel {
  public:
+  // Made by dispatch_model and those above.
   explicit DispatchedModel(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
 
+  // Where each part of the model is.
   const DeviceMap& device_map() const;
 
  private:
   std::shared_ptr<DispatchedState> state_;
 };
 
+// For load_checkpoint_in_model.
 struct LoadOptions {
   // Where what the map puts on the disk is written, or named, for dispatch_model. Needed where the
   // map says "disk".
@@ -86,6 +89,7 @@ struct LoadOptions {
 void load_checkpoint_in_model(torch::nn::Module& model, const std::string& checkpoint,
                               const DeviceMap& device_map = {}, const LoadOptions& options = {});
 
+// For dispatch_model.
 struct DispatchOptions {
   // Where what lies on "cpu" and "disk" runs. Unset: the lowest accelerator of the map, else the
   // CPU.
@@ -105,6 +109,7 @@ struct DispatchOptions {
 [[nodiscard]] DispatchedModel dispatch_model(torch::nn::Module& model, const DeviceMap& device_map,
                                              const DispatchOptions& options = {});
 
+// For load_checkpoint_and_dispatch: what LoadOptions and DispatchOptions hold, and the map.
 struct LoadAndDispatchOptions {
   // A map, or "auto", "balanced", "balanced_low_0", "sequential" or "optimal". An empty text: all
   // on the CPU.
@@ -131,6 +136,8 @@ struct LoadAndDispatchOptions {
   std::optional<QuantizeOptions> quantize;
 };
 
+// Makes the map, loads the checkpoint (a file, an index or a folder) and dispatches, in one. Throws
+// Error naming what is missing, of another shape or without room.
 [[nodiscard]] DispatchedModel load_checkpoint_and_dispatch(
     torch::nn::Module& model, const std::string& checkpoint,
     const LoadAndDispatchOptions& options = {});
@@ -150,6 +157,7 @@ struct LoadAndDispatchOptions {
 // comes. Movable.
 class OffloadHook {
  public:
+  // Made by cpu_offload_with_hook.
   explicit OffloadHook(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
 
   // Gives the device's memory back; the next use fetches the model anew. Throws Error(kUsage) while

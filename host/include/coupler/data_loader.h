@@ -122,6 +122,7 @@ class DataLoader {
 template <class Dataset>
 class DataLoader<Dataset>::Iterator {
  public:
+  // As std::iterator_traits wants them.
   using iterator_category = std::input_iterator_tag;
   using value_type = Batch;
   using difference_type = std::ptrdiff_t;
@@ -130,13 +131,16 @@ class DataLoader<Dataset>::Iterator {
 
   Iterator() = default;
 
+  // The batch, which may be changed and moved from; the end has none.
   Batch& operator*() const { return pass_->shared->source.current(); }
   Batch* operator->() const { return &**this; }
+  // The next batch. Throws what reading it throws.
   Iterator& operator++() {
     if (!pass_->shared->core.next(pass_->number)) pass_.reset();
     return *this;
   }
   void operator++(int) { ++*this; }
+  // Both at the end, or copies of one.
   bool operator==(const Iterator& other) const { return pass_ == other.pass_; }
   bool operator!=(const Iterator& other) const { return pass_ != other.pass_; }
 
@@ -151,6 +155,7 @@ class DataLoader<Dataset>::Iterator {
   std::shared_ptr<Pass> pass_;  // null at the end
 };
 
+// A loader over a dataset, which is copied or moved in.
 template <class Dataset>
 DataLoader<std::decay_t<Dataset>> data_loader(Dataset&& dataset,
                                               const DataLoaderOptions& options = {}) {

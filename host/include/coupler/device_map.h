@@ -38,6 +38,7 @@ namespace coupler {
 // order in which paths were set.
 class DeviceMap {
  public:
+  // A dotted path of a module or parameter, and where it is; "" is the whole model.
   using Entry = std::pair<std::string, MapDevice>;
 
   DeviceMap() = default;
@@ -68,6 +69,7 @@ class DeviceMap {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
+// For infer_auto_device_map, predict_run and to_table.
 struct DeviceMapOptions {
   // Empty: what is free now on the accelerators LibTorch sees and in the machine's memory. With
   // one accelerator 9/10 of that unless the mode is "sequential".
@@ -141,18 +143,22 @@ void check_device_map(const torch::nn::Module& model, const DeviceMap& map);
 // Buffers of such units stay on the main device unless offload_buffers; they count there and where
 // the unit lies.
 struct PredictedRun {
+  // When and where one unit runs.
   struct Unit {
-    std::string path;
-    uint64_t bytes = 0;
-    MapDevice lies, runs;
-    double begins = 0, ends = 0;  // when it runs
+    std::string path;    // of its module
+    uint64_t bytes = 0;  // of its weights
+    MapDevice lies;      // where its weights are
+    MapDevice runs;      // where it computes
+    double begins = 0;   // seconds from the begin of the pass
+    double ends = 0;     // likewise
   };
-  double seconds = 0;
+  double seconds = 0;          // of one pass
   double compute_seconds = 0;  // running
   double waiting_seconds = 0;  // for copies
   bool fits = true;            // no device holds more than max_memory
-  std::vector<Unit> units;
+  std::vector<Unit> units;     // in the order of running
 };
+// Throws Error as check_device_map does. A pure function.
 PredictedRun predict_run(const torch::nn::Module& model, const DeviceMap& map,
                          const DeviceMapOptions& options);
 

@@ -7,6 +7,7 @@
 
 namespace coupler {
 
+// How fast devices compute and copy, in bytes a second, for the mode "optimal" and predict_run.
 struct DeviceRates {
   // How fast a device computes, as bytes of weights used a second. With few tokens at a time that
   // is the rate at which it reads its memory.
@@ -15,11 +16,13 @@ struct DeviceRates {
   // Of single accelerators that differ, by number.
   std::map<int, double> accelerators;
 
+  // Copies between places, bytes a second.
   double cpu_to_accelerator = 1.2e10;
   double disk_to_cpu = 1e9;
   // For handing activations from one device to another, once: seconds.
   double hop_seconds = 5e-5;
 
+  // That of an accelerator by number.
   double compute_of(int accelerator) const {
     const auto found = accelerators.find(accelerator);
     return found == accelerators.end() ? accelerator_compute : found->second;

@@ -40,6 +40,7 @@
 
 namespace coupler {
 
+// For EmptyWeights and InitOnDevice.
 struct EmptyWeightsOptions {
   // Whether buffers are without memory, too. If not, what requires no gradient when the scope ends
   // gets its values then: buffers, and parameters that are frozen by then.
@@ -48,12 +49,14 @@ struct EmptyWeightsOptions {
 
 class EmptyWeights {
  public:
+  // From here on, until the scope ends, on this thread.
   explicit EmptyWeights(const EmptyWeightsOptions& options = {});
   ~EmptyWeights();
   EmptyWeights(const EmptyWeights&) = delete;
   EmptyWeights& operator=(const EmptyWeights&) = delete;
 };
 
+// A scope in which tensors are made on a device: Accelerate's init_on_device.
 class InitOnDevice {
  public:
   // kMeta is EmptyWeights with these options. What is made with a device of its own, from C++

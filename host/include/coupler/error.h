@@ -8,6 +8,7 @@
 
 namespace coupler {
 
+// What kind of fault an Error is; programs decide by it, people read the message.
 enum class ErrorCode {
   kUsage,            // wrong command line or wrong call order (prepare twice)
   kConfig,           // TOML, environment or -o: unknown key, wrong type, contradiction
@@ -24,6 +25,7 @@ enum class ErrorCode {
   kOutOfMemory,      // [memory] limit would be passed, or a device has no more
 };
 
+// "peer lost". Constant data, [any-thread].
 std::string_view to_string(ErrorCode code);
 
 // What an Error knows beside its message; every field is optional.
@@ -33,10 +35,13 @@ struct ErrorDetail {
   std::string hint;     // what the user should do, one sentence
 };
 
+// What every function of the host throws.
 class Error : public std::runtime_error {
  public:
+  // message: what was wrong and where; the hint of detail is put behind it in what().
   Error(ErrorCode code, const std::string& message, ErrorDetail detail = {});
 
+  // As given to the constructor.
   ErrorCode code() const { return code_; }
   const ErrorDetail& detail() const { return detail_; }
 

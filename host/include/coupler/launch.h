@@ -32,6 +32,7 @@
 
 namespace coupler {
 
+// For launch.
 struct LaunchOptions {
   int processes = 1;                        // at least 1
   std::string config = {};                  // a TOML file, as --config of `coupler launch`
@@ -65,6 +66,8 @@ Result launched_result(const LaunchOptions& options, const std::string& function
 // begins. Parameters are taken by value or by const reference.
 class Launchable {
  public:
+  // Registers the function in every process of the program, as a constant of a namespace. name: no
+  // other function's.
   template <class Result, class... Parameters>
   Launchable(const std::string& name, Result (*function)(Parameters...)) {
     detail::register_launchable(

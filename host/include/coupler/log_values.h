@@ -52,6 +52,7 @@ class LogValue {
   std::variant<TrackValue, at::Tensor> value_;
 };
 
+// What one call of Accelerator::log takes: {{"train/loss", loss}, {"train/lr", 1e-3}}.
 using LogValues = std::vector<std::pair<std::string, LogValue>>;
 
 }  // namespace coupler

@@ -11,9 +11,12 @@
 
 namespace coupler {
 
+// Of a line; those below the level that COUPLER_LOG sets (warning by default) are not written.
 enum class LogLevel { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 
+// Which processes write a line.
 struct LogOptions {
+  // Whether rank 0 alone writes it.
   bool main_process_only = true;
   // Every process's line, written in the order of ranks. Collective: all call it, whatever is
   // filtered. What forwards the output of several machines, as mpirun does, may mix lines again.
@@ -22,11 +25,13 @@ struct LogOptions {
 
 class Logger {
  public:
+  // name: the component, by which COUPLER_LOG can choose a level of its own.
   explicit Logger(std::string name) : name_(std::move(name)) {}
 
   // Whether a line of this level is written at all; worth asking before formatting a long one.
   bool enabled(LogLevel level) const;
 
+  // Writes a line to standard error, where the level is enabled.
   void log(LogLevel level, std::string_view message, const LogOptions& options = {}) const;
   void debug(std::string_view message, const LogOptions& options = {}) const {
     log(LogLevel::kDebug, message, options);
@@ -47,6 +52,7 @@ class Logger {
   std::string name_;
 };
 
+// A Logger of that name; cheap to make.
 inline Logger get_logger(std::string name) { return Logger(std::move(name)); }
 
 }  // namespace coupler

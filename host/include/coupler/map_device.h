@@ -16,9 +16,11 @@ class MapDevice {
   MapDevice(const char* name);  // NOLINT(google-explicit-constructor)
   explicit MapDevice(std::string_view name);
 
+  // The CPU's memory; files.
   static MapDevice cpu() { return MapDevice(Place::kCpu); }
   static MapDevice disk() { return MapDevice(Place::kDisk); }
 
+  // Which of the three it is.
   bool is_cpu() const { return index_ == static_cast<int>(Place::kCpu); }
   bool is_disk() const { return index_ == static_cast<int>(Place::kDisk); }
   bool is_accelerator() const { return index_ >= 0; }

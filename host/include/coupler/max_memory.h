@@ -23,12 +23,14 @@ namespace coupler {
 // Error(kInvalidArgument) below 0 and for other words; "10Gb", which could be bits, is none.
 class ByteCount {
  public:
+  // Implicit, so that a bound can be written down as a number or a text.
   template <class Integer, class = std::enable_if_t<std::is_integral_v<Integer>>>
   ByteCount(Integer bytes)  // NOLINT(google-explicit-constructor)
       : bytes_(checked(bytes < 0, static_cast<uint64_t>(bytes))) {}
   ByteCount(const char* text);         // NOLINT(google-explicit-constructor)
   ByteCount(const std::string& text);  // NOLINT(google-explicit-constructor)
 
+  // As a number.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -40,6 +42,7 @@ class ByteCount {
 class MaxMemory {
  public:
   MaxMemory() = default;
+  // {{0, "20GiB"}, {"cpu", "60GiB"}}.
   MaxMemory(std::initializer_list<std::pair<MapDevice, ByteCount>> devices);
 
   // Replaces or adds.

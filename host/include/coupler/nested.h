@@ -36,12 +36,14 @@ struct Example;
 
 namespace coupler {
 
+// A member of a struct and its name, for NestedFields.
 template <class Struct, class Member>
 struct NestedField {
-  const char* name;
-  Member Struct::*member;
+  const char* name;        // borrowed
+  Member Struct::*member;  // where it is
 };
 
+// Names a member; name is borrowed.
 template <class Struct, class Member>
 constexpr NestedField<Struct, Member> nested_field(const char* name, Member Struct::*member) {
   return {name, member};
@@ -186,14 +188,15 @@ struct NestedTraits<Struct, std::void_t<decltype(NestedFields<Struct>::fields)>>
 
 }  // namespace detail
 
+// Whether a type is a nested structure of tensors.
 template <class T>
 inline constexpr bool is_nested_v = detail::NestedTraits<T>::nested;
 
 // A leaf's place and form: path `["logits"][2].first`, empty where the value is itself a tensor.
 struct LeafDescription {
-  std::string path;
+  std::string path;                                  // of the leaf in the structure
   at::ScalarType dtype = at::ScalarType::Undefined;  // so for an undefined tensor
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;                        // sizes of its dimensions
 };
 
 namespace detail {
@@ -265,6 +268,7 @@ T recursively_apply(Function&& function, T value) {
   return value;
 }
 
+// Place and form of each leaf, in order.
 template <class T>
 std::vector<LeafDescription> describe_leaves(const T& value) {
   static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");

@@ -15,6 +15,7 @@ class OptimizerState;
 
 class Optimizer {
  public:
+  // Made by Accelerator::prepare.
   explicit Optimizer(std::shared_ptr<OptimizerState> state) : state_(std::move(state)) {}
 
   // One update. SGD, Adam and AdamW run as fused kernels over the model's flat memory, with the
@@ -30,6 +31,7 @@ class Optimizer {
   // goes on accumulating: it may stand before backward or behind step.
   void zero_grad(bool set_to_none = true);
 
+  // Of the optimizer in use; rates set here hold from the next step on.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
   // The optimizer given to prepare. Do not call its step(): its moments are not the ones in use.
   torch::optim::Optimizer& unwrap();

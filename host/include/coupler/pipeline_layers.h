@@ -28,6 +28,7 @@ namespace coupler {
 // computes with the parameters of its modules, and no others. All it hands on are tensors; whatever
 // later layers need passes through each layer on the way. Runs on the thread that trains.
 struct PipelineLayer {
+  // Of the tensors that go from layer to layer; the modules whose parameters a layer uses.
   using Values = std::vector<at::Tensor>;
   using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
@@ -45,11 +46,13 @@ struct PipelineLayer {
   }
 
   std::string name;  // what split points call it; by custom the path of its first module
-  Modules modules;
-  std::function<at::Tensor(const at::Tensor&)> one_tensor;  // one of the two is set
+  Modules modules;   // whose parameters it uses
+  // What it computes: one of the two is set.
+  std::function<at::Tensor(const at::Tensor&)> one_tensor;
   std::function<Values(const Values&)> all_tensors;
 };
 
+// Derived from by modules that say themselves what their layers are.
 class PipelineLayers {
  public:
   virtual ~PipelineLayers() = default;

@@ -35,6 +35,7 @@ namespace coupler {
 // … begins, one fewer than there are processes.
 class SplitPoints {
  public:
+  // Implicit, so that options can be written down as {.split_points = "auto"}.
   SplitPoints(const char* name) : names_{name} {}
   SplitPoints(std::string name) : names_{std::move(name)} {}
   SplitPoints(std::initializer_list<std::string> names) : names_(names) {}
@@ -52,6 +53,7 @@ enum class LossReduction {
   kSum,   // counts whole
 };
 
+// For prepare_pipeline.
 struct PipelineOptions {
   // "auto" makes the most expensive part as cheap as can be: by the layers' times where there are
   // example_inputs, else by the bytes of their parameters.
@@ -68,9 +70,13 @@ struct PipelineOptions {
   std::vector<at::Tensor> example_inputs = {};
 };
 
+// A model whose layers are on several processes; what prepare_pipeline gives. Movable. Used by the
+// thread that trains. Every call but the accessors is collective.
 class PipelineParallel {
  public:
+  // The loss of a micro-batch: one number, with a gradient.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+  // The same of a model that gives several tensors.
   using LossOfAll = std::function<at::Tensor(const std::vector<at::Tensor>& outputs,
                                              const std::vector<at::Tensor>& targets)>;
 
@@ -81,6 +87,7 @@ class PipelineParallel {
   PipelineParallel& operator=(PipelineParallel&&) noexcept;
   ~PipelineParallel();
 
+  // Which part this process has, from 0, of how many.
   int stage() const;
   int stages() const;
   bool is_first() const { return stage() == 0; }
@@ -101,6 +108,7 @@ class PipelineParallel {
   // Within accelerator.autocast() layers and loss compute in its type.
   double train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss,
                     CallSite site = {});
+  // The same with several inputs or targets.
   double train_step_all(const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& targets, const LossOfAll& loss,
                         CallSite site = {});

@@ -23,16 +23,17 @@ void print_line(const std::string& line);
 
 // Ranks count from 0; "local" is on this machine.
 struct ProcessPlace {
-  int rank = 0;
-  int world = 1;
-  int local_rank = 0;
-  int local_world = 1;
+  int rank = 0;         // among all processes
+  int world = 1;        // how many there are
+  int local_rank = 0;   // among those of this machine
+  int local_world = 1;  // how many this machine has
 };
 
 class Processes {
  public:
   virtual ~Processes() = default;
 
+  // Of ProcessPlace. The main process is rank 0, the local main process rank 0 of its machine.
   int rank() const { return place_.rank; }
   int world() const { return place_.world; }
   int local_rank() const { return place_.local_rank; }
@@ -93,6 +94,7 @@ class Processes {
   Processes() = default;
   Processes(const Processes&) = default;
   Processes& operator=(const Processes&) = default;
+  // By the constructor of a class that knows it.
   void set_place(const ProcessPlace& place) { place_ = place; }
 
  private:

@@ -36,6 +36,7 @@ std::string to_table(const QuantizationReport& report, size_t most = 0);
 [[nodiscard]] DispatchedModel quantize(torch::nn::Module& model,
                                        const QuantizeOptions& options = {});
 
+// The same for holders.
 template <class Holder>
 auto quantize(Holder& model, const QuantizeOptions& options = {})
     -> decltype(quantize(*model, options)) {

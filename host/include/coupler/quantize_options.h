@@ -9,6 +9,7 @@
 
 namespace coupler {
 
+// What quantising did to one weight.
 struct QuantizedLayer {
   std::string name;           // of the weight
   double relative_error = 0;  // ||w - quantised|| / ||w||, Frobenius norms
@@ -17,13 +18,15 @@ struct QuantizedLayer {
   uint64_t bytes_after = 0;   // scales and zeros included
 };
 
+// What quantising did to a model.
 struct QuantizationReport {
-  int bits = 8;
+  int bits = 8;                        // 8 or 4
   int64_t group_size = 0;              // of 4 bits; 0: one scale an output
   std::vector<QuantizedLayer> layers;  // the largest relative error first
   bool reused = false;                 // some came packed from an offload folder
 };
 
+// How weights are quantised.
 struct QuantizeOptions {
   int bits = 8;  // or 4
   // Of 4 bits: 32, 64, 128 or 256 inputs have a scale of their own. Has to divide the inputs of

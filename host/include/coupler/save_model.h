@@ -5,6 +5,7 @@
 
 namespace coupler {
 
+// For Accelerator::save_model.
 struct SaveModelOptions {
   // A file holds no more; "10GB" is decimal, "10GiB" binary. A larger tensor has a file of its own.
   std::string max_shard_size = "10GB";

@@ -32,10 +32,11 @@ enum class StepUnit {
   kEpochs,          // a call of Scheduler::step, whether or not the last step was skipped
 };
 
+// For the functions that make a Schedule; steps are counted in `unit`.
 struct ScheduleOptions {
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  // where the rate has come to its end; a constant one needs none
-  StepUnit unit = StepUnit::kOptimizerSteps;
+  int64_t warmup_steps = 0;  // in which the rate rises from 0
+  int64_t total_steps = 0;   // where the rate has come to its end; a constant one needs none
+  StepUnit unit = StepUnit::kOptimizerSteps;  // of both
 };
 
 class Schedule {
@@ -47,6 +48,7 @@ class Schedule {
   Schedule(torch::optim::Optimizer& optimizer, std::string name, Rate rate,
            const ScheduleOptions& options);
 
+  // What the constructor was given; rate: the function called.
   double rate(int64_t step, double base) const { return rate_(step, base); }
   const std::string& name() const { return name_; }
   const ScheduleOptions& options() const { return options_; }

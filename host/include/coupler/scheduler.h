@@ -27,8 +27,10 @@ namespace coupler {
 //   coupler::TorchSchedule(plateau).of(optimizer)
 class TorchSchedule {
  public:
+  // The scheduler outlives what prepare makes of it. Implicit, so that prepare takes torch's own.
   TorchSchedule(torch::optim::LRScheduler& scheduler)  // NOLINT(google-explicit-constructor)
       : scheduler_(&scheduler) {}
+  // The same; it is stepped with a metric.
   TorchSchedule(  // NOLINT(google-explicit-constructor)
       torch::optim::ReduceLROnPlateauScheduler& scheduler)
       : plateau_(&scheduler), unit_(StepUnit::kEpochs) {}
@@ -39,11 +41,13 @@ class TorchSchedule {
     optimizer_ = &optimizer;
     return *this;
   }
+  // How steps are counted, kOptimizerSteps by default, kEpochs for a ReduceLROnPlateauScheduler.
   TorchSchedule& counting(StepUnit unit) {
     unit_ = unit;
     return *this;
   }
 
+  // What it was made of and told.
   torch::optim::LRScheduler* scheduler() const { return scheduler_; }  // null: plateau()
   torch::optim::ReduceLROnPlateauScheduler* plateau() const { return plateau_; }
   torch::optim::Optimizer* optimizer() const { return optimizer_; }  // null: not said
@@ -71,6 +75,7 @@ class Scheduler {
     int64_t cooldown = 0;
   };
 
+  // Made by Accelerator::prepare.
   explicit Scheduler(std::shared_ptr<SchedulerCore> core) : core_(std::move(core)) {}
 
   // Moves the learning rates by one step of the unit. Does nothing while gradients are being
@@ -86,6 +91,7 @@ class Scheduler {
   // "linear: counts optimizer steps, warm-up until 100, end at 5000".
   std::string description() const;
 
+  // For a checkpoint.
   State state() const;
   // Throws Error(kInvalidArgument) where the state is of other groups, or no state at all.
   void load_state(const State& state);

@@ -5,6 +5,7 @@
 
 namespace coupler {
 
+// For set_seed.
 struct SeedOptions {
   bool device_specific = false;  // adds the rank, so that every process draws its own numbers
   bool deterministic = false;    // operations without a deterministic algorithm throw from now on

@@ -32,9 +32,11 @@ class AcceleratorState {
 
   static bool exists();  // whether there is an Accelerator
 
+  // Of the Accelerator.
   at::Device device() const;
   std::string backend() const;          // "gloo_cpu"; "single" for one process
   std::string mixed_precision() const;  // "no", "bf16", "fp16", "fp8"
+  // As the Accelerator's.
   int64_t gradient_accumulation_steps() const;
 
  private:

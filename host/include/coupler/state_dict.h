@@ -21,6 +21,7 @@ namespace coupler {
 
 class StateDict {
  public:
+  // What beside tensors can be kept.
   using Value = std::variant<bool, int64_t, double, std::string>;
 
   // Of any layout and device; read back as a dense tensor in host memory.
@@ -38,6 +39,7 @@ class StateDict {
     }
   }
 
+  // Whether there is a tensor or value of that name.
   bool has(const std::string& name) const {
     return tensors_.count(name) != 0 || values_.count(name) != 0;
   }
@@ -49,6 +51,7 @@ class StateDict {
   bool boolean(const std::string& name) const;
   const std::string& text(const std::string& name) const;
 
+  // All that was set, by name.
   const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, Value>& values() const { return values_; }
 

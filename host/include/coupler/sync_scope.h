@@ -9,6 +9,7 @@ namespace coupler {
 
 class SyncScope {
  public:
+  // at_end runs when the scope ends, once; empty: nothing.
   explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
   SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
   SyncScope& operator=(SyncScope&&) = delete;

@@ -23,6 +23,7 @@ class TensorDataset
   // The rows in the order of the indices, as new tensors.
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
 
+  // The number of rows.
   std::optional<size_t> size() const override;
 
  private:

@@ -27,23 +27,24 @@
 
 namespace coupler {
 
+// What can be logged.
 using TrackValue = std::variant<double, int64_t, bool, std::string>;
 using TrackValues = std::vector<std::pair<std::string, TrackValue>>;  // in the order of logging
 
 // What one call of Accelerator::log said.
 struct TrackedStep {
   TrackValues values;  // names are not empty; may repeat
-  int64_t step = 0;
-  double time = 0;  // seconds since 1970
+  int64_t step = 0;    // as the program counts
+  double time = 0;     // seconds since 1970
 };
 
 // What init_trackers was told.
 struct TrackerRun {
-  std::string project;
+  std::string project;   // its name
   std::string run_name;  // empty: none was given
   std::string folder;    // for files: the logging folder and in it the project's; may not exist yet
   TrackValues config;    // the run's hyper-parameters
-  int rank = 0;
+  int rank = 0;          // of this process
 };
 
 // Thrown by a tracker out of connect, log, flush or finish: the same call is made again later,
@@ -51,6 +52,7 @@ struct TrackerRun {
 // Said once until it works again.
 class TrackerUnavailable : public Error {
  public:
+  // message: what does not answer.
   explicit TrackerUnavailable(const std::string& message, ErrorDetail detail = {})
       : Error(ErrorCode::kIo, message, std::move(detail)) {}
 };
@@ -83,6 +85,7 @@ class Tracker {
   virtual std::string location() const { return ""; }
 };
 
+// For Accelerator::init_trackers.
 struct TrackerOptions {
   // Instead of training.log_with: names, "all" among them.
   std::vector<std::string> log_with = {};
@@ -98,6 +101,7 @@ struct TrackerOptions {
   std::chrono::milliseconds end_timeout = std::chrono::seconds(10);
 };
 
+// Makes a tracker for a run.
 using TrackerFactory = std::function<std::shared_ptr<Tracker>()>;
 
 // Has `training.log_with` know a tracker by this name. To be called before init_trackers. Throws

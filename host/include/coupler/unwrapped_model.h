@@ -11,8 +11,10 @@ namespace coupler {
 template <class Module>
 class UnwrappedModel {
  public:
+  // Made by Accelerator::unwrap_model. The module outlives it.
   UnwrappedModel(Module& module, FullParameters parameters)
       : module_(&module), parameters_(std::move(parameters)) {}
+  // The module.
   Module* operator->() const { return module_; }
   Module& operator*() const { return *module_; }
 

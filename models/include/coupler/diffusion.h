@@ -25,8 +25,10 @@
 
 namespace coupler::diffusion {
 
+// CLIP's text encoder. Used by one thread.
 class TextEncoder : public torch::nn::Module {
  public:
+  // config: config.json of the part. Throws Error(kUnsupported) for what is not implemented.
   explicit TextEncoder(const ModelConfig& config);
   ~TextEncoder() override;
 
@@ -34,6 +36,7 @@ class TextEncoder : public torch::nn::Module {
   // [batch, positions, width()].
   at::Tensor forward(const at::Tensor& tokens);
 
+  // As the configuration has them: the size of a state, the most tokens, how many tokens there are.
   int64_t width() const { return width_; }
   int64_t positions() const { return positions_; }
   int64_t vocabulary() const { return vocabulary_; }
@@ -44,8 +47,10 @@ class TextEncoder : public torch::nn::Module {
   std::shared_ptr<Parts> parts_;
 };
 
+// The network that takes noise out of latents. Used by one thread.
 class UNet : public torch::nn::Module {
  public:
+  // config: as TextEncoder's.
   explicit UNet(const ModelConfig& config);
   ~UNet() override;
 
@@ -53,6 +58,7 @@ class UNet : public torch::nn::Module {
   // tokens, text_width()], as the text encoder gives them. [batch, out channels, height, width].
   at::Tensor forward(const at::Tensor& latents, int64_t timestep, const at::Tensor& states);
 
+  // As the configuration has them.
   int64_t in_channels() const { return in_channels_; }
   int64_t text_width() const { return text_width_; }
   // About what forward takes beside the weights, for latents of that shape in float.
@@ -67,6 +73,7 @@ class UNet : public torch::nn::Module {
 // The half of AutoencoderKL that makes pictures; the encoder's tensors are passed over.
 class VaeDecoder : public torch::nn::Module {
  public:
+  // config: as TextEncoder's.
   explicit VaeDecoder(const ModelConfig& config);
   ~VaeDecoder() override;
 
@@ -76,6 +83,7 @@ class VaeDecoder : public torch::nn::Module {
   // not depend on where weights are.
   at::Tensor forward(const at::Tensor& latents);
 
+  // As the configuration has them; factor(): pixels of a latent along each side.
   int64_t latent_channels() const { return latent_channels_; }
   double scaling_factor() const { return scaling_factor_; }
   int64_t factor() const { return factor_; }

@@ -35,6 +35,7 @@ struct GenerationOptions {
   size_t batch_size = 8;
 };
 
+// What was generated for one prompt.
 struct GeneratedTokens {
   std::vector<int64_t> tokens;  // the new ones, an end token included
   bool ended = false;           // by an end token; else by max_new_tokens or the context
@@ -42,6 +43,7 @@ struct GeneratedTokens {
 
 // How long it took, of all texts together.
 struct GenerationTime {
+  // How many, of all texts.
   int64_t prompt_tokens = 0, new_tokens = 0;
   double prompt_seconds = 0;  // until the first new token of each text
   double decode_seconds = 0;  // for the other new_tokens
@@ -49,7 +51,7 @@ struct GenerationTime {
   double tokens_per_second() const;
   GenerationTime& operator+=(const GenerationTime& other);
 
-  int64_t texts = 0;
+  int64_t texts = 0;  // how many
 };
 
 // prompts: tokens of each text, at least one. Throws Error(kInvalidArgument) for options that make

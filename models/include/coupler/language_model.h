@@ -38,12 +38,14 @@ class KeyValueCache {
   explicit KeyValueCache(at::Tensor padding = {}, int64_t room = 0);
 
   int64_t length() const { return length_; }  // tokens seen
+  // As given to the constructor.
   const at::Tensor& padding() const { return padding_; }
 
   // For models. Appends what a layer has computed, [batch, heads, tokens, size], and gives back all
   // it has; and tells that every layer has appended so many tokens.
   std::pair<at::Tensor, at::Tensor> extend(size_t layer, const at::Tensor& key,
                                            const at::Tensor& value);
+  // Adds to length().
   void advance(int64_t tokens) { length_ += tokens; }
 
  private:
@@ -73,6 +75,7 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   // Embeddings, blocks and head, for prepare_pipeline: together forward, without a cache.
   std::vector<PipelineLayer> pipeline_layers() override;
 
+  // How many tokens there are.
   int64_t vocabulary() const { return vocabulary_; }
   int64_t context() const { return context_; }  // the most tokens of a text
   // The class whose modules stay on one device.
@@ -82,15 +85,19 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   virtual const char* base_prefix() const = 0;
 
  protected:
+  // name: of the module.
   LanguageModel(const std::string& name, int64_t vocabulary, int64_t context)
       : Module(name), vocabulary_(vocabulary), context_(context) {}
+  // hidden() without its checks.
   virtual at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) = 0;
   // The same and scores in pieces: tokens to hidden states, block by block, last states to scores.
   struct Part {
-    std::string name;  // of its first module
-    PipelineLayer::Modules modules;
-    std::function<at::Tensor(const at::Tensor&, const AttentionPass&)> compute;
+    std::string name;                // of its first module
+    PipelineLayer::Modules modules;  // whose parameters it uses
+    std::function<at::Tensor(const at::Tensor&, const AttentionPass&)>
+        compute;  // of the part before
   };
+  // In order.
   virtual std::vector<Part> parts() = 0;
 
  private:

@@ -25,6 +25,7 @@ namespace coupler {
 
 // Where a model's weights lie; the fields are LoadAndDispatchOptions'.
 struct PretrainedOptions {
+  // A map, or the way in which one is made.
   std::variant<std::string, DeviceMap> device_map = std::string("auto");
   // What the weights become. Unset: as config.json says they were saved.
   std::optional<c10::ScalarType> dtype;
@@ -38,16 +39,20 @@ struct PretrainedOptions {
   std::optional<QuantizeOptions> quantize;
 };
 
+// What was generated for one prompt.
 struct GeneratedText {
-  std::string text;  // what is new, without special tokens
-  std::vector<int64_t> tokens;
-  bool ended = false;  // by the model; else by max_new_tokens or its context
+  std::string text;             // what is new, without special tokens
+  std::vector<int64_t> tokens;  // of it
+  bool ended = false;           // by the model; else by max_new_tokens or its context
 };
 
+// A language model and its tokenizer; what pipeline("text-generation", ...) gives. Used by one
+// thread.
 class TextGeneration {
  public:
   // end_tokens of options: where empty, config.json's. Throws as generate does.
   GeneratedText operator()(const std::string& prompt, const GenerationOptions& options = {});
+  // Several at once, in their order.
   std::vector<GeneratedText> operator()(const std::vector<std::string>& prompts,
                                         const GenerationOptions& options = {});
   // The same for tokens, which needs no tokenizer.

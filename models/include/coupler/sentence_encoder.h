@@ -29,6 +29,7 @@ class SentenceEncoder {
   // model's length is left out. batch_size: so many run together, of similar length.
   at::Tensor encode(const std::vector<std::string>& sentences, size_t batch_size = 32) const;
 
+  // Numbers of an embedding; what sentences become tokens by; where the weights lie.
   int64_t width() const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const DeviceMap& device_map() const { return placed_.device_map(); }

@@ -22,6 +22,7 @@
 
 namespace coupler::diffusion {
 
+// For TextToImage::open.
 struct TextToImageOptions {
   // Where the models run. Unset: the first accelerator, or the CPU where there is none.
   std::optional<c10::Device> device;
@@ -34,8 +35,10 @@ struct TextToImageOptions {
   c10::ScalarType dtype = c10::ScalarType::Float;
 };
 
+// For one picture.
 struct PictureOptions {
   std::string negative_prompt;  // what the picture shall not show
+  // Steps of denoising, at least 1; more take longer and show more.
   int64_t steps = 50;
   int64_t height = 512, width = 512;  // multiples of 8
   double guidance_scale = 7.5;        // how much the text counts; 1 and less: plainly
@@ -69,9 +72,10 @@ class TextToImage {
 // measurements where the real ones are not at hand: its pictures are noise. 2.1 GB in half, 4.3 GB
 // in float. The tokenizer knows single bytes only. Throws Error(kIo).
 struct RandomModelOptions {
-  uint64_t seed = 0;
+  uint64_t seed = 0;                              // of the values
   c10::ScalarType dtype = c10::ScalarType::Half;  // of the files
 };
+// Makes the folder.
 void write_random_stable_diffusion(const std::string& folder,
                                    const RandomModelOptions& options = {});
 

@@ -34,6 +34,7 @@ class Tokenizer {
   // either case. Always UTF-8: U+FFFD stands for characters of which only a part is there.
   std::string decode(const std::vector<int64_t>& ids, bool skip_special = true) const;
 
+  // One token by itself; nothing where there is none.
   std::optional<int64_t> id_of(const std::string& token) const;
   std::optional<std::string> token_of(int64_t id) const;
   // Added tokens included.
@@ -50,6 +51,7 @@ class Tokenizer {
 // its bytes are there. Used by one thread.
 class TextStream {
  public:
+  // tokenizer: the one that the tokens are of.
   explicit TextStream(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   // What the token adds to the text; often all of a word, sometimes nothing yet.

@@ -2,7 +2,10 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
+#include "config/schema.h"
 #include "run_program.h"
 
 namespace coupler {
@@ -110,6 +113,52 @@ TEST(ConfigCommand, Json_SaysTheSame_ToPrograms) {
   EXPECT_FALSE(verdict["right"]);
   EXPECT_NE(verdict["error"].get<std::string>().find("timeuot"), std::string::npos);
   EXPECT_NE(wrong.err.find("timeuot"), std::string::npos) << "the error is said as ever";
+}
+
+TEST(ConfigCommand, Keys_AreThoseOfTheSchemaWhateverTheFileHolds) {
+  const Workplace here;
+  here.write("train.toml", "[backend]\nno_such = 1\n");
+  const Outcome outcome = here.coupler({"config", "keys", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::set<std::string> keys;
+  for (const auto& row : nlohmann::json::parse(outcome.out)) {
+    keys.insert(row.at("key").get<std::string>());
+    EXPECT_FALSE(row.at("meaning").get<std::string>().empty()) << row;
+    if (row.at("key") != "backend.timeout") continue;
+    EXPECT_EQ(row.at("type"), "duration");
+    EXPECT_EQ(row.at("default"), "\"30s\"");
+    EXPECT_EQ(row.at("constraint"), "> 0");
+    EXPECT_EQ(row.at("variable"), "COUPLER_BACKEND_TIMEOUT");
+  }
+  EXPECT_EQ(keys.size(), schema().size());
+  const Outcome text = here.coupler({"config", "keys"});
+  EXPECT_NE(text.out.find("\nlaunch.processes = 1\n    integer, COUPLER_LAUNCH_PROCESSES\n"),
+            std::string::npos)
+      << text.out;
+}
+
+TEST(ConfigCommand, KeysOfABackend_AreWhatItsPluginDeclares) {
+  const Workplace here;
+  const std::string fsdp = COUPLER_BINARY_DIR "/lib/coupler/libcoupler_fsdp.so";
+  const Outcome outcome = here.coupler({"config", "keys", fsdp, "--markdown"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.rfind("| option | type | default | meaning |\n", 0), 0u) << outcome.out;
+  for (const char* row : {"\n| `backend.fsdp.base` | string | `\"auto\"` | ",
+                          "\n| `backend.fsdp.prefetch` | integer | `1` | "}) {
+    EXPECT_NE(outcome.out.find(row), std::string::npos) << row << " in\n" << outcome.out;
+  }
+  EXPECT_EQ(outcome.out.find("launch.processes"), std::string::npos);
+}
+
+TEST(ConfigCommand, KeysOfNoBackend_EndsWithWhatThereIs) {
+  const Workplace here;
+  const Outcome outcome = here.coupler({"config", "keys", "no_such"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_NE(outcome.err.find("backend \"no_such\" was not found"), std::string::npos)
+      << outcome.err;
+  const Outcome both = here.coupler({"config", "keys", "--json", "--markdown"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_NE(both.err.find("give --json or --markdown"), std::string::npos) << both.err;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
@@ -55,6 +57,13 @@ class Place {
   std::filesystem::path path_;
 };
 
+std::string without_blanks(std::string text) {
+  text.erase(std::remove_if(text.begin(), text.end(),
+                            [](unsigned char c) { return std::isspace(c) != 0; }),
+             text.end());
+  return text;
+}
+
 class Page : public testing::TestWithParam<Fragment> {};
 
 TEST_P(Page, Runs) {
@@ -84,15 +93,23 @@ TEST_P(Page, Runs) {
               0,
               torch::nn::ModuleList(),
               torch::ones({3, 64}),
-              {.max_memory = {{0, "1GB"}, {"cpu", "1GB"}}}};
+              {.max_memory = {{0, "1GB"}, {"cpu", "1GB"}}},
+              1,
+              AverageOfWeights()};
+  testing::internal::CaptureStdout();
   GetParam().run(names);
+  EXPECT_EQ(without_blanks(testing::internal::GetCapturedStdout())
+                .find(without_blanks(GetParam().prints)),
+            0u)
+      << "the page says that it prints\n"
+      << GetParam().prints;
   accelerator.free_memory();
 }
 
 std::vector<Fragment> of_the_page() {
   std::vector<Fragment> found;
   for (const Fragment& fragment : fragments()) {
-    if (std::string(fragment.page) == "big-models") found.push_back(fragment);
+    if (fragment.page == "big-models") found.push_back(fragment);
   }
   return found;
 }

@@ -1,5 +1,5 @@
-"""The documentation holds together: links lead somewhere, commands and options exist, exit codes and
-variables are the code's, and nothing is left to be written.
+"""The documentation holds together: links lead somewhere, commands and options exist, variables are the
+code's, and nothing is left to be written.
 
     check_pages.py SOURCE_DIR COUPLER_PROGRAM
 """
@@ -8,12 +8,18 @@ import pathlib
 import re
 import subprocess
 import sys
+import urllib.parse
+
+from blocks import blocks_of, pages_of, without_blocks
 
 root = pathlib.Path(sys.argv[1])
 program = sys.argv[2]
-pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-pages += sorted((root / "docs").glob("*.md"))
+pages = pages_of(root)
 problems = []
+
+# What pages run that is not of this tree; a name in <> or after ./ is the reader's own.
+FOREIGN = {"cmake", "ctest", "deepspeed", "export", "git", "kubectl", "mpirun", "mpirun.mpich", "pip", "sbatch",
+           "srun", "sudo", "torchrun", "wandb"}
 
 
 def complain(page, text):
@@ -26,14 +32,36 @@ def run(*arguments):
 
 
 def anchors(text):
-    """GitHub's names of the headings."""
-    for heading in re.findall(r"^#+ (.*)$", text, re.M):
-        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    """GitHub's names of the headings; one that was there before gets a number."""
+    seen = {}
+    for heading in re.findall(r"^#+ (.*)$", without_blocks(text), re.M):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = seen[name] = seen.get(name, -1) + 1
+        yield f"{name}-{number}" if number else name
+
+
+def is_address(target):
+    address = urllib.parse.urlsplit(target)
+    if address.scheme == "mailto":
+        return re.fullmatch(r"[^@\s]+@[\w.-]+\.\w+", address.path) is not None
+    return (address.scheme in ("http", "https") and re.fullmatch(r"([\w-]+\.)+\w{2,}(:\d+)?", address.netloc)
+            is not None and re.fullmatch(r"[!-~]*", target) is not None)
 
 
 def check_links(page, text):
-    for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
-        if re.match(r"https?://|mailto:", target):
+    text = without_blocks(text)
+    for target in re.findall(r"<((?:https?|mailto):[^>]*)>", text):
+        if not is_address(target):
+            complain(page, f"<{target}> is no address")
+    # One that ends in the middle of a line or has a blank in it is no link to a reader's eye.
+    for target in re.findall(r"\]\(([^)]*)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if re.match(r"[a-z]+:", target):
+            if not is_address(target):
+                complain(page, f"a link leads to {target}, which is no address")
+            continue
+        if re.search(r"\s", target):
+            complain(page, f"a link leads to '{target}', which has a blank in it")
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
@@ -44,8 +72,10 @@ def check_links(page, text):
 
 
 def commands_of(text):
-    for block in re.findall(r"```sh\n(.*?)```", text, re.S):
-        for line in block.replace("\\\n", " ").splitlines():
+    for block in blocks_of(text):
+        if block.language not in ("sh", "bash"):
+            continue
+        for line in block.text.replace("\\\n", " ").splitlines():
             line = re.sub(r"\s+#.*$", "", line).strip()
             while re.match(r"[A-Z_]+=\S+ ", line):
                 line = line.split(" ", 1)[1]
@@ -85,10 +115,30 @@ def check_coupler(page, words):
             return  # the program, whose arguments are its own
 
 
+def makes_program(name):
+    """Whether a CMakeLists.txt of the tree makes build/PRESET/bin/…/NAME."""
+    return any(re.search(rf"\badd_executable\({re.escape(name)}\b", text) or f"OUTPUT_NAME {name}" in text
+               for text in CMAKE)
+
+
 def check_command(page, line):
+    for part in re.split(r" && | \| ", line):
+        words = part.split()
+        if words[0] == "sudo":
+            words = words[1:]
+        first = words[0]
+        built = re.fullmatch(r"build/[\w-]+/bin/(?:tests/)?([\w-]+)", first)
+        if not (first in FOREIGN or first == "coupler" or first.startswith(("./", "scripts/", "bench/run"))
+                or first.endswith("/coupler/bin/coupler") or (built and makes_program(built[1]))):
+            complain(page, f"{first} is neither of this tree nor in FOREIGN of {pathlib.Path(__file__).name}")
     words = line.split()
     first = words[0]
-    if first.startswith(("scripts/", "examples/", ".ci/")):
+    if first == "bench/run":
+        names = {word for word in words[1:] if re.fullmatch(r"[a-z][a-z0-9-]*", word)}
+        unknown = names - BENCHMARKS
+        if unknown:
+            complain(page, f"bench/run knows no {', '.join(sorted(unknown))}")
+    if first.startswith(("scripts/", "bench/")):
         path = root / first
         if not path.is_file() or not os.access(path, os.X_OK):
             complain(page, f"{first} is no program of the tree")
@@ -103,11 +153,13 @@ def check_command(page, line):
         complain(page, f"{line}: there is no such preset")
 
 
+CMAKE = [path.read_text() for folder in ("bench", "cli", "examples", "tests")
+         for path in sorted((root / folder).rglob("CMakeLists.txt"))]
+BENCHMARKS = set(re.findall(r'^    "([a-z0-9-]+)": \w+\.\w+,', (root / "bench/run").read_text(), re.M))
+
 for page in pages:
     text = page.read_text()
     check_links(page, text)
-    if text.count("```") % 2:
-        complain(page, "a fenced block is not closed")
     for word in ("TO" + "DO", "FIX" + "ME", "TB" + "D", "lorem", "coming soon"):
         if re.search(rf"\b{word}\b", text, re.I):
             complain(page, f"'{word}' is left in it")
@@ -121,12 +173,18 @@ for page in pages:
 sources = "".join(path.read_text() for folder in ("host", "cli", "plugins", "cmake", "tests/e2e/docs", "tests/models")
                   for path in sorted((root / folder).rglob("*"))
                   if path.suffix in (".cc", ".h", ".cmake", ".py", ".txt"))
-sources += (root / "CMakeLists.txt").read_text() + run("config", "--explain")
+sources += (root / "CMakeLists.txt").read_text() + (root / "bench/run").read_text() + run("config", "--explain")
 for page in pages:
     for name in set(re.findall(r"\bCOUPLER_[A-Z0-9_]*[A-Z0-9]\b", page.read_text())):
         key = name.removeprefix("COUPLER_").lower().replace("_", ".", 1)
         if name not in sources and key not in sources:
             complain(page, f"nothing reads {name}")
+
+# Each benchmark is described, and no other.
+rows = re.findall(r"^\| (`.*?) \|", (root / "bench/README.md").read_text(), re.M)
+described = set(re.findall(r"`([a-z0-9-]+)`", "".join(rows)))
+for name in sorted(BENCHMARKS ^ described):
+    complain(root / "bench/README.md", f"`{name}` is not both in its table and in bench/run")
 
 print(f"{len(pages)} pages")
 print("\n".join(problems))

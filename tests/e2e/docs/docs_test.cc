@@ -1,5 +1,4 @@
-// What docs/configuration.md says is what the schema and the backends say, and every TOML block and
-// -o of the documentation loads.
+// Every TOML block and -o of the documentation loads, and names options that backends have.
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -15,8 +14,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "config/schema.h"
-#include "config/value.h"
 #include "plugin/plugin.h"
 
 namespace coupler {
@@ -33,8 +30,10 @@ std::vector<fs::path> pages() {
   const fs::path root = COUPLER_SOURCE_DIR;
   std::vector<fs::path> result = {root / "README.md", root / "CONTRIBUTING.md",
                                   root / "SECURITY.md"};
-  for (const auto& entry : fs::directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md") result.push_back(entry.path());
+  for (const char* folder : {"api", "bench", "docs", "examples"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() == ".md") result.push_back(entry.path());
+    }
   }
   return result;
 }
@@ -52,31 +51,6 @@ std::vector<std::string> matches(const std::string& text, const std::string& pat
 // The text of each fenced block of a language.
 std::vector<std::string> blocks(const std::string& page, const std::string& language) {
   return matches(page, "```" + language + "\n([^`]*)```");
-}
-
-// "duration", without the examples behind it.
-std::string type_name(ValueType type) {
-  const std::string text(to_string(type));
-  return text.substr(0, text.find(" ("));
-}
-
-void expect_row(const std::string& page, const std::string& row) {
-  EXPECT_NE(page.find(row + "\n"), std::string::npos)
-      << "docs/configuration.md lacks or misstates this row:\n"
-      << row;
-}
-
-std::string default_of(const db_option& option) {
-  switch (option.type) {
-    case DB_OPTION_STRING:
-      return render(OptionValue(std::string(option.string)));
-    case DB_OPTION_I64:
-      return render(OptionValue(option.i64));
-    case DB_OPTION_F64:
-      return render(OptionValue(option.f64));
-    default:
-      return render(OptionValue(option.boolean != 0));
-  }
 }
 
 // The keys that its own table may have; nothing where the backend is not part of this build.
@@ -108,35 +82,6 @@ Config load_alone(ConfigRequest request) {
   static const char* const kEmpty[] = {nullptr};
   request.environment = kEmpty;
   return load_config(request);
-}
-
-TEST(ConfigurationPage, EveryKey_HasItsRowAndNoOtherHasOne) {
-  const std::string page = read(fs::path(COUPLER_SOURCE_DIR) / "docs/configuration.md");
-  const Config defaults;
-  for (const SchemaKey& key : schema()) {
-    std::string meaning(key.doc);
-    if (!key.constraint.empty()) meaning += fmt::format(" Must be {}.", key.constraint);
-    expect_row(page, fmt::format("| `{}` | {} | `{}` | `{}` | {} |", key.name, type_name(key.type),
-                                 render(key.get(defaults)), environment_name(key.name), meaning));
-  }
-  for (const std::string& name :
-       matches(page, R"(\n\| `((?:backend|training|launch)\.[^`.]*)` \|)")) {
-    EXPECT_NE(find_key(name), nullptr) << "docs/configuration.md describes " << name;
-  }
-}
-
-TEST(ConfigurationPage, EveryOptionOfABackend_HasItsRowAndNoOtherHasOne) {
-  const std::string page = read(fs::path(COUPLER_SOURCE_DIR) / "docs/configuration.md");
-  for (const std::string plugin : {"gloo_cpu", "mpi", "nccl", "fsdp", "deepspeed_like"}) {
-    const std::vector<const db_option*> options = options_of(plugin).own;
-    if (options.empty()) continue;
-    const std::string row = R"(\n(\| `backend\.)" + plugin + R"(\.[^`]*` \|))";
-    EXPECT_EQ(matches(page, row).size(), options.size()) << plugin;
-    for (const db_option* option : options) {
-      expect_row(page, fmt::format("| `backend.{}.{}` | `{}` | {} |", plugin, option->key,
-                                   default_of(*option), option->description));
-    }
-  }
 }
 
 TEST(Documentation, EveryTomlBlock_LoadsAndNamesOptionsThatExist) {

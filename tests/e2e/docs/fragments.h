@@ -5,6 +5,7 @@
 #include <coupler/big_model.h>
 #include <coupler/coupler.h>
 #include <coupler/diffusion.h>
+#include <coupler/launch.h>
 #include <coupler/pipeline.h>
 #include <coupler/sentence_encoder.h>
 #include <coupler/text_to_image.h>
@@ -14,6 +15,8 @@
 
 #include <fstream>
 #include <iostream>
+#include <optional>
+#include <string>
 #include <vector>
 
 struct NetImpl : torch::nn::Module {
@@ -22,6 +25,15 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 using Block = Net;
+
+using Sample = torch::data::Example<>;
+
+// What takes part in checkpoints beside model and optimizer.
+struct AverageOfWeights {
+  void save(coupler::StateDict& state) const { state.set("steps", steps); }
+  void load(const coupler::StateDict& state) { steps = state.integer("steps"); }
+  int64_t steps = 0;
+};
 
 using Loader = coupler::DataLoader<coupler::TensorDataset>;
 
@@ -41,13 +53,16 @@ struct Names {
   torch::nn::ModuleList blocks;
   torch::Tensor hidden;
   coupler::DeviceMapOptions options;
+  int64_t epochs;
+  AverageOfWeights average_of_weights;
 };
 
 struct Fragment {
-  const char* page;  // "big-models"
+  std::string page;  // "big-models"
   int line;
   bool needs_gpu;
   void (*run)(Names&);
+  std::string prints;  // what the page says it prints; "" where it does not say
 };
 const std::vector<Fragment>& fragments();
 

@@ -1,34 +1,40 @@
-"""Writes a C++ file with every C++ block of some pages, each in a function of its own, so that what
-the pages show compiles. fragments.h declares the names that the blocks take for granted.
+"""Writes a C++ file with every C++ block that blocks.toml calls a fragment, each in a function of its
+own, so that what the pages show compiles; with those that it calls members, each in a struct. fragments.h
+declares the names that the blocks take for granted.
 
-    fragments.py FILE PAGE…
+    fragments.py SOURCE_DIR FILE
 """
 import pathlib
 import re
 import sys
 
+from blocks import pages_of, ways_of
 
-def functions(page):
-    text = page.read_text()
-    for block in re.finditer(r"^ *```cpp\n(.*?)^ *```$", text, re.M | re.S):
-        line = text.count("\n", 0, block.start(1)) + 1
-        name = f"{page.stem.replace('-', '_')}_{line}"
-        yield name, (f"static void {name}(Names& names) {{\n"
-                     f"  auto& [{', '.join(NAMES)}] = names;\n  {{\n"
-                     f'#line {line} "{page}"\n{block.group(1)}  }}\n}}\n')
-
-
+root = pathlib.Path(sys.argv[1])
+target = pathlib.Path(sys.argv[2])
 NAMES = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (
     pathlib.Path(__file__).parent / "fragments.h").read_text(), re.S).group(1), re.M)
 parts = ['#include "fragments.h"\n']
 table = []
-for name in sys.argv[2:]:
-    found = list(functions(pathlib.Path(name)))
-    if not found:
-        sys.exit(f"{name} has no block of cpp")
-    parts += [text for _, text in found]
-    table += [f'    {{"{pathlib.Path(name).stem}", {function.rpartition("_")[2]}, '
-              f'{"true" if "torch::kCUDA" in text else "false"}, {function}}}' for function, text in found]
+for page in pages_of(root):
+    for block, way in ways_of(page, root):
+        name = f"{page.stem.replace('-', '_')}_{block.line}"
+        code = f'#line {block.line} "{page}"\n{block.text}'
+        if way[0] == "members":
+            parts.append(f"struct {name} {{\n{code}}};\n")
+        elif way[0] == "fragment":
+            parts.append(f"static void {name}(Names& names) {{\n  auto& [{', '.join(NAMES)}] = names;\n  {{\n"
+                         f"{code}  }}\n}}\n")
+            needs_gpu = "true" if "torch::kCUDA" in block.text else "false"
+            table.append([f'"{page.stem}"', str(block.line), needs_gpu, name, '""'])
+        elif way[0] == "printed":
+            table[-1][-1] = f'R"({block.text})"'
+if not table:
+    sys.exit("blocks.toml has no fragment")
+rows = ",\n".join(f"    {{{', '.join(row)}}}" for row in table)
 parts.append("const std::vector<Fragment>& fragments() {\n  static const std::vector<Fragment> all = {\n"
-             + ",\n".join(table) + "};\n  return all;\n}\n")
-pathlib.Path(sys.argv[1]).write_text("\n".join(parts))
+             f"{rows}}};\n  return all;\n}}\n")
+text = "\n".join(parts)
+# What did not change is not compiled again.
+if not target.exists() or target.read_text() != text:
+    target.write_text(text)

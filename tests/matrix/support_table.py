@@ -1,0 +1,98 @@
+"""The table of README's "What is supported", made of what coupler_matrix finds of each backend of a build
+at two ranks, every behaviour in turn; nccl over the double of NCCL that the tests have.
+
+    support_table.py BUILD_DIR
+
+Prints Markdown. A backend that fails a behaviour ends this with its message.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+build = pathlib.Path(sys.argv[1])
+# Its name in the table; what else coupler_matrix is told; variables.
+COLUMNS = {
+    "gloo_cpu": ("gloo_cpu", ("--complete",), {}),
+    "mpi": ("mpi", ("--complete",), {}),
+    "nccl": ("nccl, over a double", ("--complete",), {"COUPLER_NCCL_PATH": str(build / "lib/nccl_double")}),
+    "fsdp": ("fsdp over gloo_cpu", ("--option", "backend.fsdp.base=gloo_cpu"), {}),
+    "deepspeed_like": ("deepspeed_like over gloo_cpu", ("--option", "backend.deepspeed_like.base=gloo_cpu"), {}),
+}
+GROUPS = (("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v"),
+          ("broadcast", "all_gather", "all_gather_v", "gather", "scatter"),
+          ("all_to_all", "all_to_all_v"),
+          ("barrier",))
+REDUCING = GROUPS[0]
+
+
+def find_out(backend, folder):
+    _, more, variables = COLUMNS[backend]
+    plugin = build / f"lib/coupler/libcoupler_{backend}.so"
+    done = subprocess.run([build / "bin/tests/coupler_matrix", "--plugin", plugin, "--world", "2", "--json",
+                           "--launcher", build / "bin/coupler", *more], cwd=folder, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
+    if done.returncode != 0:
+        sys.exit(f"{backend}:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def cells_of(found):
+    return next(entry["cells"] for entry in found["behaviours"] if entry["name"] == "operations")
+
+
+def named(names, all_names, what):
+    """"all", "none", "all but a, b" or "a, b": whichever is the shortest to read."""
+    missing = [name for name in all_names if name not in names]
+    if not missing:
+        return f"all {len(all_names)}{what}"
+    if not names:
+        return "none"
+    few = len(missing) < len(names)
+    return f"all but {', '.join(missing)}" if few else ", ".join(name for name in all_names if name in names)
+
+
+def in_order(cells, key):
+    return list(dict.fromkeys(cell[key] for cell in cells if cell[key] != "-"))
+
+
+def kinds(cells, names):
+    run = [name for name in names if any(cell["run"] for cell in cells if cell["operation"] == name)]
+    return "yes" if len(run) == len(names) else ", ".join(run) or "no"
+
+
+def moved(cells):
+    return {cell["dtype"] for cell in cells if cell["run"] and cell["operation"] in GROUPS[1]}
+
+
+def reduced(cells, key):
+    return {cell[key] for cell in cells if cell["run"] and cell["operation"] in REDUCING}
+
+
+with tempfile.TemporaryDirectory(prefix="coupler-support-") as folder:
+    found = {backend: find_out(backend, folder) for backend in COLUMNS
+             if (build / f"lib/coupler/libcoupler_{backend}.so").exists()}
+missing = set(COLUMNS) - set(found)
+if missing:
+    sys.exit(f"{build} has no {', '.join(sorted(missing))}: the table needs all backends")
+
+every = {backend: cells_of(result) for backend, result in found.items()}
+dtypes = in_order(every["gloo_cpu"], "dtype")
+reductions = in_order(every["gloo_cpu"], "reduction")
+rows = [[", ".join(group)] + [kinds(cells, group) for cells in every.values()] for group in GROUPS]
+rows.append(["types that are moved"] + [named(moved(cells), dtypes, "") for cells in every.values()])
+rows.append(["types that are reduced"] + [named(reduced(cells, "dtype"), dtypes, "") for cells in every.values()])
+rows.append(["reductions"] + [named(reduced(cells, "reduction"), reductions, "") for cells in every.values()])
+for entry in found["gloo_cpu"]["behaviours"]:
+    if entry["name"] != "operations":
+        # A behaviour that is not kept has ended this already.
+        rows.append([entry["promise"]] + ["yes"] * len(found))
+rows.append(["combinations run, refused"]
+            + [f"{sum(cell['run'] for cell in cells)}, {sum(cell['refused'] for cell in cells)}"
+               for cells in every.values()])
+print("| | " + " | ".join(COLUMNS[backend][0] for backend in found) + " |")
+print("|---" * (len(found) + 1) + "|")
+for row in rows:
+    print("| " + " | ".join(row) + " |")
