@@ -25,6 +25,8 @@ environment variable that sets it, and what it means. Options of a backend have 
   --markdown      print a table, as docs/configuration.md has it
   --config FILE   find the backend by FILE instead of ./train.toml
   -o KEY=VALUE    set one key for that, e.g. -o backend.plugin_path=/opt/plugins
+
+  coupler config keys fsdp
 )";
 
 namespace {
