@@ -108,7 +108,9 @@ class LoneCommunicator {
     const db_status status = plugin.table().create(&params, &communicator_, error.get());
     if (status == DB_OK) return;
     communicator_ = nullptr;
-    throw make_error(status, error, "a communicator of one rank", plugin.name());
+    throw Error(ErrorCode::kPlugin, error.text().empty()
+                                        ? fmt::format("create failed with status {}", status)
+                                        : error.text());
   }
 
   PluginOptions options_;

@@ -154,9 +154,13 @@ Findings check_network(const Config& config) {
                      one_line(name))}};
   }
   if (rules.asked.empty()) {
-    return {tried,
-            {Level::kNote, "rules of a firewall could not be read (nft and iptables want root)",
-             "whether other machines reach this one was not seen", "sudo coupler doctor"}};
+    return {
+        tried,
+        {Level::kNote,
+         "no rules of a firewall could be read: nft and iptables are not installed, or want root",
+         "whether other machines reach this one was not seen",
+         geteuid() == 0 ? install_command("nftables") + ", then coupler doctor again"
+                        : "sudo coupler doctor"}};
   }
   return {tried, {Level::kOk, fmt::format("no firewall that drops by default ({})", rules.asked)}};
 }

@@ -47,9 +47,9 @@ TEST(CouplerProgram, Version_NamesLibTorchAndPlugins) {
       {"COUPLER_TORCH_ROOT", root}, {"COUPLER_PLUGIN_PATH", (here.path() / "plugins").string()}};
   const Outcome text = here.coupler({"--version"}, variables);
   EXPECT_EQ(text.exit_code, 0);
-  for (const std::string part : {"\nLibTorch 2.12.1+cu130, " + root + " (built for CUDA 13.0)\n",
-                                 std::string("\nplugin single "), std::string(", built in\n"),
-                                 std::string("\nplugin broken cannot be loaded, ")}) {
+  for (const std::string& part : {"\nLibTorch 2.12.1+cu130, " + root + " (built for CUDA 13.0)\n",
+                                  std::string("\nplugin single "), std::string(", built in\n"),
+                                  std::string("\nplugin broken cannot be loaded, ")}) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << " in\n" << text.out;
   }
   const auto json = nlohmann::json::parse(here.coupler({"--version", "--json"}, variables).out);
