@@ -105,8 +105,8 @@ class Communicator {
   // memory.
   bool is_on_streams() const;
 
-  // Makes every pending and later operation fail with kAborted, on every rank; why is what they
-  // read, "" that this rank called abort. Never blocks.
+  // Makes every operation fail on every rank: with kAborted, or kPeerLost where one of its ranks is
+  // lost. why is what they read, "" that this rank called abort. Never blocks.
   void abort(const std::string& why = {});
 
  private:
