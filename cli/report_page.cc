@@ -3,115 +3,107 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "io/byte_size.h"
+#include "report_plot.h"
 
 namespace coupler::cli {
 namespace {
 
 constexpr const char* kStyle =
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
-    "color:#222}h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}"
-    "table{border-collapse:collapse}td,th{padding:.25rem .8rem;text-align:right;"
-    "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
-    ".plots{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-weight:600}"
-    "svg text{font-size:11px;fill:#555}.slow{background:#fff3e0}.note{color:#a33}"
-    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}"
-    "td,th{border-color:#444}.slow{background:#4a3a20}svg text{fill:#aaa}}";
-
-constexpr double kWidth = 480, kHeight = 220, kLeft = 60, kBottom = 28, kTop = 10, kRight = 12;
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
-
-std::string number(double value) { return fmt::format("{:.4g}", value); }
+    ":root{--page:#f6f7f9;--card:#fff;--text:#1c2128;--soft:#68707c;--edge:#dfe3e8;--line:#1769aa;"
+    "--mark:#fff1dc;color-scheme:light dark}"
+    "@media(prefers-color-scheme:dark){:root{--page:#15181c;--card:#1d2126;--text:#dde2e8;"
+    "--soft:#8d97a3;--edge:#31373f;--line:#5aa9e6;--mark:#4a3a20}}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;"
+    "background:var(--page);color:var(--text)}"
+    "h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}"
+    "p{margin:.4rem 0}.soft{color:var(--soft)}.note{color:#c0392b}"
+    ".cards{display:flex;flex-wrap:wrap;gap:1rem;margin:1.2rem 0}"
+    ".card{background:var(--card);border:1px solid var(--edge);border-radius:.5rem;"
+    "padding:.6rem 1.1rem;min-width:8rem}"
+    ".card b{display:block;font-size:1.35rem;font-weight:600}"
+    "table{border-collapse:collapse;background:var(--card);border:1px solid var(--edge);"
+    "border-radius:.5rem;margin:1rem 0;font-variant-numeric:tabular-nums}"
+    "td,th{padding:.35rem .9rem;text-align:right;border-top:1px solid var(--edge)}"
+    "tr:first-child>*{border-top:none}th{color:var(--soft);font-weight:500}"
+    "td:first-child,th:first-child{text-align:left}.slow{background:var(--mark)}"
+    ".percent{display:inline-block;min-width:4rem}"
+    ".share{display:inline-block;width:6rem;height:.6rem;margin-right:.6rem;border-radius:.3rem;"
+    "background:linear-gradient(90deg,var(--line) var(--part),var(--edge) var(--part))}";
 
 struct Range {
   double low, high;
 };
 
-Range range_of(const std::vector<Point>& points, double Point::*field) {
+Range range_of(const std::vector<Point>& points) {
   const auto [low, high] =
       std::minmax_element(points.begin(), points.end(),
-                          [field](const Point& a, const Point& b) { return a.*field < b.*field; });
-  return {*low.*field, *high.*field};
-}
-
-// What an axis shows: something, where all values are one.
-Range axis_of(const std::vector<Point>& points, double Point::*field) {
-  const Range range = range_of(points, field);
-  if (range.low != range.high) return range;
-  const double room = range.low == 0 ? 1 : std::abs(range.low) / 10;
-  return {range.low - room, range.high + room};
-}
-
-// A line through the points. Of very many every k-th is drawn, the last one always.
-std::string plot(const std::string& title, const std::vector<Point>& points,
-                 const std::string& unit) {
-  const Range x = axis_of(points, &Point::step), y = axis_of(points, &Point::value);
-  const auto across = [&](double step) {
-    return kLeft + (step - x.low) / (x.high - x.low) * (kWidth - kLeft - kRight);
-  };
-  const auto down = [&](double value) {
-    return kHeight - kBottom - (value - y.low) / (y.high - y.low) * (kHeight - kBottom - kTop);
-  };
-  std::string path;
-  const size_t every = std::max<size_t>(1, points.size() / 2000);
-  for (size_t i = 0; i < points.size(); i += every)
-    path += fmt::format("{:.1f},{:.1f} ", across(points[i].step), down(points[i].value));
-  path += fmt::format("{:.1f},{:.1f}", across(points.back().step), down(points.back().value));
-  std::string svg = fmt::format(
-      "<figure><figcaption>{}</figcaption><svg role=\"img\" aria-label=\"{}\" width=\"{}\" "
-      "height=\"{}\" viewBox=\"0 0 {} {}\">",
-      escaped(title), escaped(title), kWidth, kHeight, kWidth, kHeight);
-  for (int line = 0; line <= 4; ++line) {
-    const double value = y.low + (y.high - y.low) * line / 4;
-    svg += fmt::format(
-        "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#8884\"/>"
-        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
-        kLeft, kWidth - kRight, down(value), down(value), kLeft - 6, down(value) + 4,
-        number(value));
-  }
-  svg += fmt::format(
-      "<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-      kLeft, kHeight - 8, number(x.low), kWidth - kRight, kHeight - 8,
-      fmt::format("{} {}", number(x.high), unit));
-  return svg + fmt::format(
-                   "<polyline points=\"{}\" fill=\"none\" stroke=\"#1769aa\" "
-                   "stroke-width=\"1.5\"/></svg></figure>\n",
-                   path);
+                          [](const Point& a, const Point& b) { return a.value < b.value; });
+  return {low->value, high->value};
 }
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
+double waiting_of(const RankProfile& rank) { return share(rank.waiting_seconds, rank.seconds()); }
+
+double speed_of(const RankProfile& rank) {
+  return share(static_cast<double>(rank.step_seconds.size()), rank.seconds());
+}
+
+uint64_t bytes_a_step(const RankProfile& rank) {
+  uint64_t bytes = 0;
+  for (const auto& [name, kind] : rank.communication) bytes += kind.bytes;
+  return rank.step_seconds.empty() ? 0 : bytes / rank.step_seconds.size();
+}
+
 const RankProfile* slowest(const RunRecord& run) {
   // Ranks wait for each other: the one that waits least is the one the others wait for.
   const auto found = std::min_element(
-      run.ranks.begin(), run.ranks.end(), [](const RankProfile& a, const RankProfile& b) {
-        return share(a.waiting_seconds, a.seconds()) < share(b.waiting_seconds, b.seconds());
-      });
+      run.ranks.begin(), run.ranks.end(),
+      [](const RankProfile& a, const RankProfile& b) { return waiting_of(a) < waiting_of(b); });
   return run.ranks.size() < 2 ? nullptr : &*found;
+}
+
+std::string card(const std::string& value, const std::string& what) {
+  return fmt::format("<div class=\"card\"><b>{}</b><span class=\"soft\">{}</span></div>\n", value,
+                     what);
+}
+
+std::string cards(const RunRecord& run) {
+  std::string html;
+  double last = 0;
+  for (const auto& [name, points] : run.metrics) last = std::max(last, points.back().step);
+  if (!run.metrics.empty()) html += card(short_number(last), "last step logged");
+  if (!run.ranks.empty()) {
+    double waiting = 0;
+    uint64_t peak = 0;
+    for (const RankProfile& rank : run.ranks) {
+      waiting += waiting_of(rank) / static_cast<double>(run.ranks.size());
+      peak = std::max(peak, rank.peak_memory_bytes);
+    }
+    html += card(fmt::format("{}", run.ranks.size()), run.ranks.size() == 1 ? "rank" : "ranks");
+    html += card(short_number(speed_of(run.ranks.front())), "steps a second");
+    if (run.ranks.size() > 1) html += card(fmt::format("{:.1f} %", 100 * waiting), "waiting");
+    html += card(format_byte_size(peak), "peak memory of a rank");
+  }
+  return html.empty() ? html : "<div class=\"cards\">\n" + html + "</div>\n";
+}
+
+std::string numbers(const RunRecord& run) {
+  std::string html = "<h2>Numbers</h2>\n<div class=\"plots\">\n";
+  for (const auto& [name, points] : run.metrics)
+    html += plot(name, {{.name = "", .points = points}}, "step");
+  html +=
+      "</div>\n<table><tr><th></th><th>first</th><th>last</th><th>least</th><th>most</th></tr>\n";
+  for (const auto& [name, points] : run.metrics) {
+    const Range range = range_of(points);
+    html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                        escaped(name), short_number(points.front().value),
+                        short_number(points.back().value), short_number(range.low),
+                        short_number(range.high));
+  }
+  return html + "</table>\n";
 }
 
 std::string rank_table(const RunRecord& run) {
@@ -120,15 +112,14 @@ std::string rank_table(const RunRecord& run) {
       "<th>moved a step</th><th>peak memory</th></tr>\n";
   const RankProfile* slow = slowest(run);
   for (const RankProfile& rank : run.ranks) {
-    uint64_t bytes = 0;
-    for (const auto& [name, kind] : rank.communication) bytes += kind.bytes;
-    const auto steps = rank.step_seconds.size();
+    const double waiting = 100 * waiting_of(rank);
     html += fmt::format(
-        "<tr{}><td>{}</td><td>{}</td><td>{}</td><td>{:.1f} %</td><td>{}</td><td>{}</td></tr>\n",
-        &rank == slow ? " class=\"slow\"" : "", rank.rank, steps,
-        number(share(static_cast<double>(steps), rank.seconds())),
-        100 * share(rank.waiting_seconds, rank.seconds()),
-        format_byte_size(steps == 0 ? 0 : bytes / steps), format_byte_size(rank.peak_memory_bytes));
+        "<tr{}><td>{}</td><td>{}</td><td>{}</td><td><span class=\"share\" "
+        "style=\"--part:{:.1f}%\"></span><span class=\"percent\">{:.1f} "
+        "%</span></td><td>{}</td><td>{}</td></tr>\n",
+        &rank == slow ? " class=\"slow\"" : "", rank.rank, rank.step_seconds.size(),
+        short_number(speed_of(rank)), std::min(waiting, 100.0), waiting,
+        format_byte_size(bytes_a_step(rank)), format_byte_size(rank.peak_memory_bytes));
   }
   html += "</table>\n";
   if (slow != nullptr)
@@ -137,23 +128,34 @@ std::string rank_table(const RunRecord& run) {
   return html;
 }
 
+// All ranks in one: the one that the others wait for before the rest.
+std::string step_plot(const RunRecord& run) {
+  const RankProfile* slow = run.ranks.size() == 1 ? &run.ranks.front() : slowest(run);
+  std::vector<Line> lines;
+  for (const RankProfile& rank : run.ranks) {
+    if (rank.step_seconds.empty()) continue;
+    Line line{.name = fmt::format("rank {}", rank.rank), .points = {}, .aside = &rank != slow};
+    for (size_t i = 0; i < rank.step_seconds.size(); ++i)
+      line.points.push_back({static_cast<double>(i + 1), 1000 * rank.step_seconds[i]});
+    lines.push_back(std::move(line));
+  }
+  if (lines.empty()) return "";
+  return "<div class=\"plots\">\n" + plot("milliseconds a step", lines, "recorded step") +
+         "</div>\n";
+}
+
 std::string communication_table(const RankProfile& rank) {
+  if (rank.communication.empty()) return "";
   std::string html = fmt::format(
-      "<h2>Communication of rank {}</h2>\n<table><tr><th></th><th>count</th><th>bytes</th>"
-      "<th>seconds</th><th>of the time</th></tr>\n",
+      "<h2>Communication of rank {}</h2>\n<p class=\"soft\">Seconds are those between the "
+      "submission of an operation and its end; they may lie beside computing.</p>\n"
+      "<table><tr><th></th><th>count</th><th>bytes</th><th>seconds</th><th>of the time</th></tr>\n",
       rank.rank);
   for (const auto& [name, kind] : rank.communication)
     html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1f} %</td></tr>\n",
                         escaped(name), kind.count, format_byte_size(kind.bytes),
-                        number(kind.seconds), 100 * share(kind.seconds, rank.seconds()));
+                        short_number(kind.seconds), 100 * share(kind.seconds, rank.seconds()));
   return html + "</table>\n";
-}
-
-std::string step_plot(const RankProfile& rank) {
-  std::vector<Point> points;
-  for (size_t i = 0; i < rank.step_seconds.size(); ++i)
-    points.push_back({static_cast<double>(i + 1), 1000 * rank.step_seconds[i]});
-  return plot(fmt::format("milliseconds a step, rank {}", rank.rank), points, "steps");
 }
 
 }  // namespace
@@ -161,30 +163,19 @@ std::string step_plot(const RankProfile& rank) {
 std::string html_page(const RunRecord& run) {
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n"
-      "<meta name=\"viewport\" content=\"width=device-width\"><style>{1}</style></head>\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n"
+      "<link rel=\"icon\" href=\"data:,\"><style>{1}{2}</style></head>\n"
       "<body><h1>{0}</h1>\n",
-      escaped(run.folder), kStyle);
+      escaped(run.folder), kStyle, kPlotStyle);
   for (const std::string& note : run.notes)
     html += fmt::format("<p class=\"note\">{}</p>\n", escaped(note));
-  if (!run.metrics.empty()) {
-    html += "<h2>Numbers</h2>\n<div class=\"plots\">\n";
-    for (const auto& [name, points] : run.metrics) html += plot(name, points, "steps");
-    html +=
-        "</div>\n<table><tr><th></th><th>first</th><th>last</th><th>least</th><th>most</th>"
-        "</tr>\n";
-    for (const auto& [name, points] : run.metrics) {
-      const Range range = range_of(points, &Point::value);
-      html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                          escaped(name), number(points.front().value), number(points.back().value),
-                          number(range.low), number(range.high));
-    }
-    html += "</table>\n";
-  }
+  html += cards(run);
+  if (!run.metrics.empty()) html += numbers(run);
   if (!run.ranks.empty()) {
-    html += "<h2>Ranks</h2>\n" + rank_table(run) + "<div class=\"plots\">\n";
-    for (const RankProfile& rank : run.ranks)
-      if (!rank.step_seconds.empty()) html += step_plot(rank);
-    html += "</div>\n" + communication_table(run.ranks.front());
+    html +=
+        "<h2>Ranks</h2>\n<p class=\"soft\">Of the steps that were recorded. Waiting is the time "
+        "in which a rank stood still for others.</p>\n" +
+        rank_table(run) + step_plot(run) + communication_table(run.ranks.front());
   }
   return html + "</body></html>\n";
 }
@@ -193,12 +184,12 @@ std::string summary_text(const RunRecord& run) {
   std::string text;
   for (const std::string& note : run.notes) text += "note: " + note + "\n";
   for (const auto& [name, points] : run.metrics)
-    text += fmt::format("{}: {} to {} in {} values\n", name, number(points.front().value),
-                        number(points.back().value), points.size());
+    text += fmt::format("{}: {} to {} in {} values\n", name, short_number(points.front().value),
+                        short_number(points.back().value), points.size());
   for (const RankProfile& rank : run.ranks)
     text += fmt::format(
         "rank {}: {} steps a second, {:.1f} % of the time waiting, peak {}\n", rank.rank,
-        number(share(static_cast<double>(rank.step_seconds.size()), rank.seconds())),
+        short_number(share(static_cast<double>(rank.step_seconds.size()), rank.seconds())),
         100 * share(rank.waiting_seconds, rank.seconds()),
         format_byte_size(rank.peak_memory_bytes));
   return text;

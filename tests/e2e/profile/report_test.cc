@@ -48,9 +48,33 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   const std::string page = text_of(here.path() / "run/report.html");
   EXPECT_TRUE(has(page, "Rank 1 waits least")) << page;
   EXPECT_TRUE(has(page, "<polyline")) << page;
+  EXPECT_TRUE(has(page, "<title>step 2: 0.5</title>")) << "a point does not say its value";
+  EXPECT_TRUE(has(page, "<title>rank 1, recorded step 1: 500</title>")) << page;
+  EXPECT_TRUE(has(page, "<b>25.0 %</b>")) << "the mean of what ranks wait";
   EXPECT_TRUE(has(page, "&lt;name&gt;") && !has(page, "<name>")) << "names are not escaped";
   for (const char* outside : {"http:", "https:", "<script", "src="})
     EXPECT_FALSE(has(page, outside)) << outside;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t result = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++result;
+  return result;
+}
+
+TEST(Report, OfOneValue_HasADot_OfMany_TheirMeanToo) {
+  const Workplace here;
+  std::string lines = R"({"step": 7, "time": 1.0, "values": {"once": 3}})"
+                      "\n";
+  for (int step = 0; step < 5000; ++step)
+    lines += R"({"step": )" + std::to_string(step) + R"(, "values": {"often": )" +
+             std::to_string(step % 2) + "}}\n";
+  here.write("run/metrics.jsonl", lines);
+  ASSERT_EQ(here.coupler({"report", "run"}).exit_code, 0);
+  const std::string page = text_of(here.path() / "run/report.html");
+  EXPECT_EQ(count(page, "<polyline"), 2u) << "the values, and their mean";
+  EXPECT_EQ(count(page, "class=\"main dot\""), 2u) << "each plot's last value";
+  EXPECT_LT(page.size(), 100'000u) << "a long run makes a page that nobody can open";
 }
 
 TEST(Report, WithoutFiles_SaysWhichItLooksFor) {
