@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 namespace coupler {
 namespace {
 
@@ -22,10 +24,30 @@ class ShortFloats final : public GradientCodec {
 
   void decode(const at::Tensor& from, at::Tensor values, bool add) const override {
     const at::Tensor encoded = from.view(type_);
-    add ? values.add_(encoded) : values.copy_(encoded);
+    if (!add) {
+      values.copy_(encoded);
+    } else if (!values.is_cpu()) {
+      values.add_(encoded);
+    } else {
+      add_in_parts(encoded, values);
+    }
   }
 
  private:
+  // On a host ATen widens all of what is added before it adds: for a bucket as much memory again,
+  // written and read. Parts stay in the processor's cache.
+  static void add_in_parts(const at::Tensor& encoded, const at::Tensor& values) {
+    constexpr int64_t kPart = 1 << 16;
+    const int64_t n = values.numel();
+    const at::Tensor wide = at::empty({std::min(n, kPart)}, values.options());
+    for (int64_t begin = 0; begin < n; begin += kPart) {
+      const int64_t count = std::min(n - begin, kPart);
+      const at::Tensor part = wide.narrow(0, 0, count);
+      part.copy_(encoded.narrow(0, begin, count));
+      values.narrow(0, begin, count).add_(part);
+    }
+  }
+
   const at::ScalarType type_;
 };
 

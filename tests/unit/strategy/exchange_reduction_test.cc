@@ -66,7 +66,7 @@ TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
   for (const Precision& precision : {Precision{"bf16", 1.0 / 256}, Precision{"fp16", 1.0 / 2048},
                                      Precision{"int8", 0.5 / 127}}) {
     for (const int ranks : {2, 3, 5}) {
-      for (const int64_t n : {1, 7, 31, 64, 100, 1000, 4099}) {
+      for (const int64_t n : {1, 7, 31, 64, 100, 1000, 4099, 200003}) {
         Job job(precision.kind, n, ranks);
         const auto gradients = draw(ranks, n);
         const at::Tensor expected = true_sum(gradients), got = job.sum(gradients);
