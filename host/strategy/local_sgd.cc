@@ -23,8 +23,8 @@ LocalSgd::LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
   }
 }
 
-void LocalSgd::stepped() {
-  if (++since_average_ >= steps_) average();
+void LocalSgd::average_if_due() {
+  if (since_average_ >= steps_) average();
 }
 
 void LocalSgd::settle() {

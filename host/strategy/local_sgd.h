@@ -23,8 +23,12 @@ class LocalSgd {
   LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
            std::shared_ptr<Communicator> comm, std::vector<at::Tensor> buffers);
 
-  // After each step of an optimizer, on every rank; averages where it is time. Collective then.
-  void stepped();
+  // After each step of an optimizer, on every rank.
+  void stepped() { ++since_average_; }
+  // Averages where as many steps as there are to be were taken since the last time. Collective
+  // then.
+  void average_if_due();
+  void set_steps(int64_t steps) { steps_ = steps; }
   // Averages what steps since the last average have moved apart. Collective.
   void settle();
   // Forgets those steps: what is in memory now is equal on all ranks.
@@ -38,7 +42,7 @@ class LocalSgd {
   FlatParameters& flat_;
   const std::shared_ptr<Communicator> comm_;
   const std::vector<at::Tensor> buffers_;
-  const int64_t steps_;
+  int64_t steps_;
   const double momentum_;
   int64_t since_average_ = 0;
   std::vector<at::Tensor> previous_, velocity_;  // by group, with momentum

@@ -72,13 +72,14 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
   rest.insert(rest.end(), buffers.begin(), buffers.end());
   broadcast_coalesced(*comm, rest, 0);
   if (trainable.empty()) return;
-  if (!config.broadcast_buffers) buffers.clear();
+  if (config.broadcast_buffers) buffers_ = std::move(buffers);
+  comm_ = std::move(comm);
   if (communication.local_sgd_steps > 0) {
-    local_sgd_ = std::make_unique<LocalSgd>(communication, *flat_, std::move(comm), buffers);
+    local_sgd_ = std::make_unique<LocalSgd>(communication, *flat_, comm_, buffers_);
     return;
   }
-  reducer_ = std::make_shared<GradientReducer>(
-      *flat_, std::move(comm), buffers, config.bucket_cap_mb, communication, gradient_users());
+  reducer_ = std::make_shared<GradientReducer>(*flat_, comm_, buffers_, config.bucket_cap_mb,
+                                               communication, gradient_users());
   reducer_->install();
 }
 
@@ -94,6 +95,39 @@ void Replica::make_meta_tensors() {
               [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
 }
 
+void Replica::stepped() {
+  if (local_sgd_ == nullptr || averages_gradients()) return;
+  local_sgd_->stepped();
+  if (!in_local_sgd_) local_sgd_->average_if_due();
+}
+
+void Replica::begin_local_sgd(int64_t steps) {
+  if (in_local_sgd_) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("LocalSGD: another one of the model '{}' is there", model().name),
+                {.subject = model().name, .hint = "end its scope before the next begins"});
+  }
+  if (reducer_ == nullptr) return;  // nothing is trained
+  if (local_sgd_ == nullptr) {
+    local_sgd_ = std::make_unique<LocalSgd>(CommunicationConfig{.local_sgd_steps = steps}, *flat_,
+                                            comm_, buffers_);
+  }
+  local_sgd_->set_steps(steps);
+  in_local_sgd_ = true;
+  reducer_->set_sync(false);
+}
+
+void Replica::average_if_due() {
+  if (in_local_sgd_) local_sgd_->average_if_due();
+}
+
+void Replica::end_local_sgd(bool average) {
+  if (!in_local_sgd_) return;
+  in_local_sgd_ = false;
+  reducer_->set_sync(sync_);
+  if (average) local_sgd_->settle();
+}
+
 NamedTensors Replica::carried() {
   if (reducer_ != nullptr) return reducer_->carried();
   return local_sgd_ != nullptr ? local_sgd_->carried() : NamedTensors{};
@@ -101,7 +135,7 @@ NamedTensors Replica::carried() {
 
 void Replica::set_sync(bool sync) {
   sync_ = sync;
-  if (reducer_ != nullptr) reducer_->set_sync(sync);
+  if (averages_gradients()) reducer_->set_sync(sync);
   choose_offers();
 }
 
@@ -120,11 +154,11 @@ void Replica::add_gradient_user(const std::shared_ptr<GradientUser>& user) {
 void Replica::begin_backward(double factor) {
   factor_ = factor;
   choose_offers();
-  if (reducer_ != nullptr) reducer_->expect_backward(factor);
+  if (averages_gradients()) reducer_->expect_backward(factor);
 }
 
 void Replica::end_backward() {
-  if (reducer_ != nullptr) {
+  if (averages_gradients()) {
     reducer_->finish_if_untouched();
   } else if (sync_ && factor_ != 1) {
     const at::NoGradGuard no_grad;

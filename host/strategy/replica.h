@@ -24,12 +24,18 @@ class Replica : public Strategy {
   Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
           const MemoryConfig& memory, const CommunicationConfig& communication = {});
 
+  // Between these two the ranks train by themselves: gradients stay each rank's own, and
+  // average_if_due(), called behind steps of optimizers, makes parameters the average over ranks
+  // once `steps` of them were taken. The end averages what is left, unless the ranks may not meet
+  // any more. Throws Error(kUsage) within another pair. Collective.
+  void begin_local_sgd(int64_t steps);
+  void average_if_due();
+  void end_local_sgd(bool average);
+
   FlatParameters& flat() override { return *flat_; }
   std::vector<at::Tensor> held_for(const at::Tensor& parameter) override { return {parameter}; }
   void parameters_changed() override {}
-  void stepped() override {
-    if (local_sgd_ != nullptr) local_sgd_->stepped();
-  }
+  void stepped() override;
   void loaded() override {
     if (local_sgd_ != nullptr) local_sgd_->begin_anew();
   }
@@ -57,11 +63,16 @@ class Replica : public Strategy {
  private:
   void make_meta_tensors();
   void choose_offers();
+  // Whether gradients are averaged where set_sync says so.
+  bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }
 
   std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
   std::unique_ptr<FlatParameters> flat_;
-  std::shared_ptr<GradientReducer> reducer_;  // null for one process, and with LocalSGD
-  std::unique_ptr<LocalSgd> local_sgd_;       // null: gradients are averaged, or one process
+  std::shared_ptr<Communicator> comm_;        // null for one process, and where nothing is trained
+  std::vector<at::Tensor> buffers_;           // that become rank 0's with each average
+  std::shared_ptr<GradientReducer> reducer_;  // null for one process, and with LocalSGD always
+  std::unique_ptr<LocalSgd> local_sgd_;       // null: there was none so far
+  bool in_local_sgd_ = false;                 // between its begin and end, with a reducer
   std::shared_ptr<LoneGradients> lone_;       // of that, where somebody uses them in backward
   int copies_ = 1, copy_ = 0;                 // ranks, and this one
   bool sync_ = true;

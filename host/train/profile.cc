@@ -47,6 +47,19 @@ std::string trace_path(const ProfileConfig& config, int rank, int64_t round) {
   return fmt::format("{}/trace-rank{}{}.json", config.dir, rank, which);
 }
 
+// Of all ranks; rank 0 makes it.
+std::string joined_path(const ProfileConfig& config, int64_t round) {
+  return fmt::format("{}/trace{}.json", config.dir, round == 0 ? "" : fmt::format("-{}", round));
+}
+
+// What an earlier run has left there would be taken for this one's.
+void remove_traces(const ProfileConfig& config, int rank) {
+  for (int64_t round = 0; fs::remove(trace_path(config, rank, round)); ++round) {
+  }
+  for (int64_t round = 0; rank == 0 && fs::remove(joined_path(config, round)); ++round) {
+  }
+}
+
 // One number to or from another rank.
 db_op message(db_kind kind, int peer, int64_t& value) {
   db_op op{};
@@ -59,6 +72,14 @@ db_op message(db_kind kind, int peer, int64_t& value) {
   } else {
     op.recv = &value;
   }
+  return op;
+}
+
+db_op barrier() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  op.dtype = DB_U8;
+  op.memory = DB_MEMORY_HOST;
   return op;
 }
 
@@ -103,15 +124,21 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
   // Before what may fail on one rank alone.
   const bool several_machines = process.local_world < process.world;
   const int64_t offset = several_machines ? measure_offset(comm) : 0;
+  bool ready = true;
   try {
     fs::create_directories(config.dir);
+    remove_traces(config, process.rank);
     replace_file(fmt::format("{}/profile-rank{}.json", config.dir, process.rank), "{}\n");
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "train",
-        fmt::format("nothing is profiled on rank {}: {} (profile.dir)", process.rank,
-                    error.what()));
-    return nullptr;
+        fmt::format("nothing is profiled on rank {}: {} (profile.dir, or dir of "
+                    "accelerator.profile)",
+                    process.rank, error.what()));
+    ready = false;
   }
+  // Rank 0 joins what it finds: what was there before has to be gone on every rank.
+  if (process.world > 1) comm.run(barrier());
+  if (!ready) return nullptr;
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
 }
 
@@ -166,6 +193,7 @@ void Profile::begin_round() {
 }
 
 void Profile::end_round() {
+  recorded_ = true;
   set_span_recorder(nullptr);
   const auto result = torch::autograd::profiler::disableProfiler();
   state_ = State::kIdle;
@@ -223,6 +251,13 @@ void Profile::finish() {
     state_ = State::kIdle;
   }
   if (process_.rank != 0) return;
+  if (!std::exchange(recorded_, true)) {
+    log(LogLevel::kWarning, "train",
+        fmt::format("nothing is recorded in {}: the profile ended after {} passes through the "
+                    "loop's body, and its schedule leaves out the first {} (loops over anything "
+                    "but prepared loaders call accelerator.end_of_body())",
+                    config_.dir, steps_, config_.skip_first + config_.wait + config_.warmup));
+  }
   const int64_t rounds = std::exchange(round_, 0);
   const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
   for (int64_t round = 0; round < rounds; ++round) {
@@ -240,8 +275,7 @@ void Profile::finish() {
         missing += fmt::format(" {}", rank);
       }
     }
-    const std::string merged =
-        fmt::format("{}/trace{}.json", config_.dir, round == 0 ? "" : fmt::format("-{}", round));
+    const std::string merged = joined_path(config_, round);
     merge_traces(paths, merged);
     if (!missing.empty())
       log(LogLevel::kWarning, "train",

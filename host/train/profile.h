@@ -28,8 +28,8 @@ struct KeptSpan {
 class Profile final : public SpanRecorder {
  public:
   // Null where profile.dir is empty, or where nothing can be written there, which is logged: the
-  // job goes on. Measures how far this rank's clock is from rank 0's where ranks are on several
-  // machines: collective.
+  // job goes on. Removes what an earlier one has left there. Measures how far this rank's clock is
+  // from rank 0's where ranks are on several machines. Collective.
   static std::unique_ptr<Profile> make(const ProfileConfig& config, const ProcessInfo& process,
                                        bool on_cuda, Communicator& comm);
   ~Profile() override;
@@ -54,6 +54,7 @@ class Profile final : public SpanRecorder {
   const int64_t clock_offset_;  // nanoseconds that rank 0's clock is ahead of ours
   int64_t steps_ = 0;
   int64_t round_ = 0;
+  bool recorded_ = false;  // any round; or it was said that there is none
   enum class State { kIdle, kWarmup, kActive } state_ = State::kIdle;
   std::vector<int64_t> step_ends_;  // of the round: its beginning, then the end of each step
   std::mutex mutex_;

@@ -16,6 +16,7 @@
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
+#include <coupler/profile_options.h>
 #include <coupler/save_model.h>
 #include <coupler/scheduler.h>
 #include <coupler/split.h>
@@ -254,6 +255,14 @@ class Accelerator : public Processes {
   // One that was started; null on ranks on which it does not run. Its own thread uses it, too.
   std::shared_ptr<Tracker> get_tracker(const std::string& name) const;
 
+  // ---- Profiling (docs/profiling.md) ----
+  // While the scope lives, what `[profile]` records of a whole run is recorded of this part of it:
+  // without a schedule all of it. With the end of the scope a round under way ends, and rank 0
+  // waits until every rank has written its trace and joins them. Where profile.dir is set, the
+  // configuration's profile goes on as if there were no scope, and a warning says so. Throws
+  // Error(kUsage) within another such scope. Collective.
+  [[nodiscard]] SyncScope profile(const ProfileOptions& options = {}, CallSite site = {});
+
   // Called with the folder of a checkpoint before its files are written (what is put there becomes
   // part of it) or read, on every rank, as long as the result lives.
   using CheckpointHook = std::function<void(const std::string& folder)>;
@@ -417,6 +426,7 @@ class Accelerator : public Processes {
 
   friend class Checkpoints;
   friend class GradientState;
+  friend class LocalSGD;
   void register_object(std::unique_ptr<detail::Registered> object);
   void start(Config config);
   void require_prepared(const detail::ModelRef& model) const;

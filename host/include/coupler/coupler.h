@@ -12,6 +12,7 @@
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
+#include <coupler/local_sgd.h>
 #include <coupler/log_values.h>
 #include <coupler/logging.h>
 #include <coupler/nested_ops.h>
@@ -19,6 +20,7 @@
 #include <coupler/pipeline_layers.h>
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
+#include <coupler/profile_options.h>
 #include <coupler/progress.h>
 #include <coupler/quantize.h>
 #include <coupler/safetensors.h>

@@ -1,5 +1,5 @@
-// SyncScope: returned by Accelerator::accumulate, no_sync and join_uneven_inputs, whose effect
-// lasts while it lives. Must not outlive the Accelerator; used by the thread that trains.
+// SyncScope: returned by Accelerator::accumulate, no_sync, join_uneven_inputs and profile, whose
+// effect lasts while it lives. Must not outlive the Accelerator; used by the thread that trains.
 #pragma once
 
 #include <functional>

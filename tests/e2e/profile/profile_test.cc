@@ -117,6 +117,30 @@ TEST_F(Profiles, WhereNothingCanBeWritten_TrainingGoesOn) {
   EXPECT_TRUE(has(outcome.err, "profile.dir")) << outcome.err;
 }
 
+TEST_F(Profiles, OfTheConfiguration_HaveTheLastWordOverAScope) {
+  const Outcome outcome = here_.coupler(
+      {"launch", "-n", "1", "-o", "profile.dir=traces", PROFILE_CHECKS, "configured"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "profile.dir is traces")) << outcome.err;
+}
+
+TEST_F(Profiles, OfAnEarlierRun_AreGone) {
+  here_.write("traces/trace-rank1-1.json", "an older run's second round");
+  here_.write("traces/trace-rank1.json", "an older run's first round");
+  const Outcome outcome = train({"backend.use=gloo_cpu", "profile.dir=traces"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read("trace-rank1.json").is_object());
+  EXPECT_FALSE(exists("trace-rank1-1.json"));
+}
+
+TEST_F(Profiles, ThatBeginTooLate_AreSaidToHaveRecordedNothing) {
+  const Outcome outcome =
+      train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=1000000"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "nothing is recorded in traces")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "leaves out the first 1000002")) << outcome.err;
+}
+
 TEST_F(Profiles, OfNoSteps_AreRefused) {
   const Outcome outcome = train({"profile.dir=traces", "profile.active=0"});
   EXPECT_EQ(outcome.exit_code, 2);

@@ -206,6 +206,132 @@ void local_sgd(Accelerator& accelerator) {
   }
 }
 
+// A scope of LocalSGD: against all ranks' training performed here; what is before it and behind it
+// averages gradients.
+void local_sgd_scope(Accelerator& accelerator) {
+  const int rank = accelerator.rank(), world = accelerator.world();
+  constexpr int kEvery = 3, kBefore = 2, kLocal = 7, kAfter = 2;
+  Tower model = make_tower();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  std::vector<Tower> towers;
+  for (int r = 0; r < world; ++r) towers.push_back(make_tower());
+  const auto average = [&](const auto& tensor_of) {
+    for (size_t i = 0; i < towers[0]->parameters().size(); ++i) {
+      std::vector<torch::Tensor> all;
+      for (Tower& tower : towers) {
+        if (tensor_of(tower, i).defined()) all.push_back(tensor_of(tower, i));
+      }
+      if (all.empty()) continue;
+      const torch::Tensor mean = torch::stack(all).mean(0);
+      for (torch::Tensor& tensor : all) tensor.copy_(mean);
+    }
+  };
+  const auto parameter = [](Tower& tower, size_t i) { return tower->parameters()[i].detach(); };
+  const auto gradient = [](Tower& tower, size_t i) { return tower->parameters()[i].grad(); };
+  const auto reference_step = [&](int step, bool local) {
+    for (int r = 0; r < world; ++r) {
+      Tower& tower = towers[static_cast<size_t>(r)];
+      tower->zero_grad();
+      loss_of(tower, sample(step, r, world)).backward();
+    }
+    const torch::NoGradGuard no_grad;
+    if (!local) average(gradient);
+    for (Tower& tower : towers) {
+      for (auto& value : tower->parameters()) {
+        if (value.grad().defined()) value.sub_(value.grad(), 0.1);
+      }
+    }
+  };
+  const auto compare = [&, &net = net](const std::string& when) {
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      const auto right = parameter(towers[static_cast<size_t>(rank)], i);
+      const double difference = (net->parameters()[i] - right).abs().max().template item<double>();
+      EXPECT(difference < 1e-5, "parameter " + std::to_string(i) + " differs by " +
+                                    std::to_string(difference) + " " + when);
+    }
+  };
+
+  int step = 0;
+  for (; step < kBefore; ++step) {
+    train(accelerator, net, opt, step, step + 1);
+    reference_step(step, /*local=*/false);
+  }
+  compare("before the scope");
+  {
+    coupler::LocalSGD local_sgd(accelerator, net, {.local_sgd_steps = kEvery});
+    for (int i = 1; i <= kLocal; ++i, ++step) {
+      train(accelerator, net, opt, step, step + 1);
+      local_sgd.step();
+      reference_step(step, /*local=*/true);
+      if (i % kEvery == 0) average(parameter);
+      compare("in the scope, after step " + std::to_string(i));
+    }
+    if (world > 1) {
+      const std::string twice =
+          error_of([&, &net = net] { const coupler::LocalSGD second(accelerator, net); });
+      EXPECT(twice.find("another one of the model") != std::string::npos, twice);
+    }
+  }
+  average(parameter);
+  compare("behind the scope");
+  for (const int end = step + kAfter; step < end; ++step) {
+    train(accelerator, net, opt, step, step + 1);
+    reference_step(step, /*local=*/false);
+  }
+  compare("after steps behind the scope");
+  // Not enabled: as if it were not there.
+  {
+    coupler::LocalSGD off(accelerator, net, {.local_sgd_steps = kEvery, .enabled = false});
+    train(accelerator, net, opt, step, step + 1);
+    off.step();
+    reference_step(step, /*local=*/false);
+    compare("where it is not enabled");
+  }
+  // Its default is Accelerate's, windows of accumulation count as the one step they are, and a
+  // checkpoint within the scope has the average.
+  {
+    const SharedFolder folder(accelerator);
+    coupler::LocalSGD local_sgd(accelerator, net);
+    accelerator.set_gradient_accumulation_steps(2);
+    for (int i = 0; i < 14; ++i) {
+      auto window = accelerator.accumulate(net);
+      train(accelerator, net, opt, step + i, step + i + 1);
+      local_sgd.step();
+    }
+    accelerator.set_gradient_accumulation_steps(1);
+    const torch::Tensor own = net->first->weight.detach().clone();
+    const auto apart = accelerator.gather(own.reshape({1, -1}));
+    EXPECT(world == 1 || !torch::equal(apart[0], apart[1]), "ranks are equal after 7 steps of 8");
+    accelerator.save_state(folder.path());
+    expect_equal_ranks(accelerator, net);
+  }
+  // An exception leaves the ranks apart, and nobody waits; what is saved then is the average.
+  try {
+    coupler::LocalSGD local_sgd(accelerator, net, {.local_sgd_steps = 100});
+    train(accelerator, net, opt, 0, 1);
+    if (rank == 0) throw std::runtime_error("one rank alone");
+    throw std::runtime_error("another one");
+  } catch (const std::runtime_error&) {
+  }
+  expect_equal_ranks(accelerator, net);
+  const std::string none = error_of(
+      [&, &net = net] { const coupler::LocalSGD wrong(accelerator, net, {.local_sgd_steps = 0}); });
+  EXPECT(none.find("must be at least 1") != std::string::npos, none);
+}
+
+// By check_options().expect, with its reason; not where it is not enabled.
+void local_sgd_scope_refused(Accelerator& accelerator) {
+  Tower model = make_tower();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const std::string message =
+      error_of([&, &net = net] { const coupler::LocalSGD local_sgd(accelerator, net); });
+  EXPECT(message.find(check_options().expect) != std::string::npos, message);
+  const coupler::LocalSGD off(accelerator, net, {.enabled = false});
+  train(accelerator, net, opt, 0, 1);
+}
+
 void refused(Accelerator& accelerator) {
   Tower model = make_tower();
   const std::string message = error_of([&] { accelerator.prepare(model); });
@@ -219,5 +345,7 @@ std::vector<Check> all_checks() {
   return {{"learns", learns, true},
           {"goes_on", goes_on, true},
           {"local_sgd", local_sgd, true},
+          {"scope_of_local_sgd", local_sgd_scope, true},
+          {"scope_is_refused", local_sgd_scope_refused, true},
           {"refused", refused, true}};
 }

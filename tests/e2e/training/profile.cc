@@ -1,0 +1,179 @@
+// accelerator.profile(): what a scope records of the passes in it, by schedule and without, and
+// what it refuses.
+#include <coupler/coupler.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "check.h"
+#include "shared_folder.h"
+
+namespace {
+
+using coupler::Accelerator;
+using nlohmann::json;
+
+std::string rank_of(const Accelerator& accelerator) { return std::to_string(accelerator.rank()); }
+
+bool exists(const std::string& path) { return std::filesystem::exists(path); }
+
+json read(const std::string& path) {
+  std::ifstream in(path);
+  const json content = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  EXPECT(content.is_object(), path + " is no JSON object");
+  return content;
+}
+
+size_t steps_in(const std::string& folder, const Accelerator& accelerator) {
+  return read(folder + "/profile-rank" + rank_of(accelerator) + ".json").at("step_seconds").size();
+}
+
+int64_t count(const json& trace, const std::string& part_of_name) {
+  int64_t result = 0;
+  for (const json& event : trace.at("traceEvents")) {
+    result += event.value("name", "").find(part_of_name) != std::string::npos;
+  }
+  return result;
+}
+
+// A small model over a prepared loader of `steps` batches a rank.
+class Training {
+ public:
+  Training(Accelerator& accelerator, int64_t steps)
+      : accelerator_(accelerator),
+        loader_(coupler::data_loader(
+            coupler::TensorDataset(torch::ones({4 * steps * accelerator.world(), 6}),
+                                   torch::zeros({4 * steps * accelerator.world(), 2})),
+            {.batch_size = 4})) {
+    accelerator_.prepare(model_);
+    batches_ = accelerator_.prepare(loader_);
+  }
+  void epoch() {
+    for (auto& batch : *batches_) {
+      auto step = accelerator_.accumulate(model_);
+      accelerator_.backward(torch::mse_loss(model_->forward(batch.data), batch.target));
+      model_->zero_grad();
+    }
+  }
+
+ private:
+  using Loader = coupler::DataLoader<coupler::TensorDataset>;
+  Accelerator& accelerator_;
+  torch::nn::Linear model_{6, 2};
+  Loader loader_;
+  std::optional<Loader> batches_;
+};
+
+// Without a schedule: all passes of the scope and none beside it.
+void whole_scope(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const std::string dir = folder.path() + "/traces";
+  Training training(accelerator, 4);
+  training.epoch();
+  {
+    auto profiling = accelerator.profile({.dir = dir, .record_shapes = true});
+    training.epoch();
+  }
+  training.epoch();
+  // What is not recorded is what no pass has ended.
+  EXPECT(steps_in(dir, accelerator) == 4, std::to_string(steps_in(dir, accelerator)) + " steps");
+  const json trace = read(dir + "/trace-rank" + rank_of(accelerator) + ".json");
+  const int64_t products = count(trace, "aten::addmm");
+  EXPECT(products == 4, std::to_string(products) + " products");
+  bool shapes = false;
+  for (const json& event : trace.at("traceEvents")) {
+    shapes |= event.contains("args") && event["args"].contains("Input Dims");
+  }
+  EXPECT(shapes, "no shapes were recorded");
+  if (accelerator.world() > 1) {
+    EXPECT(count(trace, "all_reduce") >= 4, "collectives are missing");
+  }
+  // Joined when the scope has ended on rank 0.
+  if (accelerator.is_main_process()) {
+    EXPECT(count(read(dir + "/trace.json"), "aten::addmm") == 4 * accelerator.world(),
+           "the joined trace has not every rank's products");
+  }
+  accelerator.wait_for_everyone();
+}
+
+// By a schedule, in loops over anything; and a second scope replaces the first one's traces.
+void scheduled(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const std::string dir = folder.path() + "/traces";
+  const std::string second = dir + "/trace-rank" + rank_of(accelerator) + "-1.json";
+  const auto passes = [&](int number) {
+    const torch::Tensor x = torch::ones({4, 4});
+    for (int i = 0; i < number; ++i) {
+      torch::mm(x, x);
+      accelerator.end_of_body();
+    }
+  };
+  {
+    auto profiling = accelerator.profile(
+        {.dir = dir, .skip_first = 1, .wait = 1, .warmup = 1, .active = 2, .repeat = 2});
+    passes(20);
+  }
+  EXPECT(steps_in(dir, accelerator) == 2, std::to_string(steps_in(dir, accelerator)) + " steps");
+  const std::string first = dir + "/trace-rank" + rank_of(accelerator) + ".json";
+  EXPECT(count(read(first), "aten::mm") == 2, "of the first round");
+  EXPECT(count(read(second), "aten::mm") == 2, "of the second round");
+  accelerator.wait_for_everyone();
+  {
+    auto profiling = accelerator.profile({.dir = dir, .active = 1});
+    passes(3);
+  }
+  EXPECT(count(read(first), "aten::mm") == 1, "of the second scope");
+  EXPECT(!exists(second), "the first scope's second trace was left");
+  accelerator.wait_for_everyone();
+  // Nothing was to be recorded: that is no error.
+  { auto profiling = accelerator.profile({.dir = dir, .wait = 10, .active = 1}); }
+  EXPECT(!exists(first), "a trace of a scope in which nothing was to be recorded");
+}
+
+// What a scope refuses, and that one is left by an exception.
+void refused(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const auto message_of = [&](const coupler::ProfileOptions& options) {
+    return error_of([&] { auto profiling = accelerator.profile(options); });
+  };
+  const auto expect_text = [](const std::string& message, const std::string& text) {
+    EXPECT(message.find(text) != std::string::npos, message);
+  };
+  expect_text(message_of({.dir = folder.path(), .wait = -1}), "wait is -1");
+  expect_text(message_of({.dir = folder.path(), .active = -3}), "active is -3");
+  expect_text(message_of({.dir = ""}), "dir is empty");
+  const std::string trace = folder.path() + "/trace-rank" + rank_of(accelerator) + ".json";
+  try {
+    auto profiling = accelerator.profile({.dir = folder.path()});
+    expect_text(message_of({.dir = folder.path() + "/other"}), "another profile is under way");
+    torch::ones({2, 2}) + 1;
+    throw std::runtime_error("out of the scope");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT(count(read(trace), "aten::add") > 0, "what was recorded before the exception is lost");
+  accelerator.wait_for_everyone();
+}
+
+// profile.dir is traces: the scope records nothing, and its folder is not made.
+void configured(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const std::string dir = folder.path() + "/traces";
+  {
+    auto profiling = accelerator.profile({.dir = dir});
+    Training training(accelerator, 6);
+    training.epoch();
+  }
+  EXPECT(!exists(dir), "a scope wrote traces though profile.dir is set");
+  EXPECT(exists("traces/trace-rank0.json"), "the configuration's profile wrote none");
+}
+
+}  // namespace
+
+std::vector<Check> all_checks() {
+  return {{"whole_scope", whole_scope},
+          {"scheduled", scheduled},
+          {"refused", refused},
+          {"configured", configured, true}};
+}
