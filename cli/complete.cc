@@ -102,6 +102,12 @@ bool can_be(const HelpForm& form, const Words& given) {
   return true;
 }
 
+// Whether they are, and leave no word over.
+bool is_it(const HelpForm& form, const Words& given) {
+  return can_be(form, given) && given.size() >= form.literals.size() &&
+         given.size() <= form.literals.size() + form.places.size();
+}
+
 // The place of that form which the next word takes, "" where it has none.
 std::string next_place(const HelpForm& form, const Words& given) {
   if (!can_be(form, given) || given.size() < form.literals.size()) return "";
@@ -138,7 +144,7 @@ void add_values(Completions& result, const std::vector<const HelpWord*>& words,
 void add_options(Completions& result, const Command& command, const Words& given) {
   Words names = {"--help"};
   for (const HelpForm& form : command.forms()) {
-    if (!can_be(form, given) || given.size() < form.literals.size()) continue;
+    if (!is_it(form, given)) continue;
     names.insert(names.end(), form.options.begin(), form.options.end());
     for (size_t i = 0; i < command.texts(); ++i) {
       if (i == 0 ? !form.any_option : form.options_of.empty()) continue;

@@ -200,7 +200,11 @@ int run_config(int argc, char** argv) {
     std::fputs(kConfigHelp, stdout);
     return 0;
   }
-  if (word == "check") return run_check(argc - 1, argv + 1);
+  if (word == "check") {
+    static char name[] = "config check";  // for messages
+    argv[1] = name;
+    return run_check(argc - 1, argv + 1);
+  }
   if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
   if (word == "default") {
     const WriteWords words = read_write_words(argc - 1, argv + 1, false);
