@@ -43,11 +43,11 @@ def cells_of(found):
     return next(entry["cells"] for entry in found["behaviours"] if entry["name"] == "operations")
 
 
-def named(names, all_names, what):
-    """"all", "none", "all but a, b" or "a, b": whichever is the shortest to read."""
+def named(names, all_names):
+    """"all 9", "none", "all but a, b" or "a, b": whichever is the shortest to read."""
     missing = [name for name in all_names if name not in names]
     if not missing:
-        return f"all {len(all_names)}{what}"
+        return f"all {len(all_names)}"
     if not names:
         return "none"
     few = len(missing) < len(names)
@@ -67,8 +67,24 @@ def moved(cells):
     return {cell["dtype"] for cell in cells if cell["run"] and cell["operation"] in GROUPS[1]}
 
 
-def reduced(cells, key):
-    return {cell[key] for cell in cells if cell["run"] and cell["operation"] in REDUCING}
+def reduced(cells):
+    """The types of each reduction."""
+    types = {}
+    for cell in cells:
+        if cell["run"] and cell["operation"] in REDUCING:
+            types.setdefault(cell["reduction"], set()).add(cell["dtype"])
+    return types
+
+
+def reductions_of(cells, whole):
+    """whole: the same of a backend that has all; what of it a backend has for fewer types is said."""
+    types = reduced(cells)
+    any_type = set().union(*types.values())
+    partly = [name for name in whole if name in types and types[name] != whole[name] & any_type]
+    text = named(set(types), list(whole))
+    for name in partly:
+        text += f"; {name} of {', '.join(sorted(types[name]))} only"
+    return text
 
 
 with tempfile.TemporaryDirectory(prefix="coupler-support-") as folder:
@@ -80,11 +96,11 @@ if missing:
 
 every = {backend: cells_of(result) for backend, result in found.items()}
 dtypes = in_order(every["gloo_cpu"], "dtype")
-reductions = in_order(every["gloo_cpu"], "reduction")
+whole = reduced(every["gloo_cpu"])
 rows = [[", ".join(group)] + [kinds(cells, group) for cells in every.values()] for group in GROUPS]
-rows.append(["types that are moved"] + [named(moved(cells), dtypes, "") for cells in every.values()])
-rows.append(["types that are reduced"] + [named(reduced(cells, "dtype"), dtypes, "") for cells in every.values()])
-rows.append(["reductions"] + [named(reduced(cells, "reduction"), reductions, "") for cells in every.values()])
+rows.append(["types that are moved"] + [named(moved(cells), dtypes) for cells in every.values()])
+rows.append(["types that are reduced"] + [named(set().union(*reduced(cells).values()), dtypes) for cells in every.values()])
+rows.append(["reductions"] + [reductions_of(cells, whole) for cells in every.values()])
 for entry in found["gloo_cpu"]["behaviours"]:
     if entry["name"] != "operations":
         # A behaviour that is not kept has ended this already.

@@ -186,6 +186,12 @@ described = set(re.findall(r"`([a-z0-9-]+)`", "".join(rows)))
 for name in sorted(BENCHMARKS ^ described):
     complain(root / "bench/README.md", f"`{name}` is not both in its table and in bench/run")
 
+# A figure names the benchmark that measures it.
+figures = (root / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+measured = re.findall(r"^\| `([a-z0-9-]+)` \|", figures, re.M)
+for name in sorted(set(measured) - BENCHMARKS) if measured else ["no benchmark at all"]:
+    complain(root / "README.md", f"a figure names {name}, which bench/run does not know")
+
 print(f"{len(pages)} pages")
 print("\n".join(problems))
 sys.exit(bool(problems))
