@@ -21,10 +21,16 @@
 namespace coupler::cli {
 namespace {
 
+constexpr size_t kLongestWho = 40;  // "rank 1023 of 1024"
+
 using Views = std::vector<std::optional<RankView>>;
 
 // "train.toml:7:1: " in front of a backend's message about one of its options, which knows no file.
-std::string placed(const std::string& message, const Config& config) {
+std::string placed(std::string message, const Config& config) {
+  // Which rank it is stands in front of it anyway, and equal messages are to be equal.
+  constexpr std::string_view kWho = " cannot create its communicator: ";
+  if (const size_t at = message.find(kWho); message.starts_with("rank ") && at < kLongestWho)
+    message.erase(0, at + kWho.size());
   for (const auto& [plugin, options] : config.backend.options) {
     for (const PluginOption& option : options) {
       if (message.find(fmt::format("'{}'", option.key)) != std::string::npos)
@@ -164,11 +170,12 @@ class RankCheck {
 
   int say_wrong(const std::vector<std::string>& problems) const {
     if (process_.rank != 0) return 0;  // one message is enough
-    std::string text = fmt::format("the configuration is wrong for {} processes:", process_.world);
-    for (const std::string& problem : problems) text += "\n  " + problem;
-    throw Error(ErrorCode::kConfig, text,
-                {.subject = config_ ? config_->file : "",
-                 .hint = "`coupler config --explain` says where each value comes from"});
+    // The result of a check, so on standard output: the launcher repeats the last lines of errors.
+    std::printf("The configuration is wrong for %d process%s:\n", process_.world,
+                process_.world == 1 ? "" : "es");
+    for (const std::string& problem : problems) std::printf("  %s\n", problem.c_str());
+    std::puts("`coupler config --explain` says where each value comes from.");
+    return Error(ErrorCode::kConfig, "").exit_code();
   }
 
   void say_right(const Views& views) const {

@@ -114,7 +114,8 @@ ImportRule as_integer(const std::string& key, int64_t least, int64_t most) {
     if (is_left_open(value)) return left_open();
     const auto number = integer_of(value);
     if (!number) return refused(value, "whole number");
-    if (*number < least || *number > most) {
+    const bool in_schema = find_key(key) != nullptr;  // which has its own limits
+    if (!in_schema && (*number < least || *number > most)) {
       const std::string range =
           most == INT64_MAX ? fmt::format(">= {}", least) : fmt::format("{} to {}", least, most);
       return fmt::format("{} must be {}: left at its default", key, range);

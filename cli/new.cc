@@ -42,18 +42,40 @@ Writes a project into the new folder NAME:
 }
 
 // Names of targets, of libraries that the skeletons link, and of backends there are.
-const std::set<std::string> kTaken = {
-    "all",         "auto",   "clean",   "common",  "coupler",       "ctest",       "deepspeed_like",
-    "depend",      "fmt",    "fsdp",    "gloo_cpu", "help",         "install",     "matrix",
-    "mpi",         "nccl",   "package", "single",  "test",          "torch",       "edit_cache",
-    "c10",         "preinstall", "rebuild_cache", "package_source", "coupler_torch"};
+const std::set<std::string> kTaken = {"all",
+                                      "auto",
+                                      "clean",
+                                      "common",
+                                      "coupler",
+                                      "ctest",
+                                      "deepspeed_like",
+                                      "depend",
+                                      "fmt",
+                                      "fsdp",
+                                      "gloo_cpu",
+                                      "help",
+                                      "install",
+                                      "matrix",
+                                      "mpi",
+                                      "nccl",
+                                      "package",
+                                      "single",
+                                      "test",
+                                      "torch",
+                                      "edit_cache",
+                                      "c10",
+                                      "preinstall",
+                                      "rebuild_cache",
+                                      "package_source",
+                                      "coupler_torch"};
 
 void check_name(const std::string& name) {
   constexpr size_t kLongest = 64;
   const auto is_plain = [](unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   };
-  if (name.empty() || name[0] < 'a' || name[0] > 'z' || !std::all_of(name.begin(), name.end(), is_plain))
+  if (name.empty() || name[0] < 'a' || name[0] > 'z' ||
+      !std::all_of(name.begin(), name.end(), is_plain))
     refuse(name, fmt::format("'{}' cannot be the name of a project", shown(name)),
            "use small letters, digits and _, a letter first; a folder of that name is made here");
   if (name.size() > kLongest)
@@ -111,8 +133,9 @@ void write(const fs::path& from, const std::string& name) {
     throw fs::filesystem_error("mkdtemp", std::error_code(errno, std::generic_category()));
   try {
     copy_named(from, unfinished, name);
-    fs::permissions(unfinished, fs::perms::group_read | fs::perms::group_exec |
-                                    fs::perms::others_read | fs::perms::others_exec,
+    fs::permissions(unfinished,
+                    fs::perms::group_read | fs::perms::group_exec | fs::perms::others_read |
+                        fs::perms::others_exec,
                     fs::perm_options::add);
     fs::rename(unfinished, name);
   } catch (...) {
@@ -152,7 +175,8 @@ Words read_words(const std::vector<std::string>& given) {
     has_language = true;
     words.language = attached ? word.substr(7) : i + 1 < given.size() ? given[++i] : "";
     if (words.language != "c" && words.language != "c++")
-      refuse("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)), hint);
+      refuse("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
+             hint);
   }
   if (plain.empty()) refuse("", "say what: a plugin or a project", hint);
   words.kind = plain[0];

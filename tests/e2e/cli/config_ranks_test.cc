@@ -58,7 +58,8 @@ TEST_P(WrongForRanks, IsSaid_WithKeyAndPlace) {
   EXPECT_EQ(outcome.exit_code, GetParam().exit_code) << outcome.out << outcome.err;
   EXPECT_FALSE(has(outcome.out, "is right")) << outcome.out;
   for (const std::string& text : GetParam().said)
-    EXPECT_TRUE(has(outcome.err, text)) << text << " is not in\n" << outcome.err;
+    EXPECT_TRUE(has(outcome.out + outcome.err, text)) << text << " is not in\n"
+                                                      << outcome.out << outcome.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -106,9 +107,9 @@ TEST(ConfigRanks, ThatDiffer_AreNamed_WithBothValues) {
   const Outcome outcome = check_with_another_environment(here, "COUPLER_TRAINING_SEED=5");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_TRUE(
-      has(outcome.err, "rank 1: training.seed is 5 (COUPLER_TRAINING_SEED), but on rank 0 4 ("))
-      << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "train.toml:2:1")) << outcome.err;
+      has(outcome.out, "rank 1: training.seed is 5 (COUPLER_TRAINING_SEED), but on rank 0 4 ("))
+      << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "train.toml:2:1")) << outcome.out;
   // Of its own each machine may have, for instance, its disk.
   EXPECT_EQ(check_with_another_environment(here, "COUPLER_PROFILE_DIR=here").exit_code, 0);
 }
@@ -117,8 +118,8 @@ TEST(ConfigRanks, OneOfWhichCannotReadTheConfiguration_IsNamed) {
   const Workplace here;
   const Outcome outcome = check_with_another_environment(here, "COUPLER_TRAINING_SEDE=5");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(has(outcome.err, "rank 1: environment: unknown variable 'COUPLER_TRAINING_SEDE'"))
-      << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "rank 1: environment: unknown variable 'COUPLER_TRAINING_SEDE'"))
+      << outcome.out;
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ if shutil.which("tmux") is None:
     sys.exit(77)
 
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # and tmux with it
+
+
 class Screen:
     """A terminal of so many columns and rows with a shell in a folder of its own."""
 
@@ -45,14 +48,15 @@ class Screen:
         return subprocess.run(["tmux", "-L", f"coupler-{os.getpid()}", "-f", "/dev/null", *words], check=True,
                               env=self.environment, stdout=subprocess.PIPE, text=True).stdout
 
-    def text(self):
-        return self.tmux("capture-pane", "-p", "-J")
-
-    def see(self, words):
+    def see(self, words, first="0"):
+        """Waits for the words, in lines from the first one on: those above the screen are negative."""
         end = time.monotonic() + PATIENCE
-        while not re.search(words, self.text(), re.M):
+        while True:
+            text = self.tmux("capture-pane", "-p", "-J", "-S", first)
+            if re.search(words, text, re.M):
+                return
             if time.monotonic() > end:
-                sys.exit(f"'{words}' did not come:\n{self.text()}")
+                sys.exit(f"'{words}' did not come:\n{text}")
             time.sleep(0.05)
 
     def press(self, *keys):
@@ -61,7 +65,7 @@ class Screen:
     def run(self):
         self.tmux("send-keys", "-l", f"stty -a >before; {coupler} config; echo end:$?; stty -a >after")
         self.press("Enter")
-        self.see("How many proc")
+        self.see("How many proc", first="-50")
 
     def ended(self, code):
         self.see(f"^end:{code}$")
