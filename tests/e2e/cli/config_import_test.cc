@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"megatron.yaml", {"processes = 1"}, {"tensor parallelism is not there"}},
         Case{"mpi_multicpu.yaml", {"use = \"mpi\""}, {}},
         Case{"one_proc.yaml", {"processes = 1"}, {}},
-        Case{"validate_launch_cmd.yaml", {"processes = 1"}, {"coupler config import FILE.json"}},
+        Case{"validate_launch_cmd.yaml", {"processes = 1"}, {"coupler config import path/to/be/ignored"}},
         Case{"deepspeed.yaml",
              {"use = \"deepspeed_like\"", "stage = 3", "offload_optimizer.device = \"cpu\"",
               "gradient_accumulation_steps = 2", "processes = 8"},
