@@ -65,6 +65,9 @@ int run_check_plugin(int argc, char** argv) {
         {.subject = first, .hint = "'coupler check-plugin --help' explains the command"});
   std::error_code unreadable;
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
+  if (first.find('/') != std::string::npos && !fs::exists(first, unreadable))
+    throw Error(ErrorCode::kUsage, fmt::format("{} is not there", first),
+                {.subject = first, .hint = "build the plugin first, or correct the path"});
   // A name without a slash is one of the backends there are.
   const std::string plugin = fs::exists(first, unreadable) ? fs::absolute(first).string() : first;
   std::vector<std::string> command = {matrix_program(self), "--plugin", plugin, "--launcher", self};

@@ -17,6 +17,7 @@
 #include "config/nearest.h"
 #include "find_checkpoint.h"
 #include "io/byte_size.h"
+#include "json_text.h"
 #include "secrets.h"
 #include "table.h"
 

@@ -69,8 +69,4 @@ Json tensors_json(const std::string& path) {
   return array;
 }
 
-std::string json_text(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace coupler::cli

@@ -21,7 +21,4 @@ Json differences_json(const std::string& path,
 // The tensors of one safetensors file. Throws Error(kIo) where it is none.
 Json tensors_json(const std::string& path);
 
-// With a line break. What is no UTF-8 is replaced: names come from strangers.
-std::string json_text(const Json& json);
-
 }  // namespace coupler::cli

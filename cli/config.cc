@@ -3,36 +3,40 @@
 #include "config/config.h"
 
 #include <coupler/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ask.h"
-#include "comm/options.h"
 #include "command_line.h"
 #include "commands.h"
+#include "config/nearest.h"
+#include "config_check.h"
 #include "config_import.h"
 #include "config_json.h"
 #include "config_keys.h"
 #include "config_questions.h"
 #include "estimate/limit.h"
-#include "plugin/plugin.h"
-#include "plugin/transport.h"
+#include "io/file_text.h"
 #include "recommend.h"
+#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 
 const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force]
        coupler config default [--output FILE] [--force]
        coupler config import FILE [--output FILE] [--force]
-       coupler config check [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler config check [--json] [--ranks | --no-ranks] [OPTION of `coupler launch`]...
        coupler config --explain [--json] [--config FILE] [-o KEY=VALUE]...
        coupler config keys [BACKEND] [--json | --markdown]
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
@@ -40,10 +44,14 @@ const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force
 Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
 
   default         write what Enter answers to every question
-  import          write what FILE says: YAML of `accelerate config`, or DeepSpeed's JSON; and say
-                  what was taken over, what was not, and why
-  check           read the configuration as a training program in this folder would, backend and
-                  its options included, and say whether it is right
+  import          write what FILE says: YAML or JSON of `accelerate config`, or DeepSpeed's JSON;
+                  and say what was taken over, what was not, and why
+  check           say whether the configuration is right: read it here, and on every rank that
+                  `coupler launch` would start with the same options. Each rank loads and probes
+                  the backend and looks at its folders; all compare version, backend and keys,
+                  and connect. No program is needed. `coupler test` tries devices and training
+  --ranks         start ranks even where launch.processes is 1 and no option says more
+  --no-ranks      read it here only
   keys            print every key with its type, default, variable and meaning, or those of a
                   backend's table
   recommend       print the configuration with which a program trains fastest in so much memory
@@ -60,11 +68,16 @@ as backend.use is set by the environment variable COUPLER_BACKEND_USE; options o
 [backend.NAME]) have no variables, since names and keys both hold underscores.
 
   coupler config default && coupler launch ./train
+  coupler config check -n 8
+  coupler config check --via mpirun --hostfile hosts
 )help";
 
 namespace {
 
-constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as a shell would say
+[[noreturn]] void refuse(const std::string& word, const std::string& problem) {
+  throw Error(ErrorCode::kUsage, "coupler config: " + problem,
+              {.subject = word, .hint = "'coupler config --help' explains the command"});
+}
 
 struct WriteWords {
   std::string input, output = "train.toml";
@@ -77,14 +90,16 @@ WriteWords read_write_words(int argc, char** argv, bool takes_input) {
     const std::string word = argv[i];
     if (word == "--force") {
       words.force = true;
-    } else if (word == "--output" && i + 1 < argc) {
-      words.output = argv[++i];
-    } else if (takes_input && words.input.empty() && word[0] != '-') {
+    } else if (word == "--output") {
+      words.output = i + 1 < argc ? argv[++i] : "";
+    } else if (word.starts_with("--output=")) {
+      words.output = word.substr(std::strlen("--output="));
+    } else if (takes_input && words.input.empty() && !word.starts_with("-")) {
       words.input = word;
     } else {
-      throw Error(ErrorCode::kUsage, fmt::format("coupler config does not know '{}' here", word),
-                  {.subject = word, .hint = "'coupler config --help' explains the command"});
+      refuse(word, fmt::format("'{}' is not known here", word));
     }
+    if (words.output.empty()) refuse("--output", "--output needs a file");
   }
   if (takes_input && words.input.empty())
     throw Error(ErrorCode::kUsage, "coupler config import needs a file",
@@ -92,142 +107,99 @@ WriteWords read_write_words(int argc, char** argv, bool takes_input) {
   return words;
 }
 
-// Before questions are asked, so that nobody answers them for nothing.
-void require_room(const WriteWords& words) {
-  std::error_code ignored;
-  if (!words.force && std::filesystem::exists(words.output, ignored))
-    throw Error(
-        ErrorCode::kUsage, fmt::format("{} exists", words.output),
-        {.subject = words.output, .hint = "--force replaces it; --output names another file"});
-}
-
 void write_and_say(const ConfigDraft& draft, const WriteWords& words, const std::string& origin) {
   write_config(words.output,
                draft.toml({origin, "coupler config --explain says what else can be set"}),
                words.force);
   std::printf("%s is written. coupler launch takes it%s.\n", words.output.c_str(),
-              words.output == "train.toml" ? " from this folder" : " by --config");
+              std::filesystem::path(words.output).lexically_normal() == "train.toml"
+                  ? " from this folder"
+                  : " by --config");
 }
 
 int ask(const WriteWords& words) {
-  require_room(words);
+  require_writable(words.output, words.force);  // nobody is to answer for nothing
   try {
     write_and_say(ask_for_draft(machine_facts()), words, "Answers to coupler config");
-  } catch (const Interrupted&) {
+  } catch (const Interrupted& by) {
     std::fputs("\nNothing was written.\n", stderr);
-    return kInterruptedCode;
+    return 128 + by.signal;  // as a shell would say
   }
   return 0;
+}
+
+// A configuration is a page of text: whatever is longer is none.
+std::string text_of(const std::string& path) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", path, why),
+                {.subject = path, .hint = "give YAML of `accelerate config`, or DeepSpeed's JSON"});
+  };
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) fail(std::strerror(errno));
+  std::string text(kMost + 1, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(std::strerror(errno));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  if (size > kMost) fail("it is longer than 1 MiB");
+  text.resize(size);
+  return text;
 }
 
 int import_file(const WriteWords& words) {
-  std::ifstream in(words.input, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in.good() && !in.eof())
-    throw Error(ErrorCode::kIo, fmt::format("cannot read {}", words.input),
-                {.subject = words.input, .hint = "give YAML of `accelerate config`, or JSON"});
-  require_room(words);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const bool is_json = first != std::string::npos && text[first] == '{';
-  const Import imported =
-      is_json ? import_deepspeed(text, words.input) : import_accelerate(text, words.input);
+  const std::string text = text_of(words.input);
+  require_writable(words.output, words.force);
+  const Import imported = import_text(text, words.input);
   std::fputs(describe(imported).c_str(), stdout);
-  write_and_say(
-      imported.draft, words,
-      fmt::format("Imported from {}", std::filesystem::path(words.input).filename().string()));
+  write_and_say(imported.draft, words,
+                fmt::format("Imported from {}",
+                            shown(std::filesystem::path(words.input).filename().string())));
   return 0;
 }
 
-// The backend of several processes, once it is loaded and has taken its options.
-TransportPlan check_backend(const Config& config) {
-  const TransportPlan plan =
-      plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
-  BackendConfig backend = config.backend;
-  backend.use = plan.use;
-  const Plugin plugin = Plugin::load(backend);
-  const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
-  return plan;
-}
-
-void print_json(const nlohmann::ordered_json& json) {
-  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
-  std::printf("%s\n", json.dump(2, ' ', false, replace).c_str());
-}
-
-// What a rank would find out before it trains: also that the backend is there, and takes its
-// options.
-void check(const ConfigRequest& request, bool as_json) {
-  const Config config = load_config(request);
+int explain(int argc, char** argv) {
+  const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
+  if (!line.has("--explain"))
+    refuse(argv[1], "say what to do with the configuration: check, or --explain");
+  const Config config = load_config(line.config);
   memory_limit_of(config);  // a wrong size is an error
-  const auto processes = static_cast<long long>(config.launch.processes);
-  std::optional<TransportPlan> plan;
-  if (processes > 1) plan = check_backend(config);
-  if (as_json) {
-    nlohmann::ordered_json json = {
-        {"right", true}, {"file", config.file}, {"processes", processes}};
-    if (plan) json.update({{"backend", plan->use}, {"transport", plan->transport}});
-    return print_json(json);
-  }
-  if (plan)
-    std::printf("Each of %lld processes would use %s%s.\n", processes, plan->use.c_str(),
-                plan->transport == plan->use ? "" : (" over " + plan->transport).c_str());
-  std::printf("The configuration is right; %s.\n",
-              config.file.empty() ? "no file was read" : (config.file + " was read").c_str());
-}
-
-int run_check(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json"});
-  try {
-    check(line.config, line.has("--json"));
-  } catch (const Error& error) {
-    // The verdict is a result, and the error one as ever.
-    if (line.has("--json")) print_json({{"right", false}, {"error", error.what()}});
-    throw;
-  }
+  const std::string text =
+      line.has("--json") ? explain_config_json(config) : explain_config(config);
+  std::fputs(text.c_str(), stdout);
   return 0;
 }
 
 }  // namespace
 
 int run_config(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "recommend")
-    return run_recommend(argc - 1, argv + 1);
-  if (argc > 1 && std::string_view(argv[1]) == "keys") return run_config_keys(argc - 1, argv + 1);
-  const std::string_view word = argc > 1 ? argv[1] : "";
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (word == "recommend") return run_recommend(argc - 1, argv + 1);
+  if (word == "keys") return run_config_keys(argc - 1, argv + 1);
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
     std::fputs(kConfigHelp, stdout);
     return 0;
   }
-  if (word == "check") {
-    static char name[] = "config check";  // for messages
-    argv[1] = name;
-    return run_check(argc - 1, argv + 1);
-  }
+  if (word == "check") return run_config_check(argc - 1, argv + 1);
+  if (word == "check-rank") return run_config_rank(argc > 2);  // of `check`, with its --json
   if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
   if (word == "default") {
     const WriteWords words = read_write_words(argc - 1, argv + 1, false);
     write_and_say(default_draft(machine_facts()), words, "Made by coupler config default");
     return 0;
   }
-  if (argc == 1 || word == "--output" || word == "--force")
+  if (argc == 1 || word.starts_with("--output") || word == "--force")
     return ask(read_write_words(argc, argv, false));
-  const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
-  if (line.has("--json") && !line.has("--explain"))
-    throw Error(ErrorCode::kUsage, "config: --json goes with --explain or check",
-                {.subject = "--json", .hint = "coupler config --explain --json"});
-  const Config config = load_config(line.config);
-  memory_limit_of(config);  // a wrong size is an error
-  if (line.has("--explain")) {
-    const std::string text =
-        line.has("--json") ? explain_config_json(config) : explain_config(config);
-    std::fputs(text.c_str(), stdout);
-    return 0;
-  }
-  std::printf("The configuration is right; %s.\n",
-              config.file.empty() ? "no file was read" : (config.file + " was read").c_str());
-  return 0;
+  if (word[0] == '-') return explain(argc, argv);
+  const std::string nearest =
+      nearest_name(word, {"check", "default", "import", "keys", "recommend"});
+  refuse(word, fmt::format("'{}' is not known{}", word,
+                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
 }
 
 }  // namespace coupler::cli

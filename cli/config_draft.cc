@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "config/schema.h"
@@ -56,6 +58,38 @@ std::string comment(std::string_view text) {
   return result;
 }
 
+// What a link points to is replaced, not the link.
+std::string target_of(const std::string& path) {
+  std::error_code unreadable;
+  if (!fs::is_symlink(path, unreadable)) return path;
+  const fs::path target = fs::weakly_canonical(path, unreadable);
+  return unreadable ? path : target.string();
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// Throws what load_config has to say about the unfinished file, under the name that it will have.
+void require_right(const std::string& unfinished, const std::string& name) {
+  const char* const nothing[] = {nullptr};
+  ConfigRequest request;
+  request.file = unfinished;
+  request.environment = nothing;
+  try {
+    load_config(request);
+  } catch (const Error& error) {
+    const std::string& hint = error.detail().hint;
+    std::string message = error.what();
+    message = message.substr(0, message.rfind("\n  hint: " + hint));
+    for (size_t at; (at = message.find(unfinished)) != std::string::npos;)
+      message.replace(at, unfinished.size(), name);
+    throw Error(error.code(), message + "; nothing was written",
+                {.subject = error.detail().subject, .hint = hint});
+  }
+}
+
 }  // namespace
 
 void ConfigDraft::set(const std::string& key, const OptionValue& value) {
@@ -68,13 +102,15 @@ void ConfigDraft::set(const std::string& key, const OptionValue& value) {
   values_.emplace_back(key, text);
 }
 
-void ConfigDraft::set_list(const std::string& key, const std::vector<std::string>& values) {
-  values_.emplace_back(key, render(SettingValue(values)));
+const std::string* ConfigDraft::find(const std::string& key) const {
+  for (const auto& [name, value] : values_) {
+    if (name == key) return &value;
+  }
+  return nullptr;
 }
 
-bool ConfigDraft::has(const std::string& key) const {
-  return std::any_of(values_.begin(), values_.end(),
-                     [&](const auto& entry) { return entry.first == key; });
+void ConfigDraft::drop(const std::string& key) {
+  std::erase_if(values_, [&](const auto& entry) { return entry.first == key; });
 }
 
 std::vector<std::pair<std::string, std::string>> ConfigDraft::entries() const {
@@ -100,20 +136,34 @@ std::string ConfigDraft::toml(const std::vector<std::string>& remarks) const {
   return text;
 }
 
-void write_config(const std::string& path, const std::string& text, bool force) {
+void require_writable(const std::string& path, bool force) {
   std::error_code ignored;
-  if (!force && fs::exists(fs::symlink_status(path, ignored)))
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (fs::is_directory(fs::status(path, ignored)))
+    throw Error(ErrorCode::kUsage, fmt::format("{} is a folder", path),
+                {.subject = path,
+                 .hint = "name a file, such as " + (fs::path(path) / "train.toml").string()});
+  if (fs::exists(status) && !force)
     throw Error(ErrorCode::kUsage, fmt::format("{} exists", path),
                 {.subject = path, .hint = "--force replaces it; --output names another file"});
-  const std::string unfinished = fmt::format("{}.{}.unfinished", path, getpid());
+  const std::string folder = folder_of(target_of(path));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write {}: {}: {}", path, folder, std::strerror(errno)),
+                {.subject = path, .hint = "--output names a file in another folder"});
+}
+
+void write_config(const std::string& path, const std::string& text, bool force) {
+  require_writable(path, force);
+  std::error_code ignored;
+  const std::string target = target_of(path);
+  const std::string unfinished = fmt::format("{}.{}.unfinished", target, getpid());
   try {
     replace_file(unfinished, text);
-    const char* const nothing[] = {nullptr};
-    ConfigRequest request;
-    request.file = unfinished;
-    request.environment = nothing;
-    load_config(request);
-    rename_durably(unfinished, path);
+    require_right(unfinished, path);
+    const fs::file_status old = fs::status(target, ignored);
+    if (fs::exists(old)) fs::permissions(unfinished, old.permissions(), ignored);
+    rename_durably(unfinished, target);
   } catch (...) {
     fs::remove(unfinished, ignored);
     throw;

@@ -7,6 +7,7 @@
 #include "config/duration.h"
 #include "config/schema.h"
 #include "config/value.h"
+#include "json_text.h"
 
 namespace coupler::cli {
 namespace {
@@ -53,7 +54,7 @@ std::string explain_config_json(const Config& config) {
     }
   }
   const Json json = {{"file", config.file}, {"keys", keys}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace coupler::cli

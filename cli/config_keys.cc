@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "config/schema.h"
 #include "config/value.h"
+#include "json_text.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -137,7 +138,7 @@ std::string keys_json(const std::vector<KeyRow>& rows) {
                      {"meaning", row.meaning}});
   }
   // Texts come from plugins: what is no UTF-8 must not end the listing.
-  return array.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(array);
 }
 
 std::string keys_markdown(const std::vector<KeyRow>& rows) {

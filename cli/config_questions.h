@@ -2,6 +2,9 @@
 // Single-threaded.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "config_draft.h"
 
 namespace coupler::cli {
@@ -10,13 +13,21 @@ namespace coupler::cli {
 struct MachineFacts {
   int cores = 1;  // that this process may use
   int gpus = 0;
-  std::vector<std::string> backends;  // that can be used here, "auto" and "single" left out
+  struct Backend {
+    std::string name, description;
+    bool needs_base = false;
+  };
+  std::vector<Backend> backends;  // that can be used here, "auto" and "single" left out
 };
 MachineFacts machine_facts();
 
+// NVIDIA's of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them; else by
+// number. None where there is no driver.
+std::vector<std::string> visible_gpus();
+
 // What an answer of Enter to every question gives.
 ConfigDraft default_draft(const MachineFacts& facts);
-// Asks. Throws Interrupted.
+// Asks. Throws Interrupted, or Error(kUsage) where nobody is there to answer.
 ConfigDraft ask_for_draft(const MachineFacts& facts);
 
 }  // namespace coupler::cli

@@ -14,6 +14,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "doctor/checks.h"
+#include "json_text.h"
 #include "plugin/child_answers.h"
 #include "plugin_table.h"
 #include "table.h"

@@ -14,6 +14,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "gpu_info.h"
+#include "json_text.h"
 #include "mpi_info.h"
 #include "plugin/plugin.h"
 #include "plugin_table.h"

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/byte_size.h"
+#include "json_text.h"
 #include "table.h"
 
 namespace coupler::cli {
@@ -117,7 +118,7 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit) 
     if (limit > 0) entry["fits"] = memory.peak <= limit;
     result["estimates"].push_back(std::move(entry));
   }
-  return result.dump(2) + "\n";
+  return json_text(result);
 }
 
 }  // namespace coupler::cli

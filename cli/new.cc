@@ -2,27 +2,34 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <cctype>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "commands.h"
 #include "io/durable_file.h"
+#include "io/file_text.h"
 
 namespace coupler::cli {
 
-const char kNewHelp[] = R"help(usage: coupler new plugin NAME
+namespace fs = std::filesystem;
+
+const char kNewHelp[] = R"help(usage: coupler new plugin NAME [--lang c|c++]
        coupler new project NAME
 
 Writes a project into the new folder NAME:
 
-  plugin   a backend in C that needs Coupler's C headers alone; as it is, for a world of one, it
-           passes the matrix of `coupler check-plugin`
+  plugin   a backend in C (the default) or C++ that needs Coupler's C headers alone; as it is, for a
+           world of one, it passes the matrix of `coupler check-plugin`
   project  a program in C++ with find_package(Coupler), trained on two processes by its test
 
   coupler new project digits && cmake -S digits -B digits/build
@@ -37,21 +44,48 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::kUsage, "coupler new: " + problem, {.subject = subject, .hint = hint});
 }
 
+// Names of targets, of libraries that the skeletons link, and of backends there are.
+const std::set<std::string> kTaken = {"all",
+                                      "auto",
+                                      "clean",
+                                      "common",
+                                      "coupler",
+                                      "ctest",
+                                      "deepspeed_like",
+                                      "depend",
+                                      "fmt",
+                                      "fsdp",
+                                      "gloo_cpu",
+                                      "help",
+                                      "install",
+                                      "matrix",
+                                      "mpi",
+                                      "nccl",
+                                      "package",
+                                      "single",
+                                      "test",
+                                      "torch",
+                                      "edit_cache",
+                                      "c10",
+                                      "preinstall",
+                                      "rebuild_cache",
+                                      "package_source",
+                                      "coupler_torch"};
+
 void check_name(const std::string& name) {
-  const auto is_plain = [](char c) {
-    return std::islower(static_cast<unsigned char>(c)) != 0 ||
-           std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '_';
+  constexpr size_t kLongest = 64;
+  const auto is_plain = [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   };
-  bool plain = !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) != 0;
-  for (const char c : name) plain = plain && is_plain(c);
-  if (!plain)
-    refuse(name, fmt::format("'{}' cannot be the name of a project", name),
-           "use small letters, digits and _, a letter first");
-  for (const char* taken : {"single", "auto", "gloo_cpu", "mpi", "nccl", "fsdp", "deepspeed_like",
-                            "common", "coupler", "test", "all", "install", "matrix"}) {
-    if (name == taken)
-      refuse(name, fmt::format("'{}' is the name of something else", name), "choose another");
-  }
+  if (name.empty() || name[0] < 'a' || name[0] > 'z' ||
+      !std::all_of(name.begin(), name.end(), is_plain))
+    refuse(name, fmt::format("'{}' cannot be the name of a project", shown(name)),
+           "use small letters, digits and _, a letter first; a folder of that name is made here");
+  if (name.size() > kLongest)
+    refuse(name, fmt::format("'{}' is longer than {} characters", shown(name), kLongest),
+           "choose a shorter one");
+  if (kTaken.count(name) != 0)
+    refuse(name, fmt::format("'{}' is the name of something else", name), "choose another");
 }
 
 fs::path template_of(const std::string& kind) {
@@ -71,7 +105,7 @@ std::string replaced(std::string text, std::string_view word, const std::string&
 }
 
 std::string named(const std::string& text, const std::string& name) {
-  return replaced(replaced(text, "c_self", name), "@NAME@", name);
+  return replaced(replaced(replaced(text, "cpp_self", name), "c_self", name), "@NAME@", name);
 }
 
 std::string text_of(const fs::path& path) {
@@ -83,12 +117,9 @@ std::string text_of(const fs::path& path) {
   return text;
 }
 
-// Into a folder beside it, which takes its name once it is whole.
-void write(const fs::path& from, const std::string& name) {
-  const fs::path to = fs::absolute(name), unfinished = to.string() + ".unfinished";
-  fs::remove_all(unfinished);
+void copy_named(const fs::path& from, const fs::path& to, const std::string& name) {
   for (const auto& entry : fs::recursive_directory_iterator(from)) {
-    const fs::path target = unfinished / named(fs::relative(entry.path(), from).string(), name);
+    const fs::path target = to / named(fs::relative(entry.path(), from).string(), name);
     if (entry.is_directory()) {
       fs::create_directories(target);
     } else {
@@ -96,7 +127,69 @@ void write(const fs::path& from, const std::string& name) {
       replace_file(target.string(), named(text_of(entry.path()), name));
     }
   }
-  fs::rename(unfinished, to);
+}
+
+// Into a folder of nobody else's beside it, which takes its name once it is whole.
+void write(const fs::path& from, const std::string& name) {
+  std::string unfinished = name + ".unfinished-XXXXXX";
+  if (::mkdtemp(unfinished.data()) == nullptr)
+    throw fs::filesystem_error("mkdtemp", std::error_code(errno, std::generic_category()));
+  try {
+    copy_named(from, unfinished, name);
+    fs::permissions(unfinished,
+                    fs::perms::group_read | fs::perms::group_exec | fs::perms::others_read |
+                        fs::perms::others_exec,
+                    fs::perm_options::add);
+    fs::rename(unfinished, name);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);
+    throw;
+  }
+}
+
+// -DCMAKE_PREFIX_PATH=… where CMake would not look by itself.
+std::string prefix_option() {
+  std::error_code unreadable;
+  const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
+  const fs::path prefix = self.parent_path().parent_path();
+  if (prefix == "/usr" || prefix == "/usr/local") return {};
+  const bool plain = prefix.string().find_first_of(" \t'\"$&;()*?") == std::string::npos;
+  return plain ? fmt::format(" -DCMAKE_PREFIX_PATH={}", prefix.string())
+               : fmt::format(" '-DCMAKE_PREFIX_PATH={}'", prefix.string());
+}
+
+struct Words {
+  std::string kind, name, language = "c";
+};
+
+Words read_words(const std::vector<std::string>& given) {
+  const std::string hint = "'coupler new --help' explains the command";
+  Words words;
+  std::vector<std::string> plain;
+  bool has_language = false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string& word = given[i];
+    const bool attached = word.starts_with("--lang=");
+    if (word != "--lang" && !attached) {
+      plain.push_back(word);
+      continue;
+    }
+    has_language = true;
+    words.language = attached ? word.substr(7) : i + 1 < given.size() ? given[++i] : "";
+    if (words.language != "c" && words.language != "c++")
+      refuse("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
+             hint);
+  }
+  if (plain.empty()) refuse("", "say what: a plugin or a project", hint);
+  words.kind = plain[0];
+  if (words.kind != "plugin" && words.kind != "project")
+    refuse(words.kind, fmt::format("'{}' is neither plugin nor project", shown(words.kind)), hint);
+  if (plain.size() != 2) refuse(words.kind, "give it one name", hint);
+  if (has_language && words.kind == "project" && words.language == "c")
+    refuse("--lang", "a project is in C++", hint);
+  words.name = plain[1];
+  return words;
 }
 
 }  // namespace
@@ -108,28 +201,23 @@ int run_new(int argc, char** argv) {
     std::fputs(kNewHelp, stdout);
     return 0;
   }
-  const std::string hint = "'coupler new --help' explains the command";
-  if (words.empty() || (words[0] != "plugin" && words[0] != "project"))
-    refuse(words.empty() ? "" : words[0],
-           words.empty() ? "say what: a plugin or a project"
-                         : fmt::format("'{}' is neither plugin nor project", words[0]),
-           hint);
-  if (words.size() != 2) refuse(words[0], "give it one name", hint);
-  const std::string& name = words[1];
+  const auto [kind, name, language] = read_words(words);
   check_name(name);
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(name, ignored)))
     refuse(name, fmt::format("'{}' exists", name), "choose another name, or another folder");
   try {
-    write(template_of(words[0]), name);
+    write(template_of(kind == "plugin" && language == "c++" ? "plugin_cpp" : kind), name);
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", name, error.code().message()),
                 {.subject = name, .hint = "choose a folder where you may write"});
   }
   std::printf(
       "%s/ is there. Build and test it:\n"
-      "  cd %s && cmake -S . -B build && cmake --build build && ctest --test-dir build\n",
-      name.c_str(), name.c_str());
+      "  cd %s && cmake -S . -B build%s && cmake --build build && ctest --test-dir build\n",
+      name.c_str(), name.c_str(), prefix_option().c_str());
+  if (kind == "plugin")
+    std::printf("%s/README.md leads from there to a backend for many processes.\n", name.c_str());
   return 0;
 }
 

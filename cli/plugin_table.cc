@@ -47,8 +47,4 @@ nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
   return rows;
 }
 
-std::string json_text(const nlohmann::ordered_json& document) {
-  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace coupler::cli

@@ -8,6 +8,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "json_text.h"
 #include "plugin/plugin.h"
 #include "plugin_table.h"
 #include "support.h"

@@ -58,7 +58,7 @@ std::string script() {
 
 int run_setup_torch(int argc, char** argv) {
   std::string prefix = default_torch_prefix();
-  std::vector<std::string> command = {script()};
+  bool cuda = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--help" || word == "-h") {
@@ -66,7 +66,7 @@ int run_setup_torch(int argc, char** argv) {
       return 0;
     }
     if (word == "--cuda") {
-      command.emplace_back("--cuda");
+      cuda = true;
     } else if (word == "--prefix" && i + 1 < argc) {
       prefix = argv[++i];
     } else if (word.rfind("--prefix=", 0) == 0) {
@@ -77,6 +77,8 @@ int run_setup_torch(int argc, char** argv) {
     }
   }
   if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
+  std::vector<std::string> command = {script()};
+  if (cuda) command.emplace_back("--cuda");
   command.push_back(prefix);
   become(std::move(command), "it is a bash script: install bash");
 }

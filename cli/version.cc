@@ -9,6 +9,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "json_text.h"
 #include "plugin/plugin.h"
 #include "plugin_table.h"
 #include "torch_info.h"

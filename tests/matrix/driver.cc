@@ -341,9 +341,22 @@ void print_json(const std::vector<Finding>& findings, const std::string& plugin,
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
+void require_known(const std::vector<std::string>& wanted) {
+  std::string known;
+  for (const Behaviour& behaviour : behaviours())
+    known += (known.empty() ? "" : ", ") + behaviour.name;
+  for (const std::string& name : wanted) {
+    const auto& all = behaviours();
+    if (std::none_of(all.begin(), all.end(), [&](const auto& it) { return it.name == name; }))
+      throw Error(ErrorCode::kUsage, "no behaviour is called '" + name + "'",
+                  {.subject = name, .hint = "there are " + known});
+  }
+}
+
 }  // namespace
 
 int run_driver(const DriverArguments& arguments) {
+  require_known(arguments.behaviours);
   BackendConfig backend;
   backend.use = arguments.plugin;
   const Plugin plugin = Plugin::load(backend);
@@ -359,11 +372,11 @@ int run_driver(const DriverArguments& arguments) {
     if (!arguments.json) print_line(findings.back(), arguments.world);
   }
   const auto run = static_cast<int>(findings.size());
-  const bool passed = failures == 0 && run > 0;
+  const bool passed = failures == 0 && run > 0;  // some need two processes
   if (arguments.json) {
     print_json(findings, plugin.table().name, arguments.world, passed);
   } else {
-    std::printf("%s %s, world %d: %d of %d behaviours\n", failures == 0 ? "PASS" : "FAIL",
+    std::printf("%s %s, world %d: %d of %d behaviours\n", passed ? "PASS" : "FAIL",
                 plugin.table().name, arguments.world, run - failures, run);
   }
   return passed ? 0 : 1;

@@ -6,6 +6,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +17,15 @@
 
 namespace coupler::matrix {
 namespace {
+
+int parse_world(const std::string& text) {
+  int world = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, world);
+  if (status == std::errc() && stop == end && world >= 1) return world;
+  throw Error(ErrorCode::kUsage, fmt::format("--world: '{}' is no number of processes", text),
+              {.subject = "--world", .hint = "give a whole number from 1 on"});
+}
 
 DriverArguments parse(int argc, char** argv) {
   DriverArguments arguments;
@@ -30,7 +40,7 @@ DriverArguments parse(int argc, char** argv) {
     if (name == "--plugin") {
       arguments.plugin = value();
     } else if (name == "--world") {
-      arguments.world = std::stoi(value());
+      arguments.world = parse_world(value());
     } else if (name == "--behaviour") {
       arguments.behaviours.push_back(value());
     } else if (name == "--option") {

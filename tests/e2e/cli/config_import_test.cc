@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"megatron.yaml", {"processes = 1"}, {"tensor parallelism is not there"}},
         Case{"mpi_multicpu.yaml", {"use = \"mpi\""}, {}},
         Case{"one_proc.yaml", {"processes = 1"}, {}},
-        Case{"validate_launch_cmd.yaml", {"processes = 1"}, {"coupler config import FILE.json"}},
+        Case{"validate_launch_cmd.yaml", {"processes = 1"}, {"coupler config import path/to/be/ignored"}},
         Case{"deepspeed.yaml",
              {"use = \"deepspeed_like\"", "stage = 3", "offload_optimizer.device = \"cpu\"",
               "gradient_accumulation_steps = 2", "processes = 8"},
@@ -109,15 +109,21 @@ TEST(ConfigImport, OfDeepSpeed_TakesStagesAndOffloading) {
   const Outcome outcome = here.coupler({"config", "import", "ds.json", "--output", "ds.toml"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string toml = text_of(here.path() / "ds.toml");
-  for (const char* key : {"use = \"deepspeed_like\"", "stage = 3", "overlap_comm = \"true\"",
-                          "reduce_bucket_size = 500000000", "offload_optimizer.device = \"nvme\"",
-                          "offload_optimizer.nvme_path = \"/scratch\"",
-                          "offload_optimizer.pin_memory = true", "gradient_accumulation_steps = 4",
-                          "mixed_precision = \"fp16\"", "loss_scale_growth_interval = 500"})
+  for (const char* key :
+       {"use = \"deepspeed_like\"", "stage = 3", "overlap_comm = \"true\"",
+        "reduce_bucket_size = 500000000", "offload_optimizer.device = \"nvme\"",
+        "offload_optimizer.nvme_path = \"/scratch\"", "gradient_accumulation_steps = 4",
+        "mixed_precision = \"fp16\"", "loss_scale_growth_interval = 500"})
     EXPECT_TRUE(has(toml, key)) << key << " is not in\n" << toml;
   EXPECT_TRUE(has(toml, "loss_scale_init_scale = 1024")) << toml;
   EXPECT_TRUE(has(outcome.out, "optimizer.params.lr: 3e-05: made in the program")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "no_such: 1: not a key")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "pin_memory: true: for the device cpu only")) << outcome.out;
+  const Outcome checked =
+      here.coupler({"config", "check", "--config", "ds.toml", "-n", "2", "-o",
+                    "backend.deepspeed_like.base=gloo_cpu", "-o",
+                    "backend.deepspeed_like.offload_optimizer.nvme_path=" + here.path().string()});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
   EXPECT_EQ(here.coupler({"config", "--explain", "--config", "ds.toml"}).exit_code, 0);
 }
 
@@ -137,6 +143,139 @@ TEST(ConfigImport, OfWhatIsNeither_SaysWhere_AndWritesNothing) {
     EXPECT_TRUE(has(outcome.err, words)) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(here.path() / "train.toml")) << name;
   }
+}
+
+// What a program would train with: the backend takes all of it.
+void expect_right(const Workplace& here, const std::string& base) {
+  const Outcome checked =
+      here.coupler({"config", "check", "-n", "2", "-o", "backend." + base + ".base=gloo_cpu"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+}
+
+TEST(ConfigImport, OfDeepSpeed_LeavesOpenWhatIsAuto) {
+  const Workplace here;
+  here.write("ds.json",
+             "\xef\xbb\xbf// made by hand\n{\"bf16\": {\"enabled\": \"auto\"},\n"
+             "\"gradient_clipping\": \"auto\", \"train_batch_size\": \"auto\",\n"
+             "\"optimizer\": {\"params\": {\"betas\": [0.9, [0.5]]}},\n"
+             "\"zero_optimization\": {\"stage\": \"2\", \"overlap_comm\": \"auto\",\n"
+             "\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": true},\n"
+             "\"offload_param\": {\"device\": \"cpu\"}, \"reduce_bucket_size\": 0}}");
+  const Outcome outcome = here.coupler({"config", "import", "ds.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string toml = text_of(here.path() / "train.toml");
+  EXPECT_TRUE(has(toml, "\nstage = 2\n")) << toml;
+  for (const char* key : {"overlap_comm", "mixed_precision", "offload_param", "pin_memory"})
+    EXPECT_FALSE(has(toml, key)) << key << " is in\n" << toml;
+  for (const char* words :
+       {"bf16.enabled: auto: left open there: set training.mixed_precision",
+        "gradient_clipping: auto: left open there, too", "betas: 0.9,0.5: made in the program",
+        "offload_param.device: cpu: parameters are offloaded with stage 3 only",
+        "reduce_bucket_size: 0: backend.deepspeed_like.reduce_bucket_size must be >= 1"})
+    EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
+  expect_right(here, "deepspeed_like");
+}
+
+TEST(ConfigImport, OfDeepSpeedWithoutZero_DividesNothing) {
+  const Workplace here;
+  here.write("ds.json", "{\"communication_data_type\": \"fp16\"}");
+  const Outcome outcome = here.coupler({"config", "import", "ds.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(text_of(here.path() / "train.toml"), "\nstage = 0\n"));
+  expect_right(here, "deepspeed_like");
+}
+
+TEST(ConfigImport, OfAccelerate_LeavesOutWhatHasNoEffectThere) {
+  const Workplace here;
+  here.write("acc.yaml",
+             "distributed_type: FSDP\nnum_processes: \"4\"\nmain_process_port: null\n"
+             "deepspeed_config: &d {gradient_accumulation_steps: -1}\n"
+             "fsdp_config:\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+             "  fsdp_min_num_params: 1000\n  fsdp_forward_prefetch: false\n"
+             "  fsdp_ignored_modules: 'head|.*norm'\n"
+             "parallelism_config:\n  parallelism_config_dp_replicate_size: 1\n"
+             "  parallelism_config_dp_shard_size: 4\n  parallelism_config_tp_size: 2\n");
+  const Outcome outcome = here.coupler({"config", "import", "acc.yaml"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string toml = text_of(here.path() / "train.toml");
+  EXPECT_TRUE(has(toml, "\nprocesses = 4\n")) << toml;
+  for (const char* key : {"units", "unit_min_parameters", "prefetch", "ignore", "group_size"})
+    EXPECT_FALSE(has(toml, key)) << key << " is in\n" << toml;
+  for (const char* words :
+       {"no types are named", "for size_based_wrap only", "a regular expression there",
+        "all ranks share one copy", "tensor parallelism is not there",
+        "main_process_port: null: left open there, too",
+        "training.gradient_accumulation_steps must be >= 1: left at its default"})
+    EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
+  expect_right(here, "fsdp");
+}
+
+TEST(ConfigImport, OfAcceleratesJson_IsNotTakenForDeepSpeeds) {
+  const Workplace here;
+  here.write("acc.json", "{\"distributed_type\": \"FSDP\", \"num_processes\": 2}\n");
+  const Outcome outcome = here.coupler({"config", "import", "acc.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(text_of(here.path() / "train.toml"), "use = \"fsdp\""));
+}
+
+std::string aliases_of_aliases() {
+  std::string text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string below = "*a" + std::to_string(i - 1);
+    text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + below;
+    for (int j = 0; j < 9; ++j) text += ", " + below;
+    text += "]\n";
+  }
+  return text;
+}
+
+TEST(ConfigImport, OfWhatIsTooMuch_Ends) {
+  const Workplace here;
+  here.write("bomb.yaml", aliases_of_aliases());
+  here.write("circle.yaml", "a: &a\n  b: *a\n");
+  here.write("list.yaml", "a: &a [*a]\n");
+  here.write("key.yaml", "[a, b]: 1\n");
+  here.write("deep.json", "{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}");
+  here.write("twice.json", "{\"zero_optimization\": {\"stage\": 1, \"stage\": 3}}");
+  here.write("long.yaml", "a: " + std::string(2 << 20, 'x') + "\n");
+  here.write("latin.yaml", "a: \xe4\n");
+  for (const auto& [name, words] :
+       {std::pair<std::string, std::string>{"bomb.yaml", "more than 10000 values"},
+        {"circle.yaml", "more than 16 levels"},
+        {"list.yaml", "more than 16 levels"},
+        {"key.yaml", "key.yaml:1:1: a key is no text"},
+        {"deep.json", "more than 16 levels"},
+        {"twice.json", "the key 'stage' stands twice"},
+        {"long.yaml", "longer than 1 MiB"},
+        {"/dev/zero", "longer than 1 MiB"},
+        {"latin.yaml", "no text in UTF-8"},
+        {".", "cannot read .: Is a directory"}}) {
+    const Outcome outcome = here.coupler({"config", "import", name});
+    EXPECT_NE(outcome.exit_code, 0) << name;
+    EXPECT_LT(outcome.exit_code, 128) << name << outcome.err;
+    EXPECT_TRUE(has(outcome.err, words)) << name << ": " << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(here.path() / "train.toml")) << name;
+  }
+}
+
+TEST(ConfigImport, ToALink_ReplacesWhatItPointsTo) {
+  const Workplace here;
+  here.write("ds.json", kDeepSpeed);
+  std::filesystem::create_directory(here.path() / "a folder");
+  here.write("a folder/mine.toml", "# mine\n", 0600);
+  std::filesystem::create_symlink("a folder/mine.toml", here.path() / "train.toml");
+  EXPECT_EQ(here.coupler({"config", "import", "ds.json"}).exit_code, 2);
+  const Outcome outcome = here.coupler({"config", "import", "ds.json", "--force"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::is_symlink(here.path() / "train.toml"));
+  EXPECT_TRUE(has(text_of(here.path() / "a folder/mine.toml"), "deepspeed_like"));
+  EXPECT_EQ(std::filesystem::status(here.path() / "a folder/mine.toml").permissions(),
+            std::filesystem::perms(0600));
+  const Outcome folder = here.coupler({"config", "import", "ds.json", "--output", "a folder"});
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_TRUE(has(folder.err, "a folder is a folder")) << folder.err;
+  const Outcome absent = here.coupler({"config", "import", "ds.json", "--output=no/where.toml"});
+  EXPECT_TRUE(has(absent.err, "cannot write no/where.toml: no: No such file")) << absent.err;
 }
 
 TEST(ConfigImport, OverAFile_IsRefused_UnlessForced) {

@@ -147,8 +147,9 @@ TEST(ConfigQuestions, LeftByCtrlC_WriteNothing_AndLeaveTheTerminalAsItWas) {
 TEST(ConfigQuestions, WithoutAnswers_WriteNothing) {
   const Workplace here;
   const Outcome outcome = here.coupler({"config"});  // whose input is empty
-  EXPECT_EQ(outcome.exit_code, 130);
-  EXPECT_TRUE(has(outcome.err, "Nothing was written")) << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(has(outcome.err, "the answers end before this one; nothing was written"))
+      << outcome.err;
   EXPECT_FALSE(std::filesystem::exists(here.path() / "train.toml"));
 }
 
