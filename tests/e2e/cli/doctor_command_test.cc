@@ -201,8 +201,11 @@ TEST(DoctorCommand, MpirunThatHangs_DoesNotHoldItUp) {
 
 TEST(DoctorCommand, Machine_IsLeftAsItWas) {
   const Workplace here;
-  doctor(here, {"-o", "checkpoint.dir=checkpoints"}, {{"TMPDIR", here.path()}});
-  EXPECT_TRUE(std::filesystem::is_empty(here.path()));
+  const std::filesystem::path folder = here.path() / "tmp";
+  std::filesystem::create_directory(folder);
+  doctor(here, {"-o", "checkpoint.dir=checkpoints"}, {{"TMPDIR", folder}});
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_FALSE(std::filesystem::exists(here.path() / "checkpoints"));
 }
 
 }  // namespace
