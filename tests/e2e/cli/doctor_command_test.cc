@@ -18,7 +18,8 @@ bool has(const Json& finding, const char* field, const std::string& part) {
 std::vector<Json> findings(const Outcome& outcome, const std::string& check,
                            const std::string& level) {
   std::vector<Json> found;
-  for (const Json& finding : Json::parse(outcome.out).at("findings")) {
+  const Json report = Json::parse(outcome.out);
+  for (const Json& finding : report.at("findings")) {
     if (finding.at("check") == check && (level.empty() || finding.at("level") == level)) {
       found.push_back(finding);
     }
