@@ -18,7 +18,8 @@ bool has(const Json& finding, const char* field, const std::string& part) {
 std::vector<Json> findings(const Outcome& outcome, const std::string& check,
                            const std::string& level) {
   std::vector<Json> found;
-  for (const Json& finding : Json::parse(outcome.out).at("findings")) {
+  const Json report = Json::parse(outcome.out);
+  for (const Json& finding : report.at("findings")) {
     if (finding.at("check") == check && (level.empty() || finding.at("level") == level)) {
       found.push_back(finding);
     }
@@ -201,8 +202,11 @@ TEST(DoctorCommand, MpirunThatHangs_DoesNotHoldItUp) {
 
 TEST(DoctorCommand, Machine_IsLeftAsItWas) {
   const Workplace here;
-  doctor(here, {"-o", "checkpoint.dir=checkpoints"}, {{"TMPDIR", here.path()}});
-  EXPECT_TRUE(std::filesystem::is_empty(here.path()));
+  const std::filesystem::path folder = here.path() / "tmp";
+  std::filesystem::create_directory(folder);
+  doctor(here, {"-o", "checkpoint.dir=checkpoints"}, {{"TMPDIR", folder}});
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_FALSE(std::filesystem::exists(here.path() / "checkpoints"));
 }
 
 }  // namespace

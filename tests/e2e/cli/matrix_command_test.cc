@@ -81,11 +81,13 @@ TEST(MatrixCommand, Markdown_IsTwoTables) {
 // Its daemon clears up after it, a moment later.
 TEST(MatrixCommand, Mpi_LeavesNothingBehind) {
   const Workplace here;
-  EXPECT_EQ(here.coupler({"plugins", "--matrix"}, {{"TMPDIR", here.path()}}).exit_code, 0);
-  const auto files = [&here] {
+  const std::filesystem::path folder = here.path() / "tmp";
+  std::filesystem::create_directory(folder);
+  EXPECT_EQ(here.coupler({"plugins", "--matrix"}, {{"TMPDIR", folder}}).exit_code, 0);
+  const auto files = [&folder] {
     std::string names;
     std::error_code gone;
-    for (std::filesystem::recursive_directory_iterator entry(here.path(), gone), end;
+    for (std::filesystem::recursive_directory_iterator entry(folder, gone), end;
          !gone && entry != end; entry.increment(gone)) {
       if (!entry->is_directory(gone)) names += entry->path().string() + "\n";
     }
