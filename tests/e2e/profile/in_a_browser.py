@@ -43,7 +43,10 @@ class Recorder(http.server.BaseHTTPRequestHandler):
         host = urllib.parse.urlsplit(self.path if "//" in self.path else "//" + self.path).hostname
         if not host.endswith(OWN_HOSTS):
             Recorder.asked.append(self.path)
-        self.send_error(502)
+        try:
+            self.send_error(502)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the browser has ended
 
     do_GET = do_POST = do_HEAD = do_CONNECT = refuse
 
