@@ -169,7 +169,8 @@ struct Word {
 };
 
 constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
-                               Word{"verify", with_path<verify>}, Word{"convert", convert_checkpoint}};
+                               Word{"verify", with_path<verify>},
+                               Word{"convert", convert_checkpoint}};
 
 [[noreturn]] void fail_unknown(const std::string& name) {
   std::vector<std::string> known;
