@@ -1,6 +1,7 @@
 // coupler_matrix: whether a backend behaves as the interface says. Written once, for every backend:
 //   coupler_matrix --plugin NAME_OR_PATH [--world N] [--behaviour B]... [--option key=value]...
 //                  [--launcher coupler] [--cover main|pairs|full] [--seed S] [--complete] [--json]
+//                  [-v]
 // It starts itself again as the ranks, through `coupler launch`.
 #include <coupler/error.h>
 #include <fmt/format.h>
