@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
+#include "commands.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "json_text.h"

@@ -90,7 +90,9 @@ TEST(LaunchHelp, DocumentsWhatLaunchTakes) {
       auto found = help.find(word.name);
       if (found.empty()) found = help.find(with(word.name, '-', '_'));
       EXPECT_EQ(found.empty(), !takes_something(word)) << word.name;
-      if (!found.empty()) EXPECT_EQ(found[0]->value.empty(), !word.takes_value) << word.name;
+      if (!found.empty()) {
+        EXPECT_EQ(found[0]->value.empty(), !word.takes_value) << word.name;
+      }
     }
   }
   for (const HelpBlock& block : help.blocks) {
