@@ -49,7 +49,7 @@ std::string Asker::read_line(const std::string& question) {
 
 // A person gets another try.
 void Asker::refuse(const std::string& question, const std::string& problem) const {
-  if (isatty(STDIN_FILENO) == 0) fail(question, problem);
+  if (isatty(STDIN_FILENO) == 0) fail(question, problem.substr(0, problem.rfind('.')));
   write_out(problem + "\n");
 }
 

@@ -165,7 +165,7 @@ int import_file(const WriteWords& words) {
 int explain(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
   if (!line.has("--explain"))
-    refuse(argv[1], "say what to do with the configuration: check, or --explain");
+    refuse("config", "say what to do with the configuration: check, or --explain");
   const Config config = load_config(line.config);
   memory_limit_of(config);  // a wrong size is an error
   const std::string text =

@@ -94,6 +94,16 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"none", "[backend]\nuse = \"absent\"\n", {"-n", "2"}, {"absent"}, 3}),
     [](const auto& of) { return of.param.name; });
 
+TEST(ConfigCommandLine, ThatSaysNotWhatToDo_IsRefused) {
+  const Workplace here;
+  const Outcome near = here.coupler({"config", "chek"});
+  EXPECT_EQ(near.exit_code, 2);
+  EXPECT_TRUE(has(near.err, "did you mean 'check'?")) << near.err;
+  const Outcome open = here.coupler({"config", "-o", "training.seed=1"});
+  EXPECT_EQ(open.exit_code, 2);
+  EXPECT_TRUE(has(open.err, "say what to do with the configuration")) << open.err;
+}
+
 // One rank finds another environment than the rest, as it may on another machine.
 Outcome check_with_another_environment(const Workplace& here, const std::string& variable) {
   return here.coupler({"launch", "-n", "3", "-o", "backend.use=gloo_cpu", "/bin/sh", "-c",
