@@ -21,8 +21,6 @@
 
 namespace coupler::cli {
 
-namespace fs = std::filesystem;
-
 const char kNewHelp[] = R"help(usage: coupler new plugin NAME [--lang c|c++]
        coupler new project NAME
 
@@ -31,6 +29,8 @@ Writes a project into the new folder NAME:
   plugin   a backend in C (the default) or C++ that needs Coupler's C headers alone; as it is, for a
            world of one, it passes the matrix of `coupler check-plugin`
   project  a program in C++ with find_package(Coupler), trained on two processes by its test
+
+  --lang c|c++  of the plugin (default: c)
 
   coupler new project digits && cmake -S digits -B digits/build
 )help";

@@ -18,7 +18,7 @@ pages = pages_of(root)
 problems = []
 
 # What pages run that is not of this tree; a name in <> or after ./ is the reader's own.
-FOREIGN = {"cmake", "ctest", "deepspeed", "export", "git", "kubectl", "mpirun", "mpirun.mpich", "pip", "sbatch",
+FOREIGN = {"cmake", "ctest", "deepspeed", "eval", "export", "git", "kubectl", "man", "mpirun", "mpirun.mpich", "pip", "sbatch",
            "srun", "sudo", "torchrun", "wandb"}
 
 
