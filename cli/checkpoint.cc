@@ -95,7 +95,7 @@ int show_json(const checkpoint::Manifest& manifest, const std::string& found) {
     const auto name = file["name"].get<std::string>();
     if (!name.ends_with(".safetensors")) continue;
     try {
-      file["tensors"] = tensors_json(found + "/" + name);
+      file["tensors"] = tensors_json(fmt::format("{}/{}", found, name));
     } catch (const Error& error) {
       file["error"] = error.what();
       code = 1;

@@ -106,12 +106,17 @@ TEST(ConfigCommand, Json_SaysTheSame_ToPrograms) {
   const Outcome right = here.coupler({"config", "check", "--json"});
   EXPECT_EQ(right.exit_code, 0) << right.err;
   EXPECT_TRUE(nlohmann::json::parse(right.out)["right"]);
+  const Outcome ranks = here.coupler({"config", "check", "-n", "2", "--json"});
+  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
+  const auto of_ranks = nlohmann::json::parse(ranks.out);
+  EXPECT_TRUE(of_ranks["right"]);
+  EXPECT_EQ(of_ranks["machines"][0]["processes"], 2);
   here.write("train.toml", "[backend]\ntimeuot = 3\n");
   const Outcome wrong = here.coupler({"config", "check", "--json"});
   EXPECT_EQ(wrong.exit_code, 2);
   const auto verdict = nlohmann::json::parse(wrong.out);
   EXPECT_FALSE(verdict["right"]);
-  EXPECT_NE(verdict["error"].get<std::string>().find("timeuot"), std::string::npos);
+  EXPECT_NE(verdict["problems"][0].get<std::string>().find("timeuot"), std::string::npos);
   EXPECT_NE(wrong.err.find("timeuot"), std::string::npos) << "the error is said as ever";
 }
 

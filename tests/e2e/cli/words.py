@@ -86,7 +86,7 @@ def forms(command):
     """Each form's words before its options: (config,), (config, check)."""
     yield (command,)
     for word in candidates(command, ""):
-        if re.fullmatch(r"[a-z]+", word) and command not in ("completion", "new"):
+        if re.fullmatch(r"[a-z]+", word) and command != "completion":
             yield command, word
 
 

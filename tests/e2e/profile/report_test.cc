@@ -66,7 +66,7 @@ TEST(Report, OfRunsInOneFile_HasWhatTheLastOneLoggedOfEachStep) {
   here.write("run/other/metrics.jsonl", run({{0, 1}}));
   const Outcome outcome = here.coupler({"report", "run"});
   EXPECT_TRUE(has(outcome.out, "other: loss: 1 to 1 in 1 values")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "\nloss: 3 to 2 in 2 values")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "loss: 3 to 2 in 2 values")) << outcome.out;
 }
 
 size_t count(const std::string& text, const std::string& part) {
