@@ -98,10 +98,9 @@ TEST_P(Page, Runs) {
               AverageOfWeights()};
   testing::internal::CaptureStdout();
   GetParam().run(names);
-  EXPECT_EQ(without_blanks(testing::internal::GetCapturedStdout())
-                .find(without_blanks(GetParam().prints)),
-            0u)
-      << "the page says that it prints\n"
+  const std::string printed = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(without_blanks(printed).find(without_blanks(GetParam().prints)), 0u)
+      << printed << "the page says that it prints\n"
       << GetParam().prints;
   accelerator.free_memory();
 }

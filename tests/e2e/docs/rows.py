@@ -62,7 +62,7 @@ def try_out(program):
     def is_key(key, value):
         if re.match(r"backend\.\w+\.", key):
             return f"| `{key}` |" in options
-        return succeeds("config", "-o", f"{key}={value}")
+        return succeeds("config", "check", "--no-ranks", "-o", f"{key}={value}")
 
     problems = [f"{where}: coupler {command} is no command" for where, command in commands
                 if not succeeds(command, "--help")]

@@ -101,7 +101,7 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--", "true"}, 2, "'true' ended without a dry run of two optimizer steps"},
       {{"estimate", "--", "false"}, 1, "'false' ended with code 1 in its dry run"},
       {{"config", "recommend", "--", "true"}, 2, "--limit SIZE is missing"},
-      {{"config", "-o", "memory.limit=4gb"}, 2, "'4gb' is no size"},
+      {{"config", "check", "-o", "memory.limit=4gb"}, 2, "'4gb' is no size"},
   };
   for (const auto& wrong : cases) {
     const Outcome outcome = here.coupler(wrong.words);

@@ -81,7 +81,7 @@ TEST_F(LaunchFromCode, ARankThatIsKilled_IsNamed) {
 TEST_F(LaunchFromCode, WhatIsNotRegistered_IsRefusedWithTheFix) {
   expect_error("forgotten", {"is not registered", "const coupler::Launchable"});
   expect_error("unknown", {"no function is registered as 'ad_up' (did you mean 'add_up'?)",
-                           "add_up, fail, nested"});
+                           "add_up, fail, inherited, leave, nested"});
 }
 
 TEST_F(LaunchFromCode, ArgumentsOfOtherTypes_AreRefusedByTheRank) {
