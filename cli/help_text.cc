@@ -34,9 +34,10 @@ size_t indent_of(std::string_view line) {
 }
 
 bool is_literal(std::string_view token) {
-  return !token.empty() && std::all_of(token.begin(), token.end(), [](unsigned char c) {
-    return std::islower(c) != 0 || c == '-' || c == '_' || c == '|';
-  });
+  return !token.empty() && token[0] != '-' &&
+         std::all_of(token.begin(), token.end(), [](unsigned char c) {
+           return std::islower(c) != 0 || c == '-' || c == '_' || c == '|';
+         });
 }
 
 // Without the brackets and dots that say how often it may stand there.
@@ -66,9 +67,7 @@ HelpForm parse_form(const std::string& text) {
       }
     } else if (token == "|") {
       ++i;  // the other thing that may stand in this place
-    } else if (token == "--") {
-      form.places.push_back(token);
-    } else if (token.starts_with('-')) {
+    } else if (token != "--" && token.starts_with('-')) {
       form.options.push_back(token);
       // Its value: [--option VALUE], or --option VALUE where it must be there.
       const bool closed = tokens[i].find(']') != std::string::npos;

@@ -130,6 +130,7 @@ std::vector<std::string> join_problems(
     }
   }
   std::vector<std::string> result;
+  result.reserve(joined.size());
   for (const auto& [problem, ranks] : joined) result.push_back(place_of(views, ranks) + problem);
   return result;
 }
