@@ -74,7 +74,8 @@ void checkpoints_are_in_memory_once(Accelerator& accelerator) {
     Deep model = without_memory();
     const auto placed = coupler::load_checkpoint_and_dispatch(
         model, file, {.device_map = coupler::DeviceMap{{"", "cpu"}}});
-    // A product's last bits may hang on where its operands lie, which in a file is where it put them.
+    // A product's last bits may hang on where its operands lie, which in a file is where it put
+    // them.
     EXPECT((model->forward(input) - expected).abs().max().item<double>() < 1e-6,
            "the model computes something else");
     for (size_t i = 0; i < weights.size(); ++i)
