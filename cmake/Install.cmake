@@ -30,6 +30,11 @@ if(COUPLER_WITH_TORCH)
   file(RELATIVE_PATH _to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(coupler_self_test PROPERTIES
     INSTALL_RPATH "$ORIGIN/${_to_libraries};${COUPLER_INSTALL_TORCH_ROOT}/lib")
+  # CMake leaves room for this path in the built files, as empty elements at the end of theirs, which
+  # the loader takes for the working folder. Where the path serves both there is no need for room.
+  if(COUPLER_INSTALL_TORCH_ROOT STREQUAL COUPLER_TORCH_ROOT AND _to_libraries STREQUAL "../lib")
+    set_target_properties(${_libraries} coupler_self_test PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
   install(TARGETS ${_libraries}
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development)
   install(DIRECTORY ${_headers}

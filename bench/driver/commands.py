@@ -1,0 +1,41 @@
+"""What a person waits for who asks the program something: coupler --help and coupler env."""
+import os
+import statistics
+import time
+
+from . import children
+from .report import Bar, Row
+
+TIMES = 20  # of ours, for one of Accelerate's
+
+
+def milliseconds(command):
+    """To the end of a command whose output nobody reads; without what Python's subprocess takes."""
+    quiet = [(os.POSIX_SPAWN_OPEN, stream, "/dev/null", os.O_RDWR, 0) for stream in (0, 1, 2)]
+    start = time.perf_counter()
+    pid = os.posix_spawnp(command[0], command, children.environment(), file_actions=quiet)
+    _, status = os.waitpid(pid, 0)
+    taken = 1e3 * (time.perf_counter() - start)
+    if status != 0:
+        raise children.Failed(f"exit code {os.waitstatus_to_exitcode(status)}: {' '.join(command)}")
+    return taken
+
+
+def commands(context):
+    """coupler --help and coupler env, against accelerate's."""
+    context.need_python("torch", "accelerate")
+    rows = []
+    for word in "--help", "env":
+        ours = [context.program("coupler"), word]
+        theirs = [context.python, "-m", "accelerate.commands.accelerate_cli", word]
+        for command in ours, theirs:
+            milliseconds(command)  # warms the page cache
+        taken, peer = [], []
+        for _ in range(context.rounds_or(5)):
+            taken.append(statistics.median(milliseconds(ours) for _ in range(TIMES)))
+            peer.append(milliseconds(theirs))
+        rows.append(Row(f"coupler {word}", "ms", taken, taken, Bar("<=", 10, "ours"),
+                        less_is_better=True))
+        rows.append(Row(f"coupler {word} / accelerate {word}", "ms", taken, peer, Bar(">=", 10),
+                        less_is_better=True))
+    return rows
