@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
+#include "cli/process/run_and_read.h"
+#include "cli/text/table.h"
 #include "comm/options.h"
-#include "doctor/checks.h"
-#include "gpu_info.h"
 #include "plugin/plugin.h"
 #include "plugin/transport.h"
-#include "run_and_read.h"
-#include "table.h"
 
 namespace coupler::cli {
 namespace {

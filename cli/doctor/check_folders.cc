@@ -9,10 +9,10 @@
 #include <optional>
 #include <system_error>
 
-#include "doctor/checks.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/small_files.h"
+#include "cli/text/table.h"
 #include "rendezvous/unique_fd.h"
-#include "small_files.h"
-#include "table.h"
 
 namespace coupler::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "doctor/checks.h"
-#include "resource_limits.h"
-#include "small_files.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/resource_limits.h"
+#include "cli/machine/small_files.h"
 
 namespace coupler::cli {
 namespace {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "doctor/checks.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/resource_limits.h"
+#include "cli/machine/small_files.h"
 #include "io/byte_size.h"
-#include "resource_limits.h"
-#include "small_files.h"
 
 namespace coupler::cli {
 namespace {

@@ -1,9 +1,9 @@
-#include "doctor/finding.h"
+#include "cli/doctor/finding.h"
 
 #include <unistd.h>
 
-#include "run_and_read.h"
-#include "table.h"
+#include "cli/process/run_and_read.h"
+#include "cli/text/table.h"
 
 namespace coupler::cli {
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "doctor/checks.h"
-#include "gpu_info.h"
-#include "resource_limits.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
+#include "cli/machine/resource_limits.h"
 
 namespace coupler::cli {
 namespace {
