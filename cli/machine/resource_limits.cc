@@ -12,6 +12,7 @@
 
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
+#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {
@@ -63,7 +64,7 @@ void climb(const fs::path& top, const fs::path& group, const Visit& visit) {
 
 std::string limit_text(rlim_t value, bool bytes) {
   if (value == RLIM_INFINITY) return "unlimited";
-  return bytes ? format_memory(value) : std::to_string(value);
+  return bytes ? format_byte_size(value) : std::to_string(value);
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ CgroupLimits cgroup_limits(const std::string& root) {
 std::string describe(const CgroupLimits& limits) {
   if (limits.version == 0) return "the kernel shows none";
   std::string text = fmt::format("v{}", limits.version);
-  if (limits.memory) text += ", memory " + format_memory(*limits.memory);
+  if (limits.memory) text += ", memory " + format_byte_size(*limits.memory);
   if (limits.cpus) text += fmt::format(", {:.1f} processors' time", *limits.cpus);
   if (limits.processes) text += fmt::format(", {} processes", *limits.processes);
   return limits.memory || limits.cpus || limits.processes ? text : text + ", no limits";

@@ -1,8 +1,7 @@
 #include "cli/machine/small_files.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 
 namespace coupler::cli {
@@ -36,11 +35,10 @@ std::optional<std::string> value_in(const std::string& file, std::string_view st
   return std::nullopt;
 }
 
-std::string format_memory(uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / (1 << 30));
-  if (bytes >= uint64_t{1} << 20) return fmt::format("{:.0f} MiB", value / (1 << 20));
-  return fmt::format("{:.0f} KiB", value / 1024);
+std::optional<uint64_t> memory_fact(const char* name) {
+  const auto kibibytes = value_in("/proc/meminfo", name);
+  if (!kibibytes) return std::nullopt;
+  return std::strtoull(kibibytes->c_str(), nullptr, 10) * 1024;
 }
 
 }  // namespace coupler::cli

@@ -16,7 +16,7 @@ std::optional<uint64_t> number_in(const std::string& file);
 // and quotes around it: for lines as NAME=value or "name : value".
 std::optional<std::string> value_in(const std::string& file, std::string_view start);
 
-// "1.5 GiB", "64 MiB".
-std::string format_memory(uint64_t bytes);
+// What a line of /proc/meminfo says, such as MemTotal's, in bytes.
+std::optional<uint64_t> memory_fact(const char* name);
 
 }  // namespace coupler::cli

@@ -7,7 +7,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -15,15 +14,15 @@
 
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
+#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {
 
 constexpr const char* kUnknown = "unknown";
 
-std::string gibibytes(const std::optional<std::string>& kibibytes) {
-  if (!kibibytes) return kUnknown;
-  return fmt::format("{:.1f} GiB", std::strtod(kibibytes->c_str(), nullptr) / (1024.0 * 1024.0));
+std::string size_text(std::optional<uint64_t> bytes) {
+  return bytes ? format_byte_size(*bytes) : kUnknown;
 }
 
 }  // namespace
@@ -67,16 +66,15 @@ std::string numa() {
 }
 
 std::string memory() {
-  std::string text = gibibytes(value_in("/proc/meminfo", "MemTotal")) + ", " +
-                     gibibytes(value_in("/proc/meminfo", "MemAvailable")) + " available";
-  return text;
+  return fmt::format("{}, {} available", size_text(memory_fact("MemTotal")),
+                     size_text(memory_fact("MemAvailable")));
 }
 
 std::string shared_memory() {
   struct statvfs room = {};
   if (statvfs("/dev/shm", &room) != 0) return "no /dev/shm";
-  return fmt::format("{}, {} free, /dev/shm", format_memory(room.f_blocks * room.f_frsize),
-                     format_memory(room.f_bavail * room.f_frsize));
+  return fmt::format("{}, {} free, /dev/shm", format_byte_size(room.f_blocks * room.f_frsize),
+                     format_byte_size(room.f_bavail * room.f_frsize));
 }
 
 std::string compiler() {
