@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -88,14 +87,7 @@ Findings unpack(const std::string& text) {
 
 // What a look says that did not come back.
 Finding lost(const ChildAnswer& answer) {
-  const std::string how =
-      answer.end == ChildAnswer::End::kLate ? fmt::format("was ended after {} s", kDeadline.count())
-      : answer.end == ChildAnswer::End::kSignal
-          ? fmt::format("crashed: signal {} ({})", answer.number, strsignal(answer.number))
-          : fmt::format("ended with exit code {}", answer.number);
-  return {Level::kError,
-          one_line(
-              fmt::format("this look {}{}{}", how, answer.words.empty() ? "" : ": ", answer.words)),
+  return {Level::kError, one_line("this look " + describe_end(answer, kDeadline)),
           "a job may meet the same",
           "look for a file system or program that does not answer (mount, dmesg), or run "
           "COUPLER_LOG=debug coupler doctor"};

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -195,17 +194,6 @@ Support unpack(const std::string& text) {
   return support;
 }
 
-std::string describe_end(const ChildAnswer& answer) {
-  if (answer.end == ChildAnswer::End::kLate) {
-    return fmt::format("did not answer within {} s and was stopped", kDeadline.count());
-  }
-  const std::string how =
-      answer.end == ChildAnswer::End::kSignal
-          ? fmt::format("crashed: signal {} ({})", answer.number, strsignal(answer.number))
-          : fmt::format("ended the process with exit code {}", answer.number);
-  return answer.words.empty() ? how : how + ": " + answer.words;
-}
-
 }  // namespace
 
 std::vector<db_kind> all_kinds() { return range<db_kind>(DB_ALL_REDUCE, DB_RECV); }
@@ -231,7 +219,7 @@ std::vector<Support> ask_for_support(const BackendConfig& backend) {
       support = unpack(answers[i].text);
     } else {
       support.name = uses[i];
-      support.problem = describe_end(answers[i]);
+      support.problem = describe_end(answers[i], kDeadline, "while being asked");
     }
     supports.push_back(std::move(support));
   }
