@@ -1,6 +1,4 @@
 // coupler plugins: which backends are there, and can they be used here?
-#include <coupler/error.h>
-
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,8 +15,7 @@
 namespace coupler::cli {
 
 const char kPluginsHelp[] =
-    R"help(usage: coupler plugins [--json] [--config FILE] [-o KEY=VALUE]...
-       coupler plugins --matrix [--json | --markdown] [--config FILE] [-o KEY=VALUE]...
+    R"help(usage: coupler plugins [--matrix] [--json] [--config FILE] [-o KEY=VALUE]...
 
 Lists the backends that are found, in the order of the search, and whether each can be used here:
 the folders of backend.plugin_path, those of COUPLER_PLUGIN_PATH, ../lib/coupler beside this
@@ -29,7 +26,6 @@ program, the system's folder, and the built-in backend 'single' for one process.
                   not reduced; a wrapper answers for the base that its options name, or that "auto"
                   picks; "?" could not be asked, and the reason is below
   --json          print a JSON array of objects instead of tables
-  --markdown      print Markdown's tables
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key, e.g. -o backend.plugin_path=/opt/plugins
 
@@ -37,22 +33,16 @@ program, the system's folder, and the built-in backend 'single' for one process.
 )help";
 
 int run_plugins(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json", "--matrix", "--markdown"});
+  const CommandLine line = read_command_line(argc, argv, {"--json", "--matrix"});
   if (line.has("--help")) {
     std::fputs(kPluginsHelp, stdout);
     return 0;
-  }
-  if (line.has("--markdown") && (!line.has("--matrix") || line.has("--json"))) {
-    throw Error(ErrorCode::kUsage, "plugins: --markdown is a form of --matrix, and not of --json",
-                {.subject = "--markdown", .hint = "coupler plugins --matrix --markdown"});
   }
   const Config config = load_config(line.config);
   std::string text;
   if (line.has("--matrix")) {
     const std::vector<Support> supports = ask_for_support(config.backend);
-    text = line.has("--json")       ? json_text(matrix_json(supports))
-           : line.has("--markdown") ? matrix_markdown(supports)
-                                    : matrix_text(supports);
+    text = line.has("--json") ? json_text(matrix_json(supports)) : matrix_text(supports);
   } else {
     const std::vector<PluginReport> reports = list_plugins(config.backend);
     text = line.has("--json") ? json_text(plugins_json(reports)) : plugin_table(reports);

@@ -91,23 +91,6 @@ Rows types(const std::vector<Support>& supports) {
   return rows;
 }
 
-std::string markdown(const Rows& rows) {
-  std::string text;
-  for (const std::vector<std::string>& row : rows) {
-    for (const std::string& cell : row) {
-      std::string safe;
-      for (const char c : cell) safe += c == '|' ? std::string("\\|") : std::string(1, c);
-      text += "| " + safe + " ";
-    }
-    text += "|\n";
-    if (&row == &rows.front()) {
-      for (size_t i = 0; i < row.size(); ++i) text += "|---";
-      text += "|\n";
-    }
-  }
-  return text;
-}
-
 // Who could not be asked, and why.
 std::string unanswered(const std::vector<Support>& supports) {
   std::string text;
@@ -124,11 +107,6 @@ std::string unanswered(const std::vector<Support>& supports) {
 
 std::string matrix_text(const std::vector<Support>& supports) {
   return fmt::format("{}\n{}{}", format_table(operations(supports)), format_table(types(supports)),
-                     unanswered(supports));
-}
-
-std::string matrix_markdown(const std::vector<Support>& supports) {
-  return fmt::format("{}\n{}{}", markdown(operations(supports)), markdown(types(supports)),
                      unanswered(supports));
 }
 

@@ -11,7 +11,6 @@
 namespace coupler::cli {
 
 std::string matrix_text(const std::vector<Support>& supports);
-std::string matrix_markdown(const std::vector<Support>& supports);
 nlohmann::ordered_json matrix_json(const std::vector<Support>& supports);
 
 }  // namespace coupler::cli
