@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/config/config_contradictions.h"
+#include "cli/config/config_problem.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/json_text.h"
 #include "comm/options.h"
 #include "config/config.h"
+#include "config/contradictions.h"
 #include "estimate/limit.h"
 #include "plugin/plugin.h"
 
@@ -41,8 +42,10 @@ void check_options(const Config& config) {
 
 void check_here(const Config& config) {
   memory_limit_of(config);  // a wrong size is an error
-  for (const std::string& problem : contradictions_of(config))
-    throw Error(ErrorCode::kConfig, problem, {.subject = config.file});
+  for (const Error& problem : contradictions_of(config)) {
+    const std::string& key = problem.detail().subject;
+    throw Error(problem.code(), source_of(config, key) + problem.what(), {.subject = key});
+  }
   check_options(config);
 }
 

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "cli/config/config_check.h"
-#include "cli/config/config_contradictions.h"
+#include "cli/config/config_problem.h"
 #include "cli/config/rank_view.h"
 #include "cli/text/json_text.h"
 #include "comm/communicator.h"
 #include "comm/options.h"
+#include "config/contradictions.h"
 #include "plugin/search.h"
 #include "rendezvous/process_info.h"
 #include "rendezvous/store.h"
@@ -140,8 +141,11 @@ class RankCheck {
                                                       .name = "config-check"});
       if (!divides(*communicator)) return {};
       std::string problems;
-      for (const std::string& problem : contradictions_with_division(*config_))
-        problems += (problems.empty() ? "" : "\n    ") + problem;
+      for (const Error& problem :
+           contradictions_with_division(config_->memory, config_->communication)) {
+        problems += (problems.empty() ? "" : "\n    ") +
+                    source_of(*config_, problem.detail().subject) + sentence(problem);
+      }
       return problems;
     } catch (const Error& error) {
       return placed(error.what(), *config_);

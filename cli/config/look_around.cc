@@ -10,10 +10,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/config/config_contradictions.h"
+#include "cli/config/config_problem.h"
 #include "cli/config/config_questions.h"
 #include "cli/config/rank_view.h"
 #include "comm/options.h"
+#include "config/contradictions.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "estimate/limit.h"
@@ -29,19 +30,6 @@ std::string host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   return name.data();
-}
-
-// Without the hint's line: problems are sentences in a list.
-std::string sentence(const Error& error) {
-  std::string text = error.what();
-  const std::string hint = "\n  hint: ";
-  const size_t at = text.find(hint);
-  return at == std::string::npos ? text : text.substr(0, at) + "; " + text.substr(at + hint.size());
-}
-
-std::string source_of(const Config& config, const std::string& key) {
-  const auto found = config.sources.find(key);
-  return found == config.sources.end() ? "" : found->second.text + ": ";
 }
 
 // A folder that is made when it is needed: somewhere above it one is there, and takes files.
@@ -61,7 +49,8 @@ class Look {
 
   void take() {
     attempt([&] { memory_limit_of(config_); });
-    for (const std::string& problem : contradictions_of(config_)) note(problem);
+    for (const Error& problem : contradictions_of(config_))
+      note(source_of(config_, problem.detail().subject) + sentence(problem));
     folders();
     if (process_.world > 1) attempt([&] { backend(); });
   }
