@@ -15,6 +15,7 @@
 #include "cli/config/config_problem.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/json_text.h"
+#include "cli/text/words.h"
 #include "comm/options.h"
 #include "config/config.h"
 #include "config/contradictions.h"
@@ -66,11 +67,8 @@ int check_ranks(std::vector<std::string> words, bool as_json) {
   const size_t given = words.size();
   words.insert(words.end(), {program, "config", "check-rank"});
   if (as_json) words.emplace_back("--json");
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  const auto count = static_cast<int>(arguments.size());
-  arguments.push_back(nullptr);
+  const auto count = static_cast<int>(words.size());
+  std::vector<char*> arguments = argv_of(words);
   const auto first = static_cast<size_t>(parse_launch_options(count, arguments.data()).program);
   if (first < given)
     throw Error(ErrorCode::kUsage, fmt::format("coupler config check takes no '{}'", words[first]),
@@ -82,11 +80,10 @@ int check_ranks(std::vector<std::string> words, bool as_json) {
 int check(std::vector<std::string> words, bool as_json) {
   const auto take = [&](const char* word) { return std::erase(words, std::string(word)) > 0; };
   const bool ranks = take("--ranks"), file_only = take("--no-ranks");
-  static char name[] = "config check";  // for messages
-  std::vector<char*> rest = {name};
-  for (std::string& word : words) rest.push_back(word.data());
-  auto count = static_cast<int>(rest.size());
-  rest.push_back(nullptr);
+  std::vector<std::string> named = words;
+  named.insert(named.begin(), "config check");  // for messages
+  auto count = static_cast<int>(named.size());
+  std::vector<char*> rest = argv_of(named);
   const ConfigRequest request = take_config_arguments(count, rest.data());
   const bool launches = count > 1;  // a word of `coupler launch`
   if (file_only && (ranks || launches))

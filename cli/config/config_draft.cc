@@ -12,6 +12,7 @@
 
 #include "config/schema.h"
 #include "config/value.h"
+#include "error/message.h"
 #include "io/durable_file.h"
 
 namespace coupler::cli {
@@ -81,8 +82,7 @@ void require_right(const std::string& unfinished, const std::string& name) {
     load_config(request);
   } catch (const Error& error) {
     const std::string& hint = error.detail().hint;
-    std::string message = error.what();
-    message = message.substr(0, message.rfind("\n  hint: " + hint));
+    std::string message = without_hint(error.what());
     for (size_t at; (at = message.find(unfinished)) != std::string::npos;)
       message.replace(at, unfinished.size(), name);
     throw Error(error.code(), message + "; nothing was written",

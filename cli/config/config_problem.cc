@@ -1,5 +1,7 @@
 #include "cli/config/config_problem.h"
 
+#include "error/message.h"
+
 namespace coupler::cli {
 
 std::string source_of(const Config& config, const std::string& key) {
@@ -8,10 +10,8 @@ std::string source_of(const Config& config, const std::string& key) {
 }
 
 std::string sentence(const Error& error) {
-  std::string text = error.what();
-  const std::string hint = "\n  hint: ";
-  const size_t at = text.find(hint);
-  return at == std::string::npos ? text : text.substr(0, at) + "; " + text.substr(at + hint.size());
+  const std::string hint = hint_in(error.what());
+  return without_hint(error.what()) + (hint.empty() ? "" : "; " + hint);
 }
 
 }  // namespace coupler::cli

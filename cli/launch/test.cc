@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/launch/launch_options.h"
 #include "cli/machine/torch_root.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 
@@ -71,11 +72,8 @@ int run_test(int argc, char** argv) {
   const bool as_json = std::erase(words, "--json") > 0;
   words.push_back(program);
   words.insert(words.begin(), "launch");
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  const auto count = static_cast<int>(arguments.size());
-  arguments.push_back(nullptr);
+  const auto count = static_cast<int>(words.size());
+  std::vector<char*> arguments = argv_of(words);
   const int first = parse_launch_options(count, arguments.data()).program;
   if (const std::string& word = words[static_cast<size_t>(first)]; first != count - 1) {
     throw Error(

@@ -1,7 +1,5 @@
 #include "cli/machine/mpi_info.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -40,11 +38,7 @@ std::string package_version() {
 // Of an Open MPI in a folder of its own.
 std::string header_version(const fs::path& bin) {
   const std::string header = (bin.parent_path() / "include/mpi.h").string();
-  const auto major = value_in(header, "#define OMPI_MAJOR_VERSION");
-  const auto minor = value_in(header, "#define OMPI_MINOR_VERSION");
-  const auto release = value_in(header, "#define OMPI_RELEASE_VERSION");
-  if (!major || !minor || !release) return "";
-  return fmt::format("{}.{}.{}", *major, *minor, *release);
+  return version_in(header, {"OMPI_MAJOR_VERSION", "OMPI_MINOR_VERSION", "OMPI_RELEASE_VERSION"});
 }
 
 // "" where only mpirun itself could say. A script by that name is somebody's own affair.

@@ -35,6 +35,16 @@ std::optional<std::string> value_in(const std::string& file, std::string_view st
   return std::nullopt;
 }
 
+std::string version_in(const std::string& header, const std::array<const char*, 3>& names) {
+  std::string version;
+  for (const char* name : names) {
+    const auto number = value_in(header, std::string("#define ") + name);
+    if (!number) return "";
+    version += (version.empty() ? "" : ".") + *number;
+  }
+  return version;
+}
+
 std::optional<uint64_t> memory_fact(const char* name) {
   const auto kibibytes = value_in("/proc/meminfo", name);
   if (!kibibytes) return std::nullopt;

@@ -21,11 +21,7 @@ namespace fs = std::filesystem;
 // The three numbers of version.h, where there is no version.py: LibTorch without Python.
 std::string version_of_header(const std::string& root) {
   const std::string header = root + "/include/torch/headeronly/version.h";
-  const auto major = value_in(header, "#define TORCH_VERSION_MAJOR");
-  const auto minor = value_in(header, "#define TORCH_VERSION_MINOR");
-  const auto patch = value_in(header, "#define TORCH_VERSION_PATCH");
-  if (!major || !minor || !patch) return "";
-  return fmt::format("{}.{}.{}", *major, *minor, *patch);
+  return version_in(header, {"TORCH_VERSION_MAJOR", "TORCH_VERSION_MINOR", "TORCH_VERSION_PATCH"});
 }
 
 // "cuda: Optional[str] = '13.0'", or None.

@@ -1,14 +1,11 @@
 // coupler bench collectives: latency and bandwidth of the operations of a backend.
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,7 +13,9 @@
 
 #include "cli/commands.h"
 #include "cli/plugins/bench_collectives.h"
+#include "cli/process/become.h"
 #include "cli/text/table.h"
+#include "cli/text/words.h"
 #include "comm/fingerprint.h"
 #include "rendezvous/process_info.h"
 
@@ -52,18 +51,6 @@ namespace {
 [[noreturn]] void fail(const std::string& message, const std::string& subject,
                        const std::string& hint) {
   throw Error(ErrorCode::kUsage, message, {.subject = subject, .hint = hint});
-}
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items(1);
-  for (const char c : text) {
-    if (c == ',') {
-      items.emplace_back();
-    } else {
-      items.back() += c;
-    }
-  }
-  return items;
 }
 
 uint64_t parse_size(const std::string& text) {
@@ -140,12 +127,12 @@ Options parse(int argc, char** argv) {
       options.processes = value();
     } else if (name == "--op") {
       options.plan.kinds.clear();
-      for (const std::string& item : split_list(value())) {
+      for (const std::string& item : split(value(), ',')) {
         options.plan.kinds.push_back(parse_kind(item));
       }
     } else if (name == "--bytes") {
       options.plan.bytes.clear();
-      for (const std::string& item : split_list(value())) {
+      for (const std::string& item : split(value(), ',')) {
         options.plan.bytes.push_back(parse_size(item));
       }
     } else if (name == "--dtype") {
@@ -188,13 +175,7 @@ Options parse(int argc, char** argv) {
   words.insert(words.end(), settings.begin(), settings.end());
   words.insert(words.end(), {program, "bench"});
   words.insert(words.end(), rest.begin(), rest.end());
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv(program.c_str(), arguments.data());
-  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", program, std::strerror(errno)),
-              {.subject = program, .hint = "see whether the program was moved or removed"});
+  become(words, "see whether the program was moved or removed");
 }
 
 void print_rows(const std::vector<BenchRow>& rows, bool json) {

@@ -14,6 +14,7 @@
 #include "comm/operation_error.h"
 #include "comm/options.h"
 #include "config/wrapper_base.h"
+#include "error/message.h"
 #include "plugin/child_answers.h"
 #include "plugin/plugin.h"
 #include "plugin/search.h"
@@ -165,8 +166,7 @@ Support support_of(const std::string& use, const BackendConfig& backend) {
     support.streams = (can & DB_CAP_STREAM_ORDERED) != 0 && communicator.memory() == DB_MEMORY_CUDA;
     ask(communicator, support);
   } catch (const Error& error) {
-    const std::string text = error.what();
-    support.problem = text.substr(0, text.find("\n  hint: "));
+    support.problem = without_hint(error.what());
   }
   return support;
 }

@@ -8,15 +8,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cli/text/words.h"
+
 namespace coupler::cli {
 
-void become(std::vector<std::string> command, const std::string& hint) {
-  std::vector<char*> words;
-  words.reserve(command.size() + 1);
-  for (std::string& word : command) words.push_back(word.data());
-  words.push_back(nullptr);
+void become(const std::vector<std::string>& command, const std::string& hint) {
   std::fflush(stdout);
-  ::execv(words[0], words.data());
+  ::execv(command[0].c_str(), argv_of(command).data());
   throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
               {.subject = command[0], .hint = hint});
 }

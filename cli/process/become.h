@@ -7,6 +7,6 @@
 namespace coupler::cli {
 
 // command[0] is a path. Throws Error(kIo) where it cannot be run.
-[[noreturn]] void become(std::vector<std::string> command, const std::string& hint);
+[[noreturn]] void become(const std::vector<std::string>& command, const std::string& hint);
 
 }  // namespace coupler::cli

@@ -1,7 +1,6 @@
 #include "cli/process/child_process.h"
 
 #include <coupler/error.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -13,18 +12,11 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/process/pipe.h"
+#include "cli/text/words.h"
+
 namespace coupler::cli {
 namespace {
-
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  result.reserve(texts.size() + 1);
-  for (const auto& text : texts) {
-    result.push_back(const_cast<char*>(text.c_str()));  // exec does not write to them
-  }
-  result.push_back(nullptr);
-  return result;
-}
 
 // After fork: only calls that are safe there.
 [[noreturn]] void become(const ChildCommand& command, char* const* arguments,
@@ -57,16 +49,6 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
               {.subject = name, .hint = std::move(hint)});
 }
 
-void make_pipe(UniqueFd& reading, UniqueFd& writing) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
-  }
-  reading.reset(ends[0]);
-  writing.reset(ends[1]);
-}
-
 bool is_program(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
@@ -76,22 +58,23 @@ bool is_program(const std::string& path) {
 }  // namespace
 
 ChildProcess::ChildProcess(const ChildCommand& command) {
-  const auto arguments = pointers(command.arguments);
-  const auto environment = pointers(command.environment);
+  const auto arguments = argv_of(command.arguments);
+  const auto environment = argv_of(command.environment);
   const pid_t parent = ::getpid();
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   for (const int cpu : command.cpus) {
     CPU_SET(cpu, &cpus);
   }
-  UniqueFd result;
-  make_pipe(exec_result_, result);
-  make_pipe(waiting_, gate_);
+  Pipe result = make_pipe(), gate = make_pipe();
+  exec_result_ = std::move(result.reading);
+  waiting_ = std::move(gate.reading);
+  gate_ = std::move(gate.writing);
   pid_ = ::fork();
   if (pid_ == 0) {
     ::close(gate_.get());
     become(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
-           result.get());
+           result.writing.get());
   }
   if (pid_ > 0) {
     pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

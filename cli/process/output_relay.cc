@@ -126,14 +126,8 @@ UniqueFd open_log(const std::string& path) {
 }
 
 Pipe make_output_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)),
-                {.subject = "pipe", .hint = "the limit of open files may be reached (ulimit -n)"});
-  }
-  Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  Pipe pipe = make_pipe();
+  ::fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
   return pipe;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/process/pipe.h"
 #include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
@@ -52,10 +53,7 @@ void write_all(int fd, std::string_view text);
 // Opens a file to append to, made where it is missing; nothing for "". Throws Error(kIo) naming it.
 UniqueFd open_log(const std::string& path);
 
-// A pipe whose reading end is ours and never blocks; both ends are close-on-exec.
-struct Pipe {
-  UniqueFd reading, writing;
-};
+// A pipe whose reading end is ours and never blocks.
 Pipe make_output_pipe();
 
 }  // namespace coupler::cli

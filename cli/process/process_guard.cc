@@ -1,7 +1,6 @@
 #include "cli/process/process_guard.h"
 
 #include <coupler/error.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
@@ -13,6 +12,9 @@
 #include <filesystem>
 #include <system_error>
 #include <thread>
+#include <utility>
+
+#include "cli/process/pipe.h"
 
 namespace coupler::cli {
 namespace {
@@ -56,20 +58,15 @@ namespace {
 }  // namespace
 
 ProcessGuard::ProcessGuard(const std::string& folder) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
-  }
-  const UniqueFd reading(ends[0]);
-  lifeline_.reset(ends[1]);
+  Pipe lifeline = make_pipe();
+  lifeline_ = std::move(lifeline.writing);
   leader_ = ::fork();
   if (leader_ < 0) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot make a process: {}", std::generic_category().message(errno)));
   }
   if (leader_ == 0) {
-    guard_group(ends[0], folder);
+    guard_group(lifeline.reading.get(), folder);
   }
   ::setpgid(leader_, leader_);  // both sides do it: members may join at once
 }

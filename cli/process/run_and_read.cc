@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cli/text/words.h"
+
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
@@ -23,10 +25,6 @@ constexpr size_t kMaxOutput = 65536;
 
 // Starts argv in a process group of its own, standard output to write_end, all else to /dev/null.
 std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) {
-  std::vector<char*> pointers;
-  pointers.reserve(argv.size() + 1);
-  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
@@ -37,7 +35,7 @@ std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) 
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t pid = -1;
   const int error =
-      posix_spawnp(&pid, argv[0].c_str(), &files, &attributes, pointers.data(), environ);
+      posix_spawnp(&pid, argv[0].c_str(), &files, &attributes, argv_of(argv).data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   if (error != 0) return std::nullopt;

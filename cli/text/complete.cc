@@ -5,24 +5,15 @@
 
 #include "cli/text/complete_setting.h"
 #include "cli/text/help_text.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
 
 using Words = std::vector<std::string>;
 
-// Alternatives: "none|core|numa".
-Words alternatives(std::string_view text) {
-  Words parts(1);
-  for (const char c : text) {
-    if (c == '|') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
+// "none|core|numa"
+Words alternatives(std::string_view text) { return split(text, '|'); }
 
 bool is_placeholder(std::string_view value) {
   return !value.empty() && value[0] >= 'A' && value[0] <= 'Z';

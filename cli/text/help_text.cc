@@ -6,23 +6,13 @@
 #include <cctype>
 #include <stdexcept>
 
+#include "cli/text/words.h"
+
 namespace coupler::cli {
 namespace {
 
 constexpr std::string_view kUsage = "usage: coupler ";
 constexpr std::string_view kMoreUsage = "       coupler ";
-
-std::vector<std::string> split(std::string_view text, char at) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == at) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
 
 std::string trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(' ');
