@@ -28,7 +28,7 @@ int run_test(int argc, char** argv);
 int run_completion(int argc, char** argv);
 int run_complete(int argc, char** argv);
 
-// What `coupler COMMAND --help` prints; its layout is help_text.h's.
+// What `coupler COMMAND --help` prints; its layout is text/help_text.h's.
 extern const char kLaunchHelp[], kConfigHelp[], kConfigKeysHelp[], kRecommendHelp[], kPluginsHelp[],
     kCheckPluginHelp[], kNewHelp[], kSetupTorchHelp[], kReportHelp[], kEnvHelp[], kDoctorHelp[],
     kCheckpointHelp[], kMergeWeightsHelp[], kEstimateHelp[], kBenchHelp[], kTestHelp[],

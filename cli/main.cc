@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commands.h"
+#include "cli/commands.h"
 #include "config/nearest.h"
 #include "error/report.h"
 
@@ -26,10 +26,8 @@ struct Command {
 };
 
 const Command kCommands[] = {
-#ifdef COUPLER_HAS_LAUNCH
     {"launch", run_launch, "start a program as several processes that train together", kLaunchHelp},
     {"test", run_test, "try a configuration, from the first meeting to a training run", kTestHelp},
-#endif
     {"config", run_config, "check the configuration, or explain where each value comes from",
      kConfigHelp},
     {"estimate", run_estimate, "say how much memory a program or a model needs", kEstimateHelp},
@@ -46,12 +44,8 @@ const Command kCommands[] = {
     {"env", run_env, "print what a bug report needs", kEnvHelp},
     {"doctor", run_doctor, "find what is missing or slow on this machine, and how to mend it",
      kDoctorHelp},
-#ifdef COUPLER_HAS_BENCH
     {"bench", run_bench, "measure latency and bandwidth of collective operations", kBenchHelp},
-#endif
-#ifdef COUPLER_HAS_RANK_SHIM
     {"rank-shim", run_rank_shim, ""},
-#endif
     {"completion", run_completion, "print completion for a shell, or write man pages",
      kCompletionHelp},
     {"complete", run_complete, ""},

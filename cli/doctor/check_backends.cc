@@ -2,18 +2,17 @@
 
 #include <algorithm>
 
+#include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
+#include "cli/process/run_and_read.h"
+#include "cli/text/table.h"
 #include "comm/options.h"
-#include "doctor/checks.h"
-#include "gpu_info.h"
+#include "error/message.h"
 #include "plugin/plugin.h"
 #include "plugin/transport.h"
-#include "run_and_read.h"
-#include "table.h"
 
 namespace coupler::cli {
 namespace {
-
-constexpr std::string_view kHint = "\n  hint: ";
 
 // A command that the plugin's own words hold: "… (Debian: apt-get install libgloo0)".
 std::string command_in(const std::string& reason) {
@@ -28,8 +27,7 @@ std::string command_in(const std::string& reason) {
 }
 
 std::string mend_of(const PluginReport& report) {
-  const size_t hint = report.reason.find(kHint);
-  if (hint != std::string::npos) return one_line(report.reason.substr(hint + kHint.size()));
+  if (std::string hint = hint_in(report.reason); !hint.empty()) return one_line(hint);
   if (std::string command = command_in(report.reason); !command.empty()) return command;
   if (report.name == "mpi" || report.reason.find("libmpi") != std::string::npos) {
     return install_command("openmpi-bin");
@@ -50,8 +48,7 @@ Finding row(const PluginReport& report) {
                                                                 one_line(report.version));
   if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, one_line(report.reason))};
   return {Level::kNote,
-          fmt::format("{} cannot be used: {}", name,
-                      one_line(report.reason.substr(0, report.reason.find(kHint)))),
+          fmt::format("{} cannot be used: {}", name, one_line(without_hint(report.reason))),
           "backend.use and base cannot name it; \"auto\" passes over it", mend_of(report)};
 }
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <system_error>
 
-#include "doctor/checks.h"
+#include "cli/doctor/checks.h"
+#include "cli/text/table.h"
+#include "io/byte_size.h"
 #include "rendezvous/unique_fd.h"
-#include "small_files.h"
-#include "table.h"
 
 namespace coupler::cli {
 namespace {
@@ -63,10 +63,10 @@ Finding look_at(const Folder& folder) {
   if (statvfs(there.c_str(), &room) != 0) return {Level::kOk, name + " can be written to"};
   const uint64_t left = room.f_bavail * room.f_frsize;
   if (left < kLittle) {
-    return {Level::kWarning, fmt::format("{} has {} left", name, format_memory(left)),
+    return {Level::kWarning, fmt::format("{} has {} left", name, format_byte_size(left)),
             "checkpoints and what is offloaded are larger", "make room, or set " + folder.said_by};
   }
-  return {Level::kOk, fmt::format("{} can be written to, {} left", name, format_memory(left))};
+  return {Level::kOk, fmt::format("{} can be written to, {} left", name, format_byte_size(left))};
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "doctor/checks.h"
-#include "gpu_info.h"
-#include "table.h"
-#include "torch_info.h"
-#include "torch_root.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
+#include "cli/machine/torch_info.h"
+#include "cli/machine/torch_root.h"
+#include "cli/text/table.h"
 
 namespace coupler::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <system_error>
 
-#include "doctor/checks.h"
-#include "small_files.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/small_files.h"
 
 namespace coupler::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "doctor/checks.h"
-#include "resource_limits.h"
-#include "small_files.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/resource_limits.h"
+#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {
@@ -58,15 +58,16 @@ Findings check_limits(const Config& config) {
   }
   const rlimit address_space = limit_of(RLIMIT_AS);
   if (address_space.rlim_cur != RLIM_INFINITY) {
-    findings.push_back({Level::kWarning,
-                        fmt::format("{} of address space", format_memory(address_space.rlim_cur)),
-                        "CUDA and mapped checkpoints take addresses far beyond what they use",
-                        "ulimit -v unlimited"});
+    findings.push_back(
+        {Level::kWarning,
+         fmt::format("{} of address space", format_byte_size(address_space.rlim_cur)),
+         "CUDA and mapped checkpoints take addresses far beyond what they use",
+         "ulimit -v unlimited"});
   }
   const rlimit locked = limit_of(RLIMIT_MEMLOCK);
   if (has_infiniband() && locked.rlim_cur < (uint64_t{64} << 20)) {
     findings.push_back({Level::kWarning,
-                        fmt::format("{} of locked memory", format_memory(locked.rlim_cur)),
+                        fmt::format("{} of locked memory", format_byte_size(locked.rlim_cur)),
                         "InfiniBand needs the memory of messages locked",
                         locked.rlim_max == RLIM_INFINITY
                             ? "ulimit -l unlimited"

@@ -3,12 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "doctor/checks.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/resource_limits.h"
+#include "cli/machine/small_files.h"
 #include "io/byte_size.h"
-#include "resource_limits.h"
-#include "small_files.h"
 
 namespace coupler::cli {
 namespace {
@@ -17,29 +16,27 @@ constexpr uint64_t kMebi = uint64_t{1} << 20;
 // LibTorch and its buffers take a few hundred MiB of a process before any model is there.
 constexpr uint64_t kOfProcess = 512 * kMebi;
 
-uint64_t meminfo(const char* name) {
-  return std::strtoull(value_in("/proc/meminfo", name).value_or("0").c_str(), nullptr, 10) * 1024;
-}
-
 }  // namespace
 
 Findings check_memory(const Config& config) {
-  const uint64_t total = meminfo("MemTotal"), available = meminfo("MemAvailable");
+  const uint64_t total = memory_fact("MemTotal").value_or(0);
+  const uint64_t available = memory_fact("MemAvailable").value_or(0);
   const auto limit = cgroup_limits().memory;
   const auto processes = static_cast<uint64_t>(config.launch.processes);
   const uint64_t room = std::min(available, limit.value_or(available));
   Findings findings;
   const std::string facts =
-      fmt::format("{} available of {}{}", format_memory(available), format_memory(total),
+      fmt::format("{} available of {}{}", format_byte_size(available), format_byte_size(total),
                   limit && *limit < total
-                      ? fmt::format(", the control group may have {}", format_memory(*limit))
+                      ? fmt::format(", the control group may have {}", format_byte_size(*limit))
                       : "");
   if (room < processes * kOfProcess) {
     findings.push_back(
         {Level::kWarning, facts,
          fmt::format("{} process{} of LibTorch take {} before any model is there; the "
                      "kernel kills what does not fit",
-                     processes, processes == 1 ? "" : "es", format_memory(processes * kOfProcess)),
+                     processes, processes == 1 ? "" : "es",
+                     format_byte_size(processes * kOfProcess)),
          limit && *limit < available
              ? "docker run --memory=…, #SBATCH --mem=…, or fewer processes"
              : "end other programs (ps aux --sort=-rss | head), or start fewer "
@@ -54,7 +51,7 @@ Findings check_memory(const Config& config) {
       findings.push_back(
           {Level::kWarning,
            fmt::format("memory.limit is {} for each of {} processes, and there are {}",
-                       config.memory.limit, processes, format_memory(most)),
+                       config.memory.limit, processes, format_byte_size(most)),
            "the limit stops nobody before the kernel does",
            fmt::format("-o memory.limit={}MiB", most / processes / kMebi)});
     }
@@ -75,7 +72,7 @@ Findings check_shared_memory(const Config&) {
   }
   const uint64_t size = facts.f_blocks * facts.f_frsize, left = facts.f_bavail * facts.f_frsize;
   const std::string what =
-      fmt::format("/dev/shm has {}, {} of it free", format_memory(size), format_memory(left));
+      fmt::format("/dev/shm has {}, {} of it free", format_byte_size(size), format_byte_size(left));
   if (access("/dev/shm", W_OK) != 0) {
     return {{Level::kWarning, "/dev/shm cannot be written to", kWhy, "chmod 1777 /dev/shm"}};
   }

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
-#include "doctor/checks.h"
-#include "mpi_info.h"
-#include "table.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/mpi_info.h"
+#include "cli/text/table.h"
 
 namespace coupler::cli {
 

@@ -10,11 +10,11 @@
 #include <optional>
 #include <system_error>
 
-#include "doctor/checks.h"
+#include "cli/doctor/checks.h"
+#include "cli/process/run_and_read.h"
+#include "cli/text/table.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/unique_fd.h"
-#include "run_and_read.h"
-#include "table.h"
 
 namespace coupler::cli {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "cpu_binding.h"
-#include "doctor/checks.h"
-#include "resource_limits.h"
-#include "table.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/cpu_binding.h"
+#include "cli/machine/resource_limits.h"
+#include "cli/text/table.h"
 
 namespace coupler::cli {
 namespace {

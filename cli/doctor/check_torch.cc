@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "doctor/checks.h"
-#include "table.h"
-#include "torch_info.h"
-#include "torch_root.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/torch_info.h"
+#include "cli/machine/torch_root.h"
+#include "cli/text/table.h"
 
 namespace coupler::cli {
 namespace {

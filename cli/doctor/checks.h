@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "cli/doctor/finding.h"
 #include "config/config.h"
-#include "doctor/finding.h"
 
 namespace coupler::cli {
 

@@ -1,9 +1,10 @@
-#include "doctor/finding.h"
+#include "cli/doctor/finding.h"
 
 #include <unistd.h>
 
-#include "run_and_read.h"
-#include "table.h"
+#include "cli/process/run_and_read.h"
+#include "cli/text/table.h"
+#include "error/message.h"
 
 namespace coupler::cli {
 
@@ -21,10 +22,9 @@ const char* to_string(Level level) {
 }
 
 Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise) {
-  const std::string message = error.what();
   const std::string hint = one_line(error.detail().hint);
-  return {Level::kError, one_line(message.substr(0, message.find("\n  hint: "))), why,
-          hint.empty() ? otherwise : hint, error.exit_code()};
+  return {Level::kError, one_line(without_hint(error.what())), why, hint.empty() ? otherwise : hint,
+          error.exit_code()};
 }
 
 std::string install_command(const std::string& packages) {

@@ -15,6 +15,7 @@
 #include "checkpoint/foreign_layout.h"
 #include "checkpoint/hash_file.h"
 #include "checkpoint/names.h"
+#include "error/message.h"
 #include "io/durable_file.h"
 #include "io/file_text.h"
 #include "rendezvous/unique_fd.h"
@@ -118,9 +119,8 @@ std::optional<Entry> examine(int64_t number, const std::string& path) {
   } catch (const Error& error) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0 && errno == ENOENT) return std::nullopt;
-    entry.reason = error.what();
-    // The message without the hint; it begins with the path, which stands beside the reason.
-    entry.reason = entry.reason.substr(0, entry.reason.find("\n  hint: "));
+    entry.reason = without_hint(error.what());
+    // It begins with the path, which stands beside the reason.
     if (entry.reason.starts_with(path)) entry.reason.erase(0, path.size());
     entry.reason.erase(0, entry.reason.find_first_not_of(" /:"));
   }

@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "error/message.h"
+
 namespace coupler {
 namespace {
 
 std::string with_hint(const std::string& message, const std::string& hint) {
-  return hint.empty() ? message : message + "\n  hint: " + hint;
+  return hint.empty() ? message : message + std::string(kHintMark) + hint;
 }
 
 }  // namespace

@@ -127,18 +127,13 @@ void OptimizerState::require_state_in_memory() const {
 }
 
 void OptimizerState::require_backward_can_update() const {
-  const auto refuse = [](const std::string& why, const char* hint) {
-    throw Error(ErrorCode::kUnsupported, "training.optimizer_in_backward is true, but " + why,
-                {.subject = "training.optimizer_in_backward", .hint = hint});
-  };
-  if (kernel_ == nullptr) {
-    refuse(fmt::format("this optimizer updates all parameters at once: {}", not_fused_),
-           "use torch::optim::SGD, Adam or AdamW, or set it to false");
-  }
-  if (rules_.scaler != nullptr) {
-    refuse("with fp16 all gradients have to be there before it is known that none overflowed",
-           "use training.mixed_precision = \"bf16\", or set it to false");
-  }
+  if (kernel_ != nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("training.optimizer_in_backward is true, but this optimizer updates all "
+                          "parameters at once: {}",
+                          not_fused_),
+              {.subject = "training.optimizer_in_backward",
+               .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
 }
 
 void OptimizerState::backward_begins() {

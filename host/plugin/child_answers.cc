@@ -1,6 +1,7 @@
 #include "plugin/child_answers.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
@@ -202,6 +204,20 @@ std::vector<ChildAnswer> answers_of_children(const std::vector<Work>& works,
     }
   }
   return answers;
+}
+
+std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
+                         const std::string& during) {
+  const std::string then = during.empty() ? "" : " " + during;
+  std::string text;
+  if (answer.end == ChildAnswer::End::kLate) {
+    text = fmt::format("was stopped after {} s{}", deadline.count(), then);
+  } else if (answer.end == ChildAnswer::End::kSignal) {
+    text = fmt::format("crashed{}: signal {} ({})", then, answer.number, strsignal(answer.number));
+  } else {
+    text = fmt::format("ended the process with exit code {}{}", answer.number, then);
+  }
+  return answer.words.empty() ? text : text + ": " + answer.words;
 }
 
 }  // namespace coupler

@@ -28,4 +28,9 @@ std::vector<ChildAnswer> answers_of_children(const std::vector<std::function<std
                                              std::chrono::seconds deadline,
                                              Leave leave = Leave::kAtOnce);
 
+// How a child ended that has not answered, and its last words: "crashed while being loaded: signal
+// 6 (Aborted): no licence". during: "while being loaded", or empty. deadline: the one it had.
+std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
+                         const std::string& during = {});
+
 }  // namespace coupler

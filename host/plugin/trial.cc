@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <functional>
 
 #include "plugin/child_answers.h"
@@ -53,20 +52,6 @@ bool unpack(const std::string& text, PluginReport& report) {
   report.needs_mpi_launch = fields[8][0] == '1';
   report.needs_base = fields[8][1] == '1';
   return true;
-}
-
-std::string describe_end(const ChildAnswer& answer) {
-  if (answer.end == ChildAnswer::End::kLate) {
-    return fmt::format("did not finish loading and probing within {} s and was stopped",
-                       kDeadline.count());
-  }
-  if (answer.end == ChildAnswer::End::kSignal) {
-    return fmt::format("crashed while being loaded or probed: signal {} ({}){}{}", answer.number,
-                       strsignal(answer.number), answer.words.empty() ? "" : ": ", answer.words);
-  }
-  if (!answer.words.empty()) return answer.words;
-  return fmt::format("ended the process with exit code {} while being loaded or probed",
-                     answer.number);
 }
 
 PluginReport probe(const Plugin& plugin) {
@@ -129,7 +114,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
   for (size_t i = 0; i < answers.size(); ++i) {
     PluginReport& report = reports[rows[i]];
     if (answers[i].end == ChildAnswer::End::kAnswered && unpack(answers[i].text, report)) continue;
-    report.reason = describe_end(answers[i]);
+    report.reason = describe_end(answers[i], kDeadline, "while being loaded or probed");
   }
   return reports;
 }

@@ -22,12 +22,6 @@ std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10
     return std::make_unique<OffloadedMemory>(OffloadPlace{}, device);
   }
   if (memory.offload_optimizer_device != "nvme") return nullptr;
-  if (memory.offload_optimizer_nvme_path.empty()) {
-    throw Error(ErrorCode::kConfig,
-                "memory.offload_optimizer_device is 'nvme', but no folder is named",
-                {.subject = "memory.offload_optimizer_nvme_path",
-                 .hint = "set memory.offload_optimizer_nvme_path to a folder on the disk"});
-  }
   return std::make_unique<OffloadedMemory>(
       OffloadPlace{.folder = memory.offload_optimizer_nvme_path,
                    .buffers = static_cast<int>(memory.offload_optimizer_buffer_count)},

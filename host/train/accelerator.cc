@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "config/config.h"
+#include "config/contradictions.h"
 #include "data/reading_scope.h"
 #include "device/choose.h"
 #include "device/torch_device_memory.h"
@@ -72,6 +73,7 @@ void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
 
 Accelerator::Impl::Impl(Config loaded)
     : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
+  throw_first(contradictions_of(config));
   if (dry_run != nullptr) make_dry(*dry_run, config, process);
   if (process.world > 1) set_log_rank(process.rank);
   keep_large_blocks();

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"division",
               std::string(kFsdp) + "[communication]\ngradients = \"powersgd\"\n",
               {"-n", "2"},
-              {"train.toml:6:1: communication.gradients", "the backend fsdp divides the model"}},
+              {"train.toml:6:1: communication.gradients", "the backend divides the model"}},
         Wrong{"program", "", {"./train"}, {"takes no './train'", "no program is needed"}},
         Wrong{"word", "", {"--processes", "2"}, {"--processes"}},
         Wrong{"both", "", {"--no-ranks", "-n", "2"}, {"--no-ranks goes with"}},

@@ -69,8 +69,10 @@ VALUES = {"N": "2", "M": "2", "R": "0", "P": "29500", "H": "127.0.0.1", "KEY=VAL
           "FILE": "train.toml", "SIZE": "1G", "SIZE,...": "8", "OP,...": "all_reduce", "S": "1"}
 # Words for Coupler's own use, and those that are known only to be refused with a reason.
 INTERNAL = {"check-plugin": {"--plugin", "--launcher", "--rank-of"}, "merge-weights": {"--unsafe-serialization"}}
-SOURCES = {"estimate": ["cli/estimate_words.cc"], "check-plugin": ["cli/check_plugin.cc", "tests/matrix/main.cc"],
-           "config": ["cli/config.cc", "cli/config_check.cc", "cli/config_keys.cc"]}
+# What reads a command's words, where it is not the file in cli/ that has its name.
+SOURCES = {"estimate": ["cli/estimate/estimate_words.cc"],
+           "check-plugin": ["cli/plugins/check_plugin.cc", "tests/matrix/main.cc"],
+           "config": ["cli/config/config.cc", "cli/config/config_check.cc", "cli/config/config_keys.cc"]}
 
 
 def value_of(text, option):
@@ -108,8 +110,11 @@ for command in commands:
     if command in ("launch", "test"):
         continue  # tests/unit/cli compares launch's table
     taken = set()
-    for name in SOURCES.get(command, [f"cli/{command.replace('-', '_')}.cc"]):
-        code = re.sub(r'R"help\(.*?\)help"', "", (source / name).read_text(), flags=re.S)
+    named = source.glob(f"cli/*/{command.replace('-', '_')}.cc")
+    files = [source / name for name in SOURCES[command]] if command in SOURCES else list(named)
+    check(files, f"no source of {command} is known")
+    for file in files:
+        code = re.sub(r'R"help\(.*?\)help"', "", file.read_text(), flags=re.S)
         taken |= set(re.findall(r'"(--?[a-z][a-z-]*)=?"', code))
     taken -= INTERNAL.get(command, set())
     if command == "config":

@@ -137,13 +137,6 @@ void refuses(Accelerator& accelerator) {
   accelerator.free_memory();
 }
 
-void refuses_fp16(Accelerator& accelerator) {
-  Two model;
-  torch::optim::SGD optimizer(model->parameters(), 0.1);
-  expect_words(error_of([&] { accelerator.prepare(model, optimizer); }),
-               "with fp16 all gradients have to be there");
-}
-
 }  // namespace
 
 std::vector<Check> in_backward_checks() {
@@ -153,6 +146,5 @@ std::vector<Check> in_backward_checks() {
              updates_before_step(accelerator);
              refuses(accelerator);
            },
-           /*alone=*/true},
-          {"optimizer_in_backward_fp16", refuses_fp16, /*alone=*/true}};
+           /*alone=*/true}};
 }

@@ -1,4 +1,4 @@
-#include "child_process.h"
+#include "cli/process/child_process.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 #include <csignal>
 #include <vector>
 
-#include "end_watch.h"
+#include "cli/process/end_watch.h"
 
 namespace coupler::cli {
 namespace {

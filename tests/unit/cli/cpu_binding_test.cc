@@ -1,4 +1,4 @@
-#include "cpu_binding.h"
+#include "cli/machine/cpu_binding.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 // The layout of help texts, and that the one of `coupler launch` documents what it takes.
-#include "help_text.h"
+#include "cli/text/help_text.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "commands.h"
-#include "launch_options.h"
+#include "cli/commands.h"
+#include "cli/launch/launch_options.h"
 
 namespace coupler::cli {
 namespace {

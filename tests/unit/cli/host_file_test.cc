@@ -1,4 +1,4 @@
-#include "host_file.h"
+#include "cli/launch/host_file.h"
 
 #include <stdlib.h>
 #include <unistd.h>

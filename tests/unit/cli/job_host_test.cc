@@ -1,5 +1,5 @@
 // What the launcher offers its ranks: where the store listens and what the job file says.
-#include "job_host.h"
+#include "cli/launch/job_host.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "rank_end.h"
+#include "cli/launch/rank_end.h"
 
 namespace coupler::cli {
 namespace {

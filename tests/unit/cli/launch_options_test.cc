@@ -1,5 +1,5 @@
 // The words of the command line: ours and Accelerate's.
-#include "launch_options.h"
+#include "cli/launch/launch_options.h"
 
 #include "refusal.h"
 

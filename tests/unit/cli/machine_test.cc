@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "doctor/checks.h"
-#include "gpu_info.h"
-#include "resource_limits.h"
+#include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
+#include "cli/machine/resource_limits.h"
+#include "cli/machine/small_files.h"
 
 namespace coupler::cli {
 namespace {
@@ -65,6 +66,12 @@ TEST_F(MachineTest, NoCgroup_HasNoLimits) {
   write("/sys/fs/cgroup/memory/memory.limit_in_bytes",
         "9223372036854771712");  // version 1's "none"
   EXPECT_EQ(describe(cgroup_limits(root_)), "v1, no limits");
+}
+
+TEST_F(MachineTest, Version_IsInAHeader) {
+  write("/mpi.h", "#define OMPI_MAJOR 4\n#define OMPI_MINOR 1\n#define OMPI_RELEASE 4");
+  EXPECT_EQ(version_in(root_ + "/mpi.h", {"OMPI_MAJOR", "OMPI_MINOR", "OMPI_RELEASE"}), "4.1.4");
+  EXPECT_EQ(version_in(root_ + "/mpi.h", {"OMPI_MAJOR", "OMPI_MINOR", "OMPI_PATCH"}), "");
 }
 
 TEST_F(MachineTest, Gpus_AreNamedByTheDriver) {

@@ -1,4 +1,4 @@
-#include "network.h"
+#include "cli/launch/network.h"
 
 #include <string>
 

@@ -52,6 +52,9 @@ TEST(ChildAnswers, BadWorks_CostTheirAnswersOnly) {
   EXPECT_EQ(answers[1].words, "no such thing");
   EXPECT_EQ(answers[2].text, std::string("zero\0byte\n", 10));
   EXPECT_EQ(answers[3].end, End::kExit) << "an end without an answer is none";
+  EXPECT_EQ(describe_end(answers[0], kLong), "crashed: signal 9 (Killed)");
+  EXPECT_EQ(describe_end(answers[1], kLong, "while being asked"),
+            "ended the process with exit code 3 while being asked: no such thing");
 }
 
 TEST(ChildAnswers, WorkThatHangs_IsStopped) {
@@ -61,6 +64,8 @@ TEST(ChildAnswers, WorkThatHangs_IsStopped) {
                                                                 [] { return std::string("here"); }},
                                                                std::chrono::seconds(1));
   EXPECT_EQ(answers[0].end, End::kLate);
+  EXPECT_EQ(describe_end(answers[0], kLong, "while hanging"),
+            "was stopped after 60 s while hanging");
   EXPECT_EQ(answers[1].text, "here");
 }
 

@@ -85,5 +85,20 @@ TEST(AcceleratorOptions, WrongValue_NamesTheKeyAndItsRule) {
   }
 }
 
+TEST(AcceleratorOptions, ThatContradictEachOther_AreRefusedAtTheStart) {
+  for (const AcceleratorOptions& options :
+       {AcceleratorOptions{.optimizer_in_backward = true, .mixed_precision = "fp16"},
+        AcceleratorOptions{.gradients = "bf16", .local_sgd_steps = 4}}) {
+    try {
+      const Accelerator accelerator(options);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kConfig);
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with(error.detail().subject + " is ")) << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace coupler

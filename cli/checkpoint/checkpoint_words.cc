@@ -1,0 +1,83 @@
+#include "cli/checkpoint/checkpoint_words.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "cli/text/secrets.h"
+#include "cli/text/table.h"
+#include "io/byte_size.h"
+#include "io/mapped_file.h"
+
+namespace coupler::cli {
+namespace {
+
+// Long values are of use to programs, which read the file.
+constexpr size_t kMaxValue = 100;
+
+std::string value_text(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true);  // ASCII: cutting it leaves it whole
+  if (text.size() > kMaxValue) text = text.substr(0, kMaxValue) + "…";
+  return text;
+}
+
+}  // namespace
+
+uint64_t total_bytes(const checkpoint::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string size_text(const checkpoint::Manifest& manifest) {
+  const size_t count = manifest.files.size();
+  return fmt::format("{} in {} file{}", format_byte_size(total_bytes(manifest)), count,
+                     count == 1 ? "" : "s");
+}
+
+std::string shape_text(const safetensors::TensorInfo& tensor) {
+  std::string text = "[";
+  for (const int64_t size : tensor.shape)
+    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
+  return text + "]";
+}
+
+std::string manifest_text(const checkpoint::Manifest& manifest, const std::string& path) {
+  return format_table({{"Checkpoint", path},
+                       {"Number", std::to_string(manifest.number)},
+                       {"Steps", std::to_string(manifest.steps)},
+                       {"Processes", std::to_string(manifest.world)},
+                       {"Backend", printable(manifest.backend)},
+                       {"Plan", printable(manifest.plan)},
+                       {"Saved at", manifest.saved_at},
+                       {"Coupler", printable(manifest.coupler_version)},
+                       {"LibTorch", printable(manifest.libtorch_version)},
+                       {"Size", size_text(manifest)}});
+}
+
+std::string state_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"STATE", "VALUE"}};
+  for (const auto& [key, value] : manifest.state.items())
+    rows.push_back({printable(key), value_text(value)});
+  return rows.size() == 1 ? "" : format_table(rows);
+}
+
+std::string files_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"FILE", "SIZE", "SHA-256"}};
+  for (const auto& file : manifest.files)
+    rows.push_back({file.name, format_byte_size(file.bytes), to_hex(file.sha256)});
+  return format_table(rows);
+}
+
+std::string tensors_text(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  const auto header = safetensors::parse_header(file->data(), file->size(), path);
+  std::vector<std::vector<std::string>> rows = {{"TENSOR", "DTYPE", "SHAPE", "SIZE"}};
+  for (const auto& tensor : header.tensors) {
+    rows.push_back({printable(tensor.name), std::string(safetensors::to_string(tensor.dtype)),
+                    shape_text(tensor), format_byte_size(tensor.end - tensor.begin)});
+  }
+  return format_table(rows);
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,48 @@
+#include "cli/checkpoint/find_checkpoint.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/names.h"
+#include "cli/text/secrets.h"
+
+namespace coupler::cli {
+
+bool is_checkpoint(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path + "/" + checkpoint::kManifestName, error);
+}
+
+bool holds_checkpoints(const std::string& path) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto name = checkpoint::read_name(entry->path().filename().string());
+    if (name && name->kind == checkpoint::NameKind::kCommitted) return true;
+  }
+  return false;
+}
+
+std::string find_checkpoint(const std::string& path) {
+  if (is_checkpoint(path)) return path;
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    checkpoint::open_checkpoint(path);  // says what it is
+    return path;
+  }
+  const checkpoint::Newest newest = checkpoint::newest(path);
+  for (const checkpoint::Skipped& skipped : newest.skipped)
+    std::fprintf(stderr, "coupler: %s is skipped: %s\n", skipped.path.c_str(),
+                 printable(skipped.reason).c_str());
+  if (newest.entry) return newest.entry->path;
+  if (newest.skipped.empty()) checkpoint::open_checkpoint(path);
+  throw Error(ErrorCode::kIo, fmt::format("{} holds no valid checkpoint", path),
+              {.subject = path, .hint = "'coupler checkpoint list' says why each is not valid"});
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,79 @@
+// coupler merge-weights: the weights of one of Coupler's checkpoints, for other programs.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/make_folders.h"
+#include "cli/checkpoint/find_checkpoint.h"
+#include "cli/checkpoint/weight_arguments.h"
+#include "cli/commands.h"
+#include "weights/open_weights.h"
+#include "weights/write_weights.h"
+
+namespace coupler::cli {
+
+const char kMergeWeightsHelp[] =
+    R"help(usage: coupler merge-weights SOURCE TARGET [--max-shard-size SIZE] [--model N]
+                             [--remove-checkpoint-dir]
+
+Joins a model's weights, which the processes of a job have saved in parts, to safetensors files
+that other programs read. What is read is compared with its checksums.
+
+SOURCE is a checkpoint of Coupler's, or the folder that holds them: then the newest valid one is
+taken. TARGET is one file where its name ends in .safetensors, else a folder, which gets
+model.safetensors.
+
+  --max-shard-size SIZE    files of at most so much, such as 5GB or 512MiB, and their index
+  --model N                of several models that were saved the N-th, counted from 0
+  --remove-checkpoint-dir  removes the checkpoint once TARGET is on the disk
+
+Checkpoints of Accelerate and DeepSpeed are read by 'coupler checkpoint convert'.
+
+  coupler merge-weights checkpoints model.safetensors
+)help";
+
+namespace {
+
+const std::vector<WeightFlag> kFlags = {{"--max-shard-size", true},
+                                        {"--model", true},
+                                        {"--remove-checkpoint-dir"},
+                                        {"--unsafe-serialization"}};
+
+}  // namespace
+
+int run_merge_weights(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (std::any_of(words.begin(), words.end(),
+                  [](const std::string& word) { return word == "--help" || word == "-h"; })) {
+    std::fputs(kMergeWeightsHelp, stdout);
+    return 0;
+  }
+  if (words.empty()) {
+    std::fputs(kMergeWeightsHelp, stderr);
+    return 2;
+  }
+  const WeightArguments arguments = read_weight_arguments("merge-weights", words, kFlags);
+  if (arguments.has("--unsafe-serialization"))
+    throw Error(ErrorCode::kUsage,
+                "merge-weights: --unsafe-serialization is given, but only safetensors is written: "
+                "PyTorch's own format can carry code",
+                {.subject = "--unsafe-serialization",
+                 .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
+  const std::string found = find_checkpoint(arguments.source);
+  checkpoint::open_checkpoint(found);  // of other programs' it says what they are
+  const WeightSource source = open_weights(found, {.model = arguments.model, .key = {}});
+  const WrittenWeights written = write_weights(source, arguments.target, arguments.max_shard_size);
+  const bool removed = arguments.has("--remove-checkpoint-dir");
+  if (removed) checkpoint::remove_folder(found);
+  std::printf("%s%s.\n", written_text(arguments.target, written).c_str(),
+              removed ? fmt::format("; {} is removed", found).c_str() : "");
+  return 0;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,360 @@
+// What the keys of `accelerate config` become (commands/config/config_args.py and cluster.py of
+// Accelerate 1.15, and those of older versions that it still reads).
+#include "cli/config/accelerate_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <set>
+
+#include "io/file_text.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr const char* kNoTensorParallelism =
+    "tensor parallelism is not there; fsdp divides a model that is left as it is";
+constexpr const char* kNoTracing = "C++ modules cannot be traced";
+constexpr std::array<std::string_view, 7> kOtherHardware = {
+    "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa", "multi_xpu", "multi_hpu", "multi_neuron"};
+const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
+
+ImportRule unless_one(const char* why) {
+  return [why](ConfigDraft&, const std::string& value) -> std::string {
+    return value == "1" || is_left_open(value) ? "nothing to set" : why;
+  };
+}
+
+ImportRule precision() {
+  return [](ConfigDraft& draft, const std::string& value) -> std::string {
+    const std::string text = lower(value);
+    if (text == "false") {  // YAML's "no"
+      draft.set("training.mixed_precision", std::string("no"));
+      return {};
+    }
+    for (const char* known : {"no", "fp16", "bf16", "fp8"}) {
+      if (text != known) continue;
+      draft.set("training.mixed_precision", text);
+      return {};
+    }
+    if (is_left_open(value)) return left_open();
+    return fmt::format("'{}' is none of no, fp16, bf16, fp8: left at its default", shown(value));
+  };
+}
+
+std::string distributed_type(ConfigDraft& draft, const std::string& value) {
+  const std::string text = lower(value);
+  if (text == "no") return "one process needs no backend";
+  if (text == "fsdp") {
+    draft.set("backend.use", std::string("fsdp"));
+  } else if (text == "deepspeed") {
+    draft.set("backend.use", std::string("deepspeed_like"));
+  } else if (text == "multi_gpu") {
+    draft.set("backend.use", std::string("nccl"));
+  } else if (text == "multi_cpu") {
+    draft.set("training.device", std::string("cpu"));
+    draft.set("backend.use", std::string("auto"));
+  } else if (text == "megatron_lm" || text == "tp") {
+    return kNoTensorParallelism;
+  } else if (text == "tpu" || text == "xla") {
+    return "TPUs need a third party's plugin";
+  } else if (text == "data_parallel" || text == "model_parallel") {
+    return "jobs of SageMaker are not started from here";
+  } else if (std::find(kOtherHardware.begin(), kOtherHardware.end(), text) !=
+             kOtherHardware.end()) {
+    return "needs a plugin of that hardware's maker";
+  } else {
+    return fmt::format("'{}' is no type of Accelerate's: left at its default", shown(value));
+  }
+  return {};
+}
+
+std::string sharding_strategy(ConfigDraft& draft, const std::string& value) {
+  // Numbers are those of torch's enumeration.
+  static const std::vector<std::string> kNames = {"full_shard", "shard_grad_op", "no_shard",
+                                                  "hybrid_shard", "hybrid_shard_zero2"};
+  const auto number = integer_of(value);
+  const std::string name = number && *number >= 1 && *number <= 5
+                               ? kNames[static_cast<size_t>(*number - 1)]
+                               : lower(value);
+  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
+    return refused(value, "strategy of torch's");
+  if (name == "hybrid_shard_zero2") {
+    draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
+    draft.set("backend.fsdp.reshard_after_forward", false);
+  } else {
+    draft.set("backend.fsdp.strategy", name);
+  }
+  return {};
+}
+
+// A yes or no since version 2; before that a strategy stood there.
+std::string reshard(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  // A number is a strategy's: 1 is full_shard, which also releases.
+  const bool is_word = !integer_of(value).has_value();
+  if (!is_word || (!is_on(value) && !is_off(value))) return sharding_strategy(draft, value);
+  draft.set("backend.fsdp.reshard_after_forward", is_on(value));
+  return {};
+}
+
+std::string wrap_policy(ConfigDraft& draft, const std::string& value) {
+  const std::string text = lower(value);
+  if (text == "transformer_based_wrap") {
+    draft.set("backend.fsdp.units", std::string("types"));
+  } else if (text == "size_based_wrap") {
+    draft.set("backend.fsdp.units", std::string("size"));
+  } else if (text == "no_wrap") {
+    return "the default makes units of modules; units = \"names\" chooses them";
+  } else {
+    if (is_left_open(value)) return left_open();
+    return refused(value, "policy of Accelerate's");
+  }
+  return {};
+}
+
+// Numbers are the places in Accelerate's list of these.
+std::string backward_prefetch(ConfigDraft& draft, const std::string& value) {
+  const std::string text = lower(value);
+  if (is_left_open(value)) return left_open();
+  if (text == "no_prefetch" || text == "3") {
+    draft.set("backend.fsdp.prefetch", static_cast<int64_t>(0));
+  } else if (text == "backward_pre" || text == "backward_post" || text == "1" || text == "2") {
+    draft.set("backend.fsdp.prefetch", static_cast<int64_t>(1));
+  } else {
+    return refused(value, "way to prefetch of torch's");
+  }
+  return {};
+}
+
+// One setting is for both directions here, and backward's counts.
+std::string forward_prefetch(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  if (!is_on(value)) return "prefetch is for both directions here";
+  if (draft.has("backend.fsdp.prefetch")) return "prefetch is for both directions here";
+  draft.set("backend.fsdp.prefetch", static_cast<int64_t>(1));
+  return {};
+}
+
+std::string offload_parameters(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  if (is_off(value)) return "off there; nothing to set";
+  if (!is_on(value)) return refused(value, "yes or no");
+  draft.set("backend.fsdp.offload.device", std::string("cpu"));
+  return {};
+}
+
+// A regular expression there, which matches whole names; ours has * and **.
+std::string ignored_modules(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  const bool is_plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '|' || c == ',';
+  });
+  if (!is_plain)
+    return "a regular expression there: name the modules in ignore of [backend.fsdp], where * "
+           "stands for any characters but dots and ** for any";
+  std::string names = value;
+  std::replace(names.begin(), names.end(), '|', ',');
+  draft.set("backend.fsdp.ignore", names);
+  return {};
+}
+
+std::string processes(ConfigDraft& draft, const std::string& value) {
+  const auto number = integer_of(value);
+  if (is_left_open(value) || number == -1) return "to be said with -n of coupler launch";
+  if (!number || *number < 1) return refused(value, "number of processes");
+  draft.set("launch.processes", *number);
+  return {};
+}
+
+}  // namespace
+
+const ImportRules& accelerate_rules() {
+  const auto always = [](const char* what) { return without(what); };
+  static const ImportRules all = {
+      {"compute_environment",
+       [](ConfigDraft&, const std::string& value) -> std::string {
+         return lower(value) == "local_machine" ? "nothing to set"
+                                                : "jobs of SageMaker are not started from here";
+       }},
+      {"distributed_type", distributed_type},
+      {"mixed_precision", precision()},
+      {"fp16",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         draft.set("training.mixed_precision", std::string(is_on(value) ? "fp16" : "no"));
+         return {};
+       }},
+      {"use_cpu",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         if (is_left_open(value)) return left_open();
+         if (!is_on(value)) return "off there; nothing to set";
+         draft.set("training.device", std::string("cpu"));
+         return {};
+       }},
+      {"debug", always("operations are always compared between ranks")},
+      {"num_processes", processes},
+      {"num_machines",
+       [](ConfigDraft&, const std::string& value) -> std::string {
+         return value == "1" || is_left_open(value)
+                    ? "nothing to set"
+                    : fmt::format("a word of coupler launch: --machines {}", shown(value));
+       }},
+      {"machine_rank", word_of_launch("--machine-rank {}")},
+      {"main_process_ip", word_of_launch("--main-address {}")},
+      {"main_process_port", word_of_launch("--main-port {}; on one machine a free one is found")},
+      {"gpu_ids",
+       [](ConfigDraft&, const std::string& value) -> std::string {
+         return lower(value) == "all" || is_left_open(value)
+                    ? "nothing to set"
+                    : fmt::format("CUDA_VISIBLE_DEVICES={} says it", shown(value));
+       }},
+      {"rdzv_backend", always("ranks meet in the launcher's own store")},
+      {"rdzv_conf", always("ranks meet in the launcher's own store")},
+      {"same_network", always("nothing to set: --main-address is what matters")},
+      {"main_training_function", always("a program is launched, not a function of it")},
+      {"enable_cpu_affinity", without_unless_off("a word of coupler launch: --bind numa")},
+      {"num_cpu_threads_per_process", as_integer("launch.threads_per_process")},
+      {"downcast_bf16", without_unless_off("for TPUs")},
+      {"tpu_env", without_unless_off("for TPUs")},
+      {"tpu_name", without_unless_off("for TPUs")},
+      {"tpu_zone", without_unless_off("for TPUs")},
+      {"tpu_use_cluster", without_unless_off("for TPUs")},
+      {"tpu_use_sudo", without_unless_off("for TPUs")},
+      {"tpu_vm", without_unless_off("for TPUs")},
+      {"command_file", without_unless_off("for TPUs")},
+      {"command", without_unless_off("for TPUs")},
+      {"ipex_config.ipex", without_unless_off("LibTorch's own kernels are used")},
+      {"ipex_config.use_xpu", without_unless_off("needs a plugin of that hardware's maker")},
+      {"commands", without_unless_off("for TPUs")},
+      {"dynamo_backend", without_unless_off(kNoTracing)},
+      {"dynamo_config", without_unless_off(kNoTracing)},
+      {"mpirun_config.mpirun_hostfile",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         if (is_left_open(value)) return left_open();
+         draft.set("backend.use", std::string("mpi"));
+         return fmt::format("with words of coupler launch: --via mpirun --hostfile {}",
+                            shown(value));
+       }},
+      {"mpirun_config.mpirun_ccl", always("Open MPI needs no such setting")},
+      {"fp8_config.fp8_format", as_word("training.fp8_format", {"hybrid", "e4m3"})},
+      {"fp8_config.enable_fsdp_float8_all_gather",
+       without_unless_off("parameters are gathered in their own type, or in param_dtype")},
+      {"fp8_config.pad_inner_dim", without_unless_off("products of every size are computed")},
+      {"fp8_config.backend", always("there is one implementation")},
+      {"fp8_config.amax_compute_algorithm",
+       always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.amax_compute_algo", always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.amax_history_len", always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.amax_history_length",
+       always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.interval", always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.margin", always("scales are of the tensor itself, not of a history")},
+      {"fp8_config.override_linear_precision", always("linear layers are fp8 in both directions")},
+      {"fp8_config.use_autocast_during_eval", always("accelerator.autocast() is where it stands")},
+      {"fp8_config.opt_level", always("for MS-AMP")},
+      {"fp8_config.optimization_level", always("for MS-AMP")},
+      // FSDP
+      {"fsdp_config.fsdp_version", always("parameters are sharded by rows, as in version 2")},
+      {"fsdp_config.fsdp_sharding_strategy", sharding_strategy},
+      {"fsdp_config.sharding_strategy", sharding_strategy},
+      {"fsdp_config.fsdp_reshard_after_forward", reshard},
+      {"fsdp_config.fsdp_offload_params", offload_parameters},
+      {"fsdp_config.offload_params", offload_parameters},
+      {"fsdp_config.fsdp_auto_wrap_policy", wrap_policy},
+      {"fsdp_config.fsdp_transformer_layer_cls_to_wrap", as_text("backend.fsdp.unit_types")},
+      {"fsdp_config.transformer_layer_cls_to_wrap", as_text("backend.fsdp.unit_types")},
+      {"fsdp_config.fsdp_min_num_params", as_integer("backend.fsdp.unit_min_parameters", 1)},
+      {"fsdp_config.min_num_params", as_integer("backend.fsdp.unit_min_parameters", 1)},
+      {"fsdp_config.backward_prefetch", backward_prefetch},
+      {"fsdp_config.fsdp_backward_prefetch", backward_prefetch},
+      {"fsdp_config.fsdp_backward_prefetch_policy", backward_prefetch},
+      {"fsdp_config.fsdp_forward_prefetch", forward_prefetch},
+      {"fsdp_config.fsdp_state_dict_type",
+       always("checkpoints are sharded, and fit any number of ranks")},
+      {"fsdp_config.fsdp_use_orig_params", always("parameters keep names and shapes")},
+      {"fsdp_config.fsdp_sync_module_states", always("rank 0's values are everybody's")},
+      {"fsdp_config.fsdp_cpu_ram_efficient_loading", always("a file is read once a machine")},
+      {"fsdp_config.fsdp_activation_checkpointing",
+       without_unless_off(
+           "memory.activation_checkpointing takes names of modules: [\"blocks.*\"]")},
+      {"fsdp_config.fsdp_ignored_modules", ignored_modules},
+      // DeepSpeed
+      {"deepspeed_config.zero_stage", as_integer("backend.deepspeed_like.stage", 0, 3)},
+      {"deepspeed_config.offload_optimizer_device",
+       as_word("backend.deepspeed_like.offload_optimizer.device", kOffloadDevices)},
+      {"deepspeed_config.offload_param_device",
+       as_word("backend.deepspeed_like.offload_param.device", kOffloadDevices)},
+      {"deepspeed_config.offload_optimizer_nvme_path",
+       as_text("backend.deepspeed_like.offload_optimizer.nvme_path")},
+      {"deepspeed_config.offload_param_nvme_path",
+       as_text("backend.deepspeed_like.offload_param.nvme_path")},
+      {"deepspeed_config.gradient_accumulation_steps",
+       as_integer("training.gradient_accumulation_steps")},
+      {"deepspeed_config.gradient_clipping",
+       without_unless_off("accelerator.clip_grad_norm(net, …) in the loop")},
+      {"deepspeed_config.zero3_init_flag",
+       without_unless_off("coupler::EmptyWeights around the model's constructor")},
+      {"deepspeed_config.zero3_save_16bit_model", always("save_model writes what there is")},
+      {"deepspeed_config.deepspeed_multinode_launcher", always("coupler launch --via mpirun")},
+      {"deepspeed_config.deepspeed_hostfile", word_of_launch("--via mpirun --hostfile {}")},
+      {"deepspeed_config.deepspeed_exclusion_filter", word_of_launch("--hostfile without {}")},
+      {"deepspeed_config.deepspeed_inclusion_filter", word_of_launch("--hostfile with {}")},
+      {"deepspeed_config.deepspeed_moe_layer_cls_names",
+       always("such modules are gathered on demand")},
+      {"deepspeed_config.deepspeed_config_file",
+       [](ConfigDraft&, const std::string& value) -> std::string {
+         return is_left_open(value)
+                    ? left_open()
+                    : fmt::format("import that file, too: coupler config import {}", shown(value));
+       }},
+      // ParallelismConfig
+      {"parallelism_config.parallelism_config_dp_replicate_size",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         const auto number = integer_of(value);
+         if (number == 1 || is_left_open(value)) return "nothing to set";
+         if (!number || *number < 1) return refused(value, "number of copies");
+         draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
+         return {};
+       }},
+      // Counts with hybrid_shard only, which settle_import() looks after.
+      {"parallelism_config.parallelism_config_dp_shard_size",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         const auto number = integer_of(value);
+         if (number == 1 || is_left_open(value)) return "nothing to set";
+         if (!number || *number < 1) return refused(value, "number of ranks");
+         draft.set("backend.fsdp.group_size", *number);
+         return {};
+       }},
+      {"parallelism_config.parallelism_config_tp_size", unless_one(kNoTensorParallelism)},
+      {"parallelism_config.parallelism_config_cp_size",
+       unless_one("context parallelism is not there")},
+      {"parallelism_config.parallelism_config_sp_size",
+       unless_one("sequence parallelism is not there")},
+  };
+  return all;
+}
+
+// Tables whose every key has the same answer.
+std::string accelerate_table_answer(const std::string& table) {
+  if (table == "megatron_lm_config") return kNoTensorParallelism;
+  if (table == "dynamo_config") return kNoTracing;
+  if (table == "parallelism_config")
+    return "tensor, context and sequence parallelism are not there";
+  static const std::set<std::string> of_sagemaker = {"additional_args",
+                                                     "base_job_name",
+                                                     "ec2_instance_type",
+                                                     "iam_role_name",
+                                                     "image_uri",
+                                                     "profile",
+                                                     "py_version",
+                                                     "pytorch_version",
+                                                     "region",
+                                                     "sagemaker_inputs_file",
+                                                     "sagemaker_metrics_file",
+                                                     "transformers_version"};
+  return of_sagemaker.count(table) != 0 ? "for SageMaker" : "";
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,97 @@
+#include "cli/config/ask.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "cli/config/key_list.h"
+#include "io/file_text.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr size_t kLongestAnswer = 4096;
+
+void write_out(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+[[noreturn]] void fail(const std::string& question, const std::string& problem) {
+  throw Error(ErrorCode::kUsage, fmt::format("'{}': {}; nothing was written", question, problem),
+              {.subject = question,
+               .hint = "`coupler config default` writes a configuration and asks nothing"});
+}
+
+}  // namespace
+
+std::string Asker::read_line(const std::string& question) {
+  using Kind = QuestionInput::Event::Kind;
+  std::string line;
+  while (true) {
+    const auto event = input_.next();
+    if (event.kind == Kind::kSignal) throw Interrupted{event.signal};
+    if (event.kind == Kind::kEnd && isatty(STDIN_FILENO) != 0) throw Interrupted{SIGINT};
+    if (event.kind == Kind::kEnd && line.empty()) fail(question, "the answers end before this one");
+    if (event.kind == Kind::kEnd || (event.kind == Kind::kByte && event.byte == '\n')) break;
+    if (event.kind == Kind::kByte) line += event.byte;
+    if (line.size() > kLongestAnswer)
+      fail(question, fmt::format("an answer of more than {} bytes", kLongestAnswer));
+  }
+  const size_t begin = line.find_first_not_of(" \t\r");
+  return begin == std::string::npos
+             ? ""
+             : line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+}
+
+// A person gets another try.
+void Asker::refuse(const std::string& question, const std::string& problem) const {
+  if (isatty(STDIN_FILENO) == 0) fail(question, problem.substr(0, problem.rfind('.')));
+  write_out(problem + "\n");
+}
+
+std::string Asker::choose_in_list(const std::string& question, const std::vector<Choice>& choices,
+                                  size_t first) {
+  std::string list = question + "\n";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    list += fmt::format("  {}) {}{}{}\n", i + 1, choices[i].value,
+                        choices[i].meaning.empty() ? "" : ": ", choices[i].meaning);
+  }
+  write_out(list);
+  while (true) {
+    write_out(fmt::format("number or name [{}]: ", choices[first].value));
+    const std::string line = read_line(question);
+    if (line.empty()) return choices[first].value;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      if (line == choices[i].value || line == std::to_string(i + 1)) return choices[i].value;
+    }
+    refuse(question, fmt::format("'{}' is none of them.", shown(line)));
+  }
+}
+
+std::string Asker::choice(const std::string& question, const std::vector<Choice>& choices,
+                          size_t first) {
+  if (can_draw(choices.size())) {
+    if (const auto chosen = choose_by_keys(input_, question, choices, first))
+      return choices[*chosen].value;
+    write_out("\r\033[J");
+  }
+  return choose_in_list(question, choices, first);
+}
+
+std::string Asker::text(const std::string& question, const std::string& first,
+                        const std::function<std::string(const std::string&)>& check) {
+  while (true) {
+    write_out(fmt::format("{} [{}]: ", question, first));
+    std::string line = read_line(question);
+    if (line.empty()) line = first;
+    const std::string problem = check ? check(line) : "";
+    if (problem.empty()) return line;
+    refuse(question, problem);
+  }
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,205 @@
+// coupler config: makes a configuration, by questions or out of another program's; says whether one
+// is right, and where each value comes from.
+#include "config/config.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/config/ask.h"
+#include "cli/config/config_check.h"
+#include "cli/config/config_import.h"
+#include "cli/config/config_json.h"
+#include "cli/config/config_keys.h"
+#include "cli/config/config_questions.h"
+#include "cli/estimate/recommend.h"
+#include "cli/text/command_line.h"
+#include "config/nearest.h"
+#include "estimate/limit.h"
+#include "io/file_text.h"
+#include "rendezvous/unique_fd.h"
+
+namespace coupler::cli {
+
+const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force]
+       coupler config default [--output FILE] [--force]
+       coupler config import FILE [--output FILE] [--force]
+       coupler config check [--json] [--ranks | --no-ranks] [OPTION of `coupler launch`]...
+       coupler config --explain [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler config keys [BACKEND] [--json | --markdown]
+       coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
+
+Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
+
+  default         write what Enter answers to every question
+  import          write what FILE says: YAML or JSON of `accelerate config`, or DeepSpeed's JSON;
+                  and say what was taken over, what was not, and why
+  check           say whether the configuration is right: read it here, and on every rank that
+                  `coupler launch` would start with the same options. Each rank loads and probes
+                  the backend and looks at its folders; all compare version, backend and keys,
+                  and connect. No program is needed. `coupler test` tries devices and training
+  --ranks         start ranks even where launch.processes is 1 and no option says more
+  --no-ranks      read it here only
+  keys            print every key with its type, default, variable and meaning, or those of a
+                  backend's table
+  recommend       print the configuration with which a program trains fastest in so much memory
+  --explain       print every key with its value, where the value comes from, the default and
+                  the key's meaning
+  --json          with check, keys and --explain: print a JSON object
+  --output FILE   write FILE instead of ./train.toml
+  --force         replace it where it exists
+  --config FILE   read FILE instead of ./train.toml
+  -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
+
+Later beats earlier: default, AcceleratorOptions in the program, file, environment, -o. A key such
+as backend.use is set by the environment variable COUPLER_BACKEND_USE; options of a backend (tables
+[backend.NAME]) have no variables, since names and keys both hold underscores.
+
+  coupler config default && coupler launch ./train
+  coupler config check -n 8
+  coupler config check --via mpirun --hostfile hosts
+)help";
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& word, const std::string& problem) {
+  throw Error(ErrorCode::kUsage, "coupler config: " + problem,
+              {.subject = word, .hint = "'coupler config --help' explains the command"});
+}
+
+struct WriteWords {
+  std::string input, output = "train.toml";
+  bool force = false;
+};
+
+WriteWords read_write_words(int argc, char** argv, bool takes_input) {
+  WriteWords words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--force") {
+      words.force = true;
+    } else if (word == "--output") {
+      words.output = i + 1 < argc ? argv[++i] : "";
+    } else if (word.starts_with("--output=")) {
+      words.output = word.substr(std::strlen("--output="));
+    } else if (takes_input && words.input.empty() && !word.starts_with("-")) {
+      words.input = word;
+    } else {
+      refuse(word, fmt::format("'{}' is not known here", word));
+    }
+    if (words.output.empty()) refuse("--output", "--output needs a file");
+  }
+  if (takes_input && words.input.empty())
+    throw Error(ErrorCode::kUsage, "coupler config import needs a file",
+                {.subject = "FILE", .hint = "YAML of `accelerate config`, or DeepSpeed's JSON"});
+  return words;
+}
+
+void write_and_say(const ConfigDraft& draft, const WriteWords& words, const std::string& origin) {
+  write_config(words.output,
+               draft.toml({origin, "coupler config --explain says what else can be set"}),
+               words.force);
+  std::printf("%s is written. coupler launch takes it%s.\n", words.output.c_str(),
+              std::filesystem::path(words.output).lexically_normal() == "train.toml"
+                  ? " from this folder"
+                  : " by --config");
+}
+
+int ask(const WriteWords& words) {
+  require_writable(words.output, words.force);  // nobody is to answer for nothing
+  try {
+    write_and_say(ask_for_draft(machine_facts()), words, "Answers to coupler config");
+  } catch (const Interrupted& by) {
+    std::fputs("\nNothing was written.\n", stderr);
+    return 128 + by.signal;  // as a shell would say
+  }
+  return 0;
+}
+
+// A configuration is a page of text: whatever is longer is none.
+std::string text_of(const std::string& path) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", path, why),
+                {.subject = path, .hint = "give YAML of `accelerate config`, or DeepSpeed's JSON"});
+  };
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) fail(std::strerror(errno));
+  std::string text(kMost + 1, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(std::strerror(errno));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  if (size > kMost) fail("it is longer than 1 MiB");
+  text.resize(size);
+  return text;
+}
+
+int import_file(const WriteWords& words) {
+  const std::string text = text_of(words.input);
+  require_writable(words.output, words.force);
+  const Import imported = import_text(text, words.input);
+  std::fputs(describe(imported).c_str(), stdout);
+  write_and_say(imported.draft, words,
+                fmt::format("Imported from {}",
+                            shown(std::filesystem::path(words.input).filename().string())));
+  return 0;
+}
+
+int explain(int argc, char** argv) {
+  const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
+  if (!line.has("--explain"))
+    refuse("config", "say what to do with the configuration: check, or --explain");
+  const Config config = load_config(line.config);
+  memory_limit_of(config);  // a wrong size is an error
+  const std::string text =
+      line.has("--json") ? explain_config_json(config) : explain_config(config);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int run_config(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (word == "recommend") return run_recommend(argc - 1, argv + 1);
+  if (word == "keys") return run_config_keys(argc - 1, argv + 1);
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
+    std::fputs(kConfigHelp, stdout);
+    return 0;
+  }
+  if (word == "check") return run_config_check(argc - 1, argv + 1);
+  if (word == "check-rank") return run_config_rank(argc > 2);  // of `check`, with its --json
+  if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
+  if (word == "default") {
+    const WriteWords words = read_write_words(argc - 1, argv + 1, false);
+    write_and_say(default_draft(machine_facts()), words, "Made by coupler config default");
+    return 0;
+  }
+  if (argc == 1 || word.starts_with("--output") || word == "--force")
+    return ask(read_write_words(argc, argv, false));
+  if (word[0] == '-') return explain(argc, argv);
+  const std::string nearest =
+      nearest_name(word, {"check", "default", "import", "keys", "recommend"});
+  refuse(word, fmt::format("'{}' is not known{}", word,
+                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,173 @@
+#include "cli/config/config_draft.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "config/schema.h"
+#include "config/value.h"
+#include "error/message.h"
+#include "io/durable_file.h"
+
+namespace coupler::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "backend.fsdp" of "backend.fsdp.offload.device", whose rest is a key of that table.
+std::string table_of(const std::string& key) {
+  const size_t first = key.find('.');
+  const size_t second = key.find('.', first + 1);
+  return key.substr(0, second == std::string::npos ? first : second);
+}
+
+std::vector<std::string> tables() {
+  std::vector<std::string> order;
+  for (const std::string& name : schema_names()) {
+    if (order.empty() || order.back() != table_of(name)) order.push_back(table_of(name));
+  }
+  return order;
+}
+
+// By the schema's tables, a backend's own behind [backend].
+size_t place_of(const std::string& table) {
+  static const std::vector<std::string> order = tables();
+  const std::string top = table.substr(0, table.find('.'));
+  const auto found = std::find(order.begin(), order.end(), top);
+  return 2 * static_cast<size_t>(found - order.begin()) + (top == table ? 0 : 1);
+}
+
+// A sentence as comment lines of at most 100 columns.
+std::string comment(std::string_view text) {
+  constexpr size_t kColumns = 98;
+  std::string result;
+  while (!text.empty()) {
+    size_t end = text.size();
+    if (end > kColumns) {
+      end = text.rfind(' ', kColumns);
+      if (end == std::string_view::npos) end = std::min(text.size(), kColumns);
+    }
+    result += fmt::format("# {}\n", text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return result;
+}
+
+// What a link points to is replaced, not the link.
+std::string target_of(const std::string& path) {
+  std::error_code unreadable;
+  if (!fs::is_symlink(path, unreadable)) return path;
+  const fs::path target = fs::weakly_canonical(path, unreadable);
+  return unreadable ? path : target.string();
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// Throws what load_config has to say about the unfinished file, under the name that it will have.
+void require_right(const std::string& unfinished, const std::string& name) {
+  const char* const nothing[] = {nullptr};
+  ConfigRequest request;
+  request.file = unfinished;
+  request.environment = nothing;
+  try {
+    load_config(request);
+  } catch (const Error& error) {
+    const std::string& hint = error.detail().hint;
+    std::string message = without_hint(error.what());
+    for (size_t at; (at = message.find(unfinished)) != std::string::npos;)
+      message.replace(at, unfinished.size(), name);
+    throw Error(error.code(), message + "; nothing was written",
+                {.subject = error.detail().subject, .hint = hint});
+  }
+}
+
+}  // namespace
+
+void ConfigDraft::set(const std::string& key, const OptionValue& value) {
+  const std::string text = render(value);
+  for (auto& [name, old] : values_) {
+    if (name != key) continue;
+    old = text;
+    return;
+  }
+  values_.emplace_back(key, text);
+}
+
+const std::string* ConfigDraft::find(const std::string& key) const {
+  for (const auto& [name, value] : values_) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+void ConfigDraft::drop(const std::string& key) {
+  std::erase_if(values_, [&](const auto& entry) { return entry.first == key; });
+}
+
+std::vector<std::pair<std::string, std::string>> ConfigDraft::entries() const {
+  auto sorted = values_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return place_of(table_of(a.first)) < place_of(table_of(b.first));
+  });
+  return sorted;
+}
+
+std::string ConfigDraft::toml(const std::vector<std::string>& remarks) const {
+  std::string text;
+  for (const std::string& remark : remarks) text += comment(remark);
+  std::string table;
+  for (const auto& [key, value] : entries()) {
+    if (table_of(key) != table) {
+      table = table_of(key);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table);
+    }
+    if (const SchemaKey* known = find_key(key)) text += comment(known->doc);
+    text += fmt::format("{} = {}\n", key.substr(table.size() + 1), value);
+  }
+  return text;
+}
+
+void require_writable(const std::string& path, bool force) {
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (fs::is_directory(fs::status(path, ignored)))
+    throw Error(ErrorCode::kUsage, fmt::format("{} is a folder", path),
+                {.subject = path,
+                 .hint = "name a file, such as " + (fs::path(path) / "train.toml").string()});
+  if (fs::exists(status) && !force)
+    throw Error(ErrorCode::kUsage, fmt::format("{} exists", path),
+                {.subject = path, .hint = "--force replaces it; --output names another file"});
+  const std::string folder = folder_of(target_of(path));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write {}: {}: {}", path, folder, std::strerror(errno)),
+                {.subject = path, .hint = "--output names a file in another folder"});
+}
+
+void write_config(const std::string& path, const std::string& text, bool force) {
+  require_writable(path, force);
+  std::error_code ignored;
+  const std::string target = target_of(path);
+  const std::string unfinished = fmt::format("{}.{}.unfinished", target, getpid());
+  try {
+    replace_file(unfinished, text);
+    require_right(unfinished, path);
+    const fs::file_status old = fs::status(target, ignored);
+    if (fs::exists(old)) fs::permissions(unfinished, old.permissions(), ignored);
+    rename_durably(unfinished, target);
+  } catch (...) {
+    fs::remove(unfinished, ignored);
+    throw;
+  }
+}
+
+}  // namespace coupler::cli

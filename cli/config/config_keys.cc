@@ -1,0 +1,192 @@
+#include "cli/config/config_keys.h"
+
+#include <coupler/distributed_backend.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/text/command_line.h"
+#include "cli/text/json_text.h"
+#include "config/schema.h"
+#include "config/value.h"
+#include "plugin/plugin.h"
+
+namespace coupler::cli {
+
+const char kConfigKeysHelp[] =
+    R"(usage: coupler config keys [BACKEND] [--json | --markdown] [--config FILE] [-o KEY=VALUE]...
+
+Prints every key that a configuration can have: its type, its default, what it must be, the
+environment variable that sets it, and what it means. Options of a backend have no variables.
+
+  BACKEND         the options of this backend, by its name or its plugin's path, instead
+  --json          print a JSON array of objects
+  --markdown      print a table, as docs/configuration.md has it
+  --config FILE   find the backend by FILE instead of ./train.toml
+  -o KEY=VALUE    set one key for that, e.g. -o backend.plugin_path=/opt/plugins
+
+  coupler config keys fsdp
+)";
+
+namespace {
+
+std::string default_of(const db_option& option) {
+  switch (option.type) {
+    case DB_OPTION_STRING:
+      return render(OptionValue(std::string(option.string)));
+    case DB_OPTION_I64:
+      return render(OptionValue(option.i64));
+    case DB_OPTION_F64:
+      return render(OptionValue(option.f64));
+    default:
+      return render(OptionValue(option.boolean != 0));
+  }
+}
+
+std::string type_of(const db_option& option) {
+  switch (option.type) {
+    case DB_OPTION_STRING:
+      return "string";
+    case DB_OPTION_I64:
+      return "integer";
+    case DB_OPTION_F64:
+      return "number";
+    default:
+      return "boolean";
+  }
+}
+
+std::string sentence(const KeyRow& row) {
+  return row.constraint.empty() ? row.meaning
+                                : fmt::format("{} Must be {}.", row.meaning, row.constraint);
+}
+
+// A cell ends at a bar.
+std::string cell(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '|') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<KeyRow> schema_rows() {
+  std::vector<KeyRow> rows;
+  const Config defaults;
+  for (const SchemaKey& key : schema()) {
+    const std::string type(to_string(key.type));
+    rows.push_back({.name = std::string(key.name),
+                    .type = type.substr(0, type.find(" (")),  // without the examples behind it
+                    .default_to = render(key.get(defaults)),
+                    .constraint = std::string(key.constraint),
+                    .variable = environment_name(key.name),
+                    .meaning = std::string(key.doc)});
+  }
+  return rows;
+}
+
+std::vector<KeyRow> backend_rows(const BackendConfig& backend) {
+  const Plugin plugin = Plugin::load(backend);
+  const std::string table = "backend." + plugin.name() + ".";
+  std::vector<KeyRow> rows;
+  // No wrapper lists it: the host takes it.
+  if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
+    rows.push_back({.name = table + "base",
+                    .type = "string",
+                    .default_to = "\"auto\"",
+                    .constraint = {},
+                    .variable = {},
+                    .meaning = "The transport it stands on: a plugin's name, a path to a plugin's "
+                               "file, or auto, as for backend.use."});
+  }
+  uint64_t count = 0;
+  const db_option* const* options = plugin.table().default_options(&count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const db_option& option = *options[i];
+    rows.push_back({.name = table + option.key,
+                    .type = type_of(option),
+                    .default_to = default_of(option),
+                    .constraint = {},
+                    .variable = {},
+                    .meaning = option.description == nullptr ? "" : option.description});
+  }
+  return rows;
+}
+
+std::string keys_text(const std::vector<KeyRow>& rows) {
+  std::string text;
+  for (const KeyRow& row : rows) {
+    text += fmt::format("{} = {}\n    {}{}\n    {}\n", row.name, row.default_to, row.type,
+                        row.variable.empty() ? "" : ", " + row.variable, sentence(row));
+  }
+  return text;
+}
+
+std::string keys_json(const std::vector<KeyRow>& rows) {
+  nlohmann::ordered_json array = nlohmann::ordered_json::array();
+  for (const KeyRow& row : rows) {
+    array.push_back({{"key", row.name},
+                     {"type", row.type},
+                     {"default", row.default_to},
+                     {"constraint", row.constraint},
+                     {"variable", row.variable},
+                     {"meaning", row.meaning}});
+  }
+  // Texts come from plugins: what is no UTF-8 must not end the listing.
+  return json_text(array);
+}
+
+std::string keys_markdown(const std::vector<KeyRow>& rows) {
+  const bool variables = !rows.empty() && !rows.front().variable.empty();
+  std::string text = variables
+                         ? "| key | type | default | variable | meaning |\n|---|---|---|---|---|\n"
+                         : "| option | type | default | meaning |\n|---|---|---|---|\n";
+  for (const KeyRow& row : rows) {
+    text += fmt::format("| `{}` | {} | `{}` | {}{} |\n", row.name, row.type, cell(row.default_to),
+                        variables ? fmt::format("`{}` | ", row.variable) : "", cell(sentence(row)));
+  }
+  return text;
+}
+
+int run_config_keys(int argc, char** argv) {
+  std::string backend;
+  std::vector<char*> words = {argv[0]};
+  for (int i = 1; i < argc; ++i) {
+    if (i == 1 && argv[i][0] != '-') {
+      backend = argv[i];
+    } else {
+      words.push_back(argv[i]);
+    }
+  }
+  words.push_back(nullptr);
+  const CommandLine line =
+      read_command_line(static_cast<int>(words.size()) - 1, words.data(), {"--json", "--markdown"});
+  if (line.has("--help")) {
+    std::fputs(kConfigKeysHelp, stdout);
+    return 0;
+  }
+  if (line.has("--json") && line.has("--markdown"))
+    throw Error(ErrorCode::kUsage, "coupler config keys prints JSON or a table, not both",
+                {.subject = "--markdown", .hint = "give --json or --markdown"});
+  std::vector<KeyRow> rows;
+  if (backend.empty()) {
+    rows = schema_rows();
+  } else {
+    BackendConfig found = load_config(line.config).backend;
+    found.use = backend;
+    rows = backend_rows(found);
+  }
+  const std::string text = line.has("--json")       ? keys_json(rows)
+                           : line.has("--markdown") ? keys_markdown(rows)
+                                                    : keys_text(rows);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace coupler::cli

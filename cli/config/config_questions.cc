@@ -1,0 +1,153 @@
+#include "cli/config/config_questions.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "cli/config/ask.h"
+#include "plugin/plugin.h"
+
+namespace coupler::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string whole_number(const std::string& text) {
+  int value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && stop == text.data() + text.size() && value >= 1
+             ? ""
+             : fmt::format("'{}' is no whole number of at least 1.", text);
+}
+
+int64_t ask_number(Asker& ask, const std::string& question, int64_t first) {
+  return std::stoll(ask.text(question, std::to_string(first), whole_number));
+}
+
+std::string written_out(const std::string& folder) {
+  return folder[0] == '~' ? "~ is the shell's word: write the folder out." : "";
+}
+
+// A GPU for each; without one two, so that a first try shows what this is for.
+int default_processes(const MachineFacts& facts) {
+  return facts.gpus > 0 ? facts.gpus : std::min(2, facts.cores);
+}
+
+std::vector<Choice> backend_choices(const MachineFacts& facts) {
+  std::vector<Choice> choices = {{"auto", "what is best here: nccl, else mpi, else gloo_cpu"}};
+  for (const MachineFacts::Backend& backend : facts.backends) {
+    std::string meaning = backend.description;
+    if (backend.name == "gloo_cpu") meaning = "CPUs, over TCP";
+    if (backend.name == "mpi") meaning = "CPUs, over Open MPI";
+    if (backend.name == "nccl") meaning = "NVIDIA's GPUs";
+    if (backend.name == "fsdp") meaning = "parameters, gradients and state divided over processes";
+    if (backend.name == "deepspeed_like") meaning = "the same by ZeRO's stages";
+    choices.push_back({backend.name, meaning});
+  }
+  return choices;
+}
+
+void ask_about_sharding(Asker& ask, ConfigDraft& draft, const std::string& use,
+                        const MachineFacts& facts) {
+  if (use == "fsdp") {
+    draft.set("backend.fsdp.strategy",
+              ask.choice("What is divided?",
+                         {{"full_shard", "parameters, gradients and the optimizer's state"},
+                          {"shard_grad_op", "the same, but parameters stay whole during a step"},
+                          {"hybrid_shard", "within a machine; machines hold copies"},
+                          {"no_shard", "nothing"}},
+                         0));
+  } else {
+    const std::string stage = ask.choice("Which stage of ZeRO?",
+                                         {{"1", "the optimizer's state is divided"},
+                                          {"2", "and gradients"},
+                                          {"3", "and parameters"}},
+                                         1);
+    draft.set("backend.deepspeed_like.stage", static_cast<int64_t>(std::stoll(stage)));
+  }
+  std::vector<Choice> bases = {{"auto", "what is best here"}};
+  for (const MachineFacts::Backend& backend : facts.backends) {
+    if (!backend.needs_base) bases.push_back({backend.name, ""});
+  }
+  const std::string base = ask.choice("Over which transport?", bases, 0);
+  if (base != "auto") draft.set(fmt::format("backend.{}.base", use), base);
+}
+
+}  // namespace
+
+std::vector<std::string> visible_gpus() {
+  std::vector<std::string> gpus;
+  std::error_code absent;
+  for (fs::directory_iterator entry("/proc/driver/nvidia/gpus", absent), end;
+       !absent && entry != end; entry.increment(absent)) {
+    gpus.push_back(std::to_string(gpus.size()));
+  }
+  const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (gpus.empty() || chosen == nullptr) return gpus;
+  gpus.clear();
+  std::istringstream names(chosen);
+  for (std::string name; std::getline(names, name, ',') && !name.empty() && name != "-1";)
+    gpus.push_back(name);
+  return gpus;
+}
+
+MachineFacts machine_facts() {
+  MachineFacts facts;
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) == 0) facts.cores = CPU_COUNT(&usable);
+  facts.gpus = static_cast<int>(visible_gpus().size());
+  for (const PluginReport& report : list_plugins(BackendConfig())) {
+    if (report.usable && report.name != "single")
+      facts.backends.push_back({report.name, report.description, report.needs_base});
+  }
+  return facts;
+}
+
+ConfigDraft default_draft(const MachineFacts& facts) {
+  ConfigDraft draft;
+  draft.set("backend.use", std::string("auto"));
+  draft.set("training.mixed_precision", std::string("no"));
+  draft.set("training.gradient_accumulation_steps", static_cast<int64_t>(1));
+  draft.set("launch.processes", static_cast<int64_t>(default_processes(facts)));
+  return draft;
+}
+
+ConfigDraft ask_for_draft(const MachineFacts& facts) {
+  Asker ask;
+  ConfigDraft draft;
+  const int64_t processes = ask_number(
+      ask,
+      fmt::format(
+          "How many processes, on all machines together? This one has {} cores and {} GPUs.",
+          facts.cores, facts.gpus),
+      default_processes(facts));
+  const std::string use = ask.choice("Over what do they talk?", backend_choices(facts), 0);
+  draft.set("backend.use", use);
+  if (use == "fsdp" || use == "deepspeed_like") ask_about_sharding(ask, draft, use, facts);
+  draft.set("training.mixed_precision",
+            ask.choice("In which type is computed where that is safe?",
+                       {{"no", "the model's own"},
+                        {"bf16", "half the memory, the range of fp32"},
+                        {"fp16", "for GPUs without bf16; losses are scaled"},
+                        {"fp8", "linear layers, on devices that have it"}},
+                       0));
+  draft.set("training.gradient_accumulation_steps",
+            ask_number(ask, "How many batches are accumulated before a step?", 1));
+  const std::string folder =
+      ask.text("Where do checkpoints go? - for none", "checkpoints", written_out);
+  if (folder != "-") {
+    draft.set("checkpoint.dir", folder);
+    draft.set("checkpoint.every", ask_number(ask, "After how many steps is one made?", 1000));
+    draft.set("checkpoint.total_limit", ask_number(ask, "How many are kept?", 3));
+  }
+  draft.set("launch.processes", processes);
+  return draft;
+}
+
+}  // namespace coupler::cli

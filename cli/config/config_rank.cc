@@ -1,0 +1,246 @@
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/config/config_check.h"
+#include "cli/config/config_problem.h"
+#include "cli/config/rank_view.h"
+#include "cli/text/json_text.h"
+#include "comm/communicator.h"
+#include "comm/options.h"
+#include "config/contradictions.h"
+#include "plugin/search.h"
+#include "rendezvous/process_info.h"
+#include "rendezvous/store.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr size_t kLongestWho = 40;  // "rank 1023 of 1024"
+
+using Json = nlohmann::ordered_json;
+using Views = std::vector<std::optional<RankView>>;
+
+// "train.toml:7:1: " in front of a backend's message about one of its options, which knows no file.
+std::string placed(std::string message, const Config& config) {
+  // Which rank it is stands in front of it anyway, and equal messages are to be equal.
+  constexpr std::string_view kWho = " cannot create its communicator: ";
+  if (const size_t at = message.find(kWho); message.starts_with("rank ") && at < kLongestWho)
+    message.erase(0, at + kWho.size());
+  for (const auto& [plugin, options] : config.backend.options) {
+    for (const PluginOption& option : options) {
+      if (message.find(fmt::format("'{}'", option.key)) != std::string::npos)
+        return fmt::format("{}: backend.{}.{}: {}", option.source.text, plugin, option.key,
+                           message);
+    }
+  }
+  return message;
+}
+
+// Whether the backend divides a model of one layer.
+bool divides(const Communicator& communicator) {
+  if (!communicator.can_shard()) return false;
+  const db_module module = {
+      .struct_size = sizeof(db_module), .name = "", .type = "torch::nn::LinearImpl", .parent = -1};
+  const uint64_t sizes[] = {64, 64};
+  const db_parameter parameter = {.struct_size = sizeof(db_parameter),
+                                  .name = "weight",
+                                  .module = 0,
+                                  .sizes = sizes,
+                                  .dimensions = 2,
+                                  .dtype = DB_F32,
+                                  .trainable = 1,
+                                  .reserved = 0};
+  const db_module* const modules[] = {&module};
+  const db_parameter* const parameters[] = {&parameter};
+  const db_model model = {.struct_size = sizeof(db_model),
+                          .modules = modules,
+                          .module_count = 1,
+                          .parameters = parameters,
+                          .parameter_count = 1};
+  bool result = false;
+  try {
+    communicator.plan_shards(model, [&](const db_plan& plan) { result = plan.unit_count > 0; });
+  } catch (const Error&) {
+    return true;  // its options name modules, which a model of one layer has not
+  }
+  return result;
+}
+
+class RankCheck {
+ public:
+  RankCheck(const ProcessInfo& process, std::optional<Config> config, const std::string& failure,
+            bool as_json)
+      : process_(process),
+        as_json_(as_json),
+        config_(std::move(config)),
+        job_(join_store(process_, config_.value_or(Config()))),
+        store_(Store::with_prefix(job_, "config-check")),
+        patience_(config_.value_or(Config()).backend.timeout) {
+    view_ = look_around(process_, config_);
+    if (!failure.empty()) view_.problems.push_back(failure);
+  }
+
+  int run() {
+    const auto texts = share("view", to_text(view_), patience_);
+    Views views;
+    for (const auto& text : texts)
+      views.push_back(text ? std::optional(rank_view_of(*text)) : std::nullopt);
+    std::vector<std::string> problems;
+    if (process_.rank == 0) problems = compare_views(views);
+    if (!agree("looked", problems.empty())) return say_wrong(problems);
+
+    // As long as everybody else may take to give up, and a little more.
+    const auto said = share("connected", connect(), 2 * patience_ + std::chrono::seconds(5));
+    std::vector<std::vector<std::string>> by_rank(said.size());
+    for (size_t rank = 0; rank < said.size(); ++rank) {
+      if (!said[rank]) by_rank[rank] = {"gave no sign after the backend was to connect"};
+      if (said[rank] && !said[rank]->empty()) by_rank[rank] = {*said[rank]};
+    }
+    if (process_.rank == 0) problems = join_problems(views, by_rank);
+    if (!agree("end", problems.empty())) return say_wrong(problems);
+    if (process_.rank == 0) say_right(views);
+    return 0;
+  }
+
+ private:
+  // What each rank says, on rank 0; nothing on others.
+  std::vector<std::optional<std::string>> share(const std::string& what, const std::string& mine,
+                                                std::chrono::nanoseconds patience) {
+    store_->set(fmt::format("{}/{}", what, process_.rank), mine);
+    if (process_.rank != 0) return {};
+    return store_->get_ranks(what, process_.world, patience);
+  }
+
+  // Rank 0's verdict.
+  bool agree(const std::string& what, bool right) {
+    if (process_.rank == 0) store_->set(what, right ? "right" : "wrong");
+    return store_->get(what, 4 * patience_ + std::chrono::seconds(10)) == "right";
+  }
+
+  // The backend's communicator over all ranks, which reads the values of its options. "", or what
+  // went wrong.
+  std::string connect() {
+    if (process_.world == 1) return {};
+    try {
+      BackendConfig backend = config_->backend;
+      const Plugin plugin = Plugin::load(backend);
+      if (moves_devices_only(plugin, backend) && !stands_on_host_memory(plugin, backend)) return {};
+      const auto communicator = Communicator::create({.plugin = plugin,
+                                                      .process = process_,
+                                                      .store = job_,
+                                                      .backend = &backend,
+                                                      .name = "config-check"});
+      if (!divides(*communicator)) return {};
+      std::string problems;
+      for (const Error& problem :
+           contradictions_with_division(config_->memory, config_->communication)) {
+        problems += (problems.empty() ? "" : "\n    ") +
+                    source_of(*config_, problem.detail().subject) + sentence(problem);
+      }
+      return problems;
+    } catch (const Error& error) {
+      return placed(error.what(), *config_);
+    }
+  }
+
+  bool moves_devices_only(const Plugin& plugin, const BackendConfig& backend) const {
+    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+    BackendConfig below = backend;
+    if (wraps) {
+      below.use = base_option(plugin.name(), backend);
+      below.sha256.clear();
+      // The launcher has resolved "auto"; where another one started us, host memory is as good.
+      if (below.use.empty() || below.use == "auto") return false;
+    }
+    const Plugin transport = wraps ? Plugin::load(below) : plugin;
+    return (transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0;
+  }
+
+  // The values of a wrapper's options can be looked at over any transport.
+  static bool stands_on_host_memory(const Plugin& plugin, BackendConfig& backend) {
+    if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) == 0) return false;
+    bool found = false;
+    for (const FoundPlugin& other : found_plugins(backend)) found |= other.name == "gloo_cpu";
+    if (!found) return false;
+    auto& options = backend.options[plugin.name()];
+    std::erase_if(options, [](const PluginOption& option) { return option.key == "base"; });
+    options.push_back({"base", std::string("gloo_cpu"), {}});
+    return true;
+  }
+
+  int say_wrong(const std::vector<std::string>& problems) const {
+    if (process_.rank != 0) return 0;  // one message is enough
+    // The result of a check, so on standard output: the launcher repeats the last lines of errors.
+    const int code = Error(ErrorCode::kConfig, "").exit_code();
+    if (as_json_) {
+      print({{"right", false}, {"processes", process_.world}, {"problems", problems}});
+      return code;
+    }
+    std::printf("The configuration is wrong for %d process%s:\n", process_.world,
+                process_.world == 1 ? "" : "es");
+    for (const std::string& problem : problems) std::printf("  %s\n", problem.c_str());
+    std::puts("`coupler config --explain` says where each value comes from.");
+    return code;
+  }
+
+  void say_right(const Views& views) const {
+    std::vector<std::pair<std::string, int>> machines;  // in the order of ranks
+    for (const auto& view : views) {
+      const auto found = std::find_if(machines.begin(), machines.end(), [&](const auto& machine) {
+        return machine.first == view->host;
+      });
+      if (found == machines.end()) {
+        machines.emplace_back(view->host, 1);
+      } else {
+        ++found->second;
+      }
+    }
+    const RankView& first = *views[0];
+    if (as_json_) {
+      Json all = {{"right", true}, {"file", first.file}, {"processes", process_.world}};
+      if (!first.backend.empty()) all["backend"] = first.backend;
+      for (const auto& [host, count] : machines)
+        all["machines"].push_back({{"host", host}, {"processes", count}});
+      return print(all);
+    }
+    for (const auto& [host, count] : machines)
+      std::printf("%s: %d of %d processes\n", host.c_str(), count, process_.world);
+    if (!first.backend.empty()) std::printf("backend: %s\n", first.backend.c_str());
+    std::printf("The configuration is right on every rank; %s.\n",
+                first.file.empty() ? "no file was read" : (first.file + " was read").c_str());
+  }
+
+  static void print(const Json& verdict) { std::fputs(json_text(verdict).c_str(), stdout); }
+
+  const ProcessInfo process_;
+  const bool as_json_;
+  const std::optional<Config> config_;
+  const std::shared_ptr<Store> job_, store_;
+  const std::chrono::nanoseconds patience_;
+  RankView view_;
+};
+
+}  // namespace
+
+int run_config_rank(bool as_json) {
+  const ProcessInfo process = detect_process();
+  std::optional<Config> config;
+  std::string failure;
+  try {
+    config = load_config({});
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  return RankCheck(process, std::move(config), failure, as_json).run();
+}
+
+}  // namespace coupler::cli

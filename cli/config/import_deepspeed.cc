@@ -1,0 +1,257 @@
+// DeepSpeed's ds_config.json (https://www.deepspeed.ai/docs/config-json).
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "cli/config/config_import.h"
+#include "cli/config/import_rules.h"
+#include "io/file_text.h"
+
+namespace coupler::cli {
+namespace {
+
+using json = nlohmann::ordered_json;  // keys in their order
+
+constexpr int kMostLevels = 16;
+const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
+
+std::string ours(const char* key) { return fmt::format("backend.deepspeed_like.{}", key); }
+
+// A type that is switched on in a table of its own.
+ImportRule precision(const char* name) {
+  return [name](ConfigDraft& draft, const std::string& value) -> std::string {
+    if (is_left_open(value)) return "left open there: set training.mixed_precision";
+    if (is_off(value)) return "off there; nothing to set";
+    if (!is_on(value)) return refused(value, "yes or no");
+    draft.set("training.mixed_precision", std::string(name));
+    return {};
+  };
+}
+
+// What older versions say with a yes.
+ImportRule older_offload(const char* key) {
+  return [key](ConfigDraft& draft, const std::string& value) -> std::string {
+    if (!is_on(value)) return is_left_open(value) ? left_open() : "off there; nothing to set";
+    draft.set(ours(key), std::string("cpu"));
+    return {};
+  };
+}
+
+// "zero_optimization": true is the first stage, in words of older versions.
+std::string zero_switch(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  if (!is_on(value) && !is_off(value)) return refused(value, "yes or no, nor a table");
+  draft.set(ours("stage"), int64_t{is_on(value) ? 1 : 0});
+  return {};
+}
+
+const ImportRules& rules() {
+  static const ImportRules all = {
+      {"zero_optimization", zero_switch},
+      {"zero_optimization.stage", as_integer(ours("stage"), 0, 3)},
+      {"zero_optimization.cpu_offload", older_offload("offload_optimizer.device")},
+      {"zero_optimization.cpu_offload_params", older_offload("offload_param.device")},
+      {"zero_optimization.cpu_offload_use_pin_memory",
+       as_boolean(ours("offload_optimizer.pin_memory"))},
+      {"zero_optimization.reduce_bucket_size", as_integer(ours("reduce_bucket_size"), 1)},
+      {"zero_optimization.allgather_bucket_size", as_integer(ours("allgather_bucket_size"), 1)},
+      {"zero_optimization.overlap_comm",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         if (is_left_open(value)) return left_open();
+         if (!is_on(value) && !is_off(value)) return refused(value, "yes or no");
+         draft.set(ours("overlap_comm"), std::string(is_on(value) ? "true" : "false"));
+         return {};
+       }},
+      {"zero_optimization.stage3_prefetch_bucket_size",
+       as_integer(ours("stage3_prefetch_bucket_size"))},
+      {"zero_optimization.stage3_max_live_parameters",
+       as_integer(ours("stage3_max_live_parameters"))},
+      {"zero_optimization.stage3_param_persistence_threshold",
+       as_integer(ours("stage3_param_persistence_threshold"))},
+      {"zero_optimization.stage3_max_reuse_distance",
+       without("units are kept by their order of use")},
+      {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
+       without("save_model writes whole weights")},
+      {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+       without("save_model writes whole weights")},
+      {"zero_optimization.contiguous_gradients", without("gradients lie in flat memory")},
+      {"zero_optimization.allgather_partitions", without("always so")},
+      {"zero_optimization.reduce_scatter", without("always so")},
+      {"zero_optimization.round_robin_gradients", without("not needed")},
+      {"zero_optimization.sub_group_size", without("a unit is what is updated at a time")},
+      {"zero_optimization.offload_optimizer.device",
+       as_word(ours("offload_optimizer.device"), kOffloadDevices)},
+      {"zero_optimization.offload_optimizer.nvme_path",
+       as_text(ours("offload_optimizer.nvme_path"))},
+      {"zero_optimization.offload_optimizer.pin_memory",
+       as_boolean(ours("offload_optimizer.pin_memory"))},
+      {"zero_optimization.offload_optimizer.buffer_count",
+       as_integer(ours("offload_optimizer.buffer_count"), 1)},
+      {"zero_optimization.offload_optimizer.fast_init", without("not needed")},
+      {"zero_optimization.offload_optimizer.pipeline_read", without("reads run beside the update")},
+      {"zero_optimization.offload_optimizer.pipeline_write",
+       without("writes run beside the update")},
+      {"zero_optimization.offload_optimizer.ratio", without("all of the state is offloaded")},
+      {"zero_optimization.offload_param.device",
+       as_word(ours("offload_param.device"), kOffloadDevices)},
+      {"zero_optimization.offload_param.nvme_path", as_text(ours("offload_param.nvme_path"))},
+      {"zero_optimization.offload_param.pin_memory", as_boolean(ours("offload_param.pin_memory"))},
+      {"zero_optimization.offload_param.buffer_count",
+       as_integer(ours("offload_param.buffer_count"), 1)},
+      {"zero_optimization.offload_param.buffer_size", without("buffers are as large as units")},
+      {"zero_optimization.offload_param.max_in_cpu", without("the page cache keeps what fits")},
+      {"communication_data_type",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         const std::string type = value == "fp16"    ? "f16"
+                                  : value == "bfp16" ? "bf16"
+                                  : value == "bf16"  ? "bf16"
+                                  : value == "fp32"  ? "f32"
+                                                     : "";
+         if (is_left_open(value)) return left_open();
+         if (type.empty()) return refused(value, "type of DeepSpeed's");
+         draft.set(ours("communication_data_type"), type);
+         return {};
+       }},
+      {"bf16.enabled", precision("bf16")},
+      {"bfloat16.enabled", precision("bf16")},
+      {"fp16.enabled", precision("fp16")},
+      {"fp16.auto_cast", without("accelerator.autocast() is where it stands")},
+      {"fp16.initial_scale_power",
+       [](ConfigDraft& draft, const std::string& value) -> std::string {
+         const auto power = integer_of(value);
+         if (is_left_open(value)) return left_open();
+         if (!power || *power < 0 || *power > 60) return refused(value, "power from 0 to 60");
+         draft.set("training.loss_scale_init_scale", std::exp2(static_cast<double>(*power)));
+         return {};
+       }},
+      {"fp16.loss_scale_window", as_integer("training.loss_scale_growth_interval", 1)},
+      {"fp16.loss_scale",
+       [](ConfigDraft&, const std::string& value) -> std::string {
+         return integer_of(value) == 0 || is_left_open(value)
+                    ? "the scale adapts here, too"
+                    : "the scale adapts here, and begins at training.loss_scale_init_scale";
+       }},
+      {"fp16.consecutive_hysteresis", without("the scale falls at the first overflow")},
+      {"fp16.fp16_master_weights_and_grads",
+       without_unless_off("weights keep their own type, gradients theirs")},
+      {"bf16.immediate_grad_update", without("gradients are summed in the parameter's own type")},
+      {"bf16.check_grad_overflow", without("bf16 has the range of fp32")},
+      {"data_types.grad_accum_dtype", without("gradients are summed in the parameter's own type")},
+      {"fp16.hysteresis", without("the scale falls at the first overflow")},
+      {"fp16.min_loss_scale", without("the scale falls as far as it has to")},
+      {"gradient_accumulation_steps", as_integer("training.gradient_accumulation_steps")},
+      {"gradient_clipping", without_unless_off("accelerator.clip_grad_norm(net, …) in the loop")},
+      {"train_batch_size", without("the loader's batch_size, times ranks and accumulation")},
+      {"train_micro_batch_size_per_gpu", without("the loader's batch_size")},
+      {"steps_per_print", without("the loop prints")},
+      {"wall_clock_breakdown", without("profile.dir has traces made")},
+      {"dump_state", without("coupler config --explain prints it")},
+      {"memory_breakdown", without("coupler estimate prints it")},
+      {"dataloader_drop_last", without("drop_last of coupler::data_loader")},
+      {"disable_allgather", without("parameters are gathered where they are needed")},
+      {"gradient_predivide_factor", without("gradients are scaled before they are summed")},
+      {"sparse_gradients", without_unless_off("gradients are reduced whole")},
+      {"seed", as_integer("training.seed")},
+      {"prescale_gradients", without("gradients are scaled before they are summed")},
+      {"zero_allow_untested_optimizer", without("every optimizer may be used")},
+      {"zero_force_ds_cpu_optimizer", without("optimizers run where the state is")},
+  };
+  return all;
+}
+
+std::string answer_for_table(const std::string& table) {
+  static const std::map<std::string, std::string> answers = {
+      {"optimizer", "made in the program, as everywhere"},
+      {"scheduler", "made in the program, as everywhere"},
+      {"activation_checkpointing", "memory.activation_checkpointing takes names of modules"},
+      {"aio", "reads and writes are tuned by themselves"},
+      {"flops_profiler", "profile.dir has traces made"},
+      {"comms_logger", "profile.dir has traces made"},
+      {"tensorboard", "training.log_with names trackers"},
+      {"wandb", "training.log_with names trackers"},
+      {"comet", "training.log_with names trackers"},
+      {"csv_monitor", "training.log_with names trackers"},
+      {"checkpoint", "checkpoints are sharded, and fit any number of ranks"},
+      {"elasticity", "a checkpoint goes on with any number of ranks"},
+      {"autotuning", "coupler config recommend tries configurations"},
+      {"amp", "training.mixed_precision says it"},
+      {"torch_autocast", "training.mixed_precision says it"},
+      {"compile", "C++ modules cannot be traced"},
+      {"pipeline", "coupler::prepare_pipeline divides a model into stages"},
+      {"compression_training", "not there for training"},
+      {"quantize_training", "not there for training"},
+      {"sparse_attention", "attention is the model's own"},
+      {"progressive_layer_drop", "made in the program"},
+      {"curriculum_learning", "made in the program"},
+      {"data_efficiency", "made in the program"},
+      {"tensor_parallel", "tensor parallelism is not there"},
+  };
+  const auto found = answers.find(table);
+  return found == answers.end() ? "" : found->second;
+}
+
+std::string text_of(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string text;
+  for (const json& item : value) text += (text.empty() ? "" : ",") + text_of(item);
+  return text;
+}
+
+void flatten(const std::string& path, const json& value, ImportEntries& entries) {
+  if (!value.is_object()) {
+    entries.emplace_back(path, text_of(value));
+    return;
+  }
+  for (const auto& [key, inner] : value.items())
+    flatten(path.empty() ? key : fmt::format("{}.{}", path, key), inner, entries);
+}
+
+[[noreturn]] void fail(const std::string& where, const std::string& problem) {
+  throw Error(ErrorCode::kConfig, fmt::format("{}: {}", where, problem),
+              {.subject = where, .hint = "give DeepSpeed's ds_config.json"});
+}
+
+// A key that stands twice in a table is an error for
+// DeepSpeed, too.
+json read(const std::string& text, const std::string& where) {
+  std::vector<std::set<std::string>> keys(1);
+  const auto look = [&](int depth, json::parse_event_t event, json& value) {
+    if (depth > kMostLevels) fail(where, fmt::format("more than {} levels of tables", kMostLevels));
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      fail(where,
+           fmt::format("the key '{}' stands twice in its table", shown(value.get<std::string>())));
+    return true;
+  };
+  try {
+    return json::parse(text, look, true, /*ignore_comments=*/true);
+  } catch (const json::parse_error& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, …"
+    const std::string problem = error.what();
+    fail(where, "no JSON: " + problem.substr(problem.find("] ") + 2));
+  }
+}
+
+}  // namespace
+
+Import import_deepspeed(const std::string& text, const std::string& where) {
+  const json root = read(text, where);
+  if (!root.is_object()) fail(where, "there are no keys and values in it");
+  ImportEntries entries;
+  flatten("", root, entries);
+  Import result;
+  result.draft.set("backend.use", std::string("deepspeed_like"));
+  apply_rules(rules(), answer_for_table, entries, result);
+  // Its own default; ours is another.
+  if (!result.draft.has(ours("stage"))) result.draft.set(ours("stage"), int64_t{0});
+  settle_import(result);
+  return result;
+}
+
+}  // namespace coupler::cli

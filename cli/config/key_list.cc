@@ -1,0 +1,178 @@
+#include "cli/config/key_list.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+namespace coupler::cli {
+namespace {
+
+constexpr int kLeastColumns = 30;
+
+void write_out(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// A terminal that gives keys as they are pressed and does not show them. Ctrl-C is a key, too.
+class RawTerminal {
+ public:
+  RawTerminal() {
+    tcgetattr(STDIN_FILENO, &before_);
+    enter();
+  }
+  ~RawTerminal() {
+    write_out("\033[?25h");
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+  }
+  RawTerminal(const RawTerminal&) = delete;
+  RawTerminal& operator=(const RawTerminal&) = delete;
+
+  // Again after the process was stopped: the shell has put back its own.
+  void enter() const {
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);
+    raw.c_cc[VMIN] = 1;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
+    write_out("\033[?25l");  // no cursor
+  }
+
+ private:
+  termios before_{};
+};
+
+struct Size {
+  int rows = 0, columns = 0;
+};
+
+// Of a terminal on which lines can be drawn again; none elsewhere.
+std::optional<Size> terminal() {
+  const char* kind = std::getenv("TERM");
+  winsize size{};
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0 || kind == nullptr ||
+      std::string_view(kind) == "dumb" || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) {
+    return std::nullopt;
+  }
+  return Size{size.ws_row, size.ws_col};
+}
+
+enum class Key { kUp, kDown, kEnter, kRedraw, kOther };
+
+using Kind = QuestionInput::Event::Kind;
+
+// What follows an escape: "[A" or "OA" of an arrow, longer sequences of other keys, nothing of the
+// key Escape alone.
+Key read_escape(QuestionInput& input) {
+  constexpr int kWithin = 50;  // milliseconds: a terminal sends a sequence at once
+  const auto second = input.next(kWithin);
+  if (second.kind != Kind::kByte || (second.byte != '[' && second.byte != 'O')) return Key::kOther;
+  while (true) {
+    const auto event = input.next(kWithin);
+    if (event.kind != Kind::kByte) return Key::kOther;
+    if (event.byte == 'A') return Key::kUp;
+    if (event.byte == 'B') return Key::kDown;
+    if (event.byte >= '@' && event.byte <= '~') return Key::kOther;  // its end
+  }
+}
+
+Key read_key(QuestionInput& input) {
+  const auto event = input.next();
+  constexpr char kCtrlC = 3, kCtrlD = 4, kEscape = 27;
+  if (event.kind == Kind::kSignal) throw Interrupted{event.signal};
+  if (event.kind == Kind::kEnd) throw Interrupted{SIGHUP};
+  if (event.kind != Kind::kByte) return Key::kRedraw;
+  switch (event.byte) {
+    case kCtrlC:
+    case kCtrlD:
+      throw Interrupted{SIGINT};
+    case '\r':
+    case '\n':
+      return Key::kEnter;
+    case 'k':
+      return Key::kUp;
+    case 'j':
+      return Key::kDown;
+    case kEscape:
+      return read_escape(input);
+    default:
+      return Key::kOther;
+  }
+}
+
+// As many characters of it as there are columns, which for UTF-8 is not its bytes.
+std::string fitted(const std::string& line, int columns) {
+  int seen = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(line[i]) & 0xC0) != 0x80;
+    if (begins && ++seen > columns) return line.substr(0, i);
+  }
+  return line;
+}
+
+// By https://no-color.org: any value but an empty one turns them off.
+bool has_colours() {
+  const char* off = std::getenv("NO_COLOR");
+  return off == nullptr || *off == '\0';
+}
+
+std::string line_of(const Choice& choice, bool chosen, int columns) {
+  const std::string text =
+      choice.meaning.empty() ? choice.value : fmt::format("{}: {}", choice.value, choice.meaning);
+  const bool coloured = chosen && has_colours();
+  return fmt::format("\033[K{}{}{}{}\n", coloured ? "\033[36m" : "", chosen ? "> " : "  ",
+                     fitted(text, columns - 3), coloured ? "\033[0m" : "");
+}
+
+bool fits(const std::optional<Size>& size, size_t choices) {
+  return size && size->columns >= kLeastColumns && size->rows > static_cast<int>(choices) + 1;
+}
+
+}  // namespace
+
+bool can_draw(size_t choices) { return fits(terminal(), choices); }
+
+std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& question,
+                                     const std::vector<Choice>& choices, size_t first) {
+  const RawTerminal raw;  // before anybody answers
+  size_t at = first;
+  const auto draw = [&](const std::string& before) {
+    const auto size = terminal();
+    std::string text = before;
+    if (!before.empty()) text += fitted(question, size->columns - 1) + "\n";
+    for (size_t i = 0; i < choices.size(); ++i) text += line_of(choices[i], i == at, size->columns);
+    write_out(text);
+  };
+  draw("\r");
+  try {
+    while (true) {
+      const Key key = read_key(input);
+      // What stands on the terminal may have been wrapped anew: nobody knows where.
+      if (!fits(terminal(), choices.size())) return std::nullopt;
+      if (key == Key::kRedraw) {
+        raw.enter();
+        draw("\r\033[J");
+        continue;
+      }
+      if (key == Key::kUp) at = at == 0 ? choices.size() - 1 : at - 1;
+      if (key == Key::kDown) at = at + 1 == choices.size() ? 0 : at + 1;
+      write_out(fmt::format("\033[{}A", choices.size()));
+      if (key == Key::kEnter) break;
+      draw("");
+    }
+  } catch (const Interrupted&) {
+    write_out("\n");
+    throw;
+  }
+  // The question and its answer stay, the list goes.
+  write_out(fmt::format("\033[J  {}\n", choices[at].value));
+  return at;
+}
+
+}  // namespace coupler::cli

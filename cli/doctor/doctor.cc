@@ -1,0 +1,188 @@
+// coupler doctor: what is missing or slow on this machine, and what mends it.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/doctor/checks.h"
+#include "cli/plugins/plugin_table.h"
+#include "cli/text/command_line.h"
+#include "cli/text/json_text.h"
+#include "cli/text/table.h"
+#include "plugin/child_answers.h"
+
+namespace coupler::cli {
+const char kDoctorHelp[] =
+    R"(usage: coupler doctor [--json] [--config FILE] [-o KEY=VALUE]...
+
+Looks at everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
+MPI, GPUs, the network interface, processors and threads, memory, limits, folders, the clock and the
+kernel's settings. Prints each finding as ok, note, warning or error, with what follows from it and
+the command that mends it. Nothing is changed, and no other machine is asked. A look that takes
+longer than 30 seconds is ended and reported.
+
+  --json          print a JSON object instead
+  --config FILE   read FILE instead of ./train.toml
+  -o KEY=VALUE    set one key
+
+Exit codes: 0 there is no error; 2 the configuration is wrong; 3 a backend that it names cannot be
+used; 1 another error.
+
+  coupler doctor -o backend.interface=eth0 -o launch.processes=8
+)";
+
+namespace {
+
+constexpr std::chrono::seconds kDeadline(30);
+
+struct Check {
+  const char* name;
+  Findings (*look)(const Config&);
+};
+
+constexpr std::array<Check, 13> kChecks = {
+    {{"LibTorch", check_torch},
+     {"backends", check_backends},
+     {"Open MPI", check_mpi},
+     {"GPUs", check_gpus},
+     {"network", check_network},
+     {"processors", check_processors},
+     {"memory", check_memory},
+     {"shared memory", check_shared_memory},
+     {"limits", check_limits},
+     {"folders", check_folders},
+     {"clock", [](const Config&) { return check_clock(); }},
+     {"huge pages", [](const Config&) { return check_huge_pages(); }},
+     {"frequency", [](const Config&) { return check_frequency(); }}}};
+
+struct Row {
+  std::string check;
+  Finding finding;
+};
+
+std::string pack(const Findings& findings) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    rows.push_back({static_cast<int>(finding.level), finding.what, finding.why, finding.mend,
+                    finding.exit_code});
+  }
+  return rows.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Findings unpack(const std::string& text) {
+  Findings findings;
+  for (const nlohmann::json& row : nlohmann::json::parse(text)) {
+    findings.push_back(
+        {static_cast<Level>(row[0].get<int>()), row[1], row[2], row[3], row[4].get<int>()});
+  }
+  return findings;
+}
+
+// What a look says that did not come back.
+Finding lost(const ChildAnswer& answer) {
+  return {Level::kError, one_line("this look " + describe_end(answer, kDeadline)),
+          "a job may meet the same",
+          "look for a file system or program that does not answer (mount, dmesg), or run "
+          "COUPLER_LOG=debug coupler doctor"};
+}
+
+std::vector<Row> examine(const ConfigRequest& request) {
+  std::vector<Row> rows;
+  Config config;
+  try {
+    config = load_config(request);
+    rows.push_back({"configuration",
+                    {Level::kOk, config.file.empty() ? "no file; defaults, environment and -o"
+                                                     : one_line(config.file)}});
+  } catch (const Error& error) {
+    rows.push_back(
+        {"configuration", finding_of(error, "no job can start; what follows is about the defaults",
+                                     "correct it, then: coupler config check")});
+  }
+  std::vector<std::function<std::string()>> looks;
+  looks.reserve(kChecks.size());
+  for (const Check& check : kChecks) {
+    looks.emplace_back([&check, &config] {
+      try {
+        return pack(check.look(config));
+      } catch (const Error& error) {
+        return pack({finding_of(error, "no job of this configuration can start",
+                                "correct it, then: coupler config check")});
+      }
+    });
+  }
+  const std::vector<ChildAnswer> answers = answers_of_children(looks, kDeadline);
+  for (size_t i = 0; i < kChecks.size(); ++i) {
+    const bool came = answers[i].end == ChildAnswer::End::kAnswered;
+    for (Finding& finding : came ? unpack(answers[i].text) : Findings{lost(answers[i])}) {
+      rows.push_back({kChecks[i].name, std::move(finding)});
+    }
+  }
+  return rows;
+}
+
+// A wrong configuration first: what its backend is cannot be known then.
+int exit_code_of(const std::vector<Row>& rows) {
+  for (const int code : {2, 3}) {
+    for (const Row& row : rows) {
+      if (row.finding.level == Level::kError && row.finding.exit_code == code) return code;
+    }
+  }
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const Row& row) { return row.finding.level == Level::kError; })
+             ? 1
+             : 0;
+}
+
+std::string counted(const std::vector<Row>& rows, Level level) {
+  const auto count = std::count_if(rows.begin(), rows.end(),
+                                   [&](const Row& row) { return row.finding.level == level; });
+  return fmt::format("{} {}{}", count, to_string(level), count == 1 ? "" : "s");
+}
+
+std::string text_of(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    const Finding& finding = row.finding;
+    text += fmt::format("{:<8} {}: {}\n", to_string(finding.level), row.check, finding.what);
+    if (!finding.why.empty()) text += fmt::format("{:9}why:  {}\n", "", finding.why);
+    if (!finding.mend.empty()) text += fmt::format("{:9}mend: {}\n", "", finding.mend);
+  }
+  return text + fmt::format("\n{}, {}, {}\n", counted(rows, Level::kError),
+                            counted(rows, Level::kWarning), counted(rows, Level::kNote));
+}
+
+std::string json_of(const std::vector<Row>& rows) {
+  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    findings.push_back({{"check", row.check},
+                        {"level", to_string(row.finding.level)},
+                        {"what", row.finding.what},
+                        {"why", row.finding.why},
+                        {"mend", row.finding.mend}});
+  }
+  return json_text(
+      {{"coupler", COUPLER_VERSION}, {"exit_code", exit_code_of(rows)}, {"findings", findings}});
+}
+
+}  // namespace
+
+int run_doctor(int argc, char** argv) {
+  const CommandLine line = read_command_line(argc, argv, {"--json"});
+  if (line.has("--help")) {
+    std::fputs(kDoctorHelp, stdout);
+    return 0;
+  }
+  const std::vector<Row> rows = examine(line.config);
+  std::fputs((line.has("--json") ? json_of(rows) : text_of(rows)).c_str(), stdout);
+  return exit_code_of(rows);
+}
+
+}  // namespace coupler::cli

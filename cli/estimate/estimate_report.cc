@@ -1,0 +1,124 @@
+#include "cli/estimate/estimate_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/text/json_text.h"
+#include "cli/text/table.h"
+#include "io/byte_size.h"
+
+namespace coupler::cli {
+namespace {
+
+struct PartName {
+  Part part;
+  const char* key;      // in JSON
+  const char* heading;  // in a table
+  const char* text;     // in a list
+};
+constexpr PartName kNames[] = {
+    {Part::kParameters, "parameters", "params", "parameters"},
+    {Part::kMaster, "master_weights", "master", "master weights"},
+    {Part::kGradients, "gradients", "grads", "gradients"},
+    {Part::kOptimizer, "optimizer", "optimizer", "optimizer's state"},
+    {Part::kUnits, "gathered_units", "gathered", "gathered units"},
+    {Part::kActivations, "activations", "activations", "activations"},
+    {Part::kBuffers, "buffers", "buffers", "communication and disk buffers"},
+};
+
+std::string size_text(uint64_t bytes) { return bytes == 0 ? "-" : format_byte_size(bytes); }
+
+std::string fits(const EstimateRow& row, uint64_t limit) {
+  return row.memory.peak <= limit ? "yes" : "no";
+}
+
+std::string one(const EstimateRow& row, uint64_t limit) {
+  const MemoryEstimate& memory = row.memory;
+  std::string text = fmt::format(
+      "{}, mixed precision {}{}, {} process{}: {} a rank, at its peak in {}\n\n", row.setting,
+      row.precision,
+      row.checkpointing.empty() ? "" : ", activation checkpointing of " + row.checkpointing,
+      row.world, row.world == 1 ? "" : "es", format_byte_size(memory.peak), memory.when);
+  std::vector<std::vector<std::string>> table = {{"", "at the peak", "most"}};
+  for (const PartName& name : kNames) {
+    const auto part = static_cast<size_t>(name.part);
+    if (memory.most[part] == 0) continue;
+    table.push_back({name.text, size_text(memory.at_peak[part]), size_text(memory.most[part])});
+  }
+  table.push_back({"free in the heap", size_text(memory.heap), ""});
+  table.push_back({"the process itself", size_text(memory.base), ""});
+  text += format_table(table);
+  if (memory.largest_unit > 0) {
+    text += fmt::format("\nThe largest unit, {}, is {} when it is gathered.\n",
+                        memory.largest_unit_name, format_byte_size(memory.largest_unit));
+  }
+  if (!row.activations_counted)
+    text += "\nActivations are not counted: batch and sequence are not known.\n";
+  if (limit > 0) {
+    text += fmt::format("\nIt {} into {}.\n", memory.peak <= limit ? "fits" : "does not fit",
+                        format_byte_size(limit));
+  }
+  return text;
+}
+
+std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
+  std::vector<std::string> heading = {"setting", "precision", "checkpointing", "peak"};
+  if (limit > 0) heading.emplace_back("fits");
+  for (const PartName& name : kNames) heading.emplace_back(name.heading);
+  heading.insert(heading.end(), {"largest unit", "process"});
+  std::vector<std::vector<std::string>> table = {heading};
+  bool counted = true;
+  for (const EstimateRow& row : rows) {
+    std::vector<std::string> cells = {row.setting, row.precision,
+                                      row.checkpointing.empty() ? "-" : row.checkpointing,
+                                      size_text(row.memory.peak)};
+    if (limit > 0) cells.push_back(fits(row, limit));
+    for (const PartName& name : kNames) cells.push_back(size_text(row.memory.of(name.part)));
+    cells.push_back(size_text(row.memory.largest_unit));
+    cells.push_back(size_text(row.memory.base));
+    table.push_back(std::move(cells));
+    counted = counted && row.activations_counted;
+  }
+  return fmt::format(
+      "A rank of {}: the peak, and the most of each part by itself.\n\n{}{}", rows.front().world,
+      format_table(table),
+      counted ? "" : "\nActivations are not counted: batch and sequence are not known.\n");
+}
+
+}  // namespace
+
+std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit) {
+  return rows.size() == 1 ? one(rows[0], limit) : many(rows, limit);
+}
+
+std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit) {
+  using nlohmann::json;
+  json result = {{"estimates", json::array()}};
+  if (limit > 0) result["limit"] = limit;
+  for (const EstimateRow& row : rows) {
+    const MemoryEstimate& memory = row.memory;
+    json entry = {{"setting", row.setting},
+                  {"mixed_precision", row.precision},
+                  {"activation_checkpointing", row.checkpointing},
+                  {"world", row.world},
+                  {"training", row.training},
+                  {"activations_counted", row.activations_counted},
+                  {"peak_bytes", memory.peak},
+                  {"peak_in", memory.when},
+                  {"largest_unit", memory.largest_unit_name},
+                  {"largest_unit_bytes", memory.largest_unit},
+                  {"base_bytes", memory.base},
+                  {"heap_bytes", memory.heap}};
+    for (const PartName& name : kNames) {
+      const auto part = static_cast<size_t>(name.part);
+      entry["most_bytes"][name.key] = memory.most[part];
+      entry["at_peak_bytes"][name.key] = memory.at_peak[part];
+    }
+    if (limit > 0) entry["fits"] = memory.peak <= limit;
+    result["estimates"].push_back(std::move(entry));
+  }
+  return json_text(result);
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,102 @@
+#include "cli/estimate/recommend.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/estimate/estimate_program.h"
+#include "cli/estimate/estimate_words.h"
+#include "io/byte_size.h"
+
+namespace coupler::cli {
+
+const char kRecommendHelp[] =
+    R"help(usage: coupler config recommend [OPTION]... --limit SIZE -- PROGRAM [ARGUMENT]...
+
+Prints the configuration with which PROGRAM trains fastest in so much memory a rank: it is run on
+tensors without memory (see coupler estimate), and settings are tried in the order of what they
+cost: whole models before divided ones, and these before activation checkpointing and disks.
+
+  --limit SIZE    the memory of a rank, such as 4GiB
+  --world N       so many processes on one machine, in place of launch.processes
+  --disk FOLDER   where settings with a disk keep state (default /scratch)
+  --config FILE   read FILE instead of ./train.toml
+  -o KEY=VALUE    set one key
+
+  coupler config recommend --limit 4GiB -- ./train
+)help";
+
+namespace {
+
+std::string toml_value(const OptionValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
+  return std::visit([](const auto& other) { return fmt::format("{}", other); }, value);
+}
+
+std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t limit) {
+  std::string text =
+      fmt::format("# {}: {} of {} a rank, by estimate\n[backend]\nuse = \"{}\"\n", setting.name,
+                  format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
+  if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
+  for (const auto& [key, value] : setting.options) {
+    text += fmt::format("{} = {}\n", key, toml_value(value));
+  }
+  if (row.precision != "no") {
+    text += fmt::format("\n[training]\nmixed_precision = \"{}\"\n", row.precision);
+  }
+  if (!row.checkpointing.empty()) {
+    text += fmt::format("\n[memory]\nactivation_checkpointing = [\"{}\"]\n", row.checkpointing);
+  }
+  return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world);
+}
+
+}  // namespace
+
+int run_recommend(int argc, char** argv) {
+  const EstimateWords words = read_estimate_words("config recommend", argc, argv);
+  if (words.help) {
+    std::fputs(kRecommendHelp, stdout);
+    return 0;
+  }
+  if (words.limit == 0 || words.program.empty()) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("config recommend: {} is missing",
+                            words.limit == 0 ? "--limit SIZE" : "a program behind --"),
+                {.subject = words.limit == 0 ? "--limit" : "--",
+                 .hint = "coupler config recommend --limit 4GiB -- ./program"});
+  }
+  const Config config = load_config(words.config);
+  ProgramEstimates estimates(words, config);
+  const std::string& precision = config.training.mixed_precision;
+  const std::vector<Setting> settings = known_settings(words.disk);
+  uint64_t least = UINT64_MAX;
+  std::string least_name;
+  for (const bool disk : {false, true}) {
+    for (const bool checkpointing : {false, true}) {
+      if (checkpointing && estimates.pattern().empty()) continue;
+      for (const Setting& setting : settings) {
+        if (setting.needs_disk != disk) continue;
+        const EstimateRow row = estimates.of(setting, precision, checkpointing);
+        if (row.memory.peak <= words.limit) {
+          std::fputs(toml_of(setting, row, words.limit).c_str(), stdout);
+          return 0;
+        }
+        if (row.memory.peak >= least) continue;
+        least = row.memory.peak;
+        least_name = setting.name + (checkpointing ? ", activation checkpointing" : "");
+      }
+    }
+  }
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("nothing fits into {} a rank with {} processes: the least, {}, takes {}",
+                  format_byte_size(words.limit), estimates.world(), least_name,
+                  format_byte_size(least)),
+      {.subject = "--limit", .hint = "more processes (--world), a smaller batch, or more memory"});
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,186 @@
+// The words of `accelerate launch` and what they mean here: an option of ours, a key of the
+// configuration, nothing (what they ask for is so anyhow), or an error that says why not.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "cli/launch/launch_options.h"
+#include "config/wrapper_base.h"
+
+namespace coupler::cli {
+namespace {
+
+using O = LaunchOptions;
+using S = const std::string;
+
+// Applies one of our own words under the name that was written.
+void as(const char* ours, O& options, S& value, S& as_written) {
+  for (const LaunchWord& word : launch_words()) {
+    if (std::string(ours) == word.name) {
+      word.apply(options, value, as_written);
+    }
+  }
+}
+
+void nothing(O&, S&, S&) {}
+
+[[noreturn]] void refuse(S& as_written, const char* reason, const char* fix) {
+  fail_usage(fmt::format("{}: {}", as_written, reason), as_written, fix);
+}
+
+// Accelerate takes the name or its number, from 1.
+void sharding_strategy(O& options, S& value, S& as_written) {
+  constexpr std::array kNames = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard"};
+  std::string lower = value;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower.size() == 1 && lower[0] >= '1' && lower[0] <= '4') {
+    lower = kNames[static_cast<size_t>(lower[0] - '1')];
+  }
+  if (std::find(kNames.begin(), kNames.end(), lower) == kNames.end()) {
+    fail_usage(fmt::format("{}: '{}' is none of FULL_SHARD (1), SHARD_GRAD_OP (2), NO_SHARD (3), "
+                           "HYBRID_SHARD (4)",
+                           as_written, value),
+               as_written);
+  }
+  options.request.overrides.push_back(text_override("backend.fsdp.strategy", lower));
+}
+
+void set_number(O& options, const char* key, S& value, S& as_written, int least, int most) {
+  const int number = parse_number(value, least, most, as_written, key);
+  options.request.overrides.push_back(fmt::format("{}={}", key, number));
+}
+
+}  // namespace
+
+const std::vector<LaunchWord>& accelerate_words() {
+  static const std::vector<LaunchWord> words = {
+      {"--num-processes", true, [](O& o, S& v, S& w) { as("-n", o, v, w); }},
+      {"--num-machines", true, [](O& o, S& v, S& w) { as("--machines", o, v, w); }},
+      {"--main-process-ip", true, [](O& o, S& v, S& w) { as("--main-address", o, v, w); }},
+      {"--main-process-port", true, [](O& o, S& v, S& w) { as("--main-port", o, v, w); }},
+      {"--config-file", true, [](O& o, S& v, S& w) { as("--config", o, v, w); }},
+      {"--mpirun-hostfile", true,
+       [](O& o, S& v, S& w) {
+         as("--hostfile", o, v, w);
+         o.via = Via::kMpirun;
+       }},
+      {"--enable-cpu-affinity", false, [](O& o, S&, S&) { o.bind = Bind::kNuma; }},
+      {"--num-cpu-threads-per-process", true,
+       [](O& o, S& v, S& w) { set_number(o, "launch.threads_per_process", v, w, 0, 4096); }},
+      {"--mixed-precision", true,
+       [](O& o, S& v, S& w) {
+         if (v != "no" && v != "bf16" && v != "fp16" && v != "fp8") {
+           fail_usage(fmt::format("{}: '{}' is none of no, bf16, fp16, fp8", w, v), w);
+         }
+         o.request.overrides.push_back(text_override("training.mixed_precision", v));
+       }},
+      {"--gradient-accumulation-steps", true,
+       [](O& o, S& v, S& w) {
+         set_number(o, "training.gradient_accumulation_steps", v, w, 1, 1 << 30);
+       }},
+      {"--cpu", false, [](O& o, S&, S&) { o.backend.cpu = true; }},
+      {"--multi-gpu", false, [](O& o, S&, S&) { o.backend.multi_gpu = true; }},
+      {"--use-fsdp", false, [](O& o, S&, S&) { o.backend.use_fsdp = true; }},
+      {"--use-deepspeed", false, [](O& o, S&, S&) { o.backend.use_deepspeed = true; }},
+      {"--fsdp-sharding-strategy", true, sharding_strategy},
+      {"--zero-stage", true,
+       [](O& o, S& v, S& w) { set_number(o, "backend.deepspeed_like.stage", v, w, 0, 3); }},
+      {"--same-network", false, nothing},
+      {"--no-python", false, nothing},
+      {"--quiet", false, nothing},
+      {"-q", false, nothing},
+      {"--tpu", false,
+       [](O&, S&, S& w) {
+         refuse(w, "there is no backend for TPUs", "leave it out: the program runs on CPUs");
+       }},
+      {"--use-megatron-lm", false,
+       [](O&, S&, S& w) {
+         refuse(w, "there is no Megatron-LM", "shard with --use_fsdp or --use_deepspeed");
+       }},
+      {"--use-parallelism-config", false,
+       [](O&, S&, S& w) {
+         refuse(w, "tensor, context and pipeline parallelism are not in this version",
+                "shard with --use_fsdp or --use_deepspeed");
+       }},
+      {"--dynamo-backend", true,
+       [](O&, S&, S& w) {
+         refuse(w, "torch.compile belongs to Python; a C++ program is compiled already",
+                "leave it out");
+       }},
+      {"--module", false,
+       [](O&, S&, S& w) {
+         refuse(w, "programs are executables here, not Python modules", "give the program's path");
+       }},
+      {"-m", false,
+       [](O&, S&, S& w) {
+         refuse(w, "programs are executables here, not Python modules", "give the program's path");
+       }},
+      {"--gpu-ids", true,
+       [](O&, S&, S& w) {
+         refuse(w, "devices are chosen by CUDA_VISIBLE_DEVICES here",
+                "leave it out, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
+       }},
+      {"--deepspeed-config-file", true,
+       [](O&, S&, S& w) {
+         refuse(w, "DeepSpeed's JSON file is not read",
+                "use --zero_stage, or the keys of [backend.deepspeed_like] in train.toml");
+       }},
+  };
+  return words;
+}
+
+namespace {
+
+void check_unlike(const char* word, const std::string& key, const std::string& value,
+                  const std::string& wanted) {
+  if (value != "auto" && value != wanted) {
+    fail_usage(fmt::format("{} stands for {} = \"{}\", but the configuration says \"{}\"", word,
+                           key, wanted, value),
+               key, fmt::format("leave out {}, or change {}", word, key));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> backend_overrides(const BackendWords& words, const Config& config) {
+  if (words.use_fsdp && words.use_deepspeed) {
+    fail_usage("--use_fsdp and --use_deepspeed cannot go together", "--use_deepspeed",
+               "leave out one of them");
+  }
+  if (words.cpu && words.multi_gpu) {
+    fail_usage("--cpu and --multi_gpu cannot go together", "--multi_gpu", "leave out one of them");
+  }
+  std::vector<std::string> overrides;
+  std::string use = config.backend.use;
+  if (words.use_fsdp || words.use_deepspeed) {
+    const char* word = words.use_fsdp ? "--use_fsdp" : "--use_deepspeed";
+    const std::string wrapper = words.use_fsdp ? "fsdp" : "deepspeed_like";
+    check_unlike(word, "backend.use", use, wrapper);
+    use = wrapper;
+    overrides.push_back(text_override("backend.use", wrapper));
+  }
+  if (!words.cpu && !words.multi_gpu) {
+    return overrides;
+  }
+  overrides.push_back(text_override("training.device", words.cpu ? "cpu" : "cuda"));
+  // The transport: of the wrapper where one is used, else the backend itself.
+  const bool wraps = use == "fsdp" || use == "deepspeed_like";
+  const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";
+  const std::string transport = wraps ? wrapper_base(config.backend, use) : use;
+  if (words.multi_gpu) {
+    check_unlike("--multi_gpu", key, transport, "nccl");
+    overrides.push_back(text_override(key, "nccl"));
+  } else if (transport == "nccl") {
+    fail_usage(fmt::format("--cpu asks for a transport of CPUs, but {} is \"nccl\"", key), key,
+               fmt::format("leave out --cpu, or set {} to gloo_cpu or mpi", key));
+  } else if (transport == "auto") {
+    overrides.push_back(text_override(key, "gloo_cpu"));
+  }
+  return overrides;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,165 @@
+#include "cli/launch/host_file.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+#include "config/nearest.h"
+#include "rendezvous/network_interface.h"
+
+namespace coupler::cli {
+namespace {
+
+struct Place {
+  const std::string& path;
+  int line;
+};
+
+[[noreturn]] void fail(const Place& place, const std::string& message,
+                       const std::string& hint = "write 'node1 slots=4', one machine a line") {
+  const auto subject = fmt::format("{}:{}", place.path, place.line);
+  throw Error(ErrorCode::kConfig, fmt::format("{}: {}", subject, message),
+              {.subject = subject, .hint = hint});
+}
+
+int read_slots(const Place& place, const std::string& text, const std::string& word) {
+  int slots = 0;
+  const auto* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, slots);
+  if (status != std::errc() || stop != end || slots < 1) {
+    fail(place, fmt::format("'{}' is no number of processes (1 or more) in '{}'", text, word));
+  }
+  return slots;
+}
+
+bool is_host_name(const std::string& text) {
+  return !text.empty() && text.front() != '-' &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_' || c == ':' || c >= 0x80;
+         });
+}
+
+// What stands behind the name: key=value words.
+void read_word(const Place& place, const std::string& word, std::optional<int>& slots) {
+  const auto equals = word.find('=');
+  const auto key = word.substr(0, equals);
+  if (equals == std::string::npos) {
+    fail(place, fmt::format("'{}' is neither the machine's name nor key=value", word));
+  }
+  if (key == "slots") {
+    if (slots) {
+      fail(place, fmt::format("the number of processes is given twice, the second is '{}'", word));
+    }
+    slots = read_slots(place, word.substr(equals + 1), word);
+  } else if (key == "max_slots" || key == "max-slots") {
+    read_slots(place, word.substr(equals + 1), word);  // never more than slots are started
+  } else if (key == "user" || key == "username") {
+    fail(place, fmt::format("'{}': a hostfile cannot name users here", word),
+         "put 'User NAME' for this host into ~/.ssh/config");
+  } else {
+    const std::string nearest = nearest_name(key, {"slots", "max_slots"});
+    fail(place, fmt::format("unknown word '{}'{}", word,
+                            nearest.empty() ? "" : "; did you mean '" + nearest + "=…'?"));
+  }
+}
+
+HostSlots read_line(const Place& place, std::istringstream& words) {
+  HostSlots entry;
+  std::optional<int> slots;
+  words >> entry.host;
+  // "node1:4": one colon; more are an IPv6 address.
+  const auto colon = entry.host.find(':');
+  if (colon != std::string::npos && entry.host.find(':', colon + 1) == std::string::npos) {
+    slots = read_slots(place, entry.host.substr(colon + 1), entry.host);
+    entry.host.resize(colon);
+  }
+  if (!is_host_name(entry.host)) {
+    fail(place, fmt::format("'{}' is no name of a machine", entry.host));
+  }
+  for (std::string word; words >> word;) {
+    read_word(place, word, slots);
+  }
+  entry.slots = slots.value_or(1);
+  return entry;
+}
+
+void add(HostFile& file, const HostSlots& entry) {
+  for (HostSlots& known : file.hosts) {
+    if (known.host == entry.host) {
+      known.slots += entry.slots;
+      return;
+    }
+  }
+  file.hosts.push_back(entry);
+}
+
+}  // namespace
+
+int HostFile::slots() const {
+  int sum = 0;
+  for (const HostSlots& entry : hosts) {
+    sum += entry.slots;
+  }
+  return sum;
+}
+
+HostFile read_host_file(const std::string& path) {
+  HostFile file{path, {}};
+  struct stat status {};
+  errno = 0;
+  const bool is_folder = ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  std::ifstream stream(path);
+  if (is_folder || !stream) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("the hostfile {} cannot be read: {}", path,
+                            is_folder ? "it is a folder" : std::generic_category().message(errno)),
+                {.subject = path, .hint = "check the path behind --hostfile"});
+  }
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    line.resize(std::min(line.find('#'), line.size()));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    std::istringstream words(line);
+    add(file, read_line({path, number}, words));
+  }
+  if (file.hosts.empty()) {
+    throw Error(ErrorCode::kConfig, fmt::format("the hostfile {} names no machine", path),
+                {.subject = path, .hint = "write 'node1 slots=4', one machine a line"});
+  }
+  return file;
+}
+
+std::string host_list(const HostFile& file) {
+  std::string list;
+  for (const HostSlots& entry : file.hosts) {
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", entry.host, entry.slots);
+  }
+  return list;
+}
+
+bool is_this_machine(const std::string& host) {
+  if (host == "localhost" || is_own_address(host)) {
+    return true;
+  }
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) {
+    return false;
+  }
+  const std::string own = name.data();
+  return host == own || host == own.substr(0, own.find('.'));
+}
+
+}  // namespace coupler::cli

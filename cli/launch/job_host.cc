@@ -1,0 +1,124 @@
+#include "cli/launch/job_host.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <sstream>
+#include <utility>
+
+namespace coupler::cli {
+
+JobHostOptions job_host_options(const Config& config, int processes) {
+  return {.processes = processes,
+          .tls = config.launch.tls,
+          .peer_timeout = config.backend.peer_timeout};
+}
+
+JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  StoreServerOptions server;
+  server.on_set = [this](const std::string& key, const std::string& value) { on_set(key, value); };
+  server.on_lost = [this](const PeerLoss& loss) { on_lost(loss); };
+  server.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(options.peer_timeout);
+  server.tls = options.tls;
+  server.members = static_cast<size_t>(options.processes);
+  server.host = options.host;
+  address_ = {.host = options.host,
+              .secret = options.secret ? *options.secret : random_bytes32(),
+              .tls = options.tls};
+  server_.emplace(address_.secret, server);
+  address_.port = server_->port();
+  memory_file_ = make_job_memory_file(address_);
+  job_file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_file_.get());
+}
+
+void JobHost::on_set(const std::string& key, const std::string& value) {
+  if (const auto started = rank_of_start_key(key)) {
+    {
+      const std::lock_guard lock(mutex_);
+      starts_.emplace_back(*started, value);
+    }
+    wake();
+  }
+  if (const auto standing = rank_of_standing_key(key)) {
+    const std::lock_guard lock(mutex_);
+    standings_[*standing] = value;
+  }
+  if (const auto ended = rank_of_end_key(key)) {
+    {
+      const std::lock_guard lock(mutex_);
+      reports_.push_back(decode_end(*ended, value));
+    }
+    wake();
+  }
+}
+
+void JobHost::on_lost(const PeerLoss& loss) {
+  if (loss.reason != PeerLoss::Reason::kStopped && loss.reason != PeerLoss::Reason::kUnreachable) {
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    losses_.push_back(loss);
+  }
+  wake();
+}
+
+void JobHost::wake() const {
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);  // fails only when it is readable already
+}
+
+std::map<int, std::string> JobHost::standings() const {
+  const std::lock_guard lock(mutex_);
+  return standings_;
+}
+
+void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid)); }
+
+void JobHost::await_end(int rank, long pid) {
+  UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (end) {  // else it has ended, and is the only one so far
+    ends_.add(static_cast<size_t>(rank), end.get());
+    watched_.push_back(std::move(end));
+  }
+}
+
+std::vector<int> JobHost::take_ended() {
+  const auto ranks = ends_.take();
+  return {ranks.begin(), ranks.end()};
+}
+
+JobNews JobHost::take_news() {
+  // First, and once: what is said from here on wakes again.
+  uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof count);  // empties it; whether it was empty is the same
+  std::vector<std::pair<int, std::string>> starts;
+  JobNews news;
+  {
+    const std::lock_guard lock(mutex_);
+    starts.swap(starts_);
+    news = {.reports = std::exchange(reports_, {}), .losses = std::exchange(losses_, {})};
+  }
+  for (const auto& [rank, text] : starts) {
+    long pid = 0;
+    std::string machine;
+    std::istringstream(text) >> pid >> machine;
+    if (machine == machine_identity()) {  // elsewhere it is its shim's to say how it ends
+      watch(rank, pid);
+      await_end(rank, pid);
+    }
+  }
+  return news;
+}
+
+void JobHost::tell_shims(ShimOrder order) {
+  if (!client_) {
+    client_ = std::make_unique<StoreClient>(address_.host, address_.port, address_.secret,
+                                            std::chrono::seconds(2), address_.tls);
+  }
+  client_->set(order_key(told_++), encode(order));
+}
+
+}  // namespace coupler::cli

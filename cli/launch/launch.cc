@@ -1,0 +1,169 @@
+// coupler launch: the command line becomes a plan, the plan a way to start it.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <functional>
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/launch/foreign_command.h"
+#include "cli/launch/launch_description.h"
+#include "cli/launch/launch_modes.h"
+#include "cli/launch/launch_plan.h"
+#include "cli/launch/log_files.h"
+#include "cli/launch/mpirun.h"
+#include "cli/launch/network_job.h"
+#include "cli/launch/restarts.h"
+#include "cli/launch/via_kubernetes.h"
+#include "cli/launch/via_slurm.h"
+#include "cli/launch/via_torchrun.h"
+#include "cli/process/output_relay.h"
+#include "plugin/transport.h"
+
+namespace coupler::cli {
+namespace {
+
+// Decided once and here, so that all ranks agree, and since mpirun must be chosen first. Whether
+// the processes must be started by Open MPI's mpirun.
+bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
+  if (plan.processes == 1 && !plan.multi_gpu) {
+    return false;  // one process needs no backend
+  }
+  TransportPlan transport;
+  try {
+    transport = plan_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
+  } catch (const Error& error) {
+    if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
+      throw;
+    }
+    throw Error(ErrorCode::kPlugin,
+                "--multi_gpu asks for CUDA devices, but the backend nccl cannot be used here",
+                {.subject = "--multi_gpu",
+                 .hint = "leave it out, or say --cpu, and the processes train on CPUs; `coupler "
+                         "plugins -o backend.use=nccl` says what is missing"});
+  }
+  plan.config.backend.use = transport.use;
+  plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
+                        transport.overrides.end());
+  return transport.needs_mpi_launch && plan.processes > 1;
+}
+
+void refuse_mpi(const LaunchPlan& plan, const std::string& how) {
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("the transport of backend.use = \"{}\" is mpi, whose processes only Open "
+                  "MPI's mpirun can start, not {}",
+                  plan.config.backend.use, how),
+      {.subject = "backend.use",
+       .hint = "use --via mpirun, with --hostfile for several machines, or another backend: "
+               "-o backend.use=gloo_cpu"});
+}
+
+// Says what would be done where that is all that was asked for.
+bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
+  if (plan.dry_run) {
+    write_all(1, describe_launch(plan, launch));
+  }
+  if (plan.print_env) {
+    write_all(1, describe_environment(plan, launch));
+  }
+  return plan.dry_run || plan.print_env;
+}
+
+// make: the command of one start, which is told by its environment which it is.
+int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const LaunchPlan&)>& make) {
+  if (!plan.outcome.empty()) {
+    throw Error(ErrorCode::kUsage, "--outcome is for ranks that `coupler launch` itself starts",
+                {.subject = "--outcome", .hint = "ask the other launcher what became of the job"});
+  }
+  const ForeignCommand command = make(plan);
+  if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return run_with_restarts(plan, [&] { return run_foreign(make(plan)); });
+}
+
+int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
+  if (only_described(plan,
+                     {"mpirun", shim_command(plan, mpirun), shim_rank_variables(plan), true})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return run_with_restarts(plan, [&] { return launch_mpi(plan, mpirun); });
+}
+
+int start_via_mpirun(LaunchPlan& plan) {
+  const Mpirun mpirun = find_mpirun(plan);
+  const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
+  if (plan_backend(plan, open_mpi ? MpiLaunch::kPossible : MpiLaunch::kTooLate) && !open_mpi) {
+    refuse_mpi(plan, mpirun.path);
+  }
+  return open_mpi && plan.processes > 1 &&
+                 (stays_on_this_machine(plan) || can_have_network_store(plan))
+             ? start_with_shims(plan, mpirun)
+             : start_foreign(plan,
+                             [&](const LaunchPlan& it) { return mpirun_command(it, mpirun); });
+}
+
+int start_local(LaunchPlan& plan) {
+  const bool needs_mpirun =
+      plan_backend(plan, plan.machines == 1 ? MpiLaunch::kPossible : MpiLaunch::kTooLate);
+  if (needs_mpirun && plan.machines > 1) {
+    refuse_mpi(plan, "a `coupler launch` on each machine");
+  }
+  if (needs_mpirun) {
+    return start_with_shims(plan, find_open_mpi());
+  }
+  if (only_described(plan, {"", plan.arguments, {}, true})) {
+    return 0;
+  }
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  return run_with_restarts(plan, [&] { return launch_local(plan); });
+}
+
+}  // namespace
+
+int run_launch(int argc, char** argv) {
+  LaunchPlan plan = make_launch_plan(argc, argv);
+  if (plan.help) {
+    write_all(1, kLaunchHelp);
+    return 0;
+  }
+  switch (plan.via) {
+    case Via::kKubernetes:
+      write_all(1, kubernetes_manifest(plan));
+      return 0;
+    case Via::kSlurm:
+      if (plan.print) {
+        write_all(1, sbatch_script(plan));
+        return 0;
+      }
+      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+        refuse_mpi(plan, "srun");
+      }
+      return start_foreign(plan, srun_command);
+    case Via::kTorchrun:
+      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+        refuse_mpi(plan, "torchrun");
+      }
+      // It restarts its workers itself.
+      return start_foreign(plan,
+                           [restarts = std::exchange(plan.max_restarts, 0)](const LaunchPlan& it) {
+                             return torchrun_command(it, restarts);
+                           });
+    case Via::kMpirun:
+      return start_via_mpirun(plan);
+    case Via::kLocal:
+      break;
+  }
+  return start_local(plan);
+}
+
+}  // namespace coupler::cli

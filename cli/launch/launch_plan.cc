@@ -1,0 +1,226 @@
+#include "cli/launch/launch_plan.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "cli/launch/mpirun.h"
+#include "cli/launch/network.h"
+#include "cli/process/child_process.h"
+#include "rendezvous/process_info.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr int64_t kMostProcesses = 4096;  // that one launcher starts
+
+void only_with(bool given, bool allowed, const char* word, const char* with) {
+  if (given && !allowed) {
+    fail_usage(fmt::format("{} goes only with {}", word, with), word);
+  }
+}
+
+// Words that mean something in one mode only, elsewhere would be passed over silently.
+void check_words_fit(const LaunchOptions& options) {
+  const Via via = options.via;
+  const bool starts_here = via == Via::kLocal || via == Via::kTorchrun;
+  only_with(!options.hostfile.empty(), via == Via::kMpirun, "--hostfile", "--via mpirun");
+  only_with(options.print, via == Via::kSlurm || via == Via::kKubernetes, "--print",
+            "--via slurm or --via k8s (--dry-run shows what would be started)");
+  only_with(!options.image.empty(), via == Via::kKubernetes, "--image", "--via k8s");
+  only_with(!options.name.empty(), via == Via::kKubernetes || via == Via::kSlurm, "--name",
+            "--via k8s and --via slurm");
+  only_with(options.manifest != "jobset", via == Via::kKubernetes, "--manifest", "--via k8s");
+  only_with(options.machine_rank.has_value(), starts_here, "--machine-rank",
+            "local processes and --via torchrun");
+  only_with(!options.main_address.empty(), starts_here, "--main-address",
+            "local processes and --via torchrun");
+  only_with(options.main_port.has_value(), starts_here, "--main-port",
+            "local processes and --via torchrun");
+  if (options.bind && *options.bind != Bind::kNone && via == Via::kTorchrun) {
+    fail_usage("--bind: torchrun binds no processes", "--bind", "leave out --bind, or --via");
+  }
+  if (options.machines.value_or(1) > 1 && via == Via::kMpirun) {
+    fail_usage("--machines: mpirun's machines are named by a hostfile", "--machines",
+               "write them into a file, 'node1 slots=4' a line, and say --hostfile FILE");
+  }
+}
+
+// launch.processes counts only where somebody set it: Slurm's allocation knows better than a
+// default.
+std::optional<int> slurm_tasks(const LaunchOptions& options, const Config& config) {
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  if (options.via != Via::kSlurm || options.print || tasks == nullptr ||
+      config.sources.count("launch.processes") != 0) {
+    return std::nullopt;
+  }
+  return parse_number(tasks, 1, kMostProcesses, "SLURM_NTASKS", "number of tasks");
+}
+
+int count_processes(const LaunchOptions& options, const Config& config, int machines) {
+  if (options.processes && options.per_machine &&
+      *options.processes != *options.per_machine * machines) {
+    fail_usage(fmt::format("-n {} and --per-machine {} contradict each other on {} machines: -n is "
+                           "the number of all processes",
+                           *options.processes, *options.per_machine, machines),
+               "-n", "give one of them");
+  }
+  int64_t processes = config.launch.processes;
+  if (options.processes) {
+    processes = *options.processes;
+  } else if (options.per_machine) {
+    processes = static_cast<int64_t>(*options.per_machine) * machines;
+  } else if (const auto tasks = slurm_tasks(options, config)) {
+    processes = *tasks;
+  }
+  if (processes % machines != 0) {
+    fail_usage(
+        fmt::format("{} processes cannot be divided evenly among {} machines", processes, machines),
+        "-n", fmt::format("give a multiple of {}, or --per-machine N", machines));
+  }
+  if (processes / machines > kMostProcesses) {
+    fail_usage(fmt::format("{} processes are more than one launcher starts ({})",
+                           processes / machines, kMostProcesses),
+               "-n");
+  }
+  return static_cast<int>(processes);
+}
+
+// Where several launchers make one job they must agree on a place.
+void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
+  plan.machines = options.machines.value_or(1);
+  plan.machine_rank = options.machine_rank.value_or(0);
+  plan.main_address = options.main_address;
+  plan.main_port = options.main_port.value_or(0);
+  if (plan.machine_rank >= plan.machines) {
+    fail_usage(fmt::format("--machine-rank {} is not one of {} machines: they run from 0 to {}",
+                           plan.machine_rank, plan.machines, plan.machines - 1),
+               "--machine-rank",
+               plan.machines == 1 ? "give --machines too" : "correct one of them");
+  }
+  if (plan.machines == 1 || (plan.via != Via::kLocal && plan.via != Via::kTorchrun)) {
+    return;
+  }
+  if (!options.machine_rank || plan.main_address.empty() || plan.main_port == 0) {
+    const char* missing = !options.machine_rank       ? "--machine-rank R"
+                          : plan.main_address.empty() ? "--main-address HOST"
+                                                      : "--main-port P (1 to 65535)";
+    fail_usage(fmt::format("--machines {} needs {}", plan.machines, missing), "--machines",
+               "run on each machine: coupler launch --machines M --machine-rank R --main-address "
+               "HOST --main-port PORT …, R from 0, HOST an address of machine 0");
+  }
+}
+
+// A launcher that is itself one process of several starts one job for each of them.
+void check_not_a_rank(const LaunchOptions& options) {
+  if (options.machines || options.print || options.via == Via::kKubernetes) {
+    return;
+  }
+  const ProcessInfo outer = detect_process();
+  const bool is_task = outer.launcher == LauncherKind::kSlurm ||
+                       outer.launcher == LauncherKind::kOpenMpi ||
+                       outer.launcher == LauncherKind::kMpich;
+  if (is_task && outer.world > 1) {
+    const char* name = launcher_name(outer.launcher);
+    fail_usage(fmt::format("`coupler launch` was itself started {} times by {}: each of them would "
+                           "start a job of its own",
+                           outer.world, name),
+               name,
+               "start it once (--via slurm or --via mpirun start the processes through the other "
+               "launcher), or say --machines M with --machine-rank, or --machines 1 where separate "
+               "jobs are meant");
+  }
+}
+
+std::string absolute(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).lexically_normal().string();
+}
+
+void check_slots(const LaunchPlan& plan) {
+  if (!plan.host_file.hosts.empty() && plan.processes > plan.host_file.slots()) {
+    fail_usage(
+        fmt::format("{} processes are more than the {} slots of {}", plan.processes,
+                    plan.host_file.slots(), plan.host_file.path),
+        "-n",
+        fmt::format("start at most {}, or raise slots=N in the hostfile", plan.host_file.slots()));
+  }
+}
+
+// What is asked of this machine can be checked on it.
+void check_network(const LaunchPlan& plan) {
+  const auto& interface = plan.config.backend.interface_name;
+  if (plan.via == Via::kSlurm || plan.via == Via::kKubernetes ||
+      (plan.via == Via::kMpirun && !stays_on_this_machine(plan))) {
+    return;
+  }
+  if (!interface.empty()) {
+    const auto source = plan.config.sources.find("backend.interface");
+    check_interface(
+        interface, source == plan.config.sources.end() ? "backend.interface" : source->second.text);
+  }
+  if (plan.machines > 1 && plan.machine_rank == 0 && !plan.dry_run) {
+    check_own_address_and_port(plan.main_address, plan.main_port);
+  }
+}
+
+Config read_config(LaunchOptions& options) {
+  Config config = load_config(options.request);
+  const auto words = backend_overrides(options.backend, config);
+  if (words.empty()) {
+    return config;
+  }
+  options.request.overrides.insert(options.request.overrides.end(), words.begin(), words.end());
+  return load_config(options.request);
+}
+
+}  // namespace
+
+LaunchPlan make_launch_plan(int argc, char** argv) {
+  LaunchOptions options = parse_launch_options(argc, argv);
+  LaunchPlan plan;
+  if (options.help) {
+    plan.help = true;
+    return plan;
+  }
+  check_words_fit(options);
+  plan.config = read_config(options);
+  plan.overrides = options.request.overrides;
+  plan.via = options.via;
+  plan.bind = options.bind.value_or(Bind::kNone);
+  plan.log_dir = absolute(options.log_dir);
+  plan.outcome = absolute(options.outcome);
+  plan.max_restarts = options.max_restarts;
+  plan.prefix = options.prefix;
+  plan.print = options.print;
+  plan.print_env = options.print_env;
+  plan.dry_run = options.dry_run;
+  plan.multi_gpu = options.backend.multi_gpu;
+  plan.owns_ranks = options.machines.has_value();
+  plan.config_given = options.request.file.has_value();
+  plan.image = options.image;
+  plan.name = options.name;
+  plan.manifest = options.manifest;
+  plan_machines(options, plan);
+  plan.processes = count_processes(options, plan.config, plan.machines);
+  if (!options.hostfile.empty()) {
+    plan.host_file = read_host_file(options.hostfile);
+    check_slots(plan);
+  }
+  check_not_a_rank(options);
+  check_network(plan);
+  plan.arguments.assign(argv + options.program, argv + argc);
+  plan.program = plan.arguments.front();
+  // A manifest's program is in its image, a script's where the job will run.
+  if (plan.via == Via::kKubernetes || plan.print) {
+    plan.path = plan.program;
+  } else {
+    const char* path = std::getenv("PATH");
+    plan.path = find_program(plan.program, path == nullptr ? "" : path);
+  }
+  return plan;
+}
+
+}  // namespace coupler::cli

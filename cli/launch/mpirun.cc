@@ -1,0 +1,195 @@
+#include "cli/launch/mpirun.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/launch/network_job.h"
+#include "cli/launch/rank_end.h"
+#include "cli/machine/cpu_binding.h"
+#include "cli/process/run_and_read.h"
+
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
+
+namespace coupler::cli {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+void append(Arguments& arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+}
+
+const char* bind_word(Bind bind) {
+  return bind == Bind::kCore ? "core" : bind == Bind::kNuma ? "numa" : "none";
+}
+
+bool says(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Open MPI passes no variables to other machines but those it is told to.
+Arguments passed_variables(const Variables& added) {
+  std::vector<std::string> names;
+  for (const auto& variable : environment_with(added)) {
+    const auto name = variable.substr(0, variable.find('='));
+    if (name.rfind("COUPLER_", 0) == 0 || name.rfind("MASTER_", 0) == 0 ||
+        name == "OMP_NUM_THREADS") {
+      names.push_back(name);
+    }
+  }
+  Arguments words;
+  for (const auto& name : names) {
+    append(words, {"-x", name});
+  }
+  return words;
+}
+
+// mpirun starts rank 0 on the first host.
+void set_meeting_place(const LaunchPlan& plan, Variables& added) {
+  if (std::getenv("MASTER_ADDR") == nullptr) {
+    added["MASTER_ADDR"] = plan.host_file.hosts.front().host;
+  }
+  if (std::getenv("MASTER_PORT") == nullptr) {
+    added["MASTER_PORT"] = "29500";
+  }
+}
+
+}  // namespace
+
+Mpirun find_open_mpi() {
+  // Debian keeps several MPIs side by side: Open MPI's own name first.
+  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
+    if (auto found = find_in_path(name); !found.empty()) {
+      return {std::move(found), Mpirun::Kind::kOpenMpi};
+    }
+  }
+  throw Error(ErrorCode::kPlugin, "the backend mpi needs mpirun, which is not installed",
+              {.subject = "mpirun",
+               .hint = "apt-get install openmpi-bin (or add its folder to PATH), or choose another "
+                       "backend: -o backend.use=gloo_cpu"});
+}
+
+Mpirun find_mpirun(const LaunchPlan& plan) {
+  std::vector<const char*> names = {"mpirun", "mpirun.openmpi", "mpirun.mpich", "mpiexec"};
+  if (plan.config.backend.use == "mpi") {
+    names.insert(names.begin(), "mpirun.openmpi");
+  }
+  for (const char* name : names) {
+    const auto path = find_in_path(name);
+    if (path.empty()) {
+      continue;
+    }
+    const auto version = run_and_read({path, "--version"}, std::chrono::seconds(10)).value_or("");
+    if (says(version, "Open MPI") || says(version, "OpenRTE") || says(version, "PRRTE")) {
+      return {path, Mpirun::Kind::kOpenMpi};
+    }
+    if (says(version, "HYDRA") || says(version, "Intel(R) MPI")) {
+      return {path, Mpirun::Kind::kHydra};
+    }
+    fail_usage(fmt::format("{} is neither Open MPI's mpirun nor MPICH's (it says: {})", path,
+                           version.substr(0, version.find('\n'))),
+               "--via", "put the folder of Open MPI's or MPICH's first into PATH");
+  }
+  fail_usage("--via mpirun: mpirun is not installed", "--via",
+             "apt-get install openmpi-bin (or mpich), or add its folder to PATH");
+}
+
+bool stays_on_this_machine(const LaunchPlan& plan) {
+  const auto& hosts = plan.host_file.hosts;
+  if (!hosts.empty()) {
+    return std::all_of(hosts.begin(), hosts.end(),
+                       [](const HostSlots& entry) { return is_this_machine(entry.host); });
+  }
+  // Without a hostfile mpirun takes the nodes of a Slurm allocation it runs in.
+  const char* nodes = std::getenv("SLURM_JOB_NUM_NODES");
+  return nodes == nullptr || std::string(nodes) == "1";
+}
+
+Variables shim_rank_variables(const LaunchPlan& plan) {
+  return stays_on_this_machine(plan) ? local_variables(plan) : common_variables(plan);
+}
+
+Variables shim_variables(const LaunchPlan& plan) {
+  Variables variables = shim_rank_variables(plan);
+  if (plan.prefix) {
+    variables["COUPLER_SHIM_PREFIX"] = "1";
+  }
+  if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
+    variables[kShimLibraryPath] = path;  // before mpirun adds to it
+  }
+  if (!plan.log_dir.empty()) {
+    variables["COUPLER_SHIM_LOG_DIR"] = plan.log_dir;
+  }
+  for (const auto& cpus : rank_cpus(plan)) {
+    if (!cpus.empty() && stays_on_this_machine(plan)) {
+      auto& lists = variables["COUPLER_SHIM_CPUS"];
+      lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
+    }
+  }
+  if (::geteuid() == 0) {
+    variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+  }
+  return variables;
+}
+
+std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun) {
+  // Ranks may have several threads: what binds them is --bind, through their shims where those are
+  // on a machine that we know.
+  const bool here = stays_on_this_machine(plan);
+  Arguments arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
+                         here ? "none" : bind_word(plan.bind)};
+  if (plan.host_file.hosts.empty()) {
+    arguments.emplace_back("--oversubscribe");  // more ranks than cores are fine
+  } else {
+    append(arguments, {"--host", host_list(plan.host_file)});
+  }
+  if (!here) {
+    Variables passed = shim_variables(plan);
+    passed[kShimStore];  // whose value is known once the store is there
+    append(arguments, passed_variables(passed));
+  }
+  arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  append(arguments, {"rank-shim", "--", plan.path});
+  append(arguments, plan.arguments);
+  return arguments;
+}
+
+ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun) {
+  ForeignCommand command{
+      "mpirun", {mpirun.path, "-n", std::to_string(plan.processes)}, common_variables(plan)};
+  Arguments& arguments = command.arguments;
+  const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
+  if (!plan.host_file.hosts.empty()) {
+    append(arguments, {open_mpi ? "--host" : "-hosts", host_list(plan.host_file)});
+    set_meeting_place(plan, command.added);
+  }
+  append(arguments, {open_mpi ? "--bind-to" : "-bind-to", bind_word(plan.bind)});
+  if (plan.prefix) {
+    arguments.emplace_back(open_mpi ? "--tag-output" : "-prepend-rank");
+  }
+  if (!plan.log_dir.empty() && open_mpi) {
+    append(arguments, {"--output-filename", plan.log_dir + ":nojobid"});
+  } else if (!plan.log_dir.empty()) {
+    append(arguments, {"-outfile-pattern", plan.log_dir + "/rank-%r.log", "-errfile-pattern",
+                       plan.log_dir + "/rank-%r.err"});
+  }
+  if (open_mpi) {
+    append(arguments, passed_variables(command.added));
+    if (::geteuid() == 0) {
+      command.added["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
+      command.added["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+    }
+  }
+  arguments.push_back(plan.path);
+  arguments.insert(arguments.end(), plan.arguments.begin() + 1, plan.arguments.end());
+  return command;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,74 @@
+#include "cli/launch/network.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "rendezvous/host_lookup.h"
+#include "rendezvous/network_interface.h"
+#include "rendezvous/unique_fd.h"
+
+namespace coupler::cli {
+namespace {
+
+// How long a launcher waits for its pod's name to appear.
+constexpr auto kNameTimeout = std::chrono::seconds(30);
+
+// 0, or errno of a trial bind.
+int try_bind(const addrinfo& address) {
+  const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    return errno;
+  }
+  const int yes = 1;  // a port whose last user has just ended is free
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const bool bound =
+      ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && ::listen(fd.get(), 1) == 0;
+  return bound ? 0 : errno;
+}
+
+}  // namespace
+
+void check_interface(const std::string& interface_or_address, const std::string& said_by) {
+  const auto address = bind_address(interface_or_address, said_by);
+  if (is_wildcard(address)) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("'{}' stands for all network interfaces, and connections need one of "
+                            "them ({})",
+                            interface_or_address, said_by),
+                {.subject = interface_or_address,
+                 .hint = fmt::format("name one with --interface, or leave it out for loopback: {}",
+                                     list_network_addresses())});
+  }
+}
+
+void check_own_address_and_port(const std::string& host, int port) {
+  const auto found = look_up_host(host, port, deadline_after(kNameTimeout));
+  if (!found.list) {
+    throw Error(
+        ErrorCode::kUsage, fmt::format("there is no host '{}'", host),
+        {.subject = host, .hint = "give the first machine's address behind --main-address"});
+  }
+  const int failure = try_bind(*found.list);
+  if (failure == EADDRNOTAVAIL) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("'{}' is no address of this machine, but machine 0 is the one that the "
+                            "others connect to",
+                            host),
+                {.subject = host,
+                 .hint = "give machine 0's own address behind --main-address, or this machine "
+                         "another --machine-rank"});
+  }
+  if (failure != 0) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("port {} of {} cannot be used: {}", port, host,
+                            std::generic_category().message(failure)),
+                {.subject = fmt::format("{}:{}", host, port),
+                 .hint = "choose another --main-port, the same on all machines"});
+  }
+}
+
+}  // namespace coupler::cli

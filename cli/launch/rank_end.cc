@@ -1,0 +1,209 @@
+#include "cli/launch/rank_end.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "rendezvous/store.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr std::string_view kEndPrefix = "coupler/launch/end/";
+constexpr std::string_view kStartPrefix = "coupler/launch/start/";
+constexpr int kPeerLost = 4;  // the exit code of a rank that lost another
+constexpr size_t kQuotedLines = 8;
+
+bool is_failure(const RankEnd& end) { return end.status != 0; }
+
+bool is_consequence(const RankEnd& end) {
+  return end.lost.empty() && exit_code_of(end.status) == kPeerLost;
+}
+
+std::optional<int> rank_of(std::string_view prefix, const std::string& key) {
+  if (key.compare(0, prefix.size(), prefix) != 0) {
+    return std::nullopt;
+  }
+  int rank = 0;
+  const char* end = key.data() + key.size();
+  const auto [stop, status] = std::from_chars(key.data() + prefix.size(), end, rank);
+  return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
+}
+
+std::optional<Deadline> when_first(const std::vector<RankEnd>& ends, bool (*fits)(const RankEnd&)) {
+  const auto found = std::find_if(ends.begin(), ends.end(), fits);
+  return found == ends.end() ? std::nullopt : std::optional(found->when);
+}
+
+}  // namespace
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string describe_status(int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  }
+  const int code = WEXITSTATUS(status);
+  return fmt::format("exited with code {}{}", code,
+                     code == kPeerLost ? " (it lost a peer, or a deadline passed)" : "");
+}
+
+std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank); }
+std::string end_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
+
+std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
+std::optional<int> rank_of_standing_key(const std::string& key) {
+  return rank_of(kStandingPrefix, key);
+}
+std::optional<int> rank_of_end_key(const std::string& key) { return rank_of(kEndPrefix, key); }
+
+std::string encode(const RankEnd& end) {
+  auto text = fmt::format("{} {}\n", end.status, end.stopped ? 1 : 0);
+  for (const auto& line : end.last_lines) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+RankEnd decode_end(int rank, const std::string& text) {
+  RankEnd end{.rank = rank, .when = std::chrono::steady_clock::now()};
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  int stopped = 0;
+  std::istringstream(line) >> end.status >> stopped;
+  end.stopped = stopped != 0;
+  while (std::getline(lines, line)) {
+    end.last_lines.push_back(line);
+  }
+  return end;
+}
+
+std::string order_key(int number) { return fmt::format("coupler/launch/order/{}", number); }
+
+std::string encode(const ShimOrder& order) { return std::to_string(order.signal); }
+
+ShimOrder decode_order(const std::string& text) {
+  ShimOrder order;
+  std::istringstream(text) >> order.signal;
+  return order;
+}
+
+void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
+
+void JobOutcome::record_order(const std::vector<int>& ranks) {
+  order_.insert(order_.end(), ranks.begin(), ranks.end());
+}
+
+std::string JobOutcome::record_losses(const std::vector<PeerLoss>& losses) {
+  std::string text;
+  for (const auto& loss : losses) {
+    text += record_loss(loss);
+  }
+  return text;
+}
+
+std::string JobOutcome::record_loss(const PeerLoss& loss) {
+  record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
+  return fmt::format("coupler: {}; the job ends (backend.peer_timeout says how long it waits)\n",
+                     loss.text);
+}
+
+std::optional<Deadline> JobOutcome::first_failure() const { return when_first(ends_, is_failure); }
+
+std::optional<Deadline> JobOutcome::first_cause() const {
+  return when_first(ends_,
+                    [](const RankEnd& end) { return is_failure(end) && !is_consequence(end); });
+}
+
+bool JobOutcome::knows(int rank) const {
+  return std::any_of(ends_.begin(), ends_.end(),
+                     [&](const RankEnd& end) { return end.rank == rank && end.lost.empty(); });
+}
+
+const RankEnd* JobOutcome::cause() const {
+  const RankEnd* best = nullptr;
+  const auto badness = [](const RankEnd& end) {
+    return end.stopped ? 0 : is_consequence(end) ? 1 : 2;
+  };
+  const auto is_earlier = [&](const RankEnd& one, const RankEnd& other) {
+    const auto place = [&](int rank) { return std::find(order_.begin(), order_.end(), rank); };
+    return place(one.rank) < place(other.rank);
+  };
+  for (const RankEnd& end : ends_) {
+    if (is_failure(end) && (best == nullptr || badness(end) > badness(*best) ||
+                            (badness(end) == badness(*best) && is_earlier(end, *best)))) {
+      best = &end;
+    }
+  }
+  return best;
+}
+
+int JobOutcome::exit_code() const {
+  const RankEnd* blamed = cause();
+  return blamed == nullptr ? 0 : exit_code_of(blamed->status);
+}
+
+std::string JobOutcome::json() const {
+  const RankEnd* blamed = cause();
+  if (blamed == nullptr) return {};
+  const nlohmann::json value = {
+      {"rank", blamed->rank},
+      {"exit_code", exit_code_of(blamed->status)},
+      {"how", blamed->lost.empty() ? describe_status(blamed->status) : blamed->lost}};
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string JobOutcome::report(const std::map<int, std::string>& standings) const {
+  const RankEnd* blamed = cause();
+  if (blamed == nullptr) {
+    return {};
+  }
+  auto text = blamed->lost.empty()
+                  ? fmt::format("coupler: rank {} {}\n{}", blamed->rank,
+                                describe_status(blamed->status), quote_lines(blamed->last_lines))
+                  : std::string();
+  size_t stopped = 0;
+  for (const RankEnd& end : ends_) {
+    if (end.stopped && end.rank != blamed->rank) {
+      ++stopped;
+    } else if (end.rank != blamed->rank && is_failure(end)) {
+      text += fmt::format("  then rank {} {}\n", end.rank, describe_status(end.status));
+    }
+  }
+  size_t stood = 0;
+  for (const auto& [rank, standing] : standings) {
+    if (rank != blamed->rank && ++stood <= kQuotedLines) {
+      text += fmt::format("  rank {} stood in {}\n", rank, standing);
+    }
+  }
+  if (stood > kQuotedLines) {
+    text += fmt::format("  and {} others in some\n", stood - kQuotedLines);
+  }
+  if (stopped > 0) {
+    text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");
+  }
+  return text;
+}
+
+std::string quote_lines(const std::deque<std::string>& lines) {
+  if (lines.empty()) {
+    return {};
+  }
+  std::string text = "  its last lines:\n";
+  for (size_t i = lines.size() - std::min(lines.size(), kQuotedLines); i < lines.size(); ++i) {
+    text += "    " + lines[i] + "\n";
+  }
+  return text;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,17 @@
+// --via slurm: srun inside an allocation, or a script for sbatch. Plain functions; no thread rule.
+#pragma once
+
+#include <string>
+
+#include "cli/launch/foreign_command.h"
+#include "cli/launch/launch_plan.h"
+
+namespace coupler::cli {
+
+// Throws Error(kUsage) outside an allocation, where srun is missing, or where the allocation is
+// smaller than the plan.
+ForeignCommand srun_command(const LaunchPlan& plan);
+
+std::string sbatch_script(const LaunchPlan& plan);
+
+}  // namespace coupler::cli

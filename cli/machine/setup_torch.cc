@@ -1,0 +1,86 @@
+// coupler setup-torch: fetches the LibTorch that this Coupler was built for, by the script that
+// set-up of a checkout uses, too.
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/machine/torch_root.h"
+#include "cli/process/become.h"
+
+namespace coupler::cli {
+
+const char kSetupTorchHelp[] =
+    R"help(usage: coupler setup-torch [--prefix DIR] [--cuda]
+
+Fetches LibTorch )help" COUPLER_TORCH_WHEEL
+    R"help( (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
+    R"help(,
+where programs and find_package(Coupler) find it: /opt/coupler for root, ~/.local/share/coupler for
+others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_WHEEL
+    R"help(/torch. What is there already is
+not fetched again.
+
+  --prefix DIR  where to put it
+  --cuda        what LibTorch's CUDA part needs as well, for machines with a GPU (4 GB more)
+
+  sudo coupler setup-torch
+)help";
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& word, const std::string& problem) {
+  throw Error(ErrorCode::kUsage, problem,
+              {.subject = word, .hint = "'coupler setup-torch --help' explains the command"});
+}
+
+// Beside this program once it is installed, else of the checkout.
+std::string script() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto installed = self.parent_path() / "../libexec/coupler/install-torch";
+  for (const std::filesystem::path& path : {installed, {COUPLER_INSTALL_TORCH_SCRIPT}}) {
+    if (access(path.c_str(), X_OK) == 0) return path;
+  }
+  throw Error(ErrorCode::kIo, fmt::format("{} is not there", installed.string()),
+              {.subject = installed.string(), .hint = "install Coupler again: it is a part of it"});
+}
+
+}  // namespace
+
+int run_setup_torch(int argc, char** argv) {
+  std::string prefix = default_torch_prefix();
+  bool cuda = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--help" || word == "-h") {
+      std::fputs(kSetupTorchHelp, stdout);
+      return 0;
+    }
+    if (word == "--cuda") {
+      cuda = true;
+    } else if (word == "--prefix" && i + 1 < argc) {
+      prefix = argv[++i];
+    } else if (word.rfind("--prefix=", 0) == 0) {
+      prefix = word.substr(std::strlen("--prefix="));
+    } else {
+      refuse(std::string(word), word == "--prefix" ? "--prefix needs a folder"
+                                                   : fmt::format("'{}' is no option", word));
+    }
+  }
+  if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
+  std::vector<std::string> command = {script()};
+  if (cuda) command.emplace_back("--cuda");
+  command.push_back(prefix);
+  become(std::move(command), "it is a bash script: install bash");
+}
+
+}  // namespace coupler::cli

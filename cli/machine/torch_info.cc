@@ -1,0 +1,121 @@
+#include "cli/machine/torch_info.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "cli/machine/small_files.h"
+#include "cli/machine/torch_root.h"
+
+namespace coupler::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The three numbers of version.h, where there is no version.py: LibTorch without Python.
+std::string version_of_header(const std::string& root) {
+  const std::string header = root + "/include/torch/headeronly/version.h";
+  return version_in(header, {"TORCH_VERSION_MAJOR", "TORCH_VERSION_MINOR", "TORCH_VERSION_PATCH"});
+}
+
+// "cuda: Optional[str] = '13.0'", or None.
+std::string cuda_of(const std::string& root) {
+  std::string value = value_in(root + "/version.py", "cuda").value_or("");
+  value.erase(
+      0, value.rfind('\'') == std::string::npos ? value.rfind(' ') + 1 : value.rfind('\'') + 1);
+  return value.empty() || std::isdigit(static_cast<unsigned char>(value[0])) == 0 ? "" : value;
+}
+
+bool is_there(const fs::path& file) {
+  std::error_code unreadable;
+  return fs::exists(file, unreadable);
+}
+
+// Of a wheel: the folder NAME-VERSION.dist-info among the packages says which.
+std::string wheel_version(const fs::path& packages, std::string_view name) {
+  std::error_code failed;
+  for (fs::directory_iterator entry(packages, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const std::string folder = entry->path().filename().string();
+    constexpr std::string_view kSuffix = ".dist-info";
+    if (folder.rfind(name, 0) != 0 || !folder.ends_with(kSuffix)) continue;
+    const size_t dash = folder.rfind('-', folder.size() - kSuffix.size() - 1);
+    return folder.substr(dash + 1, folder.size() - kSuffix.size() - dash - 1);
+  }
+  return "";
+}
+
+// Of libnccl.so.2.18.5, which libnccl.so.2 is a link to.
+std::string name_version(const fs::path& file) {
+  std::error_code failed;
+  const std::string name = fs::canonical(file, failed).filename().string();
+  constexpr std::string_view kStart = "libnccl.so.";
+  return name.rfind(kStart, 0) == 0 && name.find('.', kStart.size()) != std::string::npos
+             ? name.substr(kStart.size())
+             : "";
+}
+
+// In the order in which the backend nccl looks.
+std::vector<fs::path> nccl_folders(const TorchInfo& torch) {
+  std::vector<fs::path> folders;
+  const char* const named = std::getenv("COUPLER_NCCL_PATH");
+  std::string_view list = named == nullptr ? "" : named;
+  while (!list.empty()) {
+    const std::string_view folder = list.substr(0, list.find(':'));
+    if (!folder.empty()) folders.emplace_back(folder);
+    list.remove_prefix(std::min(list.size(), folder.size() + 1));
+  }
+  if (!torch.root.empty())
+    folders.push_back(fs::path(torch.root).parent_path() / "nvidia/nccl/lib");
+  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+                             "/usr/lib64", "/usr/lib", "/usr/local/cuda/lib64"}) {
+    folders.emplace_back(folder);
+  }
+  return folders;
+}
+
+}  // namespace
+
+TorchInfo torch_info() {
+  TorchInfo torch;
+  torch.root = torch_root();
+  if (torch.root.empty()) return torch;
+  torch.version = value_in(torch.root + "/version.py", "__version__").value_or("");
+  if (torch.version.empty()) torch.version = version_of_header(torch.root);
+  torch.cuda = cuda_of(torch.root);
+  return torch;
+}
+
+std::string describe(const TorchInfo& torch) {
+  if (torch.version.empty()) {
+    return fmt::format("none in {} (run coupler setup-torch, or set COUPLER_TORCH_ROOT)",
+                       expected_torch_root());
+  }
+  const bool has_cuda = is_there(torch.root + "/lib/libtorch_cuda.so");
+  const std::string build = !torch.cuda.empty() ? "built for CUDA " + torch.cuda
+                            : has_cuda          ? "built for CUDA"
+                                                : "CPU only";
+  return fmt::format("{}, {} ({})", torch.version, torch.root, build);
+}
+
+std::string nccl(const TorchInfo& torch) {
+  for (const fs::path& folder : nccl_folders(torch)) {
+    const fs::path file = folder / "libnccl.so.2";
+    if (!is_there(file)) continue;
+    std::string version = name_version(file);
+    // …/nvidia/nccl/lib
+    if (version.empty()) {
+      version = wheel_version(folder.parent_path().parent_path().parent_path(), "nvidia_nccl");
+    }
+    return fmt::format("{}, {}", version.empty() ? "of unknown version" : version, file.string());
+  }
+  return "none";
+}
+
+}  // namespace coupler::cli

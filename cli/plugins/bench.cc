@@ -1,0 +1,245 @@
+// coupler bench collectives: latency and bandwidth of the operations of a backend.
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/plugins/bench_collectives.h"
+#include "cli/process/become.h"
+#include "cli/text/table.h"
+#include "cli/text/words.h"
+#include "comm/fingerprint.h"
+#include "rendezvous/process_info.h"
+
+namespace coupler::cli {
+
+const char kBenchHelp[] =
+    R"help(usage: coupler bench collectives [-n N] [--op OP,...] [--bytes SIZE,...] [--dtype TYPE]
+                                 [--async] [--seconds S] [--json] [--config FILE] [-o KEY=VALUE]...
+
+Measures collective operations over the configured backend. Run it under `coupler launch`, or give
+-n and it starts its processes itself.
+
+  -n N              start N processes
+  --op OP,...       of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather,
+                    scatter, barrier (default: all_reduce)
+  --bytes SIZE,...  sizes of the larger buffer of a rank, with K, M or G (default: 8 to 16M)
+  --dtype f32|f64|f16|bf16|i8|u8|i16|u16|i32|u32|i64|u64
+                    of the elements (default: f32)
+  --async           submit and wait instead of the blocking form
+  --seconds S       time for each size (default: 0.3)
+  --json            print a JSON array of rows instead of a table
+  --config FILE     read FILE instead of ./train.toml
+  -o KEY=VALUE      set one key
+
+Times are rank 0's. algbw is bytes / median; busbw is what each rank's link carried at least, which
+compares across operations and numbers of ranks. Bandwidths are in GB/s (10^9 bytes).
+
+  coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1 -o backend.use=gloo_cpu
+)help";
+
+namespace {
+
+[[noreturn]] void fail(const std::string& message, const std::string& subject,
+                       const std::string& hint) {
+  throw Error(ErrorCode::kUsage, message, {.subject = subject, .hint = hint});
+}
+
+uint64_t parse_size(const std::string& text) {
+  uint64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  uint64_t unit = stop == end ? 1 : 0;
+  if (stop + 1 == end) {
+    const auto letter = static_cast<char>(std::toupper(static_cast<unsigned char>(*stop)));
+    unit = letter == 'K'   ? uint64_t{1} << 10
+           : letter == 'M' ? uint64_t{1} << 20
+           : letter == 'G' ? uint64_t{1} << 30
+                           : 0;
+  }
+  constexpr uint64_t kLargest = uint64_t{1} << 40;
+  if (status != std::errc() || unit == 0 || number == 0 || number > kLargest / unit) {
+    fail(fmt::format("--bytes: '{}' is no size", text), "--bytes", "write e.g. 8,64K,16M");
+  }
+  return number * unit;
+}
+
+db_kind parse_kind(const std::string& text) {
+  std::string valid;
+  for (db_kind kind = DB_ALL_REDUCE; kind <= DB_BARRIER; ++kind) {
+    if (kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V || kind == DB_ALL_TO_ALL_V) continue;
+    if (kind_name(kind) == text) return kind;
+    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", kind_name(kind));
+  }
+  fail(fmt::format("--op: '{}' is no operation that can be measured", text), "--op",
+       "valid: " + valid);
+}
+
+db_dtype parse_dtype(const std::string& text) {
+  std::string valid;
+  for (db_dtype dtype = DB_I8; dtype <= DB_F64; ++dtype) {
+    if (dtype_name(dtype) == text) return dtype;
+    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", dtype_name(dtype));
+  }
+  fail(fmt::format("--dtype: '{}' is no type", text), "--dtype", "valid: " + valid);
+}
+
+double parse_seconds(const std::string& text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, seconds);
+  if (status != std::errc() || stop != end || !(seconds > 0) || seconds > 3600) {
+    fail(fmt::format("--seconds: '{}' is no time", text), "--seconds",
+         "write a number above 0, at most 3600");
+  }
+  return seconds;
+}
+
+struct Options {
+  BenchPlan plan;
+  std::string processes;  // "" without -n
+  bool json = false;
+  bool help = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  options.plan.kinds = {DB_ALL_REDUCE};
+  for (uint64_t bytes = 8; bytes <= uint64_t{16} << 20; bytes *= 8) {
+    options.plan.bytes.push_back(bytes);
+  }
+  options.plan.bytes.push_back(uint64_t{16} << 20);
+  for (int i = 2; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 >= argc) fail(name + " needs a value", name, "`coupler bench --help` explains it");
+      return argv[++i];
+    };
+    if (name == "-n") {
+      options.processes = value();
+    } else if (name == "--op") {
+      options.plan.kinds.clear();
+      for (const std::string& item : split(value(), ',')) {
+        options.plan.kinds.push_back(parse_kind(item));
+      }
+    } else if (name == "--bytes") {
+      options.plan.bytes.clear();
+      for (const std::string& item : split(value(), ',')) {
+        options.plan.bytes.push_back(parse_size(item));
+      }
+    } else if (name == "--dtype") {
+      options.plan.dtype = parse_dtype(value());
+    } else if (name == "--seconds") {
+      options.plan.time =
+          std::chrono::nanoseconds(static_cast<int64_t>(parse_seconds(value()) * 1e9));
+    } else if (name == "--async") {
+      options.plan.asynchronous = true;
+    } else if (name == "--json") {
+      options.json = true;
+    } else if (name == "-h" || name == "--help") {
+      options.help = true;
+    } else {
+      fail(fmt::format("coupler bench collectives has no option '{}'", name), name,
+           "`coupler bench --help` lists them");
+    }
+  }
+  return options;
+}
+
+// This command again, as the processes of a launch.
+[[noreturn]] void start_processes(const std::string& processes,
+                                  const std::vector<std::string>& original) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> settings, rest;
+  for (size_t i = 1; i < original.size(); ++i) {
+    const std::string& word = original[i];
+    if (word == "-n") {
+      ++i;
+    } else if ((word == "-o" || word == "--config") && i + 1 < original.size()) {
+      settings.insert(settings.end(), {word, original[++i]});
+    } else if (word.rfind("-o", 0) == 0 || word.rfind("--config=", 0) == 0) {
+      settings.push_back(word);
+    } else {
+      rest.push_back(word);
+    }
+  }
+  std::vector<std::string> words = {program, "launch", "-n", processes};
+  words.insert(words.end(), settings.begin(), settings.end());
+  words.insert(words.end(), {program, "bench"});
+  words.insert(words.end(), rest.begin(), rest.end());
+  become(words, "see whether the program was moved or removed");
+}
+
+void print_rows(const std::vector<BenchRow>& rows, bool json) {
+  if (json) {
+    nlohmann::ordered_json array = nlohmann::ordered_json::array();
+    for (const BenchRow& row : rows) {
+      array.push_back({{"op", row.op},
+                       {"dtype", row.dtype},
+                       {"bytes", row.bytes},
+                       {"world", row.world},
+                       {"backend", row.backend},
+                       {"median_us", row.median_us},
+                       {"p99_us", row.p99_us},
+                       {"algbw", row.algbw},
+                       {"busbw", row.busbw}});
+    }
+    std::printf("%s\n", array.dump(2).c_str());
+    return;
+  }
+  std::vector<std::vector<std::string>> table = {
+      {"op", "dtype", "bytes", "median us", "p99 us", "algbw GB/s", "busbw GB/s"}};
+  for (const BenchRow& row : rows) {
+    table.push_back({row.op, row.dtype, fmt::format("{}", row.bytes),
+                     fmt::format("{:.2f}", row.median_us), fmt::format("{:.2f}", row.p99_us),
+                     fmt::format("{:.3f}", row.algbw), fmt::format("{:.3f}", row.busbw)});
+  }
+  if (!rows.empty()) std::printf("%s, %d ranks\n", rows[0].backend.c_str(), rows[0].world);
+  std::fputs(format_table(table).c_str(), stdout);
+}
+
+}  // namespace
+
+int run_bench(int argc, char** argv) {
+  const std::vector<std::string> original(argv, argv + argc);
+  const ConfigRequest request = take_config_arguments(argc, argv);
+  const bool help =
+      argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
+  if (!help && (argc < 2 || std::strcmp(argv[1], "collectives") != 0)) {
+    fail(argc < 2 ? std::string("coupler bench needs the name of what to measure")
+                  : fmt::format("coupler bench knows no '{}'", argv[1]),
+         "bench", "write coupler bench collectives");
+  }
+  const Options options = help ? Options{.plan = {}, .help = true} : parse(argc, argv);
+  if (options.help) {
+    std::fputs(kBenchHelp, stdout);
+    return 0;
+  }
+  if (!options.processes.empty()) start_processes(options.processes, original);
+  Config config = load_config(request);
+  const ProcessInfo process = detect_process();
+  const bool alone = process.world == 1 && config.backend.use == "auto";
+  if (!alone && config.backend.use == "auto") {
+    config.backend.use = resolve_auto(config.backend, mpi_launch_of(process));
+  }
+  const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
+  const std::shared_ptr<Store> store = process.world > 1 ? join_store(process, config) : nullptr;
+  const auto communicator = Communicator::create({.plugin = plugin,
+                                                  .process = process,
+                                                  .store = store,
+                                                  .backend = &config.backend,
+                                                  .name = "bench"});
+  const std::vector<BenchRow> rows = bench_collectives(*communicator, plugin.name(), options.plan);
+  if (communicator->rank() == 0) print_rows(rows, options.json);
+  return 0;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,229 @@
+#include "cli/plugins/support.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "comm/fingerprint.h"
+#include "comm/host_services.h"
+#include "comm/operation_error.h"
+#include "comm/options.h"
+#include "config/wrapper_base.h"
+#include "error/message.h"
+#include "plugin/child_answers.h"
+#include "plugin/plugin.h"
+#include "plugin/search.h"
+
+namespace coupler::cli {
+namespace {
+
+constexpr std::chrono::seconds kDeadline(30);
+
+template <typename Number>
+std::vector<Number> range(int first, int last) {
+  std::vector<Number> numbers;
+  for (int i = first; i <= last; ++i) numbers.push_back(i);
+  return numbers;
+}
+
+Plugin load(const BackendConfig& backend, const std::string& use) {
+  BackendConfig one = backend;
+  one.use = use;
+  if (use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
+  return Plugin::load(one);
+}
+
+// A communicator of one rank: no peers, no store, and supports() must answer as in any other.
+class LoneCommunicator {
+ public:
+  LoneCommunicator(const Plugin& plugin, const BackendConfig& backend)
+      : options_(plugin.table(), backend, wraps(plugin) ? "base" : "") {
+    const DistributedBackend& table = plugin.table();
+    if (wraps(plugin)) {
+      const std::string named = wrapper_base(backend, table.name);
+      base_plugin_ =
+          load(backend, named == "auto" ? resolve_auto(backend, MpiLaunch::kTooLate, true) : named);
+      base_ = std::make_unique<LoneCommunicator>(*base_plugin_, backend);
+      memory_ = base_->memory_;
+    } else if ((table.capabilities & DB_CAP_CUDA_MEMORY) != 0 &&
+               (table.capabilities & DB_CAP_HOST_MEMORY) == 0) {
+      memory_ = DB_MEMORY_CUDA;
+    }
+    create(plugin, backend);
+  }
+  ~LoneCommunicator() {
+    if (communicator_ != nullptr) communicator_->functions->destroy(communicator_);
+  }
+  LoneCommunicator(const LoneCommunicator&) = delete;
+  LoneCommunicator& operator=(const LoneCommunicator&) = delete;
+
+  db_memory memory() const { return memory_; }
+  std::string base() const { return base_plugin_ ? base_plugin_->name() : ""; }
+  bool splits() const {
+    return DB_HAS(communicator_->functions, db_communicator_functions, split) &&
+           communicator_->functions->split != nullptr;
+  }
+  bool takes(db_kind kind, db_dtype dtype, db_reduce reduce) const {
+    const db_op op = {.struct_size = sizeof(db_op),
+                      .kind = kind,
+                      .dtype = dtype,
+                      .reduce = reduce,
+                      .count = 1,
+                      .memory = memory_};
+    int32_t score = 0;
+    return communicator_->functions->supports(communicator_, &op, &score) == DB_OK && score > 0;
+  }
+
+ private:
+  static bool wraps(const Plugin& plugin) {
+    return (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  }
+
+  void create(const Plugin& plugin, const BackendConfig& backend) {
+    const db_base base = {.struct_size = sizeof(db_base),
+                          .role = "world",
+                          .communicator = base_ ? base_->communicator_ : nullptr};
+    const db_base* const bases[] = {&base};
+    const db_communicator_params params = {.struct_size = sizeof(db_communicator_params),
+                                           .host = &host_services(),
+                                           .store = nullptr,
+                                           .options = options_.data(),
+                                           .option_count = options_.size(),
+                                           .rank = 0,
+                                           .size = 1,
+                                           .local_rank = 0,
+                                           .local_size = 1,
+                                           .device_index = memory_ == DB_MEMORY_CUDA ? 0 : -1,
+                                           .memory = memory_,
+                                           .default_timeout_ns = backend.timeout.count(),
+                                           .interface_name = nullptr,
+                                           .bases = base_ ? bases : nullptr,
+                                           .base_count = base_ ? 1u : 0u};
+    ErrorBuffer error;
+    const db_status status = plugin.table().create(&params, &communicator_, error.get());
+    if (status == DB_OK) return;
+    communicator_ = nullptr;
+    throw Error(ErrorCode::kPlugin, error.text().empty()
+                                        ? fmt::format("create failed with status {}", status)
+                                        : error.text());
+  }
+
+  PluginOptions options_;
+  std::optional<Plugin> base_plugin_;
+  std::unique_ptr<LoneCommunicator> base_;
+  db_memory memory_ = DB_MEMORY_HOST;
+  db_communicator* communicator_ = nullptr;
+};
+
+// Every number is asked about; what is no operation, or no reduction of that type, is answered
+// with no by the backend itself.
+void ask(const LoneCommunicator& communicator, Support& support) {
+  const auto takes_any = [&](db_kind kind) {
+    for (const db_dtype dtype : all_dtypes()) {
+      if (communicator.takes(kind, dtype, is_reducing(kind) ? DB_SUM : 0)) return true;
+    }
+    return false;
+  };
+  for (const db_kind kind : all_kinds()) support.operations[kind] = takes_any(kind);
+  for (const db_dtype dtype : all_dtypes()) {
+    std::set<db_reduce> reduces;
+    for (const db_reduce reduce : all_reduces()) reduces.insert(reduce);
+    bool moves = false, moves_always = true, reduces_any = false;
+    for (const auto& [kind, there] : support.operations) {
+      if (!there || kind == DB_BARRIER) continue;
+      if (!is_reducing(kind)) {
+        moves = true;
+        moves_always = moves_always && communicator.takes(kind, dtype, 0);
+        continue;
+      }
+      reduces_any = true;
+      for (const db_reduce reduce : all_reduces()) {
+        if (!communicator.takes(kind, dtype, reduce)) reduces.erase(reduce);
+      }
+    }
+    if (moves && moves_always) support.moved.insert(dtype);
+    if (reduces_any && !reduces.empty()) support.reductions[dtype] = reduces;
+  }
+}
+
+Support support_of(const std::string& use, const BackendConfig& backend) {
+  Support support;
+  support.name = use;
+  try {
+    const Plugin plugin = load(backend, use);
+    support.name = plugin.name();
+    const LoneCommunicator communicator(plugin, backend);
+    support.base = communicator.base();
+    support.memory = communicator.memory();
+    const uint64_t can = plugin.table().capabilities;
+    support.splits = (can & DB_CAP_SPLIT) != 0 && communicator.splits();
+    support.aborts = (can & DB_CAP_ABORT) != 0;
+    support.streams = (can & DB_CAP_STREAM_ORDERED) != 0 && communicator.memory() == DB_MEMORY_CUDA;
+    ask(communicator, support);
+  } catch (const Error& error) {
+    support.problem = without_hint(error.what());
+  }
+  return support;
+}
+
+std::string pack(const Support& support) {
+  nlohmann::json document = {support.name,       support.problem,   support.base,    support.memory,
+                             support.splits,     support.aborts,    support.streams, support.moved,
+                             support.operations, support.reductions};
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Support unpack(const std::string& text) {
+  const nlohmann::json document = nlohmann::json::parse(text);
+  Support support;
+  support.name = document[0];
+  support.problem = document[1];
+  support.base = document[2];
+  support.memory = document[3];
+  support.splits = document[4];
+  support.aborts = document[5];
+  support.streams = document[6];
+  support.moved = document[7].get<std::set<db_dtype>>();
+  support.operations = document[8].get<std::map<db_kind, bool>>();
+  support.reductions = document[9].get<std::map<db_dtype, std::set<db_reduce>>>();
+  return support;
+}
+
+}  // namespace
+
+std::vector<db_kind> all_kinds() { return range<db_kind>(DB_ALL_REDUCE, DB_RECV); }
+std::vector<db_dtype> all_dtypes() { return range<db_dtype>(DB_I8, DB_F8_E5M2); }
+std::vector<db_reduce> all_reduces() { return range<db_reduce>(DB_SUM, DB_BXOR); }
+
+std::vector<Support> ask_for_support(const BackendConfig& backend) {
+  std::vector<std::string> uses;
+  if (backend.use.find('/') != std::string::npos) uses.push_back(backend.use);
+  for (const FoundPlugin& found : found_plugins(backend)) uses.push_back(found.name);
+  uses.emplace_back("single");
+  std::vector<std::function<std::string()>> works;
+  works.reserve(uses.size());
+  for (const std::string& use : uses) {
+    works.emplace_back([&use, &backend] { return pack(support_of(use, backend)); });
+  }
+  // A communicator of mpi starts MPI, which has to be ended.
+  const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline, Leave::kByExit);
+  std::vector<Support> supports;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Support support;
+    if (answers[i].end == ChildAnswer::End::kAnswered) {
+      support = unpack(answers[i].text);
+    } else {
+      support.name = uses[i];
+      support.problem = describe_end(answers[i], kDeadline, "while being asked");
+    }
+    supports.push_back(std::move(support));
+  }
+  return supports;
+}
+
+}  // namespace coupler::cli

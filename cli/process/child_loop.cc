@@ -1,0 +1,161 @@
+#include "cli/process/child_loop.h"
+
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/signalfd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace coupler::cli {
+namespace {
+
+constexpr std::array kHandled = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+
+sigset_t handled_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kHandled) {
+    sigaddset(&set, signal);
+  }
+  return set;
+}
+
+}  // namespace
+
+ChildLoop::ChildLoop(const std::string& folder) : guard_(folder) {
+  auto set = handled_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, &previous_mask_);
+  ::signal(SIGPIPE, SIG_IGN);
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  null_.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!signals_ || !null_) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot prepare to start processes: {}",
+                                            std::generic_category().message(errno)));
+  }
+}
+
+ChildLoop::~ChildLoop() {
+  guard_.signal_members(SIGKILL);
+  entries_.clear();  // reaps them
+  ::pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr);
+}
+
+size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_input) {
+  Pipe out;
+  Pipe error = make_output_pipe();
+  UniqueFd error_log = open_log(output.log);
+  UniqueFd out_log = open_log(output.log);
+  if (output.is_relayed()) {
+    out = make_output_pipe();
+    command.standard_output = out.writing.get();
+  }
+  command.standard_error = error.writing.get();
+  command.standard_input = gets_input ? input_.child_end() : null_.get();
+  command.group = guard_.group();
+  command.signal_mask = previous_mask_;
+  entries_.push_back({ChildProcess(command), std::nullopt, std::nullopt});
+  Entry& entry = entries_.back();
+  entry.error.emplace(std::move(error.reading), 2, output.prefix, std::move(error_log));
+  if (out.reading) {
+    entry.output.emplace(std::move(out.reading), 1, output.prefix, std::move(out_log));
+  }
+  if (gets_input) {
+    input_.release_child_end();
+  }
+  // Who ends before that would come behind those that are watched already.
+  ends_.add(entries_.size() - 1, entry.process.end_fd());
+  entry.process.let_go();
+  ++running_;
+  return entries_.size() - 1;
+}
+
+void ChildLoop::check_started(const std::string& program) {
+  for (Entry& entry : entries_) {
+    if (const int failure = entry.process.exec_failure(); failure != 0) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("the program '{}' cannot be started: {}", program,
+                              std::generic_category().message(failure)),
+                  {.subject = program,
+                   .hint = failure == ENOEXEC
+                               ? "it is no program of this machine, or a script without #! line"
+                               : "check the program's file and, for a script, its #! line"});
+    }
+  }
+}
+
+ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd) {
+  constexpr size_t kFirst = 3;  // of the entries
+  std::vector<pollfd> polled = {
+      {signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}, {ends_.fd(), POLLIN, 0}};
+  for (const Entry& entry : entries_) {
+    // A negative descriptor is skipped by poll: every entry has its two places.
+    polled.push_back({entry.output ? entry.output->fd() : -1, POLLIN, 0});
+    polled.push_back({entry.error ? entry.error->fd() : -1, POLLIN, 0});
+  }
+  const bool relays_input = input_.add_poll(polled);
+  int timeout = deadline ? poll_timeout(*deadline) : -1;
+  if (!relays_input && timeout < 0) {
+    timeout = 1000;  // the terminal may be ours again
+  }
+  const int ready = ::poll(polled.data(), polled.size(), timeout);
+  Events events;
+  if (ready <= 0) {
+    return events;
+  }
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    events.signals.push_back(static_cast<int>(info.ssi_signo));
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (polled[kFirst + 2 * i].revents != 0) {
+      entry.output->pump();
+    }
+    if (polled[kFirst + 2 * i + 1].revents != 0) {
+      entry.error->pump();
+    }
+  }
+  if (polled[2].revents != 0) {
+    take_ended(events);
+  }
+  if (relays_input) {
+    input_.pump(polled.back());
+  }
+  return events;
+}
+
+void ChildLoop::take_ended(Events& events) {
+  for (const size_t child : ends_.take()) {
+    Entry& entry = entries_[child];
+    --running_;
+    events.ended.push_back({child, entry.process.reap()});
+    entry.error->pump();  // its last words, before anything is said about its end
+  }
+}
+
+std::deque<std::string> ChildLoop::last_lines(size_t index) const {
+  return entries_[index].error->tail().lines();
+}
+
+void ChildLoop::suspend() {
+  guard_.signal_members(SIGTSTP);
+  ::raise(SIGSTOP);
+  guard_.signal_members(SIGCONT);
+}
+
+void ChildLoop::finish_output() {
+  for (Entry& entry : entries_) {
+    if (entry.output) {
+      entry.output->finish();
+    }
+    entry.error->finish();
+  }
+}
+
+}  // namespace coupler::cli

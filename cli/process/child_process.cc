@@ -1,0 +1,185 @@
+#include "cli/process/child_process.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "cli/process/pipe.h"
+#include "cli/text/words.h"
+
+namespace coupler::cli {
+namespace {
+
+// After fork: only calls that are safe there.
+[[noreturn]] void become(const ChildCommand& command, char* const* arguments,
+                         char* const* environment, const cpu_set_t& cpus, pid_t parent, int gate,
+                         int result) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) {
+    ::_exit(1);  // the parent died before the line above took effect
+  }
+  ::setpgid(0, command.group);
+  if (!command.cpus.empty()) {
+    ::sched_setaffinity(0, sizeof cpus, &cpus);  // those we may use: it does not fail
+  }
+  ::dup2(command.standard_input, 0);
+  ::dup2(command.standard_output, 1);
+  ::dup2(command.standard_error, 2);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
+  char go = 0;
+  while (::read(gate, &go, 1) < 0 && errno == EINTR) {
+  }
+  ::execve(command.path.c_str(), arguments, environment);
+  const int failure = errno;
+  (void)!::write(result, &failure, sizeof failure);  // the parent may be gone: nobody to tell
+  ::_exit(127);
+}
+
+[[noreturn]] void fail(const std::string& name, const std::string& what, std::string hint) {
+  throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
+              {.subject = name, .hint = std::move(hint)});
+}
+
+bool is_program(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(const ChildCommand& command) {
+  const auto arguments = argv_of(command.arguments);
+  const auto environment = argv_of(command.environment);
+  const pid_t parent = ::getpid();
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : command.cpus) {
+    CPU_SET(cpu, &cpus);
+  }
+  Pipe result = make_pipe(), gate = make_pipe();
+  exec_result_ = std::move(result.reading);
+  waiting_ = std::move(gate.reading);
+  gate_ = std::move(gate.writing);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::close(gate_.get());
+    become(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
+           result.writing.get());
+  }
+  if (pid_ > 0) {
+    pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  }
+  if (pid_ < 0 || !pidfd_) {
+    const int failure = errno;
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    reaped_ = true;
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("cannot start {}: {}", command.path, std::generic_category().message(failure)),
+        {.subject = command.path,
+         .hint = "the limits of processes or open files may be reached (ulimit -a)"});
+  }
+  ::setpgid(pid_, command.group);  // both sides do it: signals to the group may follow at once
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      reaped_(std::exchange(other.reaped_, true)),
+      pidfd_(std::move(other.pidfd_)),
+      exec_result_(std::move(other.exec_result_)),
+      waiting_(std::move(other.waiting_)),
+      gate_(std::move(other.gate_)) {}
+
+ChildProcess::~ChildProcess() {
+  if (!reaped_) {
+    signal(SIGKILL);
+    reap();
+  }
+}
+
+// A byte: closing alone would not do, since children that wait beside it have the pipe open, too.
+void ChildProcess::let_go() {
+  const char go = 1;
+  while (::write(gate_.get(), &go, 1) < 0 && errno == EINTR) {
+  }
+  gate_.reset();
+  waiting_.reset();
+}
+
+int ChildProcess::exec_failure() {
+  int failure = 0;
+  ssize_t size = 0;
+  do {
+    size = ::read(exec_result_.get(), &failure, sizeof failure);
+  } while (size < 0 && errno == EINTR);
+  exec_result_.reset();
+  return size == static_cast<ssize_t>(sizeof failure) ? failure : 0;
+}
+
+void ChildProcess::signal(int number) const {
+  if (!reaped_) {
+    ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
+  }
+}
+
+int ChildProcess::reap() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+  return status;
+}
+
+std::string search_path(const std::string& name, const std::string& path) {
+  size_t begin = 0;
+  while (begin < path.size()) {
+    const size_t end = std::min(path.find(':', begin), path.size());
+    const auto folder = path.substr(begin, end - begin);
+    auto candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_program(candidate)) {
+      return candidate;
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string find_program(const std::string& name, const std::string& path) {
+  if (name.find('/') == std::string::npos) {
+    auto found = name.empty() ? std::string() : search_path(name, path);
+    if (found.empty()) {
+      const bool here = is_program("./" + name);
+      fail(name, fmt::format("is in none of the folders of PATH ({})", path),
+           here ? fmt::format("it is in this folder: write ./{}", name)
+                : "check the name, or give the program's path");
+    }
+    return found;
+  }
+  struct stat status {};
+  if (::stat(name.c_str(), &status) != 0) {
+    fail(name, fmt::format("cannot be started: {}", std::generic_category().message(errno)),
+         "check the path");
+  }
+  if (S_ISDIR(status.st_mode)) {
+    fail(name, "is a folder", "give the path of an executable file");
+  }
+  if (!is_program(name)) {
+    fail(name, "is not executable", fmt::format("chmod +x {}", name));
+  }
+  return name;
+}
+
+}  // namespace coupler::cli

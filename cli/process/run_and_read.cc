@@ -1,0 +1,112 @@
+#include "cli/process/run_and_read.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include "cli/text/words.h"
+
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
+
+namespace coupler::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kMaxOutput = 65536;
+
+// Starts argv in a process group of its own, standard output to write_end, all else to /dev/null.
+std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) {
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&files);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, write_end, STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  const int error =
+      posix_spawnp(&pid, argv[0].c_str(), &files, &attributes, argv_of(argv).data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) return std::nullopt;
+  return pid;
+}
+
+// Everything until the end of the stream; null when the deadline comes first.
+std::optional<std::string> read_until(int descriptor, Clock::time_point end) {
+  std::string text;
+  std::array<char, 4096> block;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return std::nullopt;
+    pollfd waiting = {descriptor, POLLIN, 0};
+    if (poll(&waiting, 1, static_cast<int>(left)) <= 0) continue;
+    const ssize_t count = read(descriptor, block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return std::nullopt;
+    if (count == 0) return text;
+    text.append(block.data(), static_cast<size_t>(count));
+    if (text.size() > kMaxOutput) return std::nullopt;
+  }
+}
+
+// The exit status; the program has closed its output, and gets until end to leave.
+int wait_until(pid_t pid, Clock::time_point end) {
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (Clock::now() >= end) {
+      kill(-pid, SIGKILL);
+      waitpid(pid, &status, 0);
+      break;
+    }
+    usleep(1000);
+  }
+  return status;
+}
+
+}  // namespace
+
+std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
+                                        std::chrono::milliseconds deadline) {
+  const Clock::time_point end = Clock::now() + deadline;
+  std::array<int, 2> ends = {-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
+  const std::optional<pid_t> pid = start(argv, ends[1]);
+  close(ends[1]);
+  std::optional<std::string> text;
+  if (pid) {
+    text = read_until(ends[0], end);
+    const int status = wait_until(*pid, text ? end : Clock::now());
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) text.reset();
+  }
+  close(ends[0]);
+  return text;
+}
+
+std::string find_in_path(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::string_view folders = path == nullptr ? "" : path;
+  while (!folders.empty()) {
+    const size_t colon = folders.find(':');
+    std::string file = std::string(folders.substr(0, colon)) + "/" + program;
+    struct stat status = {};
+    if (stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+        access(file.c_str(), X_OK) == 0) {
+      return file;
+    }
+    folders = colon == std::string_view::npos ? std::string_view() : folders.substr(colon + 1);
+  }
+  return "";
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,226 @@
+#include "cli/text/complete.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "cli/text/complete_setting.h"
+#include "cli/text/help_text.h"
+#include "cli/text/words.h"
+
+namespace coupler::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// "none|core|numa"
+Words alternatives(std::string_view text) { return split(text, '|'); }
+
+bool is_placeholder(std::string_view value) {
+  return !value.empty() && value[0] >= 'A' && value[0] <= 'Z';
+}
+
+// What a help text writes for a path.
+Completions::Else paths_of(const std::string& place) {
+  for (const char* folder : {"DIR", "FOLDER"}) {
+    if (place == folder) return Completions::Else::kFolders;
+  }
+  for (const char* file : {"FILE", "PATH", "SOURCE", "TARGET", "CHECKPOINT", "PROGRAM"}) {
+    if (place == file) return Completions::Else::kFiles;
+  }
+  return Completions::Else::kNothing;
+}
+
+// The help of one command, and of another whose options it takes as well.
+class Command {
+ public:
+  Command(const std::string& name, const std::vector<CommandHelp>& helps) {
+    add(name, helps);
+    if (!is_known()) return;
+    Words others;
+    for (const HelpForm& form : forms()) {
+      if (!form.options_of.empty()) others.push_back(form.options_of);
+    }
+    for (const std::string& other : others) add(other, helps);
+  }
+
+  bool is_known() const { return !texts_.empty(); }
+  const std::vector<HelpForm>& forms() const { return texts_[0].forms; }
+
+  std::vector<const HelpWord*> find(std::string_view name) const {
+    std::vector<const HelpWord*> found;
+    for (const HelpText& text : texts_) {
+      const auto more = text.find(name);
+      found.insert(found.end(), more.begin(), more.end());
+    }
+    return found;
+  }
+
+  bool takes_value(std::string_view name) const {
+    const auto found = find(name);
+    return !found.empty() && !found[0]->value.empty();
+  }
+
+  // Every option of the text of number `at`, 0 being its own.
+  Words all_options(size_t at) const {
+    Words names;
+    for (const HelpBlock& block : texts_[at].blocks) {
+      for (const HelpWord& word : block.words) {
+        for (const std::string& name : word.names) {
+          if (name[0] == '-') names.push_back(name);
+        }
+      }
+    }
+    return names;
+  }
+  size_t texts() const { return texts_.size(); }
+
+ private:
+  void add(std::string_view wanted, const std::vector<CommandHelp>& helps) {
+    for (const CommandHelp& help : helps) {
+      if (help.name == wanted) texts_.push_back(parse_help(help.text));
+    }
+  }
+
+  std::vector<HelpText> texts_;
+};
+
+// Whether the words that are no options can be the beginning of that form.
+bool can_be(const HelpForm& form, const Words& given) {
+  for (size_t i = 0; i < std::min(given.size(), form.literals.size()); ++i) {
+    const Words valid = alternatives(form.literals[i]);
+    if (std::find(valid.begin(), valid.end(), given[i]) == valid.end()) return false;
+  }
+  return true;
+}
+
+// Whether they are, and leave no word over.
+bool is_it(const HelpForm& form, const Words& given) {
+  return can_be(form, given) && given.size() >= form.literals.size() &&
+         given.size() <= form.literals.size() + form.places.size();
+}
+
+// The place of that form which the next word takes, "" where it has none.
+std::string next_place(const HelpForm& form, const Words& given) {
+  if (!can_be(form, given) || given.size() < form.literals.size()) return "";
+  const size_t at = given.size() - form.literals.size();
+  return at < form.places.size() ? form.places[at] : "";
+}
+
+bool is_program_next(const Command& command, const Words& given) {
+  return std::any_of(command.forms().begin(), command.forms().end(),
+                     [&](const HelpForm& form) { return next_place(form, given) == "PROGRAM"; });
+}
+
+void add(Completions& result, const std::string& word, const std::string& doc) {
+  const auto is_it = [&](const auto& other) { return other.first == word; };
+  if (std::none_of(result.words.begin(), result.words.end(), is_it))
+    result.words.emplace_back(word, doc);
+}
+
+// before: what of the word stands before the value, as "--bind=".
+void add_values(Completions& result, const std::vector<const HelpWord*>& words,
+                const std::string& before, const std::string& begun) {
+  for (const HelpWord* word : words) {
+    if (word->value == "KEY=VALUE") {
+      for (const auto& [setting, doc] : complete_setting(begun)) add(result, before + setting, doc);
+    } else if (!is_placeholder(word->value)) {
+      for (const std::string& value : alternatives(word->value))
+        add(result, before + value, word->doc);
+    } else {
+      result.other = paths_of(word->value);
+    }
+  }
+}
+
+void add_options(Completions& result, const Command& command, const Words& given) {
+  Words names = {"--help"};
+  for (const HelpForm& form : command.forms()) {
+    if (!is_it(form, given)) continue;
+    names.insert(names.end(), form.options.begin(), form.options.end());
+    for (size_t i = 0; i < command.texts(); ++i) {
+      if (i == 0 ? !form.any_option : form.options_of.empty()) continue;
+      const Words all = command.all_options(i);
+      names.insert(names.end(), all.begin(), all.end());
+    }
+  }
+  for (const std::string& name : names) {
+    const auto found = command.find(name);
+    add(result, name, found.empty() ? "" : found[0]->doc);
+  }
+}
+
+void add_places(Completions& result, const Command& command, const Words& given) {
+  for (const HelpForm& form : command.forms()) {
+    if (!can_be(form, given)) continue;
+    if (given.size() < form.literals.size()) {
+      for (const std::string& word : alternatives(form.literals[given.size()])) {
+        const auto found = command.find(word);
+        add(result, word, found.empty() ? "" : found[0]->doc);
+      }
+      continue;
+    }
+    const std::string place = next_place(form, given);
+    if (place == "--") add(result, place, "the program stands behind it");
+    if (result.other == Completions::Else::kNothing) result.other = paths_of(place);
+  }
+}
+
+void add_commands(Completions& result, const std::string& main_help) {
+  for (const HelpBlock& block : parse_help(main_help).blocks) {
+    for (const HelpWord& word : block.words) {
+      for (const std::string& name : word.names) add(result, name, word.doc);
+    }
+  }
+}
+
+// Of one command, whose name is words[0], or words[0] and words[1].
+void add_of_command(Completions& result, const Command& command, const Words& words) {
+  const std::string& begun = words.back();
+  Words given = {words[0]};
+  for (size_t i = 1; i + 1 < words.size(); ++i) {
+    const std::string& word = words[i];
+    const bool is_option = word.size() > 1 && word[0] == '-';
+    if (word == "--" || (!is_option && is_program_next(command, given))) {
+      result.other = Completions::Else::kFiles;  // the program's own words
+      return;
+    }
+    if (!is_option) {
+      given.push_back(word);
+    } else if (word.find('=') == std::string::npos && command.takes_value(word) &&
+               ++i + 1 == words.size()) {
+      return add_values(result, command.find(word), "", begun);
+    }
+  }
+  const size_t equals = begun.starts_with("--") ? begun.find('=') : std::string::npos;
+  if (equals != std::string::npos) {
+    add_values(result, command.find(begun.substr(0, equals)), begun.substr(0, equals + 1),
+               begun.substr(equals + 1));
+  } else if (begun.starts_with('-')) {
+    add_options(result, command, given);
+  } else {
+    add_places(result, command, given);
+  }
+}
+
+}  // namespace
+
+Completions complete(const Words& words, const std::vector<CommandHelp>& helps,
+                     const std::string& main_help) {
+  Completions result;
+  const std::string begun = words.empty() ? "" : words.back();
+  if (words.size() < 2 || (words.size() == 2 && words[0] == "help")) {
+    add_commands(result, main_help);
+  } else {
+    const Command narrow(words[0] + " " + words[1], helps);
+    const bool is_narrow = words.size() > 2 && narrow.is_known();
+    const Command command = is_narrow ? narrow : Command(words[0], helps);
+    if (command.is_known()) add_of_command(result, command, words);
+  }
+  std::erase_if(result.words, [&](const auto& word) {
+    const bool is_option = word.first.starts_with('-') && word.first != "--";
+    return !word.first.starts_with(begun) || (is_option && begun.empty());
+  });
+  return result;
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,82 @@
+// Keys that do not go together.
+#include "config/contradictions.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace coupler {
+namespace {
+
+void expect_one(const std::vector<Error>& found, const std::string& key, const std::string& words) {
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].code(), ErrorCode::kConfig);
+  EXPECT_EQ(found[0].detail().subject, key);
+  EXPECT_FALSE(found[0].detail().hint.empty());
+  const std::string text = found[0].what();
+  EXPECT_TRUE(text.starts_with(key + " is ")) << text;
+  EXPECT_NE(text.find(words), std::string::npos) << text;
+}
+
+TEST(Contradictions, Defaults_HaveNone) {
+  const Config config;
+  EXPECT_TRUE(contradictions_of(config).empty());
+  EXPECT_TRUE(contradictions_with_division(config.memory, config.communication).empty());
+  throw_first({});
+}
+
+TEST(Contradictions, LocalSgd_SendsNoGradients) {
+  Config config;
+  config.communication.local_sgd_steps = 4;
+  EXPECT_TRUE(contradictions_of(config).empty());
+  config.communication.gradients = "bf16";
+  expect_one(
+      contradictions_of(config), "communication.gradients",
+      "\"bf16\", but with LocalSGD (communication.local_sgd_steps = 4) no gradients are sent");
+}
+
+TEST(Contradictions, DiskWithoutAFolder) {
+  Config config;
+  config.memory.offload_optimizer_device = "nvme";
+  expect_one(contradictions_of(config), "memory.offload_optimizer_device",
+             "set memory.offload_optimizer_nvme_path");
+  config.memory.offload_optimizer_nvme_path = "/scratch";
+  EXPECT_TRUE(contradictions_of(config).empty());
+}
+
+TEST(Contradictions, OptimizerInBackward_CannotWaitForFp16) {
+  Config config;
+  config.training.optimizer_in_backward = true;
+  config.training.mixed_precision = "bf16";
+  EXPECT_TRUE(contradictions_of(config).empty());
+  config.training.mixed_precision = "fp16";
+  expect_one(contradictions_of(config), "training.optimizer_in_backward",
+             "with fp16 all gradients have to be there");
+}
+
+TEST(Contradictions, WithDivision_WhatNeedsWholeModelsIsRefused) {
+  expect_one(contradictions_with_division({.offload_optimizer_device = "cpu"}, {}),
+             "memory.offload_optimizer_device", "backend.fsdp.offload.device");
+  expect_one(contradictions_with_division({}, {.local_sgd_steps = 2}),
+             "communication.local_sgd_steps", "no rank has parameters of its own");
+  expect_one(contradictions_with_division({}, {.gradients = "powersgd"}), "communication.gradients",
+             "its products need whole matrices on every rank");
+  EXPECT_TRUE(contradictions_with_division({}, {.gradients = "int8"}).empty());
+}
+
+TEST(Contradictions, TheFirstIsThrown) {
+  Config config;
+  config.communication = {.gradients = "int8", .local_sgd_steps = 2};
+  config.memory.offload_optimizer_device = "nvme";
+  const std::vector<Error> both = contradictions_of(config);
+  ASSERT_EQ(both.size(), 2u);
+  try {
+    throw_first(both);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), both[0].what());
+  }
+}
+
+}  // namespace
+}  // namespace coupler
