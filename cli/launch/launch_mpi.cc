@@ -48,10 +48,8 @@ class MpiJob {
       added["COUPLER_JOB_FILE"] = host_.job_file();
     }
     command.environment = environment_with(added, plan_.owns_ranks);
-    if (!network_job_) {  // the folder is on this machine only
-      for (auto& variable : folder_.environment()) {
-        command.environment.push_back(std::move(variable));
-      }
+    for (auto& variable : folder_.environment(!network_job_)) {
+      command.environment.push_back(std::move(variable));
     }
     loop_.start(std::move(command), {}, true);
     loop_.check_started("mpirun");

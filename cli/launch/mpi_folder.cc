@@ -49,9 +49,11 @@ void remove_left_behind() {
 
 MpiFolder::MpiFolder() {
   remove_left_behind();
-  if (std::getenv("OMPI_MCA_orte_tmpdir_base") != nullptr ||
-      std::getenv("OMPI_MCA_btl_vader_backing_directory") != nullptr) {
-    return;
+  // One for all machines and others for some are more than Open MPI takes.
+  for (const char* chosen :
+       {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base",
+        "OMPI_MCA_orte_remote_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"}) {
+    if (std::getenv(chosen) != nullptr) return;
   }
   const auto self = own_identity();
   auto path = fmt::format("{}/{}{}-{}", kParent, kName, self.pid, self.started);
@@ -66,9 +68,12 @@ MpiFolder::~MpiFolder() {
   }
 }
 
-std::vector<std::string> MpiFolder::environment() const {
+std::vector<std::string> MpiFolder::environment(bool one_machine) const {
   if (path_.empty()) {
     return {};
+  }
+  if (!one_machine) {
+    return {"OMPI_MCA_orte_local_tmpdir_base=" + path_};
   }
   return {"OMPI_MCA_orte_tmpdir_base=" + path_, "OMPI_MCA_btl_vader_backing_directory=" + path_};
 }

@@ -19,8 +19,9 @@ class MpiFolder {
   MpiFolder& operator=(const MpiFolder&) = delete;
 
   // Makes Open MPI use it; nothing where /dev/shm cannot be written to (Open MPI then does as it
-  // would) or where the user has chosen its folders.
-  std::vector<std::string> environment() const;
+  // would) or where the user has chosen its folders. Of a job on several machines the files of
+  // mpirun alone: the others, whose daemons end by themselves, have no such folder.
+  std::vector<std::string> environment(bool one_machine) const;
 
   const std::string& path() const { return path_; }  // "": none
 

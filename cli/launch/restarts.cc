@@ -1,13 +1,19 @@
 #include "cli/launch/restarts.h"
 
 #include <coupler/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
 #include "cli/process/output_relay.h"
 #include "io/durable_file.h"
+#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 namespace {
@@ -15,13 +21,27 @@ namespace {
 // So that the launchers of the other machines have noticed the failure, too.
 constexpr auto kPauseOfSeveralMachines = std::chrono::seconds(3);
 
+// Into what is no plain file: a link, a pipe, a device. Another file in its place would take it
+// away from those who have it open.
+void write_through(const std::string& file, const std::string& text) {
+  // Without O_NONBLOCK a FIFO would wait for a reader.
+  const UniqueFd to(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!to || ::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw_io("write", file, errno);
+  }
+}
+
 }  // namespace
 
 void write_outcome(const std::string& file, const JobOutcome& outcome) {
   const std::string text = outcome.json();
   if (file.empty() || text.empty()) return;
   try {
-    replace_file(file, text);
+    std::error_code absent;
+    const auto status = std::filesystem::symlink_status(file, absent);
+    const bool in_place =
+        std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+    (in_place ? write_through : replace_file)(file, text);
   } catch (const Error& error) {
     write_all(2, fmt::format("coupler: --outcome: {}\n", error.what()));
   }

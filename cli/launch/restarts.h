@@ -14,8 +14,9 @@ struct JobEnd {
   bool interrupted = false;  // by a signal to us: the user wants it to end
 };
 
-// For programs that start this one: outcome.json() as that file; nothing for "". A file that cannot
-// be written is said on standard error: the job is over whatever becomes of it.
+// For programs that start this one: outcome.json() as that file, or into it where it is a link, a
+// pipe or a device; nothing for "". A file that cannot be written is said on standard error: the
+// job is over whatever becomes of it.
 void write_outcome(const std::string& file, const JobOutcome& outcome);
 
 // Whether another start can help: not after a signal, and not where the command line, the

@@ -11,6 +11,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <chrono>
 #include <utility>
 
 namespace coupler {
@@ -108,7 +109,7 @@ std::string HttpClient::url() const {
 }
 
 HttpReply HttpClient::send(std::string_view method, const std::string& target,
-                           const std::string& body) const {
+                           const std::string& body) {
   http::request<http::string_body> request(
       http::string_to_verb(beast::string_view(method.data(), method.size())),
       address_.prefix + target, 11);
@@ -123,20 +124,19 @@ HttpReply HttpClient::send(std::string_view method, const std::string& target,
     request.body() = body;
   }
   request.prepare_payload();
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+  const std::string in_time = fmt::format(" in {} ms", options_.timeout.count());
+  const auto unavailable = [&](const std::string& reason) {
+    return TrackerUnavailable(fmt::format("{} cannot be reached: {}", url(), reason),
+                              {.subject = url()});
+  };
   try {
+    const auto found = lookup_.addresses(address_.host, address_.port, deadline);
+    if (!found) throw unavailable("the host's name was not found" + in_time);
     asio::io_context context;
-    asio::ip::tcp::resolver resolver(context);
-    asio::ip::tcp::resolver::results_type found;
-    await(context, "looking up the host", [&](auto handler) {
-      resolver.async_resolve(address_.host, address_.port,
-                             [&found, handler](const error_code& error, auto results) {
-                               found = std::move(results);
-                               handler(error);
-                             });
-    });
     const auto connect = [&](beast::tcp_stream& stream) {
-      stream.expires_after(options_.timeout);
-      await(context, "connecting", [&](auto handler) { stream.async_connect(found, handler); });
+      stream.expires_at(deadline);
+      await(context, "connecting", [&](auto handler) { stream.async_connect(*found, handler); });
     };
     if (!address_.tls) {
       beast::tcp_stream stream(context);
@@ -156,11 +156,8 @@ HttpReply HttpClient::send(std::string_view method, const std::string& target,
           [&](auto handler) { stream.async_handshake(asio::ssl::stream_base::client, handler); });
     return exchange(context, stream, request);
   } catch (const boost::system::system_error& error) {
-    const std::string reason = error.code() == beast::error::timeout
-                                   ? fmt::format("no answer in {} ms", options_.timeout.count())
-                                   : error.code().message();
-    throw TrackerUnavailable(fmt::format("{} cannot be reached: {}", url(), reason),
-                             {.subject = url()});
+    throw unavailable(error.code() == beast::error::timeout ? "no answer" + in_time
+                                                            : error.code().message());
   }
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "track/host_lookup.h"
+
 namespace coupler {
 
 // http[s]://HOST[:PORT][/PREFIX]
@@ -44,10 +46,11 @@ class HttpClient {
   std::string url() const;
 
  private:
-  HttpReply send(std::string_view method, const std::string& target, const std::string& body) const;
+  HttpReply send(std::string_view method, const std::string& target, const std::string& body);
 
   HttpAddress address_;
   HttpOptions options_;
+  HostLookup lookup_;
 };
 
 // "a%20b": what may stand in the value of a query.

@@ -1,5 +1,6 @@
 #include <coupler/launch.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
@@ -13,7 +14,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -167,9 +167,12 @@ std::string own_program() {
 }
 
 std::vector<std::string> command_of(const LaunchOptions& options, const LaunchCall& call) {
-  std::vector<std::string> words = {
-      coupler_program(), "launch",           "-n", std::to_string(options.processes),
-      "--outcome",       call.outcome_file()};
+  std::vector<std::string> words = {coupler_program(),
+                                    "launch",
+                                    "-n",
+                                    std::to_string(options.processes),
+                                    "--outcome",
+                                    fmt::format("/proc/self/fd/{}", call.outcome_file())};
   if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
   for (const std::string& override : options.overrides) words.insert(words.end(), {"-o", override});
   words.push_back(options.program.empty() ? own_program() : fs::absolute(options.program).string());
@@ -183,7 +186,7 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  const std::string variable = fmt::format("{}={}", kCallFolder, call.folder());
+  const std::string variable = fmt::format("{}={}", kCallFile, call.path());
   std::vector<char*> environment = {const_cast<char*>(variable.c_str())};
   for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
   environment.push_back(nullptr);
@@ -197,6 +200,7 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
     if (getppid() != parent) _exit(1);
     // The ranks get neither this program's open files nor what this thread blocks.
     close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+    fcntl(call.outcome_file(), F_SETFD, 0);
     sigprocmask(SIG_SETMASK, &no_signals, nullptr);
     execve(words[0], words.data(), environment.data());
     _exit(127);
@@ -212,9 +216,7 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
 
 // What the launcher says of a rank that could not say it itself.
 std::optional<Error> outcome_of(const LaunchCall& call) {
-  std::ifstream in(call.outcome_file());
-  if (!in) return std::nullopt;
-  const auto outcome = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto outcome = nlohmann::json::parse(call.outcome(), nullptr, /*allow_exceptions=*/false);
   if (!outcome.is_object() || !outcome.contains("rank")) return std::nullopt;
   const int rank = outcome["rank"].get<int>();
   return Error(ErrorCode::kPeerLost,
@@ -242,23 +244,23 @@ std::string detail::launchable_name(void (*identity)()) {
 }
 
 void enter_launched() {
-  const char* folder = std::getenv(kCallFolder);
-  if (folder == nullptr) return;
-  const LaunchCall call(folder);
-  unsetenv(kCallFolder);  // programs that a rank starts are none
-  inside_launch = true;
+  const char* file = std::getenv(kCallFile);
+  if (file == nullptr) return;
   install_terminate_handler();
+  const LaunchCall call(file);
+  unsetenv(kCallFile);  // programs that a rank starts are none
+  inside_launch = true;
   run_rank(call);
 }
 
 ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& function,
                                const EncodedObject& arguments) {
-  if (const char* folder = std::getenv(kCallFolder); folder != nullptr) {
+  if (const char* file = std::getenv(kCallFile); file != nullptr) {
     const Error error = usage("enter_launched",
                               "this process was started by launch, but its main came as far as "
                               "launch itself",
                               "call coupler::enter_launched() first in main");
-    LaunchCall(folder).write_failure({.rank = own_rank(), .when = now(), .error = error});
+    LaunchCall(file).write_failure({.rank = own_rank(), .when = now(), .error = error});
     throw error;
   }
   if (inside_launch || own_rank() != 0 || detect_process().world > 1)
@@ -280,7 +282,7 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
         ErrorCode::kInvalidArgument,
         fmt::format("launch: the arguments of {} cannot be sent: {}", function, arguments.problem),
         {.subject = function});
-  const LaunchCall call = LaunchCall::make(function, arguments.bytes);
+  const LaunchCall call(function, arguments.bytes);
   const std::vector<std::string> command = command_of(options, call);
   std::cout << fmt::format("Launching training on {} process{}.\n", options.processes,
                            options.processes == 1 ? "" : "es")

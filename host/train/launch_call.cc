@@ -1,41 +1,72 @@
 #include "train/launch_call.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <utility>
-
-#include "io/durable_file.h"
 
 namespace coupler {
 namespace {
 
-namespace fs = std::filesystem;
 using detail::ObjectBytes;
 using nlohmann::json;
 
-constexpr const char* kFunction = "function";
-constexpr const char* kArguments = "arguments.cbor";
-constexpr const char* kResult = "result.cbor";
-constexpr const char* kFailure = "failure-";
+constexpr std::string_view kTitle = "coupler call 1\n";
 
-std::optional<std::string> read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(in), {}};
+[[noreturn]] void fail(const std::string& what, int error, std::string hint) {
+  throw Error(ErrorCode::kIo,
+              fmt::format("launch: {}: {}", what, std::generic_category().message(error)),
+              {.subject = "launch", .hint = std::move(hint)});
 }
+
+UniqueFd memory_file() {
+  const UniqueFd made(::memfd_create("coupler-call", MFD_CLOEXEC));
+  // Above those of input and output, which the program may have closed: what it prints would go
+  // into the file.
+  UniqueFd file(made ? ::fcntl(made.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1);
+  if (!file || ::fchmod(file.get(), 0600) != 0)  // it is born open to everyone
+    fail("cannot make a memory file", errno, "the limit of open files may be reached (ulimit -n)");
+  return file;
+}
+
+// Fewer bytes where the file ends.
+std::string text_at(int file, int64_t at, uint64_t size) {
+  std::string text(size, '\0');
+  size_t have = 0;
+  while (have < size) {
+    const ssize_t count = ::pread(file, text.data() + have, size - have, at + have);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot read the memory file of the call", errno, "");
+    if (count == 0) break;
+    have += static_cast<size_t>(count);
+  }
+  text.resize(have);
+  return text;
+}
+
+void write_at(int file, int64_t at, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::pwrite(file, text.data(), text.size(), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot write the memory file of the call", errno, "free some memory");
+    text.remove_prefix(static_cast<size_t>(count));
+    at += count;
+  }
+}
+
+int64_t size_of(int file) { return ::lseek(file, 0, SEEK_END); }
 
 std::string text_of(const ObjectBytes& bytes) { return {bytes.begin(), bytes.end()}; }
 ObjectBytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-// Of a rank that was killed in the middle of writing there is nothing: files appear whole.
-void write(const fs::path& path, const std::string& text) { replace_file(path.string(), text); }
 
 json to_json(const RankFailure& failure) {
   const ErrorDetail& detail = failure.error.detail();
@@ -58,66 +89,99 @@ RankFailure from_json(const json& value) {
 
 }  // namespace
 
-LaunchCall LaunchCall::make(const std::string& function, const ObjectBytes& arguments) {
-  std::error_code failed;
-  std::string path = (fs::temp_directory_path(failed) / "coupler-call-XXXXXX").string();
-  if (failed || mkdtemp(path.data()) == nullptr) throw_io("make", path, errno);
-  LaunchCall call(path);
-  call.owned_ = true;
-  write(fs::path(path) / kFunction, function);
-  write(fs::path(path) / kArguments, text_of(arguments));
-  return call;
+LaunchCall::LaunchCall(const std::string& function, const ObjectBytes& arguments)
+    : file_(memory_file()), outcome_(memory_file()) {
+  write_at(file_.get(), 0, kTitle);
+  append(Kind::kFunction, function);
+  append(Kind::kArguments, text_of(arguments));
 }
 
-LaunchCall::LaunchCall(LaunchCall&& other) noexcept
-    : folder_(std::move(other.folder_)), owned_(std::exchange(other.owned_, false)) {}
-
-LaunchCall::~LaunchCall() {
-  std::error_code ignored;  // it lies among temporary files
-  if (owned_) fs::remove_all(folder_, ignored);
+LaunchCall::LaunchCall(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  const std::string hint = "it lives as long as the program that launched: start that anew";
+  if (!file_) fail(fmt::format("cannot open the call {}", path), errno, hint);
+  if (text_at(file_.get(), 0, kTitle.size()) != kTitle)  // another program has that number by now
+    throw Error(ErrorCode::kIo, fmt::format("launch: {} is not the call of a launch", path),
+                {.subject = path, .hint = hint});
 }
 
-std::string LaunchCall::outcome_file() const { return folder_ + "/outcome.json"; }
-
-std::string LaunchCall::function() const {
-  const auto text = read(fs::path(folder_) / kFunction);
-  if (!text) throw_io("read", folder_ + "/" + kFunction, errno);
-  return *text;
+std::string LaunchCall::path() const {
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
 }
 
-ObjectBytes LaunchCall::arguments() const {
-  const auto text = read(fs::path(folder_) / kArguments);
-  if (!text) throw_io("read", folder_ + "/" + kArguments, errno);
-  return bytes_of(*text);
+int64_t LaunchCall::walk(const std::function<void(const Header& header, int64_t at)>& found) const {
+  const int64_t end = size_of(file_.get());
+  auto at = static_cast<int64_t>(kTitle.size());
+  for (Header header{};;) {
+    const auto body = static_cast<int64_t>(at + sizeof header);
+    if (body > end) return at;
+    text_at(file_.get(), at, sizeof header).copy(reinterpret_cast<char*>(&header), sizeof header);
+    if (header.size > static_cast<uint64_t>(end - body)) return at;
+    found(header, body);
+    at = body + static_cast<int64_t>(header.size);
+  }
 }
+
+std::optional<std::string> LaunchCall::last(Kind kind) const {
+  std::optional<std::pair<int64_t, uint64_t>> place;
+  walk([&](const Header& header, int64_t at) {
+    if (header.kind == kind) place = {at, header.size};
+  });
+  return place ? std::optional(text_at(file_.get(), place->first, place->second)) : std::nullopt;
+}
+
+void LaunchCall::append(Kind kind, std::string_view bytes) const {
+  // A lock that belongs to the process: gone with it, even where others inherited the file.
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  while (::fcntl(file_.get(), F_SETLKW, &lock) != 0) {
+    if (errno != EINTR) fail("cannot lock the memory file of the call", errno, "");
+  }
+  const int64_t end = walk([](const Header&, int64_t) {});
+  const Header header{kind, bytes.size()};
+  const bool cut = ::ftruncate(file_.get(), end) == 0;  // what is no whole record
+  if (!cut) fail("cannot cut the memory file of the call", errno, "");
+  write_at(file_.get(), end, {reinterpret_cast<const char*>(&header), sizeof header});
+  write_at(file_.get(), static_cast<int64_t>(end + sizeof header), bytes);
+  lock.l_type = F_UNLCK;
+  ::fcntl(file_.get(), F_SETLK, &lock);
+}
+
+std::string LaunchCall::function() const { return last(Kind::kFunction).value(); }
+
+ObjectBytes LaunchCall::arguments() const { return bytes_of(last(Kind::kArguments).value()); }
 
 void LaunchCall::write_result(const ObjectBytes& result) const {
-  write(fs::path(folder_) / kResult, text_of(result));
+  append(Kind::kResult, text_of(result));
+}
+
+std::string LaunchCall::outcome() const {
+  return text_at(outcome_.get(), 0, static_cast<uint64_t>(size_of(outcome_.get())));
 }
 
 std::optional<ObjectBytes> LaunchCall::result() const {
-  const auto text = read(fs::path(folder_) / kResult);
+  const auto text = last(Kind::kResult);
   return text ? std::optional(bytes_of(*text)) : std::nullopt;
 }
 
 void LaunchCall::write_failure(const RankFailure& failure) const {
-  write(fs::path(folder_) / fmt::format("{}{}", kFailure, failure.rank),
-        to_json(failure).dump(-1, ' ', true, json::error_handler_t::replace));
+  append(Kind::kFailure, to_json(failure).dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 std::optional<RankFailure> LaunchCall::failure() const {
-  std::optional<RankFailure> first;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
-    if (entry.path().filename().string().rfind(kFailure, 0) != 0) continue;
-    const auto text = read(entry.path());
-    if (!text) continue;
-    RankFailure found = from_json(json::parse(*text));
-    const auto place = [](const RankFailure& it) {
-      return std::pair(it.is_consequence(), it.when);
-    };
-    if (!first || place(found) < place(*first)) first.emplace(std::move(found));
-  }
-  return first;
+  std::map<int, RankFailure> of_ranks;  // of a job that was started again the last counts
+  walk([&](const Header& header, int64_t at) {
+    if (header.kind != Kind::kFailure) return;
+    RankFailure found = from_json(json::parse(text_at(file_.get(), at, header.size)));
+    of_ranks.insert_or_assign(found.rank, std::move(found));
+  });
+  const auto place = [](const auto& of_rank) {
+    return std::pair(of_rank.second.is_consequence(), of_rank.second.when);
+  };
+  const auto first = std::min_element(
+      of_ranks.begin(), of_ranks.end(),
+      [&](const auto& one, const auto& other) { return place(one) < place(other); });
+  return first == of_ranks.end() ? std::nullopt : std::optional(std::move(first->second));
 }
 
 }  // namespace coupler

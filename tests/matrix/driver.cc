@@ -16,6 +16,7 @@
 
 #include "launch.h"
 #include "plugin/plugin.h"
+#include "temporary_folder.h"
 
 namespace coupler::matrix {
 namespace {
@@ -40,28 +41,8 @@ struct Trial {
   bool runtime_ends_job() const { return (plugin.capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0; }
 };
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "coupler-matrix-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 void perform(Trial& trial) {
-  const Folder folder;
+  const TemporaryFolder folder("coupler-matrix");
   const DriverArguments& arguments = trial.arguments;
   std::vector<std::string> settings = {"backend.use=" + arguments.plugin};
   settings.insert(settings.end(), arguments.options.begin(), arguments.options.end());
@@ -79,7 +60,7 @@ void perform(Trial& trial) {
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
            {"--rank-of", trial.behaviour},
            {"--variant", trial.variant},
-           {"--folder", folder.path()},
+           {"--folder", folder.path().string()},
            {"--cover", arguments.cover},
            {"--complete", arguments.complete ? "1" : "0"}}) {
     if (value.empty()) continue;
@@ -88,14 +69,15 @@ void perform(Trial& trial) {
   }
   if (!arguments.seed.empty()) command.insert(command.end(), {"--seed", arguments.seed});
   add_settings();
-  trial.result = launch(command, folder.path(), arguments.cover == "full" ? kLongLimit : kLimit);
+  trial.result =
+      launch(command, folder.path().string(), arguments.cover == "full" ? kLongLimit : kLimit);
   for (int rank = 0; rank < arguments.world; ++rank) {
-    std::ifstream file(fmt::format("{}/rank-{}", folder.path(), rank));
+    std::ifstream file(fmt::format("{}/rank-{}", folder.path().string(), rank));
     std::optional<std::string> report;
     if (file) report = std::string(std::istreambuf_iterator<char>(file), {});
     trial.reports.push_back(report);
   }
-  std::ifstream tally(folder.path() + "/tally-0");
+  std::ifstream tally(folder.path() / "tally-0");
   trial.tally = std::string(std::istreambuf_iterator<char>(tally), {});
 }
 

@@ -12,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from temporary_folder import TemporaryFolder
 
 coupler = os.path.abspath(sys.argv[1])
 PATIENCE = 60  # seconds, on a machine that is busy with other things
@@ -29,10 +31,12 @@ class Screen:
     """A terminal of so many columns and rows with a shell in a folder of its own."""
 
     def __init__(self, columns, rows):
-        self.folder = tempfile.TemporaryDirectory(prefix="coupler-tmux-")
-        self.path = pathlib.Path(self.folder.name) / "a folder"
+        self.name = f"coupler-{os.getpid()}"
+        self.folder = TemporaryFolder(
+            "coupler-tmux", first=f'TMUX_TMPDIR="$0" timeout 10 tmux -L {self.name} kill-server')
+        self.path = pathlib.Path(self.folder.path) / "a folder"
         self.path.mkdir()
-        self.environment = {**os.environ, "TMUX_TMPDIR": self.folder.name, "PS1": "$ ", "ENV": ""}
+        self.environment = {**os.environ, "TMUX_TMPDIR": self.folder.path, "PS1": "$ ", "ENV": ""}
         for name in ("TMUX", "TMUX_PANE", *(name for name in os.environ if name.startswith("COUPLER_"))):
             self.environment.pop(name, None)
         self.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", str(self.path), "sh")
@@ -42,10 +46,10 @@ class Screen:
 
     def __exit__(self, *_):
         self.tmux("kill-server")
-        self.folder.cleanup()
+        self.folder.remove()
 
     def tmux(self, *words):
-        return subprocess.run(["tmux", "-L", f"coupler-{os.getpid()}", "-f", "/dev/null", *words], check=True,
+        return subprocess.run(["tmux", "-L", self.name, "-f", "/dev/null", *words], check=True,
                               env=self.environment, stdout=subprocess.PIPE, text=True).stdout
 
     def see(self, words, first="0"):

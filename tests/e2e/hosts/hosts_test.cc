@@ -210,6 +210,10 @@ TEST_F(HostsOfMpirun, LauncherKilled_NothingIsLeftOnEither) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (!left.empty() && std::chrono::steady_clock::now() < deadline);
   EXPECT_EQ(left, "");
+  for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
+    const std::string name = entry.path().filename();  // ompi.HOST.USER is mpirun's
+    EXPECT_EQ(name.find(hosts_->name(0)), std::string::npos) << name << " was left behind";
+  }
 }
 
 #ifdef COUPLER_DIGITS

@@ -25,7 +25,7 @@ class LaunchFromCode : public ::testing::Test {
   }
   void expect_clean() const {
     for (const auto& entry : std::filesystem::directory_iterator(here_.path()))
-      EXPECT_FALSE(has(entry.path().filename().string(), "coupler-call")) << entry.path();
+      EXPECT_FALSE(has(entry.path().filename().string(), "coupler-")) << entry.path();
   }
   // Of a launch that failed: the message, which names all of these.
   void expect_error(const std::string& what, const std::vector<std::string>& parts) const {
@@ -129,6 +129,13 @@ TEST_F(LaunchFromCode, SeveralAtOnce_EachHasItsOwnResult) {
   expect_clean();
 }
 
+// What would be written to a closed standard output goes nowhere, not into a file of the call.
+TEST_F(LaunchFromCode, AProgramWithoutStandardFiles_GetsItsResult) {
+  const Outcome outcome = launching("without_standard_files", here_.path() / "result");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(text_of(here_.path() / "result"), "came back");
+}
+
 TEST_F(LaunchFromCode, AFunctionThatEndsItsProcess_IsToldToReturn) {
   expect_error("leave", {"ended without having returned from leave"});
 }
@@ -141,26 +148,60 @@ TEST_F(LaunchFromCode, AProgramWhoseFileWasRemoved_SaysSo) {
   EXPECT_TRUE(has(outcome.out, "was replaced or removed since it began: " + copy)) << outcome.out;
 }
 
-// Neither ranks nor launcher outlive the program that launched them.
-TEST_F(LaunchFromCode, AProgramThatIsKilled_TakesItsRanksAlong) {
-  const std::string folder = here_.path();
-  std::string arguments[] = {LAUNCHING, "sleep_long", folder};
-  char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), nullptr};
-  pid_t pid = -1;
-  ASSERT_EQ(posix_spawn(&pid, LAUNCHING, nullptr, nullptr, argv, environ), 0);
-  std::vector<pid_t> ranks;
-  for (int waited = 0; ranks.size() < 2 && waited < 600; ++waited) {
-    ranks.clear();
-    for (int rank = 0; rank < 2; ++rank) {
-      pid_t found = 0;
-      if (std::ifstream(folder + "/pid-" + std::to_string(rank)) >> found) ranks.push_back(found);
+struct Ending {
+  const char* name;
+  int signal;
+  bool whole_group;  // as Ctrl-C in a terminal: the launcher gets it, too
+};
+
+class LaunchFromCodeEnded : public LaunchFromCode, public ::testing::WithParamInterface<Ending> {
+ protected:
+  // Starts the program in a process group of its own, and waits until both ranks train.
+  void start() {
+    std::filesystem::create_directory(temporary());
+    std::string arguments[] = {LAUNCHING, "sleep_long", here_.path().string()};
+    char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), nullptr};
+    std::string variables[] = {"PATH=/usr/bin:/bin", "TMPDIR=" + temporary()};
+    char* environment[] = {variables[0].data(), variables[1].data(), nullptr};
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    const int failed = posix_spawn(&program_, LAUNCHING, nullptr, &attributes, argv, environment);
+    posix_spawnattr_destroy(&attributes);
+    ASSERT_EQ(failed, 0);
+    for (int waited = 0; ranks_.size() < 2 && waited < 600; ++waited) {
+      ranks_.clear();
+      for (int rank = 0; rank < 2; ++rank) {
+        pid_t found = 0;
+        if (std::ifstream(here_.path() / ("pid-" + std::to_string(rank))) >> found) {
+          ranks_.push_back(found);
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ASSERT_EQ(ranks_.size(), 2u);
   }
-  ASSERT_EQ(ranks.size(), 2u);
-  kill(pid, SIGKILL);
-  waitpid(pid, nullptr, 0);
-  for (const pid_t rank : ranks) {
+  void TearDown() override {
+    if (program_ > 0 && waitpid(program_, nullptr, WNOHANG) == 0) {
+      kill(program_, SIGKILL);
+      waitpid(program_, nullptr, 0);
+    }
+  }
+  std::string temporary() const { return here_.path() / "temporary"; }
+
+  pid_t program_ = -1;
+  std::vector<pid_t> ranks_;
+};
+
+// Neither ranks nor launcher outlive the program that launched them, nor does anything on a disk.
+TEST_P(LaunchFromCodeEnded, TakesItsRanksAlong_AndLeavesNothing) {
+  start();
+  if (HasFatalFailure()) return;
+  kill(GetParam().whole_group ? -program_ : program_, GetParam().signal);
+  int status = 0;
+  ASSERT_EQ(waitpid(program_, &status, 0), program_);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == GetParam().signal) << status;
+  for (const pid_t rank : ranks_) {
     bool gone = false;
     for (int waited = 0; !gone && waited < 300; ++waited) {
       gone = kill(rank, 0) != 0;
@@ -169,7 +210,17 @@ TEST_F(LaunchFromCode, AProgramThatIsKilled_TakesItsRanksAlong) {
     EXPECT_TRUE(gone) << rank << " is still there";
     if (!gone) kill(rank, SIGKILL);
   }
+  for (const auto& entry : std::filesystem::directory_iterator(temporary())) {
+    ADD_FAILURE() << entry.path() << " was left behind";
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    By, LaunchFromCodeEnded,
+    ::testing::Values(Ending{"CtrlC", SIGINT, true}, Ending{"Interrupt", SIGINT, false},
+                      Ending{"Termination", SIGTERM, false}, Ending{"Kill", SIGKILL, false},
+                      Ending{"KillOfTheLauncherToo", SIGKILL, true}),
+    [](const ::testing::TestParamInfo<Ending>& ending) { return ending.param.name; });
 
 TEST_F(LaunchFromCode, TheExample_PrintsTheAccuracyOfEachEpoch) {
   const Outcome outcome = here_.run(LAUNCH_FROM_CODE, {"2", "3"});

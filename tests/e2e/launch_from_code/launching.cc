@@ -135,6 +135,12 @@ int run(const std::string& what, const std::string& more) {
   } else if (what == "odd_bytes") {
     const std::string odd("a\0\n\"\\\xff\xfe'$", 9);
     std::printf("%s\n", coupler::launch(two, same, odd) == odd ? "the same" : "another");
+  } else if (what == "without_standard_files") {
+    for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(file);
+    const std::string result = coupler::launch(two, same, "came back");
+    std::FILE* file = std::fopen(more.c_str(), "w");
+    std::fputs(result.c_str(), file);
+    std::fclose(file);
   } else if (what == "at_once") {
     std::vector<std::string> results(3);
     std::vector<std::thread> threads;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "slurm_cluster.h"
+#include "temporary_folder.h"
 
 namespace coupler {
 namespace {
@@ -19,8 +20,10 @@ const std::string kOverGloo = kDigits + " -o backend.use=gloo_cpu";
 const std::string kLaunch = COUPLER_BINARY_DIR "/bin/coupler launch -o backend.use=gloo_cpu -n 2 ";
 
 std::string output_of(const std::string& command) {
+  const TemporaryFolder folder("coupler-launchers");  // torchrun removes nothing of what it makes
   std::string text;
-  FILE* pipe = ::popen(("timeout 100 " + command + " 2>&1").c_str(), "re");
+  const std::string limited = "TMPDIR=" + folder.path().string() + " timeout 100 " + command;
+  FILE* pipe = ::popen((limited + " 2>&1").c_str(), "re");
   char buffer[4096];
   for (size_t size = 0; (size = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
     text.append(buffer, size);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,19 +43,8 @@ int wait_for(pid_t pid) {
 
 }  // namespace
 
-Workplace::Workplace() {
-  std::string path = (std::filesystem::temp_directory_path() / "coupler-cli-XXXXXX").string();
-  if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = path;
-}
-
-Workplace::~Workplace() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 void Workplace::write(const std::string& name, const std::string& text, int mode) const {
-  const std::filesystem::path file = path_ / name;
+  const std::filesystem::path file = path() / name;
   std::filesystem::create_directories(file.parent_path());
   std::ofstream(file, std::ios::binary) << text;
   chmod(file.c_str(), static_cast<mode_t>(mode));
@@ -74,15 +62,15 @@ Outcome Workplace::run(const std::string& program, const std::vector<std::string
   variables.try_emplace("PATH", "/usr/bin:/bin");
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
-  const std::string out = path_ / ".out";
-  const std::string err = path_ / ".err";
+  const std::string out = path() / ".out";
+  const std::string err = path() / ".err";
   constexpr int kWrite = O_WRONLY | O_CREAT | O_TRUNC;
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, 1, out.c_str(), kWrite, 0600);
   posix_spawn_file_actions_addopen(&files, 2, err.c_str(), kWrite, 0600);
-  posix_spawn_file_actions_addchdir_np(&files, path_.c_str());
+  posix_spawn_file_actions_addchdir_np(&files, path().c_str());
   pid_t pid = -1;
   const int error = posix_spawn(&pid, argv[0].c_str(), &files, nullptr, pointers_to(argv).data(),
                                 pointers_to(environment).data());

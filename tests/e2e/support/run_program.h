@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "temporary_folder.h"
+
 namespace coupler {
 
 struct Outcome {
@@ -15,16 +17,11 @@ struct Outcome {
   std::string err;
 };
 
-// A folder that is removed with the object; the working directory of the program.
+// A folder of its own, the working directory of the program.
 class Workplace {
  public:
-  Workplace();
-  ~Workplace();
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-
   void write(const std::string& name, const std::string& text, int mode = 0644) const;
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
   // coupler ARGUMENTS… with nothing in the environment but PATH and what variables says. Fails the
   // test where it does not end within a minute.
@@ -35,7 +32,7 @@ class Workplace {
               std::map<std::string, std::string> variables = {}) const;
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_{"coupler-cli"};
 };
 
 // Whether the part stands in the text.

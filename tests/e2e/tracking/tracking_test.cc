@@ -123,6 +123,24 @@ TEST_F(TrackedTraining, ServerThatIsDown_IsSaid_AndTrainingGoesOn) {
   EXPECT_TRUE(has(outcome.err, "10 were left over")) << outcome.err;
 }
 
+// The resolver goes on for minutes; what waits for it is neither training nor the program's end.
+TEST_F(TrackedTraining, ServerWhoseNameNobodyResolves_IsSaidInTime_AndTrainingGoesOn) {
+  const Outcome outcome = here.run(
+      PYTHON,
+      {SILENT_RESOLVER, COUPLER_BINARY_DIR "/bin/coupler", "launch", "-n", "2", "-o",
+       "backend.use=gloo_cpu", "-o", "training.log_with=mlflow", TRACKED_TRAINING, "plain"},
+      {{"MLFLOW_TRACKING_URI", "http://server.example:5000"},
+       {"MLFLOW_HTTP_REQUEST_TIMEOUT", "1"}});
+  if (outcome.exit_code == 77) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "trained"));
+  EXPECT_TRUE(has(outcome.err,
+                  "http://server.example:5000 cannot be reached: the host's name was not "
+                  "found in 1000 ms"))
+      << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "10 were left over")) << outcome.err;
+}
+
 TEST_F(TrackedTraining, WrongCalls_SayWhatToDo) {
   Outcome outcome = run("forget", "csv");
   EXPECT_EQ(outcome.exit_code, 2);

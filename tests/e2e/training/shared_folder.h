@@ -4,29 +4,20 @@
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
-#include <cstdlib>
-#include <filesystem>
+#include <optional>
 #include <string>
 
-#include "check.h"
+#include "temporary_folder.h"
 
 class SharedFolder {
  public:
-  explicit SharedFolder(coupler::Accelerator& accelerator) : accelerator_(accelerator) {
-    std::string path =
-        (std::filesystem::temp_directory_path() / "coupler-checkpoints-XXXXXX").string();
-    if (accelerator.is_main_process()) EXPECT(::mkdtemp(path.data()) != nullptr, "mkdtemp failed");
-    path_ = coupler::broadcast_object(accelerator, path);
+  explicit SharedFolder(coupler::Accelerator& accelerator) {
+    if (accelerator.is_main_process()) own_.emplace("coupler-checkpoints");
+    path_ = coupler::broadcast_object(accelerator, own_ ? own_->path().string() : "");
   }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (accelerator_.is_main_process()) std::filesystem::remove_all(path_, ignored);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
   const std::string& path() const { return path_; }
 
  private:
-  coupler::Accelerator& accelerator_;
+  std::optional<coupler::TemporaryFolder> own_;  // of the main process
   std::string path_;
 };

@@ -1,5 +1,6 @@
 // A rank fails: the rest is stopped, the report names the one that failed first.
 #include <csignal>
+#include <filesystem>
 
 #include "coupler_run.h"
 #include "expect.h"
@@ -29,6 +30,28 @@ TEST(Launch, OneRankFails_StopsTheRest_AndExitsWithItsCode) {
   EXPECT_SAYS(result.error, "    coupler: error: the disk is full");
   EXPECT_SAYS(result.error, "2 other ranks were stopped");
   EXPECT_TRUE(run.is_all_gone());
+}
+
+// A link is followed: what others have open, or have a name for, gets it.
+TEST(Launch, Outcome_IsWritten_AlsoWhereALinkLeads) {
+  const auto failing = [](const std::string& outcome) {
+    auto words = launch_script(2,
+                               "[ $COUPLER_RANK = 1 ] && { yes | head -n 999 > kept; ln -s kept "
+                               "link; exit 7; }; sleep 60");
+    words.insert(words.begin() + 1, {"--outcome", outcome});
+    return words;
+  };
+  const std::string expected = "{\"exit_code\":7,\"how\":\"exited with code 7\",\"rank\":1}\n";
+  CouplerRun plain(failing("outcome.json"));
+  EXPECT_EQ(plain.wait().code, 7);
+  EXPECT_EQ(plain.wait_for_file("outcome.json"), expected);
+  CouplerRun linked(failing("link"));
+  EXPECT_EQ(linked.wait().code, 7);
+  EXPECT_EQ(linked.wait_for_file("kept"), expected);
+  EXPECT_TRUE(std::filesystem::is_symlink(linked.folder() + "/link"));
+  const auto full = run_coupler(failing("/dev/full"));
+  EXPECT_EQ(full.code, 7);
+  EXPECT_SAYS(full.error, "coupler: --outcome: cannot write /dev/full: No space left on device");
 }
 
 TEST(Launch, OneRankIsKilledByASignal_NamesIt_AndExitsWith128More) {
