@@ -68,7 +68,7 @@ set(CPACK_COMPONENTS_ALL program development api)
 # Empty: a package's description begins with a line of its own.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME coupler)
-set(CPACK_COMPONENT_PROGRAM_DESCRIPTION
+set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
     "distributed training of LibTorch models in C++: program and library
 One training loop in C++ for one process or many, over any of several
 backends, which a TOML file chooses. `coupler launch` starts the processes.
@@ -77,7 +77,7 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "python3-pip, coupler-gloo-cpu, coup
 set(CPACK_COMPONENT_DEVELOPMENT_GROUP headers)
 set(CPACK_COMPONENT_API_GROUP headers)
 set(CPACK_DEBIAN_HEADERS_PACKAGE_NAME coupler-dev)
-set(CPACK_COMPONENT_GROUP_HEADERS_DESCRIPTION
+set(CPACK_DEBIAN_HEADERS_DESCRIPTION
     "distributed training of LibTorch models in C++: headers and CMake files
 find_package(Coupler) for programs, find_package(coupler-api) for backends,
 the skeletons that `coupler new` copies, and the matrix of checks that
@@ -85,12 +85,12 @@ the skeletons that `coupler new` copies, and the matrix of checks that
 set(CPACK_DEBIAN_HEADERS_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), nlohmann-json3-dev")
 set(CPACK_DEBIAN_HEADERS_PACKAGE_RECOMMENDS "cmake, g++, make")
 set(_packages program:coupler development:coupler-dev)
-set(_of_gloo_cpu "collectives and messages on host memory over TCP, by libgloo")
-set(_of_mpi "collectives and messages on host memory by Open MPI")
-set(_of_nccl "collectives and messages on the memory of NVIDIA's GPUs by NCCL.
+set(_of_gloo_cpu "Collectives and messages on host memory over TCP, by libgloo")
+set(_of_mpi "Collectives and messages on host memory by Open MPI")
+set(_of_nccl "Collectives and messages on the memory of NVIDIA's GPUs by NCCL.
 NCCL and the CUDA runtime come by `coupler setup-torch --cuda`")
-set(_of_fsdp "each parameter divided over the processes, over any transport")
-set(_of_deepspeed_like "the stages of ZeRO on flat buffers, over any transport")
+set(_of_fsdp "Each parameter divided over the processes, over any transport")
+set(_of_deepspeed_like "The stages of ZeRO on flat buffers, over any transport")
 foreach(plugin gloo_cpu mpi nccl fsdp deepspeed_like)
   if(NOT TARGET coupler_${plugin})
     continue()
@@ -100,7 +100,7 @@ foreach(plugin gloo_cpu mpi nccl fsdp deepspeed_like)
   list(APPEND CPACK_COMPONENTS_ALL ${plugin})
   list(APPEND _packages ${plugin}:${_name})
   set(CPACK_DEBIAN_${_component}_PACKAGE_NAME ${_name})
-  set(CPACK_COMPONENT_${_component}_DESCRIPTION
+  set(CPACK_DEBIAN_${_component}_DESCRIPTION
       "distributed training of LibTorch models in C++: backend ${plugin}\n${_of_${plugin}}.")
   set(CPACK_DEBIAN_${_component}_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION})")
 endforeach()
