@@ -16,6 +16,7 @@ install(FILES ${_words}/coupler DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-comple
 install(FILES ${_words}/_coupler DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${_zsh} COMPONENT program)
 install(FILES ${_words}/coupler.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
 install(DIRECTORY ${_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT program)
+install(FILES LICENSE NOTICE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/coupler COMPONENT program)
 
 if(COUPLER_WITH_TORCH)
   set(_libraries coupler)
@@ -52,14 +53,16 @@ endif()
 
 # ---- Debian packages: coupler, coupler-dev, and one for each plugin ----
 set(CPACK_GENERATOR DEB)
+set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_PACKAGE_NAME coupler)
 set(CPACK_PACKAGE_VENDOR "The Coupler authors")
 set(CPACK_PACKAGE_CONTACT "The Coupler authors <coupler@localhost>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
-set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
+# Whatever the umask of who makes them.
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
+    OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
@@ -67,28 +70,54 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${COUPLER_TORCH_ROOT}/lib ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(CPACK_COMPONENTS_ALL program development api)
+# Empty: a package's description begins with a line of its own.
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME coupler)
-set(CPACK_COMPONENT_PROGRAM_DESCRIPTION
-    "The coupler program and libcoupler. LibTorch comes by `coupler setup-torch`.")
+set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
+    "distributed training of LibTorch models in C++: program and library
+One training loop in C++ for one process or many, over any of several
+backends, which a TOML file chooses. `coupler launch` starts the processes.
+LibTorch is not in this package: `coupler setup-torch` fetches it.")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "python3-pip, coupler-gloo-cpu, coupler-fsdp, coupler-deepspeed-like")
 set(CPACK_COMPONENT_DEVELOPMENT_GROUP headers)
 set(CPACK_COMPONENT_API_GROUP headers)
 set(CPACK_DEBIAN_HEADERS_PACKAGE_NAME coupler-dev)
-set(CPACK_COMPONENT_GROUP_HEADERS_DESCRIPTION
-    "Headers and CMake files: find_package(Coupler) for programs, find_package(coupler-api) for plugins.")
+set(CPACK_DEBIAN_HEADERS_DESCRIPTION
+    "distributed training of LibTorch models in C++: headers and CMake files
+find_package(Coupler) for programs, find_package(coupler-api) for backends,
+the skeletons that `coupler new` copies, and the matrix of checks that
+`coupler check-plugin` runs over a backend.")
 set(CPACK_DEBIAN_HEADERS_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), nlohmann-json3-dev")
+set(CPACK_DEBIAN_HEADERS_PACKAGE_RECOMMENDS "cmake, g++, make")
+set(_packages program:coupler development:coupler-dev)
+set(_of_gloo_cpu "Collectives and messages on host memory over TCP, by libgloo")
+set(_of_mpi "Collectives and messages on host memory by Open MPI")
+set(_of_nccl "Collectives and messages on the memory of NVIDIA's GPUs by NCCL.
+NCCL and the CUDA runtime come by `coupler setup-torch --cuda`")
+set(_of_fsdp "Each parameter divided over the processes, over any transport")
+set(_of_deepspeed_like "The stages of ZeRO on flat buffers, over any transport")
 foreach(plugin gloo_cpu mpi nccl fsdp deepspeed_like)
   if(NOT TARGET coupler_${plugin})
     continue()
   endif()
-  string(REPLACE "_" "-" _name ${plugin})
+  string(REPLACE "_" "-" _name coupler-${plugin})
   string(TOUPPER ${plugin} _component)
   list(APPEND CPACK_COMPONENTS_ALL ${plugin})
-  set(CPACK_DEBIAN_${_component}_PACKAGE_NAME coupler-${_name})
-  set(CPACK_COMPONENT_${_component}_DESCRIPTION "The backend ${plugin} of Coupler.")
+  list(APPEND _packages ${plugin}:${_name})
+  set(CPACK_DEBIAN_${_component}_PACKAGE_NAME ${_name})
+  set(CPACK_DEBIAN_${_component}_DESCRIPTION
+      "distributed training of LibTorch models in C++: backend ${plugin}\n${_of_${plugin}}.")
   set(CPACK_DEBIAN_${_component}_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION})")
 endforeach()
 if(TARGET coupler_mpi)
   set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), openmpi-bin")
+endif()
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  foreach(pair ${_packages})
+    string(REPLACE ":" ";" pair ${pair})
+    list(GET pair 0 _component)
+    list(GET pair 1 _name)
+    install(FILES packaging/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${_name} COMPONENT ${_component})
+  endforeach()
 endif()
 include(CPack)

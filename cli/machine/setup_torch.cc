@@ -42,16 +42,14 @@ namespace {
               {.subject = word, .hint = "'coupler setup-torch --help' explains the command"});
 }
 
-// Beside this program once it is installed, else of the checkout.
+// Installed, and in the folder of a build, it lies in libexec/ beside bin/.
 std::string script() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto installed = self.parent_path() / "../libexec/coupler/install-torch";
-  for (const std::filesystem::path& path : {installed, {COUPLER_INSTALL_TORCH_SCRIPT}}) {
-    if (access(path.c_str(), X_OK) == 0) return path;
-  }
-  throw Error(ErrorCode::kIo, fmt::format("{} is not there", installed.string()),
-              {.subject = installed.string(), .hint = "install Coupler again: it is a part of it"});
+  const auto path = self.parent_path() / "../libexec/coupler/install-torch";
+  if (access(path.c_str(), X_OK) == 0) return path;
+  throw Error(ErrorCode::kIo, fmt::format("{} is not there", path.string()),
+              {.subject = path.string(), .hint = "install Coupler again: it is a part of it"});
 }
 
 }  // namespace

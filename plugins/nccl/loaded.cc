@@ -44,10 +44,15 @@ std::string path_of(void* library) {
   return real_path(map->l_name);
 }
 
+std::string variable(const char* name) {
+  const char* const value = secure_getenv(name);
+  return value != nullptr ? value : "";
+}
+
 std::vector<std::string> explicit_folders() {
   std::vector<std::string> folders;
-  const char* const given = secure_getenv("COUPLER_NCCL_PATH");
-  std::string_view list = given != nullptr ? given : "";
+  const std::string given = variable("COUPLER_NCCL_PATH");
+  std::string_view list = given;
   while (!list.empty()) {
     const std::string_view folder = list.substr(0, list.find(':'));
     if (!folder.empty()) folders.emplace_back(folder);
@@ -72,6 +77,22 @@ std::string parent(const std::string& path) {
   return path.substr(0, slash == std::string::npos ? 0 : slash);
 }
 
+// The LibTorch of programs to come, as the coupler program looks for it (cli/torch_root.cc).
+std::string torch_root() {
+  std::string root = variable("COUPLER_TORCH_ROOT");
+#ifdef COUPLER_NCCL_TORCH_ROOT
+  if (!root.empty()) return root;
+  const std::string data = variable("XDG_DATA_HOME");
+  const std::string fetched = "/coupler/torch-" COUPLER_NCCL_TORCH_WHEEL "/torch";
+  for (std::string at :
+       {std::string(COUPLER_NCCL_TORCH_ROOT),
+        (data.empty() ? variable("HOME") + "/.local/share" : data) + fetched, "/opt" + fetched}) {
+    if (access((at + "/lib/libtorch_cpu.so").c_str(), F_OK) == 0) return at;
+  }
+#endif
+  return root;
+}
+
 }  // namespace
 
 std::vector<std::string> loaded_libraries(const std::string& prefix) {
@@ -87,10 +108,8 @@ std::vector<std::string> library_folders() {
     const std::string packages = parent(parent(parent(torch)));
     add_wheels(packages, &folders);
   }
-#ifdef COUPLER_NCCL_PACKAGES
   // A program without LibTorch, such as the launcher, asks on behalf of those that have it.
-  add_wheels(COUPLER_NCCL_PACKAGES, &folders);
-#endif
+  if (const std::string torch = torch_root(); !torch.empty()) add_wheels(parent(torch), &folders);
   return folders;
 }
 

@@ -12,7 +12,7 @@ std::vector<std::string> loaded_libraries(const std::string& prefix);
 
 // The folders to look in before the system's, in order: those of COUPLER_NCCL_PATH (ignored in
 // set-user-ID programs, as LD_LIBRARY_PATH is), then those of pip's NVIDIA wheels beside LibTorch
-// (the loaded one, then the one that this was built beside).
+// (the loaded one, then the one that programs to come will load).
 std::vector<std::string> library_folders();
 
 // The real path of the first of names in the folders of COUPLER_NCCL_PATH, "" where there is none.

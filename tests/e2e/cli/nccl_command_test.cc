@@ -1,6 +1,7 @@
 // What the coupler program says of nccl, over the double of NCCL and CUDA in tests/matrix.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,7 +12,7 @@ namespace coupler {
 namespace {
 
 std::map<std::string, std::string> with_double(std::map<std::string, std::string> variables) {
-  variables["COUPLER_NCCL_PATH"] = COUPLER_NCCL_DOUBLE;
+  variables.emplace("COUPLER_NCCL_PATH", COUPLER_NCCL_DOUBLE);
   return variables;
 }
 
@@ -36,6 +37,21 @@ TEST(PluginsCommand, NcclWithDevices_IsUsableAndSaysWhichLibrary) {
   expect_contains(reason, COUPLER_NCCL_DOUBLE "/libnccl.so.2");
   expect_contains(reason, COUPLER_NCCL_DOUBLE "/libcudart.so.13");
   expect_contains(reason, "2 devices");
+}
+
+// The launcher asks, and has no LibTorch loaded whose neighbours could be found.
+TEST(PluginsCommand, NcclBesideTheLibTorchThatIsNamed_IsFound) {
+  namespace fs = std::filesystem;
+  const Workplace here;
+  const fs::path packages = here.path() / "torch-of-mine";
+  for (const char* const wheel : {"nccl", "cu13"}) {
+    fs::create_directories(packages / "nvidia" / wheel);
+    fs::create_directory_symlink(COUPLER_NCCL_DOUBLE, packages / "nvidia" / wheel / "lib");
+  }
+  const auto row =
+      nccl_row({{"COUPLER_NCCL_PATH", ""}, {"COUPLER_TORCH_ROOT", (packages / "torch").string()}});
+  EXPECT_EQ(row.at("usable"), true);
+  expect_contains(row.at("reason"), "/libnccl.so.2");
 }
 
 TEST(PluginsCommand, NcclWithoutDriver_IsListedWithWhyNot) {

@@ -7,6 +7,8 @@ of its own; what is said where there is none; what `coupler new` writes.
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,12 @@ def run(*command, fails=False, **options):
     if (done.returncode != 0) != fails:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
+
+
+def no_room():
+    """In the child: no file can be longer than these bytes, and a write beyond them fails, for root, too."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
 def write(path, text):
@@ -92,8 +100,9 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
 
     # Skeletons build and pass their tests; names that are taken or wrong are refused.
     tools = {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"}
-    for kind, name in (("plugin", "my_transport"), ("project", "my_training")):
-        run(coupler, "new", kind, name, cwd=folder, env=environment)
+    for kind, name, *language in (("plugin", "my_transport"), ("plugin", "my_other", "--lang", "c++"),
+                                  ("project", "my_training")):
+        run(coupler, "new", kind, name, *language, cwd=folder, env=environment)
         check(not list(folder.glob("*.unfinished")), "something is left over", list(folder.glob("*")))
         configure(name)
         run(cmake, "--build", folder / name / "build", env=environment)
@@ -103,8 +112,21 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     for name in ("Upper", "gloo_cpu", "../up", ""):
         refused = run(coupler, "new", "plugin", name, fails=True, cwd=folder, env=environment)
         check("coupler new: " in refused and not (folder / "../up").exists(), f"'{name}' is taken", refused)
-    listed = run(coupler, "plugins", env={**environment, "COUPLER_PLUGIN_PATH": str(folder / "my_transport/build")})
-    check("my_transport" in listed, "the plugin is not listed", listed)
+    refused = run(coupler, "new", "plugin", "rusty", "--lang", "rust", fails=True, cwd=folder, env=environment)
+    check("neither c nor c++" in refused, "a language that there is not is taken", refused)
+    for name in ("my_transport", "my_other"):
+        listed = run(coupler, "plugins", env={**environment, "COUPLER_PLUGIN_PATH": str(folder / name / "build")})
+        check(name in listed, "the plugin is not listed", listed)
+    # A folder where nobody can write, not even root.
+    for kind in ("plugin", "project"):
+        refused = run(coupler, "new", kind, "nowhere", fails=True, cwd="/proc", env=environment)
+        check("cannot write nowhere" in refused and "choose a folder where you may write" in refused,
+              "what is in the way is not said", refused)
+    # A disk that is full after the first bytes: nothing is left of what was begun.
+    before = sorted(folder.iterdir())
+    refused = run(coupler, "new", "plugin", "cut_short", fails=True, cwd=folder, env=environment,
+                  preexec_fn=no_room)
+    check("coupler: " in refused and sorted(folder.iterdir()) == before, "something is left over", refused)
 
     help_text = run(coupler, "setup-torch", "--help", env=environment)
     version = run(prefix / "libexec/coupler/install-torch", "--version", env=environment).strip()
