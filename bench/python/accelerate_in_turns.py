@@ -24,10 +24,12 @@ class Trainer:
         self.net, self.optimizer = accelerator.prepare(net, optimizer)
         self.batches = batches
         self.last = None
+        self.taken = 0  # over all turns, as in bench/steps/main.cc
 
     def train(self, steps):
-        for i in range(steps):
-            data, target = self.batches[i % len(self.batches)]
+        for _ in range(steps):
+            data, target = self.batches[self.taken % len(self.batches)]
+            self.taken += 1
             with self.accelerator.autocast():
                 loss = models.loss_of(self.net(data), target)
             self.accelerator.backward(loss)

@@ -37,14 +37,16 @@ class Trainer:
         fused = {"fused": True} if mode.endswith("-fused") else {}
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, **fused)
         self.last = None
+        self.taken = 0  # over all turns, as in bench/steps/main.cc
 
     def ready(self):
         if self.distributed:
             dist.barrier()
 
     def train(self, steps):
-        for i in range(steps):
-            data, target = self.batches[i % len(self.batches)]
+        for _ in range(steps):
+            data, target = self.batches[self.taken % len(self.batches)]
+            self.taken += 1
             loss = models.loss_of(self.net(data), target)
             loss.backward()
             self.optimizer.step()

@@ -29,10 +29,11 @@ void serve(Accelerator& accelerator, Model model, std::vector<Batch> batches,
   auto [net, opt] = accelerator.prepare(model, optimizer);
 
   at::Tensor last;
+  size_t taken = 0;  // over all turns: what is learned does not depend on how steps are divided
   const auto train = [&, &net = net, &opt = opt](const std::string& mode, int64_t steps) {
     const Trace trace(mode.rfind(kProfile, 0) == 0 ? mode.substr(kProfile.size()) : "");
     for (int64_t i = 0; i < steps; ++i) {
-      const Batch& batch = batches[static_cast<size_t>(i) % batches.size()];
+      const Batch& batch = batches[taken++ % batches.size()];
       auto step = accelerator.accumulate(net);
       at::Tensor loss;
       {
