@@ -9,6 +9,7 @@
 
 #include "cli/doctor/checks.h"
 #include "cli/machine/small_files.h"
+#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 namespace {
@@ -17,6 +18,13 @@ namespace fs = std::filesystem;
 
 // Before Coupler was: the clock was never set.
 constexpr std::time_t kEarliest = 1704067200;  // 2024-01-01
+
+// A container has the clock of its host, and cannot set it.
+std::string synchronise() {
+  return (find_in_path("timedatectl").empty() ? install_command("chrony")
+                                              : "timedatectl set-ntp true") +
+         "; of a container: on its host";
+}
 
 }  // namespace
 
@@ -29,7 +37,7 @@ Findings check_clock(const std::string& root) {
   if (std::time(nullptr) < kEarliest) {
     return {{Level::kWarning, "the clock is set to a time before 2024",
              "checkpoints and logs are dated wrongly, and downloads over TLS are refused",
-             "timedatectl set-ntp true"}};
+             synchronise()}};
   }
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
     return {
@@ -42,7 +50,7 @@ Findings check_clock(const std::string& root) {
   if (answer == TIME_ERROR || (answer >= 0 && (state.status & STA_UNSYNC) != 0)) {
     return {{Level::kNote, fmt::format("the clock ({}) is not synchronised", name),
              "files and logs of several machines are dated differently; Coupler does not mind",
-             "timedatectl set-ntp true"}};
+             synchronise()}};
   }
   return {{Level::kOk, fmt::format("the clock ({}) is synchronised", name)}};
 }
