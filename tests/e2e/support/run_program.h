@@ -27,7 +27,7 @@ class Workplace {
   const std::filesystem::path& path() const { return path_; }
 
   // coupler ARGUMENTS… with nothing in the environment but PATH and what variables says. Fails the
-  // test where it does not end within a minute.
+  // test where it does not end within 110 s.
   Outcome coupler(const std::vector<std::string>& arguments,
                   std::map<std::string, std::string> variables = {}) const;
   // The same of another program, by its path.
