@@ -47,11 +47,12 @@ at::Tensor CodedParts::code_of(const at::Tensor& code, const GradientCodec& code
 }
 
 ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
-                                     std::shared_ptr<const GradientCodec> codec, int rank,
-                                     int ranks)
+                                     std::shared_ptr<const GradientCodec> codec,
+                                     std::vector<at::Tensor> padding, int rank, int ranks)
     : memory_(std::move(memory)),
       error_(std::move(error)),
       codec_(std::move(codec)),
+      padding_(std::move(padding)),
       rank_(rank),
       ranks_(ranks),
       parts_(*codec_, memory_.numel(), ranks),
@@ -116,6 +117,7 @@ void ExchangeReduction::finish() {
     if (parts_.count(r) == 0) continue;
     codec_->decode(parts_.code_of(sums_, *codec_, r), parts_.of(memory_, r), /*add=*/false);
   }
+  for (at::Tensor& part : padding_) part.zero_();
 }
 
 }  // namespace coupler

@@ -40,9 +40,10 @@ struct CodedParts {
 class ExchangeReduction final : public BucketReduction {
  public:
   // memory: the bucket, [n] of kFloat. error: [n] of what is carried from step to step; undefined
-  // where the codec needs no feedback.
+  // where the codec needs no feedback. padding: parts of memory that are nobody's gradient, and
+  // zero again behind the reduction: an infinite element makes its whole block NaN.
   ExchangeReduction(at::Tensor memory, at::Tensor error, std::shared_ptr<const GradientCodec> codec,
-                    int rank, int ranks);
+                    std::vector<at::Tensor> padding, int rank, int ranks);
 
   int operations() const override { return 2; }
   db_op operation(int i) override;
@@ -54,6 +55,7 @@ class ExchangeReduction final : public BucketReduction {
 
   const at::Tensor memory_, error_;
   const std::shared_ptr<const GradientCodec> codec_;
+  std::vector<at::Tensor> padding_;
   const int rank_, ranks_;
   const CodedParts parts_;
   std::vector<uint64_t> to_send_, to_receive_;

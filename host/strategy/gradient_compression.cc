@@ -15,6 +15,28 @@
 namespace coupler {
 namespace {
 
+// What of a bucket, which begins at `begin` of its group's memory, is between its slots and behind
+// them. flags: in the same memory, not padding, or undefined.
+std::vector<at::Tensor> padding_of(const std::vector<FlatSlot>& slots, size_t first, size_t end,
+                                   int64_t begin, const at::Tensor& memory,
+                                   const at::Tensor& flags) {
+  std::vector<std::pair<int64_t, int64_t>> used;
+  for (size_t i = first; i < end; ++i)
+    used.emplace_back(slots[i].offset - begin, slots[i].offset - begin + slots[i].numel);
+  std::sort(used.begin(), used.end());
+  int64_t last = memory.numel();
+  if (flags.defined() && flags.is_alias_of(memory))
+    last = std::min(last, flags.storage_offset() - memory.storage_offset());
+  used.emplace_back(last, last);
+  std::vector<at::Tensor> result;
+  int64_t at = 0;
+  for (const auto& [from, to] : used) {
+    if (from > at) result.push_back(memory.narrow(0, at, from - at));
+    at = std::max(at, to);
+  }
+  return result;
+}
+
 class WholeReduction final : public BucketReduction {
  public:
   explicit WholeReduction(at::Tensor memory) : memory_(std::move(memory)) {}
@@ -91,7 +113,9 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
     return std::make_unique<PowerSgdReduction>(*power_sgd_, flat_.slots(), first_slot, end_slot,
                                                begin, memory, error);
   }
-  return std::make_unique<ExchangeReduction>(memory, error, codec_, rank_, ranks_);
+  return std::make_unique<ExchangeReduction>(
+      memory, error, codec_,
+      padding_of(flat_.slots(), first_slot, end_slot, begin, memory, flat_.flags()), rank_, ranks_);
 }
 
 void GradientCompression::begin_backward() {
