@@ -52,9 +52,10 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
     const std::string_view text = *entry;
     // mpirun puts its own folders into LD_LIBRARY_PATH. The program gets the user's: where libmpi
     // is found the launcher has learnt with that, too.
-    if (!text.starts_with("COUPLER_SHIM_") && !text.starts_with("LD_LIBRARY_PATH=")) {
-      environment.emplace_back(text);
-    }
+    if (text.starts_with("COUPLER_SHIM_") || text.starts_with("LD_LIBRARY_PATH=")) continue;
+    // It tells ranks orte_tmpdir_base, beside which their libmpi refuses what mpirun itself takes.
+    if (text.starts_with("OMPI_MCA_orte_local_tmpdir_base=")) continue;
+    environment.emplace_back(text);
   }
   if (const char* path = std::getenv(kShimLibraryPath)) {
     environment.push_back(fmt::format("LD_LIBRARY_PATH={}", path));

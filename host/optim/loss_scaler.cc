@@ -142,6 +142,9 @@ void LossScaler::set_scale(double scale) {
   if (scale > static_cast<double>(std::numeric_limits<float>::max())) return;
   const double next = std::max(scale, kLeast);
   rescale_pending(next / scale_);
+  for (const Entry& entry : entries_) {
+    if (const auto model = entry.model.lock()) model->gradient_scale_changes(next / scale_);
+  }
   scale_ = next;
 }
 

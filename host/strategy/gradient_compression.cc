@@ -4,7 +4,6 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "comm/fingerprint.h"
@@ -16,24 +15,19 @@ namespace coupler {
 namespace {
 
 // What of a bucket, which begins at `begin` of its group's memory, is between its slots and behind
-// them. flags: in the same memory, not padding, or undefined.
+// them.
 std::vector<at::Tensor> padding_of(const std::vector<FlatSlot>& slots, size_t first, size_t end,
-                                   int64_t begin, const at::Tensor& memory,
-                                   const at::Tensor& flags) {
-  std::vector<std::pair<int64_t, int64_t>> used;
-  for (size_t i = first; i < end; ++i)
-    used.emplace_back(slots[i].offset - begin, slots[i].offset - begin + slots[i].numel);
-  std::sort(used.begin(), used.end());
-  int64_t last = memory.numel();
-  if (flags.defined() && flags.is_alias_of(memory))
-    last = std::min(last, flags.storage_offset() - memory.storage_offset());
-  used.emplace_back(last, last);
+                                   int64_t begin, const at::Tensor& memory) {
   std::vector<at::Tensor> result;
   int64_t at = 0;
-  for (const auto& [from, to] : used) {
-    if (from > at) result.push_back(memory.narrow(0, at, from - at));
-    at = std::max(at, to);
+  const auto add_until = [&](int64_t next) {
+    if (next > at) result.push_back(memory.narrow(0, at, next - at));
+  };
+  for (size_t i = first; i < end; ++i) {
+    add_until(slots[i].offset - begin);
+    at = slots[i].offset - begin + slots[i].numel;
   }
+  add_until(memory.numel());
   return result;
 }
 
@@ -114,8 +108,14 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
                                                begin, memory, error);
   }
   return std::make_unique<ExchangeReduction>(
-      memory, error, codec_,
-      padding_of(flat_.slots(), first_slot, end_slot, begin, memory, flat_.flags()), rank_, ranks_);
+      memory, error, codec_, padding_of(flat_.slots(), first_slot, end_slot, begin, memory), rank_,
+      ranks_);
+}
+
+void GradientCompression::gradient_scale_changes(double factor) {
+  for (at::Tensor& error : errors_) {
+    if (error.defined()) error.mul_(factor);
+  }
 }
 
 void GradientCompression::begin_backward() {

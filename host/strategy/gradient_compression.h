@@ -32,6 +32,9 @@ class GradientCompression {
                                                 const at::Tensor& memory);
   // Before the first bucket of each backward that is reduced.
   void begin_backward();
+  // Gradients of later backwards are factor times as large, and what is carried of earlier ones
+  // too.
+  void gradient_scale_changes(double factor);
   // What this rank carries, under names that are the same where model and settings are: its own
   // memory, which a load may write to.
   NamedTensors carried() const;

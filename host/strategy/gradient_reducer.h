@@ -48,6 +48,7 @@ class GradientReducer final : public GradientListener,
   void abandon_backward();
   // What this rank carries from step to step.
   NamedTensors carried() const { return compression_.carried(); }
+  void gradient_scale_changes(double factor) { compression_.gradient_scale_changes(factor); }
 
  private:
   struct Bucket {

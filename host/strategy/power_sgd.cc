@@ -78,7 +78,6 @@ at::Tensor PowerSgd::first_factor(size_t slot) {
 }
 
 void PowerSgd::keep(size_t slot, const at::Tensor& factor) { factors_[slot].copy_(factor); }
-void PowerSgd::forget(size_t slot) { factors_[slot].zero_(); }
 
 at::Tensor orthogonal_columns(const at::Tensor& matrix) {
   if (matrix.size(1) == 1) {
@@ -146,9 +145,11 @@ db_op PowerSgdReduction::reduce_p() {
 // The error is against this rank's own part of the sum, P (M^T P)^T: so it stays as small as what
 // was lost, and errors of all ranks together are what the sum lacks.
 db_op PowerSgdReduction::reduce_q() {
+  overflow_ = !at::isfinite(first_).all().item<bool>();  // of the sum: on all ranks
   for (Matrix& matrix : matrices_) {
     matrix.p.copy_(orthogonal_columns(matrix.p));
     at::mm_out(matrix.q, matrix.values.t(), matrix.p);
+    if (overflow_) continue;
     at::addmm_out(matrix.error, matrix.values, matrix.p, matrix.q.t(), /*beta=*/1, /*alpha=*/-1);
   }
   return all_reduce_op(second_, DB_SUM);
@@ -156,15 +157,9 @@ db_op PowerSgdReduction::reduce_q() {
 
 void PowerSgdReduction::finish() {
   if (!narrow_) return;
-  const bool finite = at::isfinite(second_).all().item<bool>();
   for (Matrix& matrix : matrices_) {
     at::mm_out(matrix.values, matrix.p, matrix.q.t());
-    if (finite) {
-      state_.keep(matrix.slot, matrix.q);
-    } else {  // the gradients show it; the next step begins anew
-      state_.forget(matrix.slot);
-      matrix.error.zero_();
-    }
+    if (!overflow_) state_.keep(matrix.slot, matrix.q);
   }
   for (size_t i = 0; i < whole_.size(); ++i) whole_[i].copy_(whole_sent_[i]);
 }

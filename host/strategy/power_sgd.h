@@ -1,7 +1,8 @@
 // PowerSGD (Vogels, Karimireddy, Jaggi 2019), as torch's powerSGD_hook: a gradient is taken as a
 // matrix M [first dimension, the others], and what travels is P = M Q and Q = M^T P, of few
 // columns. P is orthogonalised, and P Q^T, the sum over ranks, stands for M; what that lacks of
-// this rank's M is added to its next gradient. Thread rule: BucketReduction's.
+// this rank's M is added to its next gradient. Where a gradient is not finite on any rank, which
+// skips the step on all, what is carried stays what it was before. Thread rule: BucketReduction's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +33,6 @@ class PowerSgd {
   // every rank.
   at::Tensor first_factor(size_t slot);
   void keep(size_t slot, const at::Tensor& factor);
-  void forget(size_t slot);
   int64_t rank() const { return rank_; }
 
   // By slot; [others, rank], undefined where a slot is reduced whole. Zero where there is none yet.
@@ -76,6 +76,7 @@ class PowerSgdReduction final : public BucketReduction {
   std::vector<at::Tensor> whole_sent_;  // its place in first_
   at::Tensor first_, second_;           // what travels
   bool narrow_ = false;                 // the reduction under way
+  bool overflow_ = false;               // in it something was not finite
 };
 
 }  // namespace coupler

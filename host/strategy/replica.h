@@ -43,6 +43,9 @@ class Replica : public Strategy {
     if (local_sgd_ != nullptr) local_sgd_->settle();
   }
   NamedTensors carried() override;
+  void gradient_scale_changes(double factor) override {
+    if (reducer_ != nullptr) reducer_->gradient_scale_changes(factor);
+  }
   void set_sync(bool sync) override;
   void begin_backward(double factor) override;
   void end_backward() override;

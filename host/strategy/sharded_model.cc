@@ -164,6 +164,14 @@ NamedTensors ShardedModel::carried() {
   return result;
 }
 
+void ShardedModel::gradient_scale_changes(double factor) {
+  for (const auto& unit : units_) {
+    for (at::Tensor& error : unit->coded.errors) {
+      if (error.defined()) error.mul_(factor);
+    }
+  }
+}
+
 at::Tensor ShardedModel::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
   const Place place = places_[parameter];

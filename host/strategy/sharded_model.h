@@ -42,6 +42,7 @@ class ShardedModel : public Strategy,
   std::string description() const override;
   bool parameters_stay() const override { return resident_units_.empty(); }
   NamedTensors carried() override;
+  void gradient_scale_changes(double factor) override;
   ModelTypes types() const override;
   at::Tensor whole_gradient(const at::Tensor& parameter) override;
   std::vector<ParameterPart> parts() override;

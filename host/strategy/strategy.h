@@ -109,6 +109,9 @@ class Strategy {
   // What this rank carries from step to step beside its parameters, by names that other models may
   // have too: the memory itself, which a load writes to.
   virtual NamedTensors carried() { return {}; }
+  // The loss of later backwards is scaled factor times as much: what is carried of gradients
+  // becomes as large as they will be.
+  virtual void gradient_scale_changes(double /*factor*/) {}
   // One parameter of model().parameters, whole; not to be kept. Collective.
   virtual at::Tensor whole_parameter(size_t parameter) = 0;
 

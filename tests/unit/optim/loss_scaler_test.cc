@@ -109,6 +109,30 @@ TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
   EXPECT_FLOAT_EQ(gradient(model), 1);
 }
 
+// As a model under lossy communication has to: what it carries is of gradients of the old scale.
+TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
+  struct Told : Replica {
+    using Replica::Replica;
+    void gradient_scale_changes(double factor) override { factors.push_back(factor); }
+    std::vector<double> factors;
+  };
+  config.loss_scale_growth_interval = 2;
+  config.loss_scale_growth_factor = 3;
+  LossScaler scaler(config, alone());
+  std::vector<std::shared_ptr<Told>> models;
+  for (int i = 0; i < 2; ++i) {
+    Model model;
+    model.parameters.push_back({"weight", parameter(), 0});
+    models.push_back(
+        std::make_shared<Told>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{}));
+    scaler.add(models.back());
+  }
+  step(scaler, models[0], kInfinity);
+  step(scaler, models[0], 1);
+  step(scaler, models[0], 1);
+  for (const auto& model : models) EXPECT_EQ(model->factors, (std::vector<double>{0.5, 3}));
+}
+
 // Both losses first, then both steps: the second model's gradients were made with the old scale.
 TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
   LossScaler scaler(config, alone());

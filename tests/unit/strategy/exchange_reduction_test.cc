@@ -22,13 +22,15 @@ std::shared_ptr<const GradientCodec> codec_of(const std::string& kind, int64_t b
 }
 
 struct Job {
-  Job(const std::string& kind, int64_t n, int ranks) {
+  // padding: the last so many of n elements are no gradients.
+  Job(const std::string& kind, int64_t n, int ranks, int64_t padding = 0) {
     const auto codec = codec_of(kind);
     for (int r = 0; r < ranks; ++r) {
       memory.push_back(at::zeros({n}));
       errors.push_back(codec->needs_error_feedback() ? at::zeros({n}) : at::Tensor());
-      reductions.push_back(
-          std::make_unique<ExchangeReduction>(memory.back(), errors.back(), codec, r, ranks));
+      reductions.push_back(std::make_unique<ExchangeReduction>(
+          memory.back(), errors.back(), codec,
+          std::vector<at::Tensor>{memory.back().narrow(0, n - padding, padding)}, r, ranks));
     }
   }
   // Of gradients, one a rank; the same bits on every rank.
@@ -111,6 +113,22 @@ TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextS
         EXPECT_TRUE(at::isfinite(job.sum(draw(2, 100))).all().item<bool>()) << kind;
       }
     }
+  }
+}
+
+// Else the next gradients' first block would be NaN by what is not theirs.
+TEST(ExchangeReduction, Padding_IsZeroBehindAnOverflow) {
+  at::manual_seed(5);
+  constexpr int64_t kElements = 100, kPadding = 4;  // in the block of the last elements
+  for (const char* kind : {"fp16", "int8"}) {
+    Job job(kind, kElements, 2, kPadding);
+    auto gradients = draw(2, kElements);
+    for (at::Tensor& gradient : gradients)
+      gradient.narrow(0, kElements - kPadding, kPadding).zero_();
+    gradients[1][kElements - kPadding - 1] = std::numeric_limits<double>::infinity();
+    const at::Tensor sum = job.sum(gradients);
+    EXPECT_FALSE(at::isfinite(sum).all().item<bool>()) << kind;
+    EXPECT_EQ(sum.narrow(0, kElements - kPadding, kPadding).abs().max().item<double>(), 0) << kind;
   }
 }
 

@@ -165,6 +165,37 @@ TEST(PowerSgd, GradientNotFinite_IsSeenAndIsGoneInTheNextStep) {
   }
 }
 
+// The step is skipped on every rank, so that the next is what it would be without.
+TEST(PowerSgd, GradientNotFinite_LeavesWhatIsCarriedAsItWas) {
+  for (const char* where : {"matrix", "bias"}) {
+    at::manual_seed(6);
+    Job job(config_of(2)), plain(config_of(2));
+    const auto draw_alike = [&] {
+      job.draw();
+      for (int r = 0; r < kRanks; ++r) {
+        for (const char* name : {"matrix", "bias", "small"}) {
+          plain.gradient(r, name).copy_(job.gradient(r, name));
+        }
+      }
+    };
+    draw_alike();
+    job.reduce();
+    plain.reduce();
+    job.draw();
+    job.gradient(2, where).view({-1})[7] = std::numeric_limits<double>::quiet_NaN();
+    job.reduce();
+    draw_alike();
+    job.reduce();
+    plain.reduce();
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_TRUE(at::equal(job.gradient(r, "matrix"), plain.gradient(r, "matrix"))) << where;
+      EXPECT_TRUE(
+          at::equal(job.errors[static_cast<size_t>(r)], plain.errors[static_cast<size_t>(r)]))
+          << where;
+    }
+  }
+}
+
 TEST(PowerSgd, GradientsOfZero_StayZero) {
   for (const int64_t rank : {1, 2}) {
     Job job(config_of(rank));
