@@ -14,13 +14,19 @@ from .turns import Group
 
 WARM_UP = 24  # steps: the choice of buckets takes 20
 AVERAGES_AFTER = 8  # steps of LocalSGD: one in each of its turns
+
+
+def powersgd(start_step):
+    return ("communication.gradients=powersgd", "communication.powersgd_rank=4",
+            f"communication.powersgd_start_step={start_step}")
+
+
 SENT = {
     "none": (),
     "bf16": ("communication.gradients=bf16",),
     "fp16": ("communication.gradients=fp16",),
     "int8": ("communication.gradients=int8",),
-    "powersgd": ("communication.gradients=powersgd", "communication.powersgd_rank=4",
-                 "communication.powersgd_start_step=10"),
+    "powersgd": powersgd(10),
     "local-sgd": (f"communication.local_sgd_steps={AVERAGES_AFTER}",),
     # What no compression can surpass.
     "nothing sent": ("communication.local_sgd_steps=1000000000",),
@@ -29,6 +35,7 @@ BARS = {"bf16": 1.2, "powersgd": 1.2}
 # Steps of the training whose loss is compared: PowerSGD begins after a tenth of them, as torch's
 # documentation of its hook advises to begin. The last bytes of the text are not trained on.
 TRAINED = 600
+TRAINED_WITH = {"none": (), "bf16": SENT["bf16"], "powersgd": powersgd(TRAINED // 10)}
 UNSEEN = 1 << 16
 # A network namespace in which loopback carries so much for both directions together: as a link that
 # carries half of it each way.
@@ -98,10 +105,8 @@ def loss_rows(context):
         with open(os.path.join(context.folder, name), "wb") as file:
             file.write(part)
     losses = {}
-    for kind in ("none", *BARS):
+    for kind, options in TRAINED_WITH.items():
         context.say(f"less-communication: {TRAINED} steps on text: {kind}")
-        options = [word.replace("start_step=10", f"start_step={TRAINED // 10}")
-                   for word in SENT[kind]]
         output = children.run(
             context.launch(2, "gloo_cpu", context.program("gpt"), "--text", "trained", "--evaluate",
                            "unseen", "--steps", str(TRAINED), "--batch-size", "4", "--seq", "128",
