@@ -27,6 +27,12 @@ std::string raise(char letter, const char* item, rlim_t hard, uint64_t wanted) {
       item, wanted, item, wanted);
 }
 
+std::string raise_to_unlimited(char letter, const char* item, rlim_t hard) {
+  if (hard == RLIM_INFINITY) return fmt::format("ulimit -{} unlimited", letter);
+  return fmt::format(
+      "as root: echo '* - {} unlimited' >> /etc/security/limits.conf, and log in again", item);
+}
+
 bool has_infiniband() {
   std::error_code failed;
   const std::filesystem::directory_iterator entry("/sys/class/infiniband", failed), end;
@@ -62,17 +68,14 @@ Findings check_limits(const Config& config) {
         {Level::kWarning,
          fmt::format("{} of address space", format_byte_size(address_space.rlim_cur)),
          "CUDA and mapped checkpoints take addresses far beyond what they use",
-         "ulimit -v unlimited"});
+         raise_to_unlimited('v', "as", address_space.rlim_max)});
   }
   const rlimit locked = limit_of(RLIMIT_MEMLOCK);
   if (has_infiniband() && locked.rlim_cur < (uint64_t{64} << 20)) {
     findings.push_back({Level::kWarning,
                         fmt::format("{} of locked memory", format_byte_size(locked.rlim_cur)),
                         "InfiniBand needs the memory of messages locked",
-                        locked.rlim_max == RLIM_INFINITY
-                            ? "ulimit -l unlimited"
-                            : "as root: echo '* - memlock unlimited' >> /etc/security/limits.conf, "
-                              "and log in again"});
+                        raise_to_unlimited('l', "memlock", locked.rlim_max)});
   }
   if (const auto most = cgroup_limits().processes; most && *most < tasks_wanted) {
     findings.push_back({Level::kWarning,
@@ -84,7 +87,7 @@ Findings check_limits(const Config& config) {
   if (limit_of(RLIMIT_CORE).rlim_cur == 0) {
     findings.push_back({Level::kNote, "no core files",
                         "a process that crashes leaves nothing to look into",
-                        "ulimit -c unlimited"});
+                        raise_to_unlimited('c', "core", limit_of(RLIMIT_CORE).rlim_max)});
   }
   return findings;
 }

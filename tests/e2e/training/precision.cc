@@ -1,10 +1,12 @@
 // Mixed precision over whatever backend the job has. "bf16", "fp16" and "fp8" are programs of their
-// own, which need training.mixed_precision of that name; fp16 also wants
+// own, which need training.mixed_precision of that name; fp16 (fp16_two_columns under PowerSGD of
+// rank 2) also wants
 // training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3, fp8 wants
 // training.fp8_emulate=true.
 #include <ATen/autocast_mode.h>
 #include <coupler/coupler.h>
 
+#include <algorithm>
 #include <limits>
 #include <thread>
 
@@ -74,8 +76,9 @@ torch::ScalarType type_of_a_product() {
 
 constexpr int kSteps = 40;
 
-// The loss over all ranks in the last four steps, of fp32 on one process and of this job.
-double plain_loss() {
+// The loss over all ranks in the last four steps, of fp32 on one process that leaves out the same
+// steps of the optimizer.
+double plain_loss(const std::vector<bool>& skipped) {
   Classifier net = classifier();
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
   double sum = 0;
@@ -84,18 +87,19 @@ double plain_loss() {
     optimizer.zero_grad();
     const auto loss = torch::cross_entropy_loss(net->forward(x), target);
     loss.backward();
-    optimizer.step();
+    if (!skipped[static_cast<size_t>(step)]) optimizer.step();
     if (step >= kSteps - 4) sum += loss.item<double>() / 4;
   }
   return sum;
 }
 
-void loss_falls(Accelerator& accelerator) {
+// tolerance: of the last loss, in parts of the first.
+void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
   Classifier model = classifier();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   double first = 0, last = 0;
-  int skipped = 0;
+  std::vector<bool> skipped;
   for (int step = 0; step < kSteps; ++step) {
     opt.zero_grad();
     auto loss = loss_of(accelerator, net, step);
@@ -105,20 +109,19 @@ void loss_falls(Accelerator& accelerator) {
     opt.step();
     const double mean =
         accelerator.reduce(loss.to(torch::kDouble), coupler::Reduction::kMean).item<double>();
-    skipped += accelerator.optimizer_step_was_skipped() ? 1 : 0;
+    skipped.push_back(accelerator.optimizer_step_was_skipped());
     if (step < 4) first += mean / 4;
     if (step >= kSteps - 4) last += mean / 4;
   }
-  const double plain = plain_loss();
+  const double plain = plain_loss(skipped);
+  const auto skips = std::count(skipped.begin(), skipped.end(), true);
   const std::string seen =
       std::to_string(first) + " -> " + std::to_string(last) + ", fp32 " + std::to_string(plain);
   // fp16 feels for the limit of its scale every third step here.
-  EXPECT(skipped <= (accelerator.loss_scale() == 1 ? 0 : kSteps / 4),
-         std::to_string(skipped) + " steps were skipped");
+  EXPECT(skips <= (accelerator.loss_scale() == 1 ? 0 : kSteps / 4),
+         std::to_string(skips) + " steps were skipped");
   EXPECT(last < 0.6 * first, "the loss does not fall: " + seen);
-  // With skipped steps it is behind.
-  EXPECT(std::abs(last - plain) < (skipped == 0 ? 0.05 : 0.1) * first,
-         "the loss is not close to fp32's: " + seen);
+  EXPECT(std::abs(last - plain) < tolerance * first, "the loss is not close to fp32's: " + seen);
   for (const auto& weight : weights_of(accelerator, net)) {
     EXPECT(weight.scalar_type() == torch::kFloat, "a parameter is not stored in fp32");
     expect_same_everywhere(accelerator, weight, "a weight");
@@ -349,7 +352,7 @@ void half_parameters(Accelerator& accelerator) {
   EXPECT(message.find("holds an fp16 parameter") != std::string::npos, message);
 }
 
-void fp16(Accelerator& accelerator) {
+void fp16(Accelerator& accelerator, double tolerance) {
   EXPECT(accelerator.loss_scale() == 65536, "the first scale");
   unscaled_once(accelerator);
   scopes(accelerator, torch::kHalf);
@@ -357,7 +360,7 @@ void fp16(Accelerator& accelerator) {
   overflow_skips(accelerator);
   grows(accelerator);
   accumulating(accelerator);
-  loss_falls(accelerator);
+  loss_falls(accelerator, tolerance);
   half_parameters(accelerator);
 }
 
@@ -375,7 +378,10 @@ std::vector<Check> precision_checks() {
   return {
       {"no_mixed_precision", no_mixed_precision},
       {"bf16", bf16, /*alone=*/true},
-      {"fp16", fp16, /*alone=*/true},
+      {"fp16", [](Accelerator& accelerator) { fp16(accelerator, 0.03); }, /*alone=*/true},
+      // Two columns of PowerSGD follow a few steps behind, with bf16, too, where none is skipped.
+      {"fp16_two_columns", [](Accelerator& accelerator) { fp16(accelerator, 0.08); },
+       /*alone=*/true},
       {"fp8", fp8, /*alone=*/true},
   };
 }
