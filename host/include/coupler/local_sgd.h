@@ -23,6 +23,7 @@
 namespace coupler {
 
 class Replica;
+
 // When a LocalSGD averages. A value.
 struct LocalSGDOptions {
   int64_t local_sgd_steps = 8;  // of an optimizer, between two averages

@@ -8,6 +8,7 @@
 #include <string>
 
 namespace coupler {
+
 // What Accelerator::profile records, and when.
 struct ProfileOptions {
   std::string dir = "traces";   // the folder of traces and summaries; those in it are replaced
