@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -78,7 +77,7 @@ int run_setup_torch(int argc, char** argv) {
   std::vector<std::string> command = {script()};
   if (cuda) command.emplace_back("--cuda");
   command.push_back(prefix);
-  become(std::move(command), "it is a bash script: install bash");
+  become(command, "it is a bash script: install bash");
 }
 
 }  // namespace coupler::cli

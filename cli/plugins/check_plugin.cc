@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -72,7 +71,7 @@ int run_check_plugin(int argc, char** argv) {
   const std::string plugin = fs::exists(first, unreadable) ? fs::absolute(first).string() : first;
   std::vector<std::string> command = {matrix_program(self), "--plugin", plugin, "--launcher", self};
   command.insert(command.end(), argv + 2, argv + argc);
-  become(std::move(command), "install coupler-dev again");
+  become(command, "install coupler-dev again");
 }
 
 }  // namespace coupler::cli

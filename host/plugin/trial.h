@@ -2,6 +2,7 @@
 // and not the process (child_answers.h). [any-thread].
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,10 @@
 namespace coupler {
 
 // The plugins that uses name (as in backend.use), side by side, in their order. Never throws
-// Error: what is wrong with one is its report's reason.
+// Error: what is wrong with one is its report's reason. meanwhile: answers_of_children's.
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend);
+                                      const BackendConfig& backend,
+                                      const std::function<void()>& meanwhile = {});
 PluginReport try_plugin(const std::string& use, const BackendConfig& backend);
 
 }  // namespace coupler
