@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -20,6 +21,8 @@
 
 namespace coupler {
 namespace {
+
+constexpr size_t kLargestPiece = size_t{2} << 20;
 
 constexpr const char* kHint =
     "write weights to a new file and rename it, as save_model does; never change one in place "
@@ -71,7 +74,7 @@ void install() {
   static_cast<void>(kDone);
 }
 
-// Whole pages around the part, or within it.
+// Whole pages around a part.
 struct Pages {
   uint8_t* begin;
   size_t bytes;
@@ -80,12 +83,6 @@ Pages pages_around(const MappedFile& file, size_t begin, size_t bytes) {
   static const size_t kPage = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t first = begin / kPage * kPage;
   return {file.data() + first, begin + bytes - first};
-}
-Pages pages_within(const MappedFile& file, size_t begin, size_t bytes) {
-  static const size_t kPage = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t first = (begin + kPage - 1) / kPage * kPage;
-  const size_t last = (begin + bytes) / kPage * kPage;
-  return {file.data() + first, last > first ? last - first : 0};
 }
 
 [[noreturn]] void fail(const MappedFile& file, const std::string& problem) {
@@ -137,9 +134,14 @@ void advise_in(const MappedFile& file, size_t begin, size_t bytes) {
   ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);  // advice: without it reads are slower
 }
 
+// Of what was read from the disk in large pieces the kernel maps whole ones, up to the size of a
+// huge page, so that a part brings its surroundings into memory.
 void drop(const MappedFile& file, size_t begin, size_t bytes) {
-  const Pages pages = pages_within(file, begin, bytes);
-  if (pages.bytes > 0) ::madvise(pages.begin, pages.bytes, MADV_DONTNEED);
+  if (bytes == 0) return;
+  const size_t first = begin > kLargestPiece ? begin - kLargestPiece : 0;
+  const size_t end = std::min<size_t>(file.size(), begin + bytes + kLargestPiece);
+  const Pages pages = pages_around(file, first, end - first);
+  ::madvise(pages.begin, pages.bytes, MADV_DONTNEED);
 }
 
 }  // namespace coupler

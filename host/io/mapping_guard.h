@@ -22,7 +22,8 @@ void populate(const MappedFile& file, size_t begin, size_t bytes);
 // Asks the kernel to read a part from the disk, and returns.
 void advise_in(const MappedFile& file, size_t begin, size_t bytes);
 
-// Takes a part out of this process's memory; the page cache may keep it.
+// Takes a part out of this process's memory, with what bringing it in may have brought beside it;
+// the page cache may keep it. What is still used beside it comes back by itself, from there.
 void drop(const MappedFile& file, size_t begin, size_t bytes);
 
 }  // namespace coupler
