@@ -77,7 +77,7 @@ std::string parent(const std::string& path) {
   return path.substr(0, slash == std::string::npos ? 0 : slash);
 }
 
-// The LibTorch of programs to come, as the coupler program looks for it (cli/machine/torch_root.cc).
+// The LibTorch of programs to come, looked for as in cli/machine/torch_root.cc.
 std::string torch_root() {
   std::string root = variable("COUPLER_TORCH_ROOT");
 #ifdef COUPLER_NCCL_TORCH_ROOT
