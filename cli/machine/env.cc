@@ -112,10 +112,9 @@ Report make_report(const ConfigRequest& request) {
         fmt::format("{}\n(the rest of this report uses the defaults)\n", error.what());
   }
   report.file = config.file;
-  report.plugins = list_plugins(config.backend, [&] {
-    report.facts = facts();
-    report.variables = variables();
-  });
+  report.facts = facts();
+  report.plugins = list_plugins(config.backend);
+  report.variables = variables();
   return report;
 }
 

@@ -187,11 +187,9 @@ ChildAnswer finish(Child& child) {
 }  // namespace
 
 std::vector<ChildAnswer> answers_of_children(const std::vector<Work>& works,
-                                             std::chrono::seconds deadline, Leave leave,
-                                             const std::function<void()>& meanwhile) {
+                                             std::chrono::seconds deadline, Leave leave) {
   std::vector<ChildAnswer> answers;
   const bool in_place = has_other_threads();
-  if (works.empty() && meanwhile) meanwhile();
   for (size_t first = 0; first < works.size(); first += kAtOnce) {
     const size_t last = std::min(works.size(), first + kAtOnce);
     std::vector<Child> children;
@@ -199,9 +197,7 @@ std::vector<ChildAnswer> answers_of_children(const std::vector<Work>& works,
       children.push_back(in_place ? Child() : start(works[i], deadline, leave));
       if (children.back().pid < 0) children.back().answer.finish();
     }
-    const Clock::time_point end = Clock::now() + deadline;
-    if (first == 0 && meanwhile) meanwhile();
-    read_answers(children, end);
+    read_answers(children, Clock::now() + deadline);
     for (size_t i = first; i < last; ++i) {
       Child& child = children[i - first];
       answers.push_back(child.pid < 0 ? ChildAnswer{.text = works[i]()} : finish(child));

@@ -23,12 +23,10 @@ enum class Leave { kAtOnce, kByExit };
 // The answers in the order of the works, which run side by side, a few at a time; each has until
 // the deadline. What an answering child wrote to standard error appears there afterwards. A process
 // that has other threads cannot be forked safely: there the works run in this process, one after
-// the other, and without a deadline. meanwhile: is done by this process while
-// the first of them are at work; it must not throw.
+// the other, and without a deadline.
 std::vector<ChildAnswer> answers_of_children(const std::vector<std::function<std::string()>>& works,
                                              std::chrono::seconds deadline,
-                                             Leave leave = Leave::kAtOnce,
-                                             const std::function<void()>& meanwhile = {});
+                                             Leave leave = Leave::kAtOnce);
 
 // How a child ended that has not answered, and its last words: "crashed while being loaded: signal
 // 6 (Aborted): no licence". during: "while being loaded", or empty. deadline: the one it had.

@@ -4,7 +4,6 @@
 
 #include <coupler/distributed_backend.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,10 +49,8 @@ struct PluginReport {
   bool needs_base = false;
 };
 // Each plugin is loaded and probed in a child process, so a bad one costs its row only. A
-// process with other threads cannot be forked safely: there it is done in place. meanwhile: is done
-// here beside it; it must not throw.
-std::vector<PluginReport> list_plugins(const BackendConfig& backend,
-                                       const std::function<void()>& meanwhile = {});
+// process with other threads cannot be forked safely: there it is done in place.
+std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 
 // How mpi could come about: mpirun started this process, it could still start the job's processes
 // (asked by a launcher), or the processes are there and it did not.

@@ -80,8 +80,7 @@ PluginReport probe(const Plugin& plugin) {
 }  // namespace
 
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend,
-                                      const std::function<void()>& meanwhile) {
+                                      const BackendConfig& backend) {
   std::vector<PluginReport> reports(uses.size());
   std::vector<size_t> rows;  // of the works
   std::vector<std::function<std::string()>> works;
@@ -111,8 +110,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
       }
     });
   }
-  const std::vector<ChildAnswer> answers =
-      answers_of_children(works, kDeadline, Leave::kAtOnce, meanwhile);
+  const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline);
   for (size_t i = 0; i < answers.size(); ++i) {
     PluginReport& report = reports[rows[i]];
     if (answers[i].end == ChildAnswer::End::kAnswered && unpack(answers[i].text, report)) continue;

@@ -2,7 +2,6 @@
 // and not the process (child_answers.h). [any-thread].
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,10 +10,9 @@
 namespace coupler {
 
 // The plugins that uses name (as in backend.use), side by side, in their order. Never throws
-// Error: what is wrong with one is its report's reason. meanwhile: answers_of_children's.
+// Error: what is wrong with one is its report's reason.
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend,
-                                      const std::function<void()>& meanwhile = {});
+                                      const BackendConfig& backend);
 PluginReport try_plugin(const std::string& use, const BackendConfig& backend);
 
 }  // namespace coupler
