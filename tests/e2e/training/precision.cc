@@ -1,8 +1,7 @@
 // Mixed precision over whatever backend the job has. "bf16", "fp16" and "fp8" are programs of their
-// own, which need training.mixed_precision of that name; fp16 (fp16_two_columns under PowerSGD of
-// rank 2) also wants
-// training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3, fp8 wants
-// training.fp8_emulate=true.
+// own, which need training.mixed_precision of that name; so is "fp16_two_columns", for fp16 with
+// PowerSGD of rank 2. Both of fp16 also want training.gradient_accumulation_steps=2 and
+// training.loss_scale_growth_interval=3, fp8 wants training.fp8_emulate=true.
 #include <ATen/autocast_mode.h>
 #include <coupler/coupler.h>
 
