@@ -161,13 +161,10 @@ db_status Communicator::poll(Op& op, Failure* failure) {
 }
 
 void Communicator::failed(const Failure& failure) {
-  if (!failure.dead()) return;
-  spoil();
-  if (gate_ != nullptr) gate_->withdraw();
+  if (failure.dead() && gate_ != nullptr) gate_->withdraw();
 }
 
 void Communicator::abort() {
-  spoil();
   queue_.abort();
   if (gate_ != nullptr) gate_->withdraw();
 }

@@ -20,13 +20,13 @@ constexpr int64_t kFinalizeTimeout = 10'000'000'000;
 
 std::mutex start_mutex;
 std::atomic<bool> up{false};
-std::atomic<bool> spoiled{false};
 
 void at_exit(int status, void*) {
   if (!up.exchange(false)) return;
-  // Peers may be waiting for us in a collective or be dead, and MPI_Finalize waits for them all:
-  // only a clean end waits. mpirun takes a process that leaves without it as failed, which it is.
-  if (status != 0 || spoiled || anyone_inside()) return;
+  // mpirun takes a process that leaves without MPI_Finalize as failed. That is right where it has
+  // failed, whose peers may wait for it; a program that has caught an error and ends well, as its
+  // peers do, is to be no failure. Where a peer is dead the watch ends the wait for it.
+  if (status != 0 || anyone_inside()) return;
   int rank = -1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   auto* const watch = new Watch;  // the watchdog may look at it until the very end
@@ -77,8 +77,6 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
 }
 
 bool is_up() { return up.load(std::memory_order_acquire); }
-
-void spoil() { spoiled = true; }
 
 bool launched_by_mpi() {
   return getenv("OMPI_COMM_WORLD_SIZE") != nullptr || getenv("PMIX_RANK") != nullptr;

@@ -15,15 +15,12 @@ enum class Yield { kAuto, kAlways, kNever };
 
 // Initialises MPI with MPI_THREAD_MULTIPLE unless the program has done so. Waits at most
 // timeout_ns, then ends the process as the watchdog does. At exit with status 0, MPI_Finalize is
-// called and given ten seconds; after a failure it is not called at all, so that nothing waits for
-// the dead.
+// called and given ten seconds; with another, or while a thread is stuck in MPI, it is not called
+// at all, so that nothing waits for the dead.
 Failure start(Yield yield, int32_t local_size, int64_t timeout_ns);
 
 // False before start() and after MPI_Finalize: no MPI function may be called.
 bool is_up();
-
-// From now on the end of the process does not call MPI_Finalize: a communicator has failed.
-void spoil();
 
 // Whether this process was started by an MPI launcher that Open MPI understands.
 bool launched_by_mpi();

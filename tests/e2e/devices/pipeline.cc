@@ -91,5 +91,5 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
 
 std::vector<Check> all_checks() {
   return {{"pipeline_trains_like_the_cpu", pipeline_trains_like_the_cpu},
-          {"pipeline_of_a_failing_loss", pipeline_of_a_failing_loss}};
+          {"pipeline_of_a_failing_loss", pipeline_of_a_failing_loss, /*alone=*/true}};
 }

@@ -64,8 +64,10 @@ TEST(PipelineJob, LossThatThrows_OtherStagesHearWhereAndWhy) {
 }
 
 TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {
-  expect_says(run("loss_of_many_numbers", {"backend.use=gloo_cpu"}, 2),
-              {"micro-batch 3 of 8", "must give one number for each micro-batch"});
+  for (const char* backend : {"backend.use=gloo_cpu", "backend.use=mpi"}) {
+    expect_says(run("loss_of_many_numbers", {backend}, 2),
+                {"micro-batch 3 of 8", "must give one number for each micro-batch"});
+  }
 }
 
 TEST(PipelineJob, ShardingBackend_IsRefusedWithTransportsNamed) {
