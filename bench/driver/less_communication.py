@@ -36,6 +36,9 @@ BARS = {"bf16": 1.2, "powersgd": 1.2}
 # documentation of its hook advises to begin. The last bytes of the text are not trained on.
 TRAINED = 600
 TRAINED_WITH = {"none": (), "bf16": SENT["bf16"], "powersgd": powersgd(TRAINED // 10)}
+TORCH_HOOKS = {"none": (), "bf16": ("--hook", "bf16"),
+               "powersgd": ("--hook", "powersgd", "--powersgd-rank", "4", "--powersgd-start-step",
+                            str(TRAINED // 10))}
 UNSEEN = 1 << 16
 # A network namespace in which loopback carries so much for both directions together: as a link that
 # carries half of it each way.
@@ -92,8 +95,9 @@ def in_turns(context, groups, network):
 
 
 def loss_rows(context):
-    """examples/gpt on the King James text with each kind that has a bar and with nothing compressed;
-    the loss on a text that was not trained on, since that of one batch is mostly noise."""
+    """examples/gpt on the King James text with each kind that has a bar and with nothing compressed,
+    and the same with torch's own hooks; the loss on a text that was not trained on, since that of
+    one batch is mostly noise."""
     if shutil.which("bible") is None:
         context.say("less-communication: the losses are left out: apt-get install bible-kjv")
         return []
@@ -104,7 +108,7 @@ def loss_rows(context):
     for name, part in ("trained", words[:-UNSEEN]), ("unseen", words[-UNSEEN:]):
         with open(os.path.join(context.folder, name), "wb") as file:
             file.write(part)
-    losses = {}
+    losses, torch_losses = {}, {}
     for kind, options in TRAINED_WITH.items():
         context.say(f"less-communication: {TRAINED} steps on text: {kind}")
         output = children.run(
@@ -113,9 +117,19 @@ def loss_rows(context):
                            "--layers", "6", "--width", "384", "--heads", "6", options=options),
             context.folder, 3600)
         losses[kind] = float(re.search(r"float32 +loss ([0-9.]+)", output)[1])
-    return [Row(f"gpt 2 ranks: loss after {TRAINED} steps, {kind} / none", "nats a byte",
-                [losses[kind]], [losses["none"]], Bar("<=", 1.02), less_is_better=True,
-                faster=False) for kind in BARS]
+        context.say(f"less-communication: {TRAINED} steps on text: {kind} in PyTorch")
+        output = children.run(
+            [context.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+             context.script("text_loss.py"), "--trained", "trained", "--unseen", "unseen",
+             "--steps", str(TRAINED), *TORCH_HOOKS[kind]], context.folder, 3600)
+        torch_losses[kind] = float(re.search(r"^loss ([0-9.]+)", output, re.MULTILINE)[1])
+
+    def row(kind, peer, peer_loss, bar):
+        return Row(f"gpt 2 ranks: loss after {TRAINED} steps, {kind} / {peer}", "nats a byte",
+                   [losses[kind]], [peer_loss], bar, less_is_better=True, faster=False)
+
+    return [row(kind, "none", losses["none"], Bar("<=", 1.02)) for kind in BARS] + [
+        row(kind, f"{kind} in PyTorch", torch_losses[kind], None) for kind in TRAINED_WITH]
 
 
 def measure(context, network):
@@ -144,6 +158,8 @@ def measure(context, network):
 
 def less_communication(context):
     """GPT of 10.5 million parameters on 2 ranks of gloo_cpu: steps with what is sent made less."""
+    if not context.quick:
+        context.need_python("torch")
     rows = []
     for network, rate in NETWORKS.items():
         if rate is not None and not can_slow_down():
