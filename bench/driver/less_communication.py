@@ -16,9 +16,14 @@ WARM_UP = 24  # steps: the choice of buckets takes 20
 AVERAGES_AFTER = 8  # steps of LocalSGD: one in each of its turns
 
 
-def powersgd(start_step):
-    return ("communication.gradients=powersgd", "communication.powersgd_rank=4",
+def powersgd(rank, start_step):
+    return ("communication.gradients=powersgd", f"communication.powersgd_rank={rank}",
             f"communication.powersgd_start_step={start_step}")
+
+
+def torch_powersgd(rank, start_step):
+    return ("--hook", "powersgd", "--powersgd-rank", str(rank), "--powersgd-start-step",
+            str(start_step))
 
 
 SENT = {
@@ -26,19 +31,21 @@ SENT = {
     "bf16": ("communication.gradients=bf16",),
     "fp16": ("communication.gradients=fp16",),
     "int8": ("communication.gradients=int8",),
-    "powersgd": powersgd(10),
+    "powersgd 4": powersgd(4, 10),
+    "powersgd 32": powersgd(32, 10),
     "local-sgd": (f"communication.local_sgd_steps={AVERAGES_AFTER}",),
     # What no compression can surpass.
     "nothing sent": ("communication.local_sgd_steps=1000000000",),
 }
-BARS = {"bf16": 1.2, "powersgd": 1.2}
+BARS = {"bf16": 1.2, "powersgd 4": 1.2, "powersgd 32": 1.2}
 # Steps of the training whose loss is compared: PowerSGD begins after a tenth of them, as torch's
 # documentation of its hook advises to begin. The last bytes of the text are not trained on.
 TRAINED = 600
-TRAINED_WITH = {"none": (), "bf16": SENT["bf16"], "powersgd": powersgd(TRAINED // 10)}
+TRAINED_WITH = {"none": (), "bf16": SENT["bf16"], "powersgd 4": powersgd(4, TRAINED // 10),
+                "powersgd 32": powersgd(32, TRAINED // 10)}
 TORCH_HOOKS = {"none": (), "bf16": ("--hook", "bf16"),
-               "powersgd": ("--hook", "powersgd", "--powersgd-rank", "4", "--powersgd-start-step",
-                            str(TRAINED // 10))}
+               "powersgd 4": torch_powersgd(4, TRAINED // 10),
+               "powersgd 32": torch_powersgd(32, TRAINED // 10)}
 UNSEEN = 1 << 16
 # A network namespace in which loopback carries so much for both directions together: as a link that
 # carries half of it each way.
