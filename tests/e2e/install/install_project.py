@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
                         ("fish", "fish/vendor_completions.d/coupler.fish")):
         check((prefix / "share" / file).read_text() == run(coupler, "completion", shell),
               f"{file} is not what this program prints", shell)
-    check((prefix / "share/man/man1/coupler-launch.1").is_file(), "there are no man pages", prefix)
+    check((prefix / "share/man/man1/coupler-launch.1.gz").is_file(), "there are no man pages", prefix)
 
     readme = (source / "README.md").read_text()
     write(folder / "train/main.cc", re.search(r"```cpp\n(.*?)```", readme, re.S)[1])
