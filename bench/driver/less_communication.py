@@ -41,11 +41,13 @@ BARS = {"bf16": 1.2, "powersgd 4": 1.2, "powersgd 32": 1.2}
 # Steps of the training whose loss is compared: PowerSGD begins after a tenth of them, as torch's
 # documentation of its hook advises to begin. The last bytes of the text are not trained on.
 TRAINED = 600
-TRAINED_WITH = {"none": (), "bf16": SENT["bf16"], "powersgd 4": powersgd(4, TRAINED // 10),
-                "powersgd 32": powersgd(32, TRAINED // 10)}
-TORCH_HOOKS = {"none": (), "bf16": ("--hook", "bf16"),
-               "powersgd 4": torch_powersgd(4, TRAINED // 10),
-               "powersgd 32": torch_powersgd(32, TRAINED // 10)}
+START = TRAINED // 10
+# Our options, and what text_loss.py takes for torch's own hook of the kind.
+TRAINED_WITH = {
+    "none": ((), ()),
+    "bf16": (SENT["bf16"], ("--hook", "bf16")),
+    **{f"powersgd {rank}": (powersgd(rank, START), torch_powersgd(rank, START)) for rank in (4, 32)},
+}
 UNSEEN = 1 << 16
 # A network namespace in which loopback carries so much for both directions together: as a link that
 # carries half of it each way.
@@ -116,7 +118,7 @@ def loss_rows(context):
         with open(os.path.join(context.folder, name), "wb") as file:
             file.write(part)
     losses, torch_losses = {}, {}
-    for kind, options in TRAINED_WITH.items():
+    for kind, (options, hook) in TRAINED_WITH.items():
         context.say(f"less-communication: {TRAINED} steps on text: {kind}")
         output = children.run(
             context.launch(2, "gloo_cpu", context.program("gpt"), "--text", "trained", "--evaluate",
@@ -128,7 +130,7 @@ def loss_rows(context):
         output = children.run(
             [context.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
              context.script("text_loss.py"), "--trained", "trained", "--unseen", "unseen",
-             "--steps", str(TRAINED), *TORCH_HOOKS[kind]], context.folder, 3600)
+             "--steps", str(TRAINED), *hook], context.folder, 3600)
         torch_losses[kind] = float(re.search(r"^loss ([0-9.]+)", output, re.MULTILINE)[1])
 
     def row(kind, peer, peer_loss, bar):
