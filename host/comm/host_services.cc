@@ -81,7 +81,8 @@ HostStore::HostStore(std::shared_ptr<Store> store, const std::string& prefix,
              .context = this,
              .set = &HostStore::set,
              .get = &HostStore::get,
-             .add = &HostStore::add} {}
+             .add = &HostStore::add,
+             .derive_key = &HostStore::derive_key} {}
 
 db_status HostStore::set(void* context, const char* key, const void* value, uint64_t size,
                          db_error* error) {
@@ -124,6 +125,20 @@ db_status HostStore::add(void* context, const char* key, int64_t delta, int64_t*
   return guarded(error, "add", key, [&] {
     const int64_t sum = self->store_->add(key, delta);
     if (result != nullptr) *result = sum;
+    return DB_OK;
+  });
+}
+
+db_status HostStore::derive_key(void* context, const char* purpose, uint8_t key[32],
+                                db_error* error) {
+  auto* self = static_cast<HostStore*>(context);
+  return guarded(error, "derive_key", purpose, [&]() -> db_status {
+    // Keys for backends are apart from the host's own, whatever purpose a backend names.
+    const auto derived = self->store_->derived_key(fmt::format("backend {}", purpose));
+    if (!derived) {
+      return refuse(error, DB_ERR_UNSUPPORTED, "this job has no secret to derive a key from");
+    }
+    std::copy(derived->begin(), derived->end(), key);
     return DB_OK;
   });
 }

@@ -25,6 +25,9 @@ class PrefixStore : public Store {
     return parent_->add(prefix_ + key, delta);
   }
   std::shared_ptr<Peers> peers() const override { return parent_->peers(); }
+  std::optional<Bytes32> derived_key(std::string_view purpose) const override {
+    return parent_->derived_key(purpose);
+  }
 
  private:
   std::shared_ptr<Store> parent_;

@@ -21,6 +21,8 @@ std::vector<std::optional<std::string>> Store::get_ranks(const std::string& pref
   return values;
 }
 
+std::optional<Bytes32> Store::derived_key(std::string_view) const { return std::nullopt; }
+
 std::string standing_key(int rank) { return kStandingPrefix + std::to_string(rank); }
 
 }  // namespace coupler

@@ -7,7 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "rendezvous/secret.h"
 
 namespace coupler {
 
@@ -32,6 +35,10 @@ class Store {
 
   // What is known of the other ranks; null where the store does not watch them.
   virtual std::shared_ptr<Peers> peers() const { return nullptr; }
+
+  // A key that every process of the job computes alike, and no other process can: HKDF-SHA256 of
+  // the job's secret for `purpose`. It never crosses a wire. nullopt if the store has no secret.
+  virtual std::optional<Bytes32> derived_key(std::string_view purpose) const;
 
   // A view in which every key starts with prefix + "/"; keeps the parent alive.
   static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);

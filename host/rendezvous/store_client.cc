@@ -53,6 +53,7 @@ StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secre
       host_(host),
       port_(port),
       timeout_(timeout),
+      derivation_key_(derive_key(secret, "coupler derived keys")),
       tls_(tls ? std::make_unique<StoreTls>(secret, StoreTls::Side::kClient) : nullptr) {
   connect(secret, deadline_after(timeout), start);
   reader_ = std::thread([this] {
@@ -67,6 +68,10 @@ StoreClient::~StoreClient() {
   leave();
   link_->shutdown();  // ends the reading thread
   reader_.join();
+}
+
+std::optional<Bytes32> StoreClient::derived_key(std::string_view purpose) const {
+  return coupler::derive_key(derivation_key_, purpose);
 }
 
 void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start) {

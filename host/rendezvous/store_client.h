@@ -44,6 +44,7 @@ class StoreClient : public Store {
   // where the job has given that rank up, or another process is it.
   void join(int rank);
   std::shared_ptr<Peers> peers() const override;  // knows nothing before join()
+  std::optional<Bytes32> derived_key(std::string_view purpose) const override;
 
  protected:
   // Says that this rank is done, and that the others need not miss it. Never throws.
@@ -80,6 +81,7 @@ class StoreClient : public Store {
   const std::string host_;
   const int port_;
   const std::chrono::nanoseconds timeout_;
+  const Bytes32 derivation_key_;  // of which derived_key() makes its keys: not the secret itself
   const std::unique_ptr<StoreTls> tls_;  // null: plain
   const std::shared_ptr<Peers> peers_ = std::make_shared<Peers>();
   std::unique_ptr<StoreLink> link_;

@@ -220,6 +220,13 @@ typedef struct db_store {
    * keys are apart from those of set and get. */
   db_status (*add)(void *context, const char *key, int64_t delta,
                    int64_t *result, db_error *error);
+  /* Optional (NULL: the host has no secret). Writes 32 bytes that every process
+   * of the job computes alike and no other process can: HKDF-SHA256 of the
+   * job's secret for this purpose. They cross no wire, so a backend can prove
+   * with them who holds the other end of a connection. At most 128 bytes of
+   * purpose; DB_ERR_UNSUPPORTED if this job has no secret. */
+  db_status (*derive_key)(void *context, const char *purpose, uint8_t key[32],
+                          db_error *error);
 } db_store;
 
 /* Valid for the whole process. Every function is [any-thread]. */

@@ -21,7 +21,7 @@ namespace backend_test {
 class FileStore {
  public:
   explicit FileStore(std::string folder) : folder_(std::move(folder)) {
-    table_ = {sizeof table_, this, set, get, add};
+    table_ = {sizeof table_, this, set, get, add, nullptr};
   }
   FileStore(const FileStore&) = delete;
   FileStore& operator=(const FileStore&) = delete;
