@@ -15,6 +15,7 @@
 #include "checkpoint/foreign_layout.h"
 #include "checkpoint/hash_file.h"
 #include "checkpoint/names.h"
+#include "checkpoint/piece_identity.h"
 #include "error/message.h"
 #include "io/durable_file.h"
 #include "io/file_text.h"
@@ -99,7 +100,8 @@ Manifest read_manifest(const std::string& path, Asked asked) {
 Manifest open(const std::string& path, Asked asked) {
   Manifest manifest = read_manifest(path, asked);
   for (const ManifestFile& file : manifest.files) {
-    const std::string reason = check_size(path, file);
+    std::string reason = check_size(path, file);
+    if (reason.empty()) reason = piece_problem(path, manifest, file);
     if (!reason.empty())
       refuse(path + "/" + file.name, reason,
              "take another checkpoint; 'coupler checkpoint list' shows which are whole");
@@ -150,6 +152,7 @@ std::vector<Difference> compare(const std::string& path, const Manifest& manifes
     if (only != nullptr && std::find(only->begin(), only->end(), file.name) == only->end())
       continue;
     std::string reason = check_size(path, file);
+    if (reason.empty()) reason = piece_problem(path, manifest, file);
     if (reason.empty()) {
       try {
         const WrittenFile found = hash_file(path + "/" + file.name);

@@ -1,13 +1,14 @@
 // Folders of checkpoints as a reader sees them:
 //
 //   DIR/checkpoint_{n}/          committed: manifest.json and the files it lists; n counts from 0
-//   DIR/.checkpoint_{n}.partial/ being written
-//   DIR/.checkpoint_{n}.removed/ being removed
+//   DIR/.checkpoint_{n}.{save}.partial/  being written, by the save of that identity alone
+//   DIR/.checkpoint_{n}.{save}.removed/  being removed
 //   DIR/.checkpoint.lock         held by the job that writes here
 //
-// Valid is a checkpoint whose manifest can be read and whose files are there with their sizes;
-// verify() also compares their hashes. Nothing is changed here and no lock is taken, so a running
-// job may write and remove meanwhile. Plain functions, any thread, any number of processes.
+// Valid is a checkpoint whose manifest can be read and whose files are there with their sizes, its
+// pieces with the identity of its save; verify() also compares their hashes. Nothing is changed
+// here and no lock is taken, so a running job may write and remove meanwhile. Plain functions, any
+// thread, any number of processes.
 #pragma once
 
 #include <cstdint>

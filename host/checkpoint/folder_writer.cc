@@ -15,6 +15,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/make_folders.h"
 #include "checkpoint/names.h"
+#include "checkpoint/piece_identity.h"
 #include "io/durable_file.h"
 
 namespace coupler::checkpoint {
@@ -56,6 +57,8 @@ void check_files(const std::string& folder, const Manifest& manifest) {
       rule = "is no regular file";
     else if (static_cast<uint64_t>(status.st_size) != file.bytes)
       rule = fmt::format("has {} bytes, not the {} that were written", status.st_size, file.bytes);
+    else
+      rule = piece_problem(folder, manifest, file);
     if (!rule.empty())
       throw Error(ErrorCode::kIo, fmt::format("{} {}", path, rule),
                   {.subject = path,
@@ -90,13 +93,29 @@ void FolderWriter::clear_leftovers() const {
                   [](const Name& name) { return name.kind == NameKind::kRemoved; }))
     sync_folder(folder_);
   for (const Name& name : names) {
-    if (name.kind != NameKind::kCommitted) remove_folder(path_of(name_of(name)));
+    if (name.kind == NameKind::kRemoved) remove_folder(path_of(name_of(name)));
+  }
+  for (const Name& name : names) {
+    if (name.kind == NameKind::kPartial) hide_and_remove(name);
   }
 }
 
+std::string FolderWriter::partial_path() const {
+  return path_of(name_of({NameKind::kPartial, *begun_.number, begun_.save}));
+}
+
+// Under its new name first: a rank that is late creates no file in what is being removed.
+void FolderWriter::hide_and_remove(const Name& partial) const {
+  const std::string hidden = path_of(name_of({NameKind::kRemoved, partial.number, partial.save}));
+  const std::string path = path_of(name_of(partial));
+  if (::rename(path.c_str(), hidden.c_str()) != 0) throw_io("remove", path, errno);
+  remove_folder(hidden);
+}
+
 std::string FolderWriter::begin(int64_t number) {
-  if (begun_)
-    misuse(fmt::format("checkpoint_{} is begun while checkpoint_{} is under way", number, *begun_),
+  if (begun_.number)
+    misuse(fmt::format("checkpoint_{} is begun while checkpoint_{} is under way", number,
+                       *begun_.number),
            "commit or abandon one before the next");
   const std::string final = path_of(name_of({NameKind::kCommitted, number}));
   if (number < 0 || !read_name(name_of({NameKind::kCommitted, number})))
@@ -107,21 +126,23 @@ std::string FolderWriter::begin(int64_t number) {
     clear_leftovers();
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it costs space, a save that fails more
   }
-  std::string path = path_of(name_of({NameKind::kPartial, number}));
+  const std::string save = new_save_identity();
+  std::string path = path_of(name_of({NameKind::kPartial, number, save}));
   if (::mkdir(path.c_str(), 0777) != 0) throw_io("create", path, errno);
-  begun_ = number;
+  begun_ = {number, save};
   return path;
 }
 
 std::string FolderWriter::commit(const Manifest& manifest) {
-  if (!begun_) misuse("a checkpoint is committed that was not begun", "call begin() first");
-  if (manifest.number != *begun_)
+  if (!begun_.number) misuse("a checkpoint is committed that was not begun", "call begin() first");
+  if (manifest.number != *begun_.number || manifest.save != begun_.save)
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the manifest is of checkpoint_{}, begun was checkpoint_{}",
-                            manifest.number, *begun_),
+                fmt::format("the manifest is of checkpoint_{}, save '{}'; begun was checkpoint_{}, "
+                            "save '{}'",
+                            manifest.number, manifest.save, *begun_.number, begun_.save),
                 {.subject = "number", .hint = {}});
-  const std::string partial = path_of(name_of({NameKind::kPartial, *begun_}));
-  std::string final = path_of(name_of({NameKind::kCommitted, *begun_}));
+  const std::string partial = partial_path();
+  std::string final = path_of(name_of({NameKind::kCommitted, *begun_.number}));
   const std::string text = format(manifest);
   check_files(partial, manifest);
   // The order is what it is all about: the files' names before the manifest that lists them, the
@@ -133,22 +154,22 @@ std::string FolderWriter::commit(const Manifest& manifest) {
   sync_folder(partial);
   if (exists(final)) fail_exists(final);
   rename_durably(partial, final);
-  committed_ = begun_;
-  begun_.reset();
+  committed_ = begun_.number;
+  begun_ = {};
   return final;
 }
 
 void FolderWriter::abandon() noexcept {
-  if (!begun_) return;
-  const int64_t number = *std::exchange(begun_, std::nullopt);
+  if (!begun_.number) return;
+  const Begun begun = std::exchange(begun_, {});
   try {
-    remove_folder(path_of(name_of({NameKind::kPartial, number})));
+    hide_and_remove({NameKind::kPartial, *begun.number, begun.save});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next begin() tries again
   }
 }
 
 void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
-  if (!committed_ || begun_)
+  if (!committed_ || begun_.number)
     misuse("checkpoints are pruned before the new one is committed", "call prune() after commit()");
   if (total_limit < 1)
     throw Error(ErrorCode::kInvalidArgument,

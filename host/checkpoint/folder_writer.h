@@ -14,6 +14,7 @@
 
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
 
 namespace coupler::checkpoint {
 
@@ -32,17 +33,22 @@ class FolderWriter {
   int64_t next_number() const;
 
   // Removes what killed jobs left unfinished, as far as that is possible, and makes the folder for
-  // the files of a new checkpoint, whose path it returns. Throws Error(kIo); Error(kUsage) while
-  // another is under way.
+  // the files of a new checkpoint, whose path it returns. No save gets a folder of this path again:
+  // its name has the identity of the save. Throws Error(kIo); Error(kUsage) while another is under
+  // way.
   std::string begin(int64_t number);
 
+  // Of what was begun; its pieces carry it and its manifest names it.
+  const std::string& save() const { return begun_.save; }
+
   // Returns the checkpoint's path once it cannot be lost any more. Throws Error(kIo) naming the
-  // file that is not there with the manifest's size, or what the system says: then only abandon()
-  // can follow. (One that fails in its last step, forcing the name to the disk, may leave a valid
-  // checkpoint.)
+  // file that is not there with the manifest's size, or is a piece of another save, or what the
+  // system says: then only abandon() can follow. (One that fails in its last step, forcing the name
+  // to the disk, may leave a valid checkpoint.)
   std::string commit(const Manifest& manifest);
 
-  // Removes what was begun, if anything, as far as that is possible: begin() tries again.
+  // Removes what was begun, if anything, as far as that is possible: begin() tries again. A rank
+  // that still writes there finds no folder under the path it knows.
   void abandon() noexcept;
 
   // Removes the oldest checkpoints until total_limit are left; those of keep are not removed, but
@@ -51,12 +57,19 @@ class FolderWriter {
   void prune(int64_t total_limit, const std::set<int64_t>& keep = {});
 
  private:
+  struct Begun {
+    std::optional<int64_t> number;  // none: nothing is under way
+    std::string save;
+  };
+
   std::string path_of(const std::string& name) const { return folder_ + "/" + name; }
+  std::string partial_path() const;
+  void hide_and_remove(const Name& partial) const;
   void clear_leftovers() const;
 
   std::string folder_;
   FolderLock lock_;
-  std::optional<int64_t> begun_;
+  Begun begun_;
   std::optional<int64_t> committed_;  // by this object
 };
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/file_sums.h"
 #include "checkpoint/hash_file.h"
+#include "checkpoint/names.h"
 #include "log/log.h"
 
 namespace coupler::checkpoint {
@@ -16,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// What one rank tells the others: {"path": …}, {"files": […]} or {"error": …, "code": …}.
+// What one rank tells the others: {"path": …, "save": …, "steps": …}, {"save": …, "files": […]} or
+// {"error": …, "code": …}.
 std::string failure(const std::exception& thrown, int rank) {
   const auto* error = dynamic_cast<const Error*>(&thrown);
   return json{{"error", thrown.what()},
@@ -32,7 +34,7 @@ std::string failure(const std::exception& thrown, int rank) {
       {.rank = said.at("rank").get<int>(), .subject = folder, .hint = {}});
 }
 
-json describe(const std::vector<NamedFile>& files) {
+json describe(const std::string& save, const std::vector<NamedFile>& files) {
   json list = json::array();
   for (const NamedFile& file : files) {
     list.push_back({{"name", file.name},
@@ -40,7 +42,7 @@ json describe(const std::vector<NamedFile>& files) {
                     {"sha256", to_hex(file.written.sha256)},
                     {"sums", encode_sums(file.written.sums)}});
   }
-  return {{"files", std::move(list)}};
+  return {{"save", save}, {"files", std::move(list)}};
 }
 
 }  // namespace
@@ -70,12 +72,13 @@ std::string JobWriter::make_folder(const std::string& folder) {
   return folder_->begin(folder_->next_number());
 }
 
-std::string JobWriter::begin(const std::string& folder) {
+JobWriter::Save JobWriter::begin(const std::string& folder, int64_t steps) {
   ++saves_;
   std::string begun;
   if (options_.rank == 0) {
     try {
-      begun = json{{"path", make_folder(folder)}}.dump();
+      const std::string path = make_folder(folder);
+      begun = json{{"path", path}, {"save", folder_->save()}, {"steps", steps}}.dump();
     } catch (const std::exception& thrown) {
       begun = failure(thrown, 0);
     }
@@ -86,23 +89,38 @@ std::string JobWriter::begin(const std::string& folder) {
   folder_name_ = folder;
   const json start = json::parse(begun);
   if (start.contains("error")) throw_failure(start, folder);
-  path_ = start.at("path").get<std::string>();
-  return path_;
+  save_ = {start.at("path").get<std::string>(), start.at("save").get<std::string>()};
+  own_steps_ = steps;
+  steps_ = start.at("steps").get<int64_t>();
+  return save_;
+}
+
+// Before this rank writes.
+void JobWriter::check_save(const Manifest& facts) const {
+  if (own_steps_ != steps_ || facts.steps != steps_) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("rank {} is at step {}, but rank 0 saves step {}", options_.rank,
+                            own_steps_ != steps_ ? own_steps_ : facts.steps, steps_),
+                {.rank = options_.rank,
+                 .subject = "save_state",
+                 .hint = "every rank has to save after the same optimizer step"});
+  }
+  if (!std::filesystem::is_directory(save_.path)) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("rank {} does not see the folder {} that rank 0 made", options_.rank,
+                            save_.path),
+                {.rank = options_.rank,
+                 .subject = "checkpoint.dir",
+                 .hint = "checkpoint.dir has to be on a file system that all machines share"});
+  }
 }
 
 std::string JobWriter::finish(Manifest facts,
                               const std::function<std::vector<NamedFile>()>& write) {
   std::string own;
   try {
-    if (!std::filesystem::is_directory(path_)) {
-      throw Error(
-          ErrorCode::kIo,
-          fmt::format("rank {} does not see the folder {} that rank 0 made", options_.rank, path_),
-          {.rank = options_.rank,
-           .subject = "checkpoint.dir",
-           .hint = "checkpoint.dir has to be on a file system that all machines share"});
-    }
-    own = describe(write()).dump();
+    check_save(facts);
+    own = describe(save_.identity, write()).dump();
   } catch (const std::exception& thrown) {
     own = failure(thrown, options_.rank);
   }
@@ -129,37 +147,45 @@ std::string JobWriter::finish(Manifest facts,
 
 // On rank 0: what all wrote becomes a checkpoint.
 std::string JobWriter::lead(Manifest facts, const std::string& own) {
-  std::vector<std::string> said = {own};
+  std::vector<std::string> reports = {own};
   const auto latest = std::chrono::steady_clock::now() + options_.timeout;
   for (int rank = 1; rank < options_.world; ++rank) {
-    said.push_back(await(fmt::format("{}/{}", key("files"), rank), rank,
-                         latest - std::chrono::steady_clock::now()));
+    reports.push_back(await(fmt::format("{}/{}", key("files"), rank), rank,
+                            latest - std::chrono::steady_clock::now()));
   }
   json sums = json::object();
   const auto add = [&](const std::string& name, const WrittenFile& written) {
     facts.files.push_back({.name = name, .bytes = written.bytes, .sha256 = written.sha256});
     sums[name] = encode_sums(written.sums);
   };
-  for (const std::string& text : said) {
-    const json rank = json::parse(text);
-    if (rank.contains("error")) {
-      throw Error(static_cast<ErrorCode>(rank.at("code").get<int>()),
-                  rank.at("error").get<std::string>(), {.rank = rank.at("rank").get<int>()});
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const json report = json::parse(reports[rank]);
+    if (report.contains("error")) {
+      throw Error(static_cast<ErrorCode>(report.at("code").get<int>()),
+                  report.at("error").get<std::string>(), {.rank = report.at("rank").get<int>()});
     }
-    for (const json& file : rank.at("files")) {
+    if (report.at("save") != save_.identity) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("rank {} reported files of save {}, not of save {}", rank,
+                              report.at("save").get<std::string>(), save_.identity),
+                  {.rank = static_cast<int>(rank)});
+    }
+    for (const json& file : report.at("files")) {
       ManifestFile listed{.name = file.at("name"), .bytes = file.at("bytes")};
+      listed.rank = static_cast<int>(rank);
       from_hex(file.at("sha256").get_ref<const std::string&>(), listed.sha256);
       sums[listed.name] = file.at("sums");
       facts.files.push_back(std::move(listed));
     }
   }
-  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+  for (const auto& entry : std::filesystem::directory_iterator(save_.path)) {
     const std::string name = entry.path().filename();
     if (!sums.contains(name)) add(name, hash_file(entry.path()));
   }
   facts.state["sums"] = std::move(sums);
-  const std::string folder = std::filesystem::path(path_).filename();
-  facts.number = std::stoll(folder.substr(folder.rfind('_') + 1));
+  const std::string folder = std::filesystem::path(save_.path).filename();
+  facts.number = read_name(folder)->number;
+  facts.save = save_.identity;
   facts.world = options_.world;
   facts.saved_at = now_utc();
   std::string committed = folder_->commit(facts);

@@ -2,8 +2,12 @@
 // in a collective, so that it may go on in a thread of its own while the job trains. One save at a
 // time; used by one thread at a time.
 //
-// Rank 0 makes the folder, every rank writes its files into it and says what they are, rank 0
-// commits it or, where any of them failed, throws it away; every rank learns how it ended.
+// Rank 0 makes the folder and announces it with the identity of the save and the step that is
+// saved, before any rank writes a byte. Every rank writes its files into it and reports them, rank
+// 0 commits them or, if any rank failed, throws them away; every rank learns how it ended. So a
+// checkpoint holds the files of one save of one step, or there is none: a rank that is at another
+// step makes the save fail, reports of another save are refused, and a rank that is late finds its
+// folder gone, since the next save has a folder of its own.
 #pragma once
 
 #include <chrono>
@@ -35,10 +39,15 @@ class JobWriter {
   // store: of this purpose alone; null where world is 1.
   JobWriter(std::shared_ptr<Store> store, const Options& options);
 
-  // Makes the folder of a new checkpoint in `folder` and returns its path. Every rank calls it,
-  // then finish(). Throws, on every rank, where it cannot be made: naming what is in the way, or
-  // the job that writes there.
-  std::string begin(const std::string& folder);
+  struct Save {
+    std::string path;      // of the folder that this rank's files go to
+    std::string identity;  // which its pieces carry (kSaveKey)
+  };
+  // Makes the folder of a new checkpoint in `folder`. steps: optimizer steps that this rank has
+  // taken, which has to be the same on every rank. Every rank calls it, then finish(), which throws
+  // on every rank if their steps differ. Throws, on every rank, if the folder cannot be made:
+  // naming what is in the way, or the job that writes there.
+  Save begin(const std::string& folder, int64_t steps);
 
   // facts: of the checkpoint, but for its number and its files; the same on every rank. write:
   // writes this rank's files into the folder; what else is found there becomes part of the
@@ -52,6 +61,7 @@ class JobWriter {
   // What that rank sets under `name`.
   std::string await(const std::string& name, int rank, std::chrono::nanoseconds most);
   std::string make_folder(const std::string& folder);
+  void check_save(const Manifest& facts) const;
   std::string lead(Manifest facts, const std::string& own);
 
   std::shared_ptr<Store> store_;
@@ -59,7 +69,9 @@ class JobWriter {
   int64_t saves_ = 0;
   std::optional<FolderWriter> folder_;  // rank 0's, from its first save on
   std::string folder_name_;             // as it was given
-  std::string path_;                    // of the checkpoint that is being written
+  Save save_;                           // that is under way
+  int64_t own_steps_ = 0;               // of begin(); and those of rank 0
+  int64_t steps_ = 0;
 };
 
 }  // namespace coupler::checkpoint

@@ -35,19 +35,24 @@ void check_value(const nlohmann::json& value, const std::string& key, int nestin
 }
 
 std::string to_text(const Manifest& manifest) {
-  nlohmann::ordered_json json = {{"format", kFormat},
-                                 {"number", manifest.number},
-                                 {"steps", manifest.steps},
-                                 {"world", manifest.world},
-                                 {"backend", manifest.backend},
-                                 {"plan", manifest.plan},
-                                 {"coupler_version", manifest.coupler_version},
-                                 {"libtorch_version", manifest.libtorch_version},
-                                 {"saved_at", manifest.saved_at},
-                                 {"state", manifest.state}};
+  nlohmann::ordered_json json = {{"format", manifest.save.empty() ? kFormatWithoutSave : kFormat},
+                                 {"number", manifest.number}};
+  if (!manifest.save.empty()) json["save"] = manifest.save;
+  json["steps"] = manifest.steps;
+  json["world"] = manifest.world;
+  json["backend"] = manifest.backend;
+  json["plan"] = manifest.plan;
+  json["coupler_version"] = manifest.coupler_version;
+  json["libtorch_version"] = manifest.libtorch_version;
+  json["saved_at"] = manifest.saved_at;
+  json["state"] = manifest.state;
   auto& files = json["files"] = nlohmann::ordered_json::array();
-  for (const ManifestFile& file : manifest.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", to_hex(file.sha256)}});
+  for (const ManifestFile& file : manifest.files) {
+    nlohmann::ordered_json entry = {
+        {"name", file.name}, {"bytes", file.bytes}, {"sha256", to_hex(file.sha256)}};
+    if (file.rank >= 0) entry["rank"] = file.rank;
+    files.push_back(std::move(entry));
+  }
   std::string text;
   try {
     text = json.dump(2);

@@ -18,7 +18,11 @@
 namespace coupler::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
-inline constexpr const char* kFormat = "coupler.checkpoint/1";
+inline constexpr const char* kFormat = "coupler.checkpoint/1.1";
+// Of a manifest without a save's identity, as Couplers wrote it before there was one.
+inline constexpr const char* kFormatWithoutSave = "coupler.checkpoint/1";
+// The key of the save's identity in a piece's "__metadata__".
+inline constexpr const char* kSaveKey = "coupler.save";
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
 inline constexpr int kMaxNesting = 64;
 
@@ -26,11 +30,13 @@ struct ManifestFile {
   std::string name;  // in the checkpoint's folder: see check_file_name
   uint64_t bytes = 0;
   Bytes32 sha256{};
+  int rank = -1;  // that wrote it as a piece of the save; -1: another file, a hook's for example
   bool operator==(const ManifestFile&) const = default;
 };
 
 struct Manifest {
   int64_t number = 0;  // of the checkpoint, counted from 0
+  std::string save;    // identity of the save (names.h), which its pieces carry; "": it has none
   int64_t steps = 0;   // optimizer steps done
   int world = 1;
   std::string backend;

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "checkpoint/names.h"
 #include "checkpoint/strict_json.h"
 #include "io/file_text.h"
 
@@ -44,6 +45,9 @@ std::string check_file_name(std::string_view name) {
 void check_rules(const Manifest& manifest) {
   if (manifest.number < 0) throw JsonProblem{"number", "must be at least 0"};
   if (manifest.steps < 0) throw JsonProblem{"steps", "must be at least 0"};
+  if (!manifest.save.empty() && !is_save_identity(manifest.save))
+    throw JsonProblem{"save", fmt::format("must be 32 lower-case hexadecimal digits, not '{}'",
+                                          shown(manifest.save))};
   if (manifest.world < 1) throw JsonProblem{"world", "must be at least 1"};
   if (!is_time(manifest.saved_at))
     throw JsonProblem{"saved_at", fmt::format("must be a time such as 2026-01-31T09:30:00Z, not "
@@ -60,6 +64,11 @@ void check_rules(const Manifest& manifest) {
       throw JsonProblem{key + ".name", fmt::format("'{}' {}", shown(file.name), rule)};
     if (!names.insert(file.name).second)
       throw JsonProblem{key + ".name", fmt::format("'{}' is given twice", shown(file.name))};
+    if (file.rank >= manifest.world)
+      throw JsonProblem{key + ".rank", fmt::format("must be below the world of {}, not {}",
+                                                   manifest.world, file.rank)};
+    if (file.rank >= 0 && manifest.save.empty())
+      throw JsonProblem{key + ".rank", "needs the identity of the save"};
     if (file.bytes > kMost - total)
       throw JsonProblem{key + ".bytes", "makes more than 2^63 - 1 bytes of all files"};
     total += file.bytes;

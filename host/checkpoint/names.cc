@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <system_error>
+
+#include "rendezvous/secret.h"
 
 namespace coupler::checkpoint {
 namespace {
@@ -12,19 +15,24 @@ constexpr std::string_view kWord = "checkpoint_";
 constexpr std::string_view kPartial = ".partial";
 constexpr std::string_view kRemoved = ".removed";
 constexpr size_t kMaxDigits = 18;
+constexpr size_t kIdentityDigits = 32;
 
 }  // namespace
 
+std::string new_save_identity() { return to_hex(random_bytes32()).substr(0, kIdentityDigits); }
+
+bool is_save_identity(std::string_view text) {
+  return text.size() == kIdentityDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
 std::string name_of(const Name& name) {
-  switch (name.kind) {
-    case NameKind::kCommitted:
-      return fmt::format("{}{}", kWord, name.number);
-    case NameKind::kPartial:
-      return fmt::format(".{}{}{}", kWord, name.number, kPartial);
-    case NameKind::kRemoved:
-      return fmt::format(".{}{}{}", kWord, name.number, kRemoved);
-  }
-  return "";
+  const std::string_view end = name.kind == NameKind::kPartial   ? kPartial
+                               : name.kind == NameKind::kRemoved ? kRemoved
+                                                                 : std::string_view();
+  return fmt::format("{}{}{}{}{}{}", end.empty() ? "" : ".", kWord, name.number,
+                     name.save.empty() ? "" : ".", name.save, end);
 }
 
 std::optional<Name> read_name(std::string_view text) {
@@ -36,6 +44,11 @@ std::optional<Name> read_name(std::string_view text) {
     const std::string_view end = name.kind == NameKind::kPartial ? kPartial : kRemoved;
     if (!text.ends_with(end)) return std::nullopt;
     text.remove_suffix(end.size());
+    if (const auto dot = text.find('.'); dot != std::string_view::npos) {
+      if (!is_save_identity(text.substr(dot + 1))) return std::nullopt;
+      name.save = text.substr(dot + 1);
+      text = text.substr(0, dot);
+    }
   }
   if (!text.starts_with(kWord)) return std::nullopt;
   text.remove_prefix(kWord.size());

@@ -15,7 +15,12 @@ enum class NameKind { kCommitted, kPartial, kRemoved };
 struct Name {
   NameKind kind;
   int64_t number;
+  std::string save = {};  // identity of the save; "": committed, or of a Coupler that had none
 };
+
+// What all pieces of one save share and no other save has: 32 lower-case hexadecimal digits.
+std::string new_save_identity();
+bool is_save_identity(std::string_view text);
 
 std::string name_of(const Name& name);
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -22,7 +22,8 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kFamily = "coupler.checkpoint/";
 constexpr int kMajor = 1;
-constexpr int kMinor = 0;
+constexpr int kMinor = 1;
+constexpr const char* kMajorFormat = "coupler.checkpoint/1";  // every minor of it can be read
 
 struct Version {
   int major = 0;
@@ -72,8 +73,8 @@ class Fields {
       refuse(name, "must be 64 lower-case hexadecimal digits", at(name));
     return bytes;
   }
-  template <size_t N>
-  void refuse_others(const std::array<std::string_view, N>& known) const {
+  bool has(const char* name) const { return object_.contains(name); }
+  void refuse_others(std::initializer_list<std::string_view> known) const {
     for (const auto& [name, value] : object_.items()) {
       if (std::find(known.begin(), known.end(), name) == known.end())
         throw JsonProblem{prefix_ + shown(name), "is no key of the format"};
@@ -109,12 +110,14 @@ void check_checksum(std::string_view text) {
 Version check_version(const Fields& fields) {
   const std::string format = fields.text("format");
   const auto version = read_version(format);
-  if (!version) throw JsonProblem{"format", fmt::format("is '{}', not {}", shown(format), kFormat)};
+  if (!version)
+    throw JsonProblem{"format", fmt::format("is '{}', not {}", shown(format), kMajorFormat)};
   if (version->major == kMajor) return *version;
   const Json& writer = fields.at("coupler_version");
   throw JsonProblem{
-      "format", fmt::format("is {}, written by Coupler {}; this Coupler reads {}", shown(format),
-                            writer.is_string() ? shown(writer.get<std::string>()) : "?", kFormat)};
+      "format",
+      fmt::format("is {}, written by Coupler {}; this Coupler reads {}", shown(format),
+                  writer.is_string() ? shown(writer.get<std::string>()) : "?", kMajorFormat)};
 }
 
 Manifest read(std::string_view text) {
@@ -127,11 +130,16 @@ Manifest read(std::string_view text) {
   const Version version = check_version(fields);
   check_checksum(text);
   // A later minor version may say more than this one knows.
+  const bool has_save = version.minor >= 1;
   if (version.minor <= kMinor)
-    fields.refuse_others(std::array<std::string_view, 12>{
-        "format", "number", "steps", "world", "backend", "plan", "coupler_version",
-        "libtorch_version", "saved_at", "state", "files", "checksum"});
+    fields.refuse_others({"format", "number", has_save ? "save" : "number", "steps", "world",
+                          "backend", "plan", "coupler_version", "libtorch_version", "saved_at",
+                          "state", "files", "checksum"});
   Manifest manifest;
+  if (has_save) {
+    manifest.save = fields.text("save");
+    if (manifest.save.empty()) throw JsonProblem{"save", "is empty"};
+  }
   manifest.number = static_cast<int64_t>(fields.count("number"));
   manifest.steps = static_cast<int64_t>(fields.count("steps"));
   manifest.world = static_cast<int>(fields.count("world", std::numeric_limits<int>::max()));
@@ -147,8 +155,11 @@ Manifest read(std::string_view text) {
     if (!files[i].is_object()) throw JsonProblem{key, "must be an object"};
     const Fields file(files[i], key + ".");
     if (version.minor <= kMinor)
-      file.refuse_others(std::array<std::string_view, 3>{"name", "bytes", "sha256"});
+      file.refuse_others({"name", "bytes", "sha256", has_save ? "rank" : "name"});
     manifest.files.push_back({file.text("name"), file.count("bytes"), file.hash("sha256")});
+    if (has_save && file.has("rank"))
+      manifest.files.back().rank =
+          static_cast<int>(file.count("rank", std::numeric_limits<int>::max()));
   }
   fields.at("state");
   manifest.state = std::move(json["state"]);

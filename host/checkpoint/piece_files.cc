@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/file_sums.h"
+#include "checkpoint/piece_identity.h"
 #include "checkpoint/piece_name.h"
 #include "io/file_text.h"
 #include "io/mapped_file.h"
@@ -54,6 +55,9 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
                       .open = nullptr,
                       .use = {}});
     add_entries(files_.size() - 1);
+    if (const std::string problem = piece_problem(metadata_.back(), manifest, *known);
+        !problem.empty())
+      refuse(path, problem);
   }
   for (auto& [name, tensor] : tensors_) {
     std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) {

@@ -39,14 +39,21 @@ void stand_back() {
   if (errno == 0) ::setpriority(PRIO_PROCESS, 0, now + kSteps);
 }
 
-std::vector<checkpoint::NamedFile> write_all(const std::string& path,
+std::vector<checkpoint::NamedFile> write_all(const checkpoint::JobWriter::Save& save,
                                              const std::vector<checkpoint::StateFile>& files) {
   std::vector<checkpoint::NamedFile> written;
   for (const checkpoint::StateFile& file : files) {
-    const std::string full = (std::filesystem::path(path) / file.name).string();
-    written.push_back({file.name, checkpoint::write_pieces(full, file.pieces, file.metadata)});
+    const std::string full = (std::filesystem::path(save.path) / file.name).string();
+    auto metadata = file.metadata;
+    metadata[checkpoint::kSaveKey] = save.identity;
+    written.push_back({file.name, checkpoint::write_pieces(full, file.pieces, metadata)});
   }
   return written;
+}
+
+// After these the job cannot go on.
+bool ends_the_job(const Error& error) {
+  return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
 }
 
 }  // namespace
@@ -109,13 +116,16 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
         {.subject = "save_state",
          .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
   }
-  wait();
+  take_end();
+  failure_.reset();
+  failed_ = false;
   for (const auto& model : impl_.models) model->settle();
-  const std::string path = writer_.begin(folder);
+  const int64_t steps_now = steps();
+  const checkpoint::JobWriter::Save save = writer_.begin(folder, steps_now);
   std::optional<Error> problem;
   std::shared_ptr<checkpoint::Snapshot> snapshot;
   try {
-    for (const Hook& hook : save_hooks) hook(path);
+    for (const Hook& hook : save_hooks) hook(save.path);
     snapshot = std::make_shared<checkpoint::Snapshot>(
         checkpoint::take_snapshot(job(), async, copy_.get()));
     if (async) copy_ = snapshot;
@@ -125,7 +135,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
     problem = Error(ErrorCode::kInternal, error.what());
   }
   checkpoint::Manifest facts{
-      .steps = snapshot == nullptr ? 0 : snapshot->steps,
+      .steps = steps_now,
       .backend = impl_.plugin.name(),
       .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
       .coupler_version = COUPLER_VERSION,
@@ -133,25 +143,44 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   if (snapshot != nullptr) facts.state = std::move(snapshot->state);
   saved_steps_ = facts.steps;
   return std::async(async ? std::launch::async : std::launch::deferred,
-                    [this, path, problem, snapshot, async, facts = std::move(facts)]() mutable {
+                    [this, save, problem, snapshot, async, facts = std::move(facts)]() mutable {
                       if (async) stand_back();
                       return writer_.finish(std::move(facts), [&] {
                         if (problem) throw Error(*problem);
-                        return write_all(path, snapshot->files);
+                        return write_all(save, snapshot->files);
                       });
                     });
 }
 
 std::string Checkpoints::save(const std::string& folder) {
-  const std::string path = begin(folder_or(folder), /*async=*/false).get();
-  if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
-  return path;
+  const int64_t before = saved_steps_;
+  try {
+    const std::string path = begin(folder_or(folder), /*async=*/false).get();
+    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+    return path;
+  } catch (...) {
+    saved_steps_ = before;
+    throw;
+  }
+}
+
+// Waits until what is being written has ended, and logs how.
+void Checkpoints::take_end() {
+  if (!writing_.valid()) return;
+  try {
+    const std::string path = writing_.get();
+    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+  } catch (const Error& error) {
+    if (ends_the_job(error)) throw;
+    log(LogLevel::kError, "checkpoint", error.what());
+    failure_ = error;
+    failed_ = true;
+  }
 }
 
 void Checkpoints::wait() {
-  if (!writing_.valid()) return;
-  const std::string path = writing_.get();
-  if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+  take_end();
+  if (failure_) throw Error(*std::exchange(failure_, std::nullopt));
 }
 
 // In a loop a checkpoint that fails is no reason to lose the job: the older ones are there, and the
@@ -167,7 +196,7 @@ void Checkpoints::save_by_itself() {
       if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
     }
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout) throw;
+    if (ends_the_job(error)) throw;
     log(LogLevel::kError, "checkpoint", error.what());
     saved_steps_ = before;
   }
@@ -176,12 +205,7 @@ void Checkpoints::save_by_itself() {
 void Checkpoints::end_of_body() {
   if (!by_itself()) return;
   if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-    try {
-      wait();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout) throw;
-      log(LogLevel::kError, "checkpoint", error.what());
-    }
+    take_end();
   }
   int loops = 0;
   for (const auto& weak : impl_.loaders) {
@@ -202,9 +226,9 @@ void Checkpoints::end_of_body() {
 }
 
 void Checkpoints::end_training() {
-  wait();
+  take_end();
   for (const auto& model : impl_.models) model->settle();
-  if (by_itself() && steps() != saved_steps_) save("");
+  if (by_itself() && (failed_ || steps() != saved_steps_)) save("");
 }
 
 SyncScope Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {

@@ -1,5 +1,9 @@
 // Checkpoints: when the state of a job is saved, where, and the thread that writes it. Owned by the
 // Accelerator; used by the thread that trains.
+//
+// Whether a save begins depends on nothing but what all ranks have in common: their steps, and how
+// earlier saves ended. When this rank learns of an end does depend on its timing, so that a failure
+// that is noticed early only becomes a log line and is kept for the next common point.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -49,6 +53,7 @@ class Checkpoints {
   std::string folder_or(const std::string& folder) const;
   std::future<std::string> begin(const std::string& folder, bool async);
   void save_by_itself();
+  void take_end();
   // What rank 0 finds, on every rank.
   std::string of_rank_0(const std::function<std::string()>& find);
   bool load_newest(const std::string& folder);
@@ -60,7 +65,11 @@ class Checkpoints {
   const std::shared_ptr<Store> questions_;  // null: one process
   std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not ours
   int64_t asked_ = 0;                       // by of_rank_0
-  int64_t saved_steps_ = 0;                 // optimizer steps in the latest checkpoint
+  int64_t saved_steps_ = 0;                 // optimizer steps when the latest save began
+  // Of the latest save that was written by a thread: why it failed, until that was thrown; and
+  // whether it did.
+  std::optional<coupler::Error> failure_;
+  bool failed_ = false;
   // The latest that was taken of copies: the next one needs as much memory, and has it there.
   std::shared_ptr<const checkpoint::Snapshot> copy_;
   std::future<std::string> writing_;  // last: its thread uses the rest

@@ -31,6 +31,7 @@ std::string save(const Workplace& here, int64_t number, const std::string& weigh
   const WrittenFile written = file.finish();
   checkpoint::Manifest manifest;
   manifest.number = number;
+  manifest.save = writer.save();
   manifest.steps = 10 * number;
   manifest.world = 4;
   manifest.backend = "gloo_cpu";

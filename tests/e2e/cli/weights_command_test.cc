@@ -54,6 +54,7 @@ std::string save(const Workplace& here, int64_t number, const std::string& text 
   const std::string folder = writer.begin(number);
   checkpoint::Manifest manifest;
   manifest.number = number;
+  manifest.save = writer.save();
   manifest.world = 2;
   manifest.saved_at = "2026-11-22T15:04:05Z";
   manifest.state = {{"models",

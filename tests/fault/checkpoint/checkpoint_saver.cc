@@ -40,6 +40,7 @@ void save(checkpoint::FolderWriter& writer, int64_t limit, size_t bytes) {
   manifest.number = writer.next_number();
   manifest.saved_at = "2026-11-22T15:04:05Z";
   const std::string folder = writer.begin(manifest.number);
+  manifest.save = writer.save();
   for (size_t i = 0; i < testing_checkpoint::kFileNames.size(); ++i)
     manifest.files.push_back(write_file(folder, manifest.number, i, bytes));
   writer.commit(manifest);

@@ -116,9 +116,12 @@ TEST(CheckpointDisk, AFullDisk_IsReportedWithTheFile) {
   const SaverEnd end =
       Saver(folder, {}, Variables{{"DISK_FAULTS_DO", "ENOSPC"}, {"DISK_FAULTS_AT", at}}).wait();
   EXPECT_EQ(end.code, 1);
-  EXPECT_TRUE(end.reports.starts_with("failed: cannot write " + folder.checkpoints() +
-                                      "/.checkpoint_0.partial/model.bin: No space left on device\n"
-                                      "  hint: free some space, or write elsewhere\n"))
+  EXPECT_TRUE(
+      end.reports.starts_with("failed: cannot write " + folder.checkpoints() + "/.checkpoint_0."))
+      << end.reports;
+  EXPECT_NE(end.reports.find(".partial/model.bin: No space left on device\n"
+                             "  hint: free some space, or write elsewhere\n"),
+            std::string::npos)
       << end.reports;
 }
 

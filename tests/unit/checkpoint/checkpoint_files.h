@@ -48,6 +48,7 @@ class CheckpointFiles : public ::testing::Test {
     const std::string folder = writer.begin(number);
     Manifest manifest;
     manifest.number = number;
+    manifest.save = writer.save();
     manifest.steps = 100 * number;
     manifest.world = 2;
     manifest.backend = "single";

@@ -17,6 +17,22 @@ TEST_F(CheckpointFolder, Names_AreReadInOneSpellingOnly) {
   EXPECT_EQ(read_name("checkpoint_120")->kind, NameKind::kCommitted);
   EXPECT_EQ(read_name(".checkpoint_12.partial")->kind, NameKind::kPartial);
   EXPECT_EQ(read_name(".checkpoint_12.removed")->kind, NameKind::kRemoved);
+  const std::string save = new_save_identity();
+  EXPECT_TRUE(is_save_identity(save)) << save;
+  EXPECT_NE(save, new_save_identity());
+  for (const NameKind kind : {NameKind::kPartial, NameKind::kRemoved}) {
+    const auto name = read_name(name_of({kind, 12, save}));
+    ASSERT_TRUE(name);
+    EXPECT_EQ(name->kind, kind);
+    EXPECT_EQ(name->number, 12);
+    EXPECT_EQ(name->save, save);
+  }
+  for (const std::string& text : std::vector<std::string>{
+           "checkpoint_1." + save, ".checkpoint_1." + save, ".checkpoint_1." + save + "0.partial",
+           ".checkpoint_1..partial", ".checkpoint_1." + std::string(32, 'A') + ".partial",
+           ".checkpoint_1." + save + ".x.partial"}) {
+    EXPECT_FALSE(read_name(text)) << text;
+  }
   for (const char* other :
        {"checkpoint_", "checkpoint_01", "checkpoint_-1", "checkpoint_+1", "checkpoint_1x",
         "checkpoint_1234567890123456789", "checkpoint_1.partial", ".checkpoint_1",

@@ -1,6 +1,7 @@
 // Writing folders of checkpoints. What kills and failing disks do is in tests/fault/checkpoint.
 #include "checkpoint/folder_writer.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -21,7 +22,7 @@ TEST_F(CheckpointWriter, ACheckpoint_IsThereOnceCommitted) {
   FolderWriter writer(checkpoints());
   EXPECT_EQ(writer.next_number(), 0);
   const Manifest manifest = fill(writer, 0);
-  EXPECT_EQ(entries(), ".checkpoint_0.partial");
+  EXPECT_EQ(entries(), ".checkpoint_0." + writer.save() + ".partial");
   EXPECT_EQ(writer.next_number(), 1);
   EXPECT_TRUE(list(checkpoints()).empty());
   const std::string path = writer.commit(manifest);
@@ -44,16 +45,21 @@ TEST_F(CheckpointWriter, WhatIsNotCommitted_IsRemoved) {
 }
 
 TEST_F(CheckpointWriter, LeftoversOfKilledJobs_AreRemovedByTheNextBegin) {
+  const std::string save(32, 'a');
   put(at("checkpoints/.checkpoint_3.partial/model.bin"), "x");
+  put(at("checkpoints/.checkpoint_3.removed/model.bin"), "x");
+  put(at("checkpoints/.checkpoint_3." + save + ".partial/model.bin"), "x");
+  put(at("checkpoints/.checkpoint_0." + save + ".removed/model.bin"), "x");
   put(at("checkpoints/.checkpoint_1.removed/model.bin"), "x");
   put(at("checkpoints/.other/model.bin"), "x");
   put(at("elsewhere/manifest.json"), "x");
   fs::create_directory_symlink(at("elsewhere"), at("checkpoints/.checkpoint_2.removed"));
   FolderWriter writer(checkpoints());
   EXPECT_EQ(writer.next_number(), 4);
-  writer.begin(3);
-  EXPECT_EQ(entries(), ".checkpoint_3.partial .other");
-  EXPECT_TRUE(fs::is_empty(at("checkpoints/.checkpoint_3.partial")));
+  const std::string path = writer.begin(3);
+  EXPECT_EQ(entries(), ".checkpoint_3." + writer.save() + ".partial .other");
+  EXPECT_EQ(path, writer.folder() + "/.checkpoint_3." + writer.save() + ".partial");
+  EXPECT_TRUE(fs::is_empty(path));
   EXPECT_TRUE(fs::exists(at("elsewhere/manifest.json")));
 }
 
@@ -61,7 +67,7 @@ TEST_F(CheckpointWriter, FilesThatAreNotAsListed_AreNotCommitted) {
   FolderWriter writer(checkpoints());
   Manifest manifest = fill(writer, 0);
   manifest.files[1].bytes += 1;
-  const std::string partial = writer.folder() + "/.checkpoint_0.partial";
+  const std::string partial = writer.folder() + "/.checkpoint_0." + writer.save() + ".partial";
   EXPECT_TRUE(
       error_of([&] {
         writer.commit(manifest);
@@ -83,8 +89,13 @@ TEST_F(CheckpointWriter, WrongOrder_IsRefused) {
                   .starts_with("checkpoint_5 is begun while checkpoint_4 is under way"));
   manifest.number = 5;
   EXPECT_EQ(error_of([&] { writer.commit(manifest); }, ErrorCode::kInvalidArgument),
-            "the manifest is of checkpoint_5, begun was checkpoint_4");
+            fmt::format("the manifest is of checkpoint_5, save '{0}'; begun was checkpoint_4, "
+                        "save '{0}'",
+                        writer.save()));
   manifest.number = 4;
+  manifest.save = std::string(32, 'a');
+  EXPECT_NE(error_of([&] { writer.commit(manifest); }, ErrorCode::kInvalidArgument), "no error");
+  manifest.save = writer.save();
   writer.commit(manifest);
   EXPECT_NE(error_of([&] { writer.prune(0); }, ErrorCode::kInvalidArgument), "no error");
   EXPECT_TRUE(error_of([&] {

@@ -1,10 +1,19 @@
 // Ranks, here threads, that write a checkpoint together.
 #include "checkpoint/job_writer.h"
 
-#include <future>
-#include <memory>
+#include <fmt/format.h>
 
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <thread>
+
+#include "checkpoint/names.h"
+#include "checkpoint/piece_files.h"
 #include "checkpoint_files.h"
+#include "io/safetensors_writer.h"
 #include "rendezvous/memory_store.h"
 
 namespace coupler::checkpoint {
@@ -24,24 +33,29 @@ class JobWriters : public CheckpointFiles {
     }
   }
 
-  static NamedFile write_named(const std::string& folder, const std::string& name,
+  static NamedFile write_piece(const JobWriter::Save& save, const std::string& name,
                                const std::string& text) {
-    DurableFile file(folder + "/" + name);
-    file.write(text.data(), text.size());
+    safetensors::Writer file(
+        save.path + "/" + name,
+        {{"text", safetensors::DType::kU8, {static_cast<int64_t>(text.size())}}},
+        {{kSaveKey, save.identity}});
+    file.write("text", text.data(), text.size());
     return {name, file.finish()};
   }
 
   // What every rank does in one save; returns what each came to: a path, or what it threw.
-  using Write = std::function<std::vector<NamedFile>(int rank, const std::string& path)>;
-  std::vector<std::string> save(const Write& write, std::vector<ErrorCode>* codes = nullptr) {
+  using Write = std::function<std::vector<NamedFile>(int rank, const JobWriter::Save& save)>;
+  std::vector<std::string> save(const Write& write, std::vector<ErrorCode>* codes = nullptr,
+                                const std::vector<int64_t>& steps = {}) {
     std::vector<std::future<std::string>> ranks;
     if (codes != nullptr) codes->assign(writers_.size(), ErrorCode::kInternal);
     for (size_t rank = 0; rank < writers_.size(); ++rank) {
       ranks.push_back(std::async(std::launch::async, [&, rank]() -> std::string {
         try {
-          const std::string path = writers_[rank]->begin(checkpoints());
-          return writers_[rank]->finish({.steps = 7, .backend = "gloo_cpu"},
-                                        [&] { return write(static_cast<int>(rank), path); });
+          const int64_t step = steps.empty() ? 7 : steps[rank];
+          const JobWriter::Save begun = writers_[rank]->begin(checkpoints(), step);
+          return writers_[rank]->finish({.steps = step, .backend = "gloo_cpu"},
+                                        [&] { return write(static_cast<int>(rank), begun); });
         } catch (const Error& error) {
           if (codes != nullptr) (*codes)[rank] = error.code();
           return error.what();
@@ -54,8 +68,14 @@ class JobWriters : public CheckpointFiles {
   }
 
   // Its own file on each.
-  static std::vector<NamedFile> one_each(int rank, const std::string& path) {
-    return {write_named(path, "part_" + std::to_string(rank), std::string(100 + rank, 'x'))};
+  static std::string piece_name(int rank) { return fmt::format("part_{}.safetensors", rank); }
+  static std::vector<NamedFile> one_each(int rank, const JobWriter::Save& save) {
+    return {write_piece(save, piece_name(rank), std::string(100 + rank, 'x'))};
+  }
+
+  static Manifest parse_manifest_of(const std::string& path) {
+    std::ifstream file(path + "/" + kManifestName);
+    return parse(std::string(std::istreambuf_iterator<char>(file), {}), path);
   }
 
   std::vector<std::unique_ptr<JobWriter>> writers_;
@@ -63,9 +83,9 @@ class JobWriters : public CheckpointFiles {
 
 TEST_F(JobWriters, EachRanksFiles_AndWhatElseIsInTheFolder_AreCommitted) {
   make(3);
-  const auto said = save([](int rank, const std::string& path) {
-    if (rank == 0) put(path + "/notes.txt", "of a hook");
-    return one_each(rank, path);
+  const auto said = save([](int rank, const JobWriter::Save& save) {
+    if (rank == 0) put(save.path + "/notes.txt", "of a hook");
+    return one_each(rank, save);
   });
   EXPECT_EQ(said, std::vector<std::string>(3, said[0]));
   EXPECT_TRUE(said[0].ends_with("/checkpoint_0")) << said[0];
@@ -74,7 +94,11 @@ TEST_F(JobWriters, EachRanksFiles_AndWhatElseIsInTheFolder_AreCommitted) {
   EXPECT_EQ(manifest.steps, 7);
   std::set<std::string> names;
   for (const ManifestFile& file : manifest.files) names.insert(file.name);
-  EXPECT_EQ(names, (std::set<std::string>{"notes.txt", "part_0", "part_1", "part_2"}));
+  EXPECT_EQ(names,
+            (std::set<std::string>{"notes.txt", piece_name(0), piece_name(1), piece_name(2)}));
+  EXPECT_TRUE(is_save_identity(manifest.save)) << manifest.save;
+  for (const ManifestFile& file : manifest.files)
+    EXPECT_EQ(file.rank, file.name == "notes.txt" ? -1 : file.name[5] - '0') << file.name;
   EXPECT_TRUE(verify(said[0]).empty());
 }
 
@@ -83,9 +107,9 @@ TEST_F(JobWriters, OneRanksFailure_IsEveryRanks_AndTheNextSaveSucceeds) {
   save(one_each);
   std::vector<ErrorCode> codes;
   const auto said = save(
-      [](int rank, const std::string& path) {
+      [](int rank, const JobWriter::Save& save) {
         if (rank == 2) throw Error(ErrorCode::kIo, "cannot write part_2: No space left on device");
-        return one_each(rank, path);
+        return one_each(rank, save);
       },
       &codes);
   for (const std::string& text : said) {
@@ -114,6 +138,89 @@ TEST_F(JobWriters, ARankThatDoesNotWrite_IsNamedByAll) {
       << said[0];
   EXPECT_EQ(codes, std::vector<ErrorCode>(2, ErrorCode::kTimeout));
   EXPECT_EQ(entries(), "");
+}
+
+TEST_F(JobWriters, RanksAtDifferentSteps_MakeNoCheckpoint_AndTheErrorNamesBoth) {
+  make(3);
+  std::vector<ErrorCode> codes;
+  const auto ends = save(one_each, &codes, {351, 351, 352});
+  for (const std::string& end : ends) {
+    EXPECT_NE(end.find("rank 2 is at step 352, but rank 0 saves step 351"), std::string::npos)
+        << end;
+    EXPECT_NE(end.find("every rank has to save after the same optimizer step"), std::string::npos)
+        << end;
+  }
+  EXPECT_EQ(codes, std::vector<ErrorCode>(3, ErrorCode::kUsage));
+  EXPECT_EQ(entries(), "");
+  EXPECT_TRUE(save(one_each)[0].ends_with("/checkpoint_0"));
+}
+
+TEST_F(JobWriters, ARankThatIsLate_FindsItsFolderGone_AndTheNextSaveIsWhole) {
+  make(2, 200ms);
+  JobWriter::Save late;
+  save([&](int rank, const JobWriter::Save& save) {
+    if (rank == 1) {
+      late = save;
+      std::this_thread::sleep_for(600ms);  // rank 0 has given up by then
+      EXPECT_NE(error_of([&] { one_each(rank, save); }), "no error");
+    }
+    return rank == 1 ? std::vector<NamedFile>() : one_each(rank, save);
+  });
+  EXPECT_EQ(entries(), "");
+  const std::string path = save([&](int rank, const JobWriter::Save& save) {
+    EXPECT_NE(save.identity, late.identity);
+    EXPECT_NE(error_of([&] { one_each(rank, late); }), "no error");
+    return one_each(rank, save);
+  })[0];
+  EXPECT_TRUE(verify(path).empty());
+  EXPECT_EQ(open_checkpoint(path).files.size(), 2u);
+}
+
+TEST_F(JobWriters, APieceOfAnotherSave_IsNotCommitted) {
+  make(2);
+  for (const bool has_identity : {true, false}) {
+    const auto ends = save([&](int rank, const JobWriter::Save& save) {
+      JobWriter::Save other = save;
+      if (rank == 1) other.identity = has_identity ? std::string(32, 'a') : "";
+      return one_each(rank, other);
+    });
+    for (const std::string& end : ends) {
+      EXPECT_NE(end.find("part_1.safetensors belongs to save " +
+                         (has_identity ? std::string(32, 'a') : "") + ", not to save "),
+                std::string::npos)
+          << end;
+      EXPECT_NE(end.find("for which rank 1 wrote it"), std::string::npos) << end;
+    }
+    EXPECT_EQ(entries(), "");
+  }
+}
+
+TEST_F(JobWriters, APieceExchangedAfterwards_IsFoundByEveryReader) {
+  make(2);
+  const std::string first = save(one_each)[0];
+  const std::string second = save(one_each)[0];
+  // The same size and contents, but of the save before.
+  std::filesystem::copy_file(first + "/" + piece_name(1), second + "/" + piece_name(1),
+                             std::filesystem::copy_options::overwrite_existing);
+  const std::string rule =
+      fmt::format("belongs to save {}, not to save {} for which rank 1 wrote it",
+                  open_checkpoint(first).save, parse_manifest_of(second).save);
+  EXPECT_NE(error_of([&] { open_checkpoint(second); }).find(rule), std::string::npos);
+  const auto differences = verify(second);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].file, piece_name(1));
+  EXPECT_EQ(differences[0].reason, rule);
+  const Newest found = newest(checkpoints());
+  ASSERT_TRUE(found.entry);
+  EXPECT_EQ(found.entry->number, 0);
+  ASSERT_EQ(found.skipped.size(), 1u);
+  EXPECT_NE(found.skipped[0].reason.find(rule), std::string::npos) << found.skipped[0].reason;
+  EXPECT_FALSE(list(checkpoints())[1].manifest);
+  const Manifest manifest = parse_manifest_of(second);
+  EXPECT_NE(error_of([&] {
+              PieceFiles(second, manifest, {piece_name(0), piece_name(1)});
+            }).find(rule),
+            std::string::npos);
 }
 
 TEST_F(JobWriters, OlderOnes_AreRemovedBehindTheLimit) {

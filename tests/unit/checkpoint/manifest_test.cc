@@ -14,6 +14,7 @@ namespace {
 Manifest example() {
   Manifest manifest;
   manifest.number = 7;
+  manifest.save = "0123456789abcdef0123456789abcdef";
   manifest.steps = 1200;
   manifest.world = 4;
   manifest.backend = "gloo_cpu";
@@ -23,7 +24,7 @@ Manifest example() {
   manifest.saved_at = "2026-11-22T15:04:05Z";
   manifest.state = {{"epoch", 3}, {"scale", 65536.5}, {"seeds", {1, 2, 3}}, {"name", "größer"}};
   manifest.files = {{"model.safetensors", 123, Digest().update("a").finish()},
-                    {"optimizer-00001-of-00004.safetensors", 0, Digest().update("b").finish()}};
+                    {"optimizer-00001-of-00004.safetensors", 0, Digest().update("b").finish(), 3}};
   return manifest;
 }
 
@@ -55,7 +56,8 @@ std::string changed(const std::string& from, const std::string& to) {
 TEST(CheckpointManifest, WhatIsFormatted_IsReadBack_AndReadable) {
   const std::string text = format(example());
   EXPECT_EQ(parse(text, "m.json"), example());
-  EXPECT_TRUE(text.starts_with("{\n  \"format\": \"coupler.checkpoint/1\",\n  \"number\": 7,\n"))
+  EXPECT_TRUE(text.starts_with(
+      "{\n  \"format\": \"coupler.checkpoint/1.1\",\n  \"number\": 7,\n  \"save\": "))
       << text;
   EXPECT_TRUE(nlohmann::json::accept(text));
   EXPECT_EQ(format(parse(text, "m.json")), text);
@@ -86,16 +88,50 @@ TEST(CheckpointManifest, ChangedByHand_SaysSo) {
 }
 
 TEST(CheckpointManifest, ALaterMajorVersion_IsRefused_NamingBoth) {
-  EXPECT_EQ(refusal(changed("coupler.checkpoint/1", "coupler.checkpoint/2.1")),
+  EXPECT_EQ(refusal(changed("coupler.checkpoint/1.1", "coupler.checkpoint/2.1")),
             "m.json: 'format' is coupler.checkpoint/2.1, written by Coupler 0.3.0; this Coupler "
             "reads coupler.checkpoint/1");
-  EXPECT_EQ(refusal(changed("coupler.checkpoint/1", "other/1")),
+  EXPECT_EQ(refusal(changed("coupler.checkpoint/1.1", "other/1")),
             "m.json: 'format' is 'other/1', not coupler.checkpoint/1");
+}
+
+// As a Coupler wrote it whose saves had no identity.
+TEST(CheckpointManifest, AnEarlierMinorVersion_IsRead_WithoutAnIdentity) {
+  const std::string text = R"({
+  "format": "coupler.checkpoint/1",
+  "number": 7,
+  "steps": 1200,
+  "world": 4,
+  "backend": "gloo_cpu",
+  "plan": "zero1",
+  "coupler_version": "0.1.0",
+  "libtorch_version": "2.11.0",
+  "saved_at": "2026-11-22T15:04:05Z",
+  "state": {},
+  "files": [
+    {
+      "name": "model.safetensors",
+      "bytes": 123,
+      "sha256": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+    }
+  ])";
+  const Manifest manifest = parse(with_checksum(text), "m.json");
+  EXPECT_EQ(manifest.save, "");
+  EXPECT_EQ(manifest.files[0].rank, -1);
+  EXPECT_EQ(format(manifest), with_checksum(text));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    return refusal(with_checksum(other.replace(other.find(from), from.size(), to)));
+  };
+  EXPECT_EQ(with("\"number\"", "\"save\": \"\", \"number\""),
+            "m.json: 'save' is no key of the format");
+  EXPECT_EQ(with("\"bytes\"", "\"rank\": 0, \"bytes\""),
+            "m.json: 'files[0].rank' is no key of the format");
 }
 
 TEST(CheckpointManifest, ALaterMinorVersion_IsRead_WithKeysThatAreNotKnown) {
   const std::string later =
-      changed("coupler.checkpoint/1\"", "coupler.checkpoint/1.4\",\n\"x\": 1");
+      changed("coupler.checkpoint/1.1\"", "coupler.checkpoint/1.4\",\n\"x\": 1");
   EXPECT_EQ(parse(later, "m.json"), example());
   EXPECT_EQ(refusal(changed("\"number\"", "\"x\": 1, \"number\"")),
             "m.json: 'x' is no key of the format");
@@ -107,6 +143,13 @@ TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
     const char* to;
     const char* message;
   } cases[] = {
+      {"0123456789abcdef0123456789abcdef", "0123456789ABCDEF0123456789abcdef",
+       "'save' must be 32 lower-case hexadecimal digits, not '0123456789ABCDEF0123456789abcdef'"},
+      {"0123456789abcdef0123456789abcdef", "", "'save' is empty"},
+      {"\"save\": \"0123456789abcdef0123456789abcdef\",", "", "'save' is missing"},
+      {"\"rank\": 3", "\"rank\": 4", "'files[1].rank' must be below the world of 4, not 4"},
+      {"\"rank\": 3", "\"rank\": -1",
+       "'files[1].rank' must be a whole number from 0 to 2147483647, not -1"},
       {"\"number\": 7", "\"number\": -7",
        "'number' must be a whole number from 0 to 9223372036854775807, not -7"},
       {"\"number\": 7", "\"number\": 7.0",

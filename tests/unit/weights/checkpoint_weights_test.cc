@@ -79,6 +79,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
     manifest.saved_at = checkpoint::now_utc();
     manifest.state = {{"models", models}, {"sums", nlohmann::json::object()}};
     const std::string folder = writer.begin(manifest.number);
+    manifest.save = writer.save();
     for (size_t i = 0; i < files.size(); ++i) {
       if (files[i].empty()) continue;
       const std::string name = files.size() == 1 ? base + ".safetensors"
