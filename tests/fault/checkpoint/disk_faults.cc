@@ -1,19 +1,27 @@
 // A library for LD_PRELOAD that comes between a program and the disk: counts the calls that concern
-// one folder, logs them with their data, and at the n-th kills the process or lets the call fail.
-// Set by the environment; see operation_log.h for the log.
+// one folder, logs them with their data, and at the n-th, or at random, kills the process or lets
+// the call fail. Set by the environment; see operation_log.h for the log.
 //
 //   DISK_FAULTS_FOLDER  the folder; the library does nothing without
 //   DISK_FAULTS_AT      n, counted from 1
-//   DISK_FAULTS_DO      kill_before, kill_after, short_write, ENOSPC, EIO or EINTR
+//   DISK_FAULTS_DO      kill_before, kill_after, short_write, the name of an error (ENOSPC), or, at
+//                       random, "any": one of the errors, or a short write
+//   DISK_FAULTS_CHANCE  of 1,000 calls as many are hit, chosen by DISK_FAULTS_SEED
+//   DISK_FAULTS_DELAY   every fourth call waits up to that many microseconds first
+//   DISK_FAULTS_SLOW    a send to a socket waits that many microseconds, or down to half as many,
+//                       first, if its thread has stood back (nice of 10 or more), as saving ones do
+//   DISK_FAULTS_HITS    a file (elsewhere), to which "CALL FAULT" is added for each random hit
 //   DISK_FAULTS_LOG     a file (elsewhere) for the log
 //   DISK_FAULTS_READS   not empty: calls that read at an offset, and that make room, count, too
 //   DISK_FAULTS_REPORT  a descriptor: what is written to it is logged as a report
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -28,11 +36,29 @@ namespace {
 
 enum class Do { kNothing, kKillBefore, kKillAfter, kShortWrite, kFail };
 
+struct Fault {
+  const char* name;
+  Do action;
+  int error = 0;
+};
+constexpr std::array<Fault, 10> kFaults = {{{"ENOSPC", Do::kFail, ENOSPC},
+                                            {"EIO", Do::kFail, EIO},
+                                            {"EDQUOT", Do::kFail, EDQUOT},
+                                            {"EROFS", Do::kFail, EROFS},
+                                            {"EACCES", Do::kFail, EACCES},
+                                            {"EMFILE", Do::kFail, EMFILE},
+                                            {"EINTR", Do::kFail, EINTR},
+                                            {"short_write", Do::kShortWrite},
+                                            {"kill_before", Do::kKillBefore},
+                                            {"kill_after", Do::kKillAfter}}};
+constexpr uint64_t kWithoutKills = 8;  // of them
+
 struct Settings {
   std::string folder;
   long at = 0;
-  Do action = Do::kNothing;
-  int error = 0;
+  const Fault* fault = nullptr;  // null: none, or any of them
+  uint64_t chance = 0, seed = 0, delay = 0, slow = 0;
+  int hits = -1;
   int log = -1;
   int report = -1;
   bool reads = false;
@@ -43,22 +69,28 @@ const char* variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
+// -1 where there is no path.
+int open_to_add(const char* path) {
+  if (*path == '\0') return -1;
+  return static_cast<int>(
+      ::syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+}
+
 Settings& settings() {
   static Settings* const result = [] {
     auto* made = new Settings;  // never freed: calls come while the process ends, too
     made->folder = variable("DISK_FAULTS_FOLDER");
     made->at = std::atol(variable("DISK_FAULTS_AT"));
     const std::string action = variable("DISK_FAULTS_DO");
-    if (action == "kill_before") made->action = Do::kKillBefore;
-    if (action == "kill_after") made->action = Do::kKillAfter;
-    if (action == "short_write") made->action = Do::kShortWrite;
-    made->error = action == "ENOSPC" ? ENOSPC : action == "EIO" ? EIO : EINTR;
-    if (action.starts_with('E')) made->action = Do::kFail;
-    const char* log = variable("DISK_FAULTS_LOG");
-    if (*log != '\0') {
-      made->log = static_cast<int>(
-          ::syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    for (const Fault& fault : kFaults) {
+      if (action == fault.name) made->fault = &fault;
     }
+    made->chance = std::strtoull(variable("DISK_FAULTS_CHANCE"), nullptr, 10);
+    made->seed = std::strtoull(variable("DISK_FAULTS_SEED"), nullptr, 10);
+    made->delay = std::strtoull(variable("DISK_FAULTS_DELAY"), nullptr, 10);
+    made->slow = std::strtoull(variable("DISK_FAULTS_SLOW"), nullptr, 10);
+    made->log = open_to_add(variable("DISK_FAULTS_LOG"));
+    made->hits = open_to_add(variable("DISK_FAULTS_HITS"));
     made->reads = *variable("DISK_FAULTS_READS") != '\0';
     const char* report = variable("DISK_FAULTS_REPORT");
     if (*report != '\0') made->report = std::atoi(report);
@@ -89,6 +121,31 @@ bool concerns(const std::string& path) {
 }
 
 std::atomic<long> calls{0};
+std::atomic<long> chances{0};
+
+// The next random number of this process.
+uint64_t draw() {
+  uint64_t x = settings().seed + 0x9e3779b97f4a7c15 * static_cast<uint64_t>(++chances);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;  // splitmix64
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+void delay() {
+  if (settings().delay == 0 || draw() % 4 != 0) return;
+  const int error = errno;
+  ::usleep(static_cast<useconds_t>(draw() % settings().delay));
+  errno = error;
+}
+
+// Of a call that is one of ours; null: none.
+const Fault* fault_of(long number) {
+  const Settings& chosen = settings();
+  const bool at_random = chosen.chance > 0 && draw() % 1000 < chosen.chance;
+  if (number != chosen.at && !at_random) return nullptr;
+  if (chosen.fault != nullptr) return chosen.fault;
+  return at_random ? &kFaults[draw() % kWithoutKills] : nullptr;
+}
 
 // One call. The log has what has happened, and, where a kill comes first, nothing.
 struct Call {
@@ -100,21 +157,30 @@ struct Call {
   bool is_ours = concerns(path);
   long number = is_ours ? ++calls : 0;
 
-  bool hits() const { return is_ours && number == settings().at; }
+  const Fault* fault = is_ours ? fault_of(number) : nullptr;
+
+  bool hits(Do action) const { return fault != nullptr && fault->action == action; }
 
   // Whether the call is to be made; errno is set where it is not.
   bool before() const {
-    if (!hits()) return true;
-    if (settings().action == Do::kKillBefore) ::kill(::getpid(), SIGKILL);
-    if (settings().action != Do::kFail) return true;
-    errno = settings().error;
+    if (is_ours) delay();
+    if (hits(Do::kKillBefore)) ::kill(::getpid(), SIGKILL);
+    if (fault != nullptr) count();
+    if (!hits(Do::kFail)) return true;
+    errno = fault->error;
     return false;
   }
   void after(long long result) const {
     const int error = errno;
     if (is_ours) log(result);
-    if (hits() && settings().action == Do::kKillAfter) ::kill(::getpid(), SIGKILL);
+    if (hits(Do::kKillAfter)) ::kill(::getpid(), SIGKILL);
     errno = error;
+  }
+  void count() const {
+    if (settings().hits < 0 || (fault->action == Do::kShortWrite && data == nullptr)) return;
+    char line[100];
+    const int size = std::snprintf(line, sizeof line, "%s %s\n", name, fault->name);
+    ::syscall(SYS_write, settings().hits, line, size);
   }
   void log(long long result) const {
     if (settings().log < 0) return;
@@ -163,7 +229,7 @@ ssize_t write_any(int file, const void* data, size_t size, off64_t offset, const
   if (!call.is_ours) return write(size);
   call.data = data;
   call.offset = offset >= 0 ? offset : ::lseek64(file, 0, SEEK_CUR);
-  const bool halves = call.hits() && settings().action == Do::kShortWrite && size > 1;
+  const bool halves = call.hits(Do::kShortWrite) && size > 1;
   return made(call, [&] { return write(halves ? size / 2 : size); });
 }
 
@@ -248,6 +314,14 @@ ssize_t writev(int file, const iovec* parts, int count) {
     if (parts[i].iov_len > 0) return write(file, parts[i].iov_base, parts[i].iov_len);
   }
   return 0;
+}
+
+ssize_t send(int socket, const void* data, size_t size, int flags) {
+  const uint64_t slow = settings().slow;
+  if (slow > 0 && ::getpriority(PRIO_PROCESS, 0) >= 10) {
+    ::usleep(static_cast<useconds_t>(slow / 2 + draw() % (slow / 2 + 1)));
+  }
+  return ::syscall(SYS_sendto, socket, data, size, flags, nullptr, 0);
 }
 
 int fsync(int file) {
