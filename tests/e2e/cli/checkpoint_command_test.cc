@@ -7,6 +7,7 @@
 
 #include "checkpoint/folder_writer.h"
 #include "io/durable_file.h"
+#include "io/safetensors_writer.h"
 #include "run_program.h"
 
 namespace coupler {
@@ -126,6 +127,58 @@ TEST(CheckpointCommand, Verify_NamesTheFileThatDiffers) {
   fs::remove(path + "/model.safetensors");
   EXPECT_EQ(here.coupler({"checkpoint", "verify", path}).out,
             path + "/model.safetensors is missing\n");
+}
+
+// Pieces of two ranks, as a job writes them.
+std::string save_pieces(const Workplace& here, int64_t number) {
+  checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
+  const std::string folder = writer.begin(number);
+  checkpoint::Manifest manifest;
+  manifest.number = number;
+  manifest.save = writer.save();
+  manifest.world = 2;
+  manifest.saved_at = "2026-11-22T15:04:05Z";
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string name = fmt::format("model-0000{}-of-00002.safetensors", rank + 1);
+    safetensors::Writer file(folder + "/" + name, {{"w", safetensors::DType::kU8, {3}}},
+                             {{checkpoint::kSaveKey, writer.save()}});
+    file.write("w", "abc", 3);
+    const WrittenFile written = file.finish();
+    manifest.files.push_back({name, written.bytes, written.sha256, rank});
+  }
+  return writer.commit(manifest);
+}
+
+// The program of docs/checkpoints.md.
+std::string python_program() {
+  const std::string page = text_of(COUPLER_SOURCE_DIR "/docs/checkpoints.md");
+  const size_t begin = page.find("```python\n") + 10;
+  return page.substr(begin, page.find("```", begin) - begin);
+}
+
+TEST(CheckpointCommand, APieceOfAnotherSave_IsNamed_ByVerifyListAndThePagesProgram) {
+  const Workplace here;
+  const std::string first = save_pieces(here, 1), second = save_pieces(here, 2);
+  const auto in_python = [&](const std::string& path) {
+    return here.run("/usr/bin/env", {"python3", "-c", python_program(), path});
+  };
+  EXPECT_EQ(in_python(second).exit_code, 0) << in_python(second).err;
+  EXPECT_EQ(here.coupler({"checkpoint", "verify", second}).exit_code, 0);
+  const std::string name = "/model-00002-of-00002.safetensors";
+  fs::copy_file(first + name, second + name, fs::copy_options::overwrite_existing);
+  const auto identity = [](const std::string& path) {
+    return nlohmann::json::parse(text_of(path + "/manifest.json"))["save"].get<std::string>();
+  };
+  const std::string reason =
+      fmt::format("belongs to save {}, not to save {} for which rank 1 wrote it", identity(first),
+                  identity(second));
+  const Outcome verified = here.coupler({"checkpoint", "verify", second});
+  EXPECT_EQ(verified.exit_code, 1);
+  expect_in(verified.out + verified.err, reason);
+  expect_in(here.coupler({"checkpoint", "list"}).out, reason);
+  EXPECT_NE(in_python(second).exit_code, 0);
+  expect_in(in_python(second).err, "AssertionError");
+  EXPECT_EQ(in_python(first).exit_code, 0);
 }
 
 TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysWhatItIs) {

@@ -24,7 +24,7 @@ from blocks import blocks_of, pages_of, table
 root = pathlib.Path(sys.argv[1])
 LANGUAGES = {"loads": {"toml"}, "commands": {"sh", "bash"}, "fragment": {"cpp"}, "members": {"cpp"},
              "printed": {"text"}, "excerpt": {"text"}, "said": {"text"}, "parsed": {"json"}, "drawing": {"text"},
-             "taken": {"cpp", "c", "diff", "cmake"}}
+             "taken": {"cpp", "c", "diff", "cmake", "python"}}
 problems = []
 
 
