@@ -74,6 +74,21 @@ Failure BootstrapStore::add(const std::string& key, int64_t delta, int64_t* resu
   return status < 0 ? error.failure(status, full) : Failure{};
 }
 
+Failure BootstrapStore::derive_key(const char* purpose, uint8_t key[32], bool* found) const {
+  const std::shared_lock lock(shared_->mutex);
+  *found = false;
+  if (shared_->store == nullptr) return closed();
+  if (!DB_HAS(shared_->store, db_store, derive_key) || shared_->store->derive_key == nullptr)
+    return {};
+  StoreError error;
+  const db_status status =
+      shared_->store->derive_key(shared_->store->context, purpose, key, &error.error);
+  if (status == DB_ERR_UNSUPPORTED) return {};
+  if (status < 0) return error.failure(status, purpose);
+  *found = true;
+  return {};
+}
+
 void BootstrapStore::close() const {
   const std::unique_lock lock(shared_->mutex);
   shared_->store = nullptr;

@@ -27,6 +27,10 @@ class BootstrapStore {
   Failure get(const std::string& key, int64_t timeout_ns, std::string* value) const;
   Failure add(const std::string& key, int64_t delta, int64_t* result) const;
 
+  // 32 bytes that only processes of this job can compute. *found: whether the job has a secret; if
+  // not, key is left alone.
+  Failure derive_key(const char* purpose, uint8_t key[32], bool* found) const;
+
   // No call reaches the host afterwards; waits for those that are under way. For the communicator
   // that was given the store, when it is destroyed.
   void close() const;

@@ -26,6 +26,7 @@ struct Setup {
   int32_t size = 1;
   int64_t default_timeout_ns = 0;
   std::string interface_name;
+  Protect protect = Protect::kNone;
   TransportLimits limits;
 };
 
@@ -131,15 +132,17 @@ Communicator::Communicator(const Setup& chosen, BootstrapStore shared, std::uniq
                 chosen.limits),
       queue(&transport, chosen.size) {}
 
+// *how: how its ranks are connected, for the log; NULL: not asked for.
 Failure open(const Setup& setup, const BootstrapStore& store, bool is_root,
-             db_communicator** result) {
+             db_communicator** result, std::string* how = nullptr) {
   std::unique_ptr<Mesh> mesh;
   if (setup.size > 1) {
     Failure failure;
-    mesh = Mesh::connect(
-        {setup.rank, setup.size, setup.interface_name, now_ns() + setup.default_timeout_ns}, store,
-        &failure);
+    mesh = Mesh::connect({setup.rank, setup.size, setup.interface_name, setup.protect,
+                          now_ns() + setup.default_timeout_ns},
+                         store, &failure);
     if (mesh == nullptr) return failure;
+    if (how != nullptr) *how = mesh->describe();
   }
   *result = new Communicator(setup, store, std::move(mesh), is_root);
   return {};
@@ -246,6 +249,14 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   } else if (algorithm != "auto") {
     return invalid("option algorithm is '" + algorithm + "'; valid: auto, exchange, scatter");
   }
+  const std::string& protect = options.string("protect");
+  if (protect == "mac") {
+    setup->protect = Protect::kMac;
+  } else if (protect == "tls") {
+    setup->protect = Protect::kTls;
+  } else if (protect != "none") {
+    return invalid("option protect is '" + protect + "'; valid: none, mac, tls");
+  }
   setup->rank = params.rank;
   setup->size = params.size;
   setup->default_timeout_ns = params.default_timeout_ns;
@@ -273,11 +284,13 @@ db_status create_communicator(const db_communicator_params* params, db_communica
     Setup setup;
     Failure failure = choose(*params, &setup);
     const int64_t begin = now_ns();
-    if (failure.ok()) failure = open(setup, BootstrapStore(params->store), true, result);
+    std::string how;
+    if (failure.ok()) failure = open(setup, BootstrapStore(params->store), true, result, &how);
     if (!failure.ok()) return report(failure, error);
     if (params->host != nullptr && params->host->log != nullptr) {
       const std::string text = "connected " + std::to_string(setup.size) + " ranks in " +
-                               std::to_string((now_ns() - begin) / 1000) + " us";
+                               std::to_string((now_ns() - begin) / 1000) + " us" +
+                               (how.empty() ? "" : " (" + how + ")");
       params->host->log(params->host->context, DB_LOG_DEBUG, "gloo_cpu", text.c_str());
     }
     return db_status{DB_OK};

@@ -30,15 +30,15 @@ void relax() {
 
 }  // namespace
 
-Lanes::Lanes(int32_t rank, std::vector<int> fds, uint64_t chunk)
-    : rank_(rank), chunk_(chunk), index_(fds.size(), -1) {
+Lanes::Lanes(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk)
+    : rank_(rank), chunk_(chunk), index_(connections.size(), -1) {
   // Neighbours first, each rank from its own place, so that they do not all press on rank 0.
-  const auto size = static_cast<int32_t>(fds.size());
+  const auto size = static_cast<int32_t>(connections.size());
   for (int32_t step = 1; step < size; ++step) {
     const int32_t peer = (rank + step) % size;
     index_[static_cast<size_t>(peer)] = static_cast<int>(lanes_.size());
     Lane lane;
-    lane.fd = fds[static_cast<size_t>(peer)];
+    lane.connection = connections[static_cast<size_t>(peer)];
     lane.peer = peer;
     lanes_.push_back(lane);
   }
@@ -90,10 +90,7 @@ Failure Lanes::push(Lane& lane, bool* moved) {
   if (const uint64_t left = std::min(message.header.bytes - done, kSendStep); left > 0) {
     parts[used++] = {const_cast<uint8_t*>(message.data) + done, left};
   }
-  msghdr text{};
-  text.msg_iov = parts;
-  text.msg_iovlen = used;
-  const ssize_t sent = sendmsg(lane.fd, &text, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const int64_t sent = lane.connection->send(parts, used);
   if (sent < 0) return would_block(errno) ? Failure{} : lost(lane, errno);
   *moved = true;
   message.sent += static_cast<uint64_t>(sent);
@@ -122,10 +119,7 @@ bool Lanes::read(Lane& lane, Incoming& message, int64_t* got) const {
                      sizeof(Header) - message.received};
   }
   if (room > 0) parts[used++] = {into, room};
-  msghdr text{};
-  text.msg_iov = parts;
-  text.msg_iovlen = used;
-  *got = recvmsg(lane.fd, &text, MSG_DONTWAIT);
+  *got = lane.connection->receive(parts, used);
   return *got >= 0;
 }
 
@@ -168,9 +162,13 @@ Failure Lanes::check(const Lane& lane, const Incoming& message) const {
 
 Failure Lanes::lost(const Lane& lane, int error) const {
   if (aborted()) return Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
-  std::string text = "rank " + std::to_string(lane.peer) + " is gone: its connection to rank " +
-                     std::to_string(rank_) +
-                     (error == 0 ? " was closed" : std::string(" failed: ") + strerror(error));
+  std::string text =
+      "rank " + std::to_string(lane.peer) + " is gone: its connection to rank " +
+      std::to_string(rank_) +
+      (error == 0         ? " was closed"
+       : error == EBADMSG ? " brought bytes that it did not send: somebody between the machines "
+                            "alters what travels"
+                          : std::string(" failed: ") + strerror(error));
   return Failure::make(DB_ERR_PEER_LOST, std::move(text), DB_ERROR_COMM_DEAD, lane.peer, error);
 }
 
@@ -215,7 +213,7 @@ void Lanes::sleep(int64_t nanoseconds) {
         lane.in != nullptr && (lane.in->after == nullptr || lane.in->after->complete());
     const int events = (lane.out != nullptr ? POLLOUT : 0) | (reads ? POLLIN : 0);
     // An idle lane is left out: its peer may have ended in good order.
-    polled_[i] = {events != 0 ? lane.fd : -1, static_cast<short>(events), 0};
+    polled_[i] = {events != 0 ? lane.connection->fd() : -1, static_cast<short>(events), 0};
   }
   const timespec limit{nanoseconds / 1000000000, nanoseconds % 1000000000};
   // Whatever it returns, an error included, the caller looks at the sockets and the clock again.
@@ -235,15 +233,14 @@ std::vector<int32_t> Lanes::silent() const {
   for (const Lane& lane : lanes_) {
     if (lane.in == nullptr || lane.in->received > 0) continue;
     // A message that waits for its turn to be combined may lie unread in the socket.
-    char byte = 0;
-    if (recv(lane.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) peers.push_back(lane.peer);
+    if (!lane.connection->has_unread()) peers.push_back(lane.peer);
   }
   return peers;
 }
 
 void Lanes::abort() {
   aborted_.store(true, std::memory_order_release);
-  for (const Lane& lane : lanes_) (void)::shutdown(lane.fd, SHUT_RDWR);
+  for (const Lane& lane : lanes_) lane.connection->shut_down();
 }
 
 }  // namespace db::gloo_cpu

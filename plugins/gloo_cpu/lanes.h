@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "common/reduce.h"
+#include "connection.h"
 #include "wire.h"
 
 namespace db::gloo_cpu {
@@ -51,8 +52,9 @@ struct Incoming {
 
 class Lanes {
  public:
-  // fds by rank, -1 for this rank. chunk: how many bytes are combined at once, a multiple of 8.
-  Lanes(int32_t rank, std::vector<int> fds, uint64_t chunk);
+  // By rank, NULL for this rank; they outlive the lanes. chunk: how many bytes are combined at
+  // once, a multiple of 8.
+  Lanes(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk);
 
   // The message must stay where it is until its group is complete or the lanes are dead.
   void send(int32_t peer, Outgoing* message);
@@ -77,7 +79,7 @@ class Lanes {
 
  private:
   struct Lane {
-    int fd = -1;
+    Connection* connection = nullptr;
     int32_t peer = -1;
     Outgoing* out = nullptr;
     Outgoing* out_last = nullptr;

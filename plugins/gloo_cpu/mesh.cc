@@ -1,23 +1,37 @@
 #include "mesh.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <poll.h>
-#include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "common/op.h"
-#include "setup_loop.h"
-#include "wire.h"
+#include "listener.h"
 
 namespace db::gloo_cpu {
 namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+// What a connection that proves nothing may hold, and for how long.
+constexpr size_t kMostStrangers = 256;
+constexpr int64_t kStrangersTime = 2'000 * kMillisecond;
+// If that many are there, those that have had this long make room: longer for what looks like a
+// rank.
+constexpr int64_t kLeastTime = 100 * kMillisecond;
+constexpr int64_t kLeastTimeGreeted = 400 * kMillisecond;
+constexpr int kAcceptedAtOnce = 16;
+constexpr int64_t kFirstPause = kMillisecond / 2;  // before a connection is tried again
+constexpr int64_t kLongestPause = 50 * kMillisecond;
 
 std::string rank_text(int32_t rank) { return "rank " + std::to_string(rank); }
 
@@ -28,173 +42,387 @@ Failure never_came(int32_t rank, const std::string& what) {
                        0, rank);
 }
 
-uint64_t random_number() {
-  uint64_t value = 0;
-  if (getrandom(&value, sizeof value, 0) != sizeof value) {
-    value = static_cast<uint64_t>(now_ns());  // without a random source: still no constant
-  }
-  return value;
+Failure system_failure(const std::string& what, int error) {
+  return Failure::make(DB_ERR_SYSTEM, "gloo_cpu: " + what + ": " + std::strerror(error), 0, -1,
+                       error);
 }
 
-// What a rank publishes: its nonce, then the address of its end of the pair to every other rank.
-struct Record {
-  uint64_t nonce = 0;
-  std::vector<std::vector<char>> addresses;  // by rank; empty for the rank itself
+// A quarter of the descriptors that this process may open, at most kMostStrangers.
+size_t most_strangers() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 16;
+  return std::clamp<size_t>(limit.rlim_cur / 4, 4, kMostStrangers);
+}
 
-  std::string encode() const {
-    std::string text(reinterpret_cast<const char*>(&nonce), sizeof nonce);
-    for (const auto& address : addresses) text.append(address.data(), address.size());
-    return text;
+Bytes32 tls_key(const Bytes32& key) {
+  static constexpr unsigned char kPurpose[] = "tls";
+  Bytes32 derived{};
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), kPurpose, sizeof kPurpose - 1,
+           derived.data(), nullptr) == nullptr) {
+    throw std::runtime_error("HMAC-SHA256 failed in OpenSSL");
   }
-  static std::optional<Record> decode(const std::string& text, int32_t rank, int32_t size) {
-    Record record;
-    const auto others = static_cast<size_t>(size - 1);
-    if (text.size() <= sizeof record.nonce) return std::nullopt;
-    const size_t left = text.size() - sizeof record.nonce;
-    if (others == 0 || left % others != 0) return std::nullopt;
-    std::memcpy(&record.nonce, text.data(), sizeof record.nonce);
-    const size_t each = left / others;
-    const char* at = text.data() + sizeof record.nonce;
-    for (int32_t i = 0; i < size; ++i) {
-      record.addresses.emplace_back();
-      if (i == rank) continue;
-      record.addresses.back().assign(at, at + each);
-      at += each;
-    }
-    return record;
+  return derived;
+}
+
+// A connection on its way to be proved.
+struct Attempt {
+  Handshake handshake;
+  std::unique_ptr<Connection> connection;  // from the end of the handshake on
+  int64_t began_ns = 0;
+  bool over_network = false;
+
+  int fd() const { return connection != nullptr ? connection->fd() : handshake.fd(); }
+  short events() const {
+    return connection != nullptr ? connection->tls()->events() : handshake.events();
   }
+};
+
+// A rank below this one, to which this one connects.
+struct Target {
+  Endpoint endpoint;
+  bool over_network = false;
+  bool under_way = false;
+  int64_t next_ns = 0;
+  int64_t pause_ns = kFirstPause;
+  std::string problem;  // of the last attempt
 };
 
 }  // namespace
 
-Mesh::~Mesh() = default;
+class MeshBuilder {
+ public:
+  MeshBuilder(const MeshOptions& options, const BootstrapStore& store, Mesh* mesh)
+      : options_(options), store_(store), mesh_(*mesh), most_strangers_(most_strangers()) {
+    self_.rank = options.rank;
+    self_.size = options.size;
+    self_.protect = options.protect;
+    mesh_.connections_.resize(static_cast<size_t>(options.size));
+    missing_ = options.size - 1;
+  }
+
+  Failure build();
+
+ private:
+  Failure prepare();
+  Failure find_targets();
+  Failure open_attempts(int64_t now);
+  Failure open_attempt(int32_t rank, int64_t now);
+  Failure not_listening(int32_t rank, const Address& address);
+  void accept_some(size_t listener, int64_t now);
+  void drop_strangers(int64_t now);
+  bool is_full() const { return strangers_ >= most_strangers_; }
+  Failure wait(int64_t now);
+  Failure advance(Attempt& attempt, bool* over);
+  Failure finish_handshake(Attempt& attempt, bool* over);
+  Failure lose(Attempt& attempt, const std::string& problem);
+  Failure too_late() const;
+
+  const MeshOptions& options_;
+  const BootstrapStore& store_;
+  Mesh& mesh_;
+  size_t most_strangers_;  // fewer once descriptors were short
+  HandshakeSelf self_;
+  Listener listener_;
+  std::vector<Target> targets_;  // by rank
+  std::list<Attempt> attempts_;  // the oldest first
+  size_t strangers_ = 0;         // attempts that were accepted
+  int64_t accept_after_ns_ = 0;  // no descriptors were left
+  int32_t missing_ = 0;
+};
+
+Failure MeshBuilder::prepare() {
+  if (Failure failure = Listener::open(options_.interface_name, &listener_); !failure.ok())
+    return failure;
+  bool has_key = false;
+  if (Failure failure = store_.derive_key("gloo_cpu", self_.key.data(), &has_key); !failure.ok())
+    return failure;
+  if (options_.protect != Protect::kNone) {
+    if (!has_key) {
+      return Failure::make(DB_ERR_UNSUPPORTED,
+                           "gloo_cpu: option protect needs a job with a secret, and the host of "
+                           "this one has none; leave it at \"none\"");
+    }
+    mesh_.tls_ = std::make_unique<Tls>(tls_key(self_.key), options_.protect);
+    mesh_.protect_ = options_.protect;
+  }
+  Endpoint announced = listener_.endpoint();
+  announced.size = options_.size;
+  return store_.set("mesh/" + std::to_string(options_.rank), announced.encode());
+}
+
+Failure MeshBuilder::find_targets() {
+  for (int32_t rank = 0; rank < options_.rank; ++rank) {
+    std::string text;
+    const int64_t left = std::max<int64_t>(options_.deadline_ns - now_ns(), 0);
+    if (Failure failure = store_.get("mesh/" + std::to_string(rank), left, &text); !failure.ok()) {
+      if (failure.status != DB_ERR_TIMEOUT && failure.status != DB_ERR_NOT_FOUND) return failure;
+      return never_came(rank, "did not announce itself in the store");
+    }
+    const std::optional<Endpoint> endpoint = Endpoint::decode(text);
+    if (!endpoint) {
+      return Failure::make(DB_ERR_MISMATCH,
+                           "gloo_cpu: " + rank_text(rank) +
+                               " announced itself in a form that this version does not know; use "
+                               "one version of gloo_cpu on all machines",
+                           0, rank);
+    }
+    if (endpoint->size != options_.size) {
+      return Failure::make(
+          DB_ERR_MISMATCH,
+          "gloo_cpu: " + rank_text(rank) + " announced itself for another number of ranks", 0,
+          rank);
+    }
+    Target& target = targets_.emplace_back();
+    target.endpoint = *endpoint;
+    target.over_network =
+        !options_.interface_name.empty() && endpoint->machine != listener_.endpoint().machine;
+  }
+  return {};
+}
+
+// The listener of a rank that lives is open until this rank is connected to it.
+Failure MeshBuilder::not_listening(int32_t rank, const Address& address) {
+  Target& target = targets_[static_cast<size_t>(rank)];
+  if (!target.over_network && !options_.interface_name.empty() &&
+      !target.endpoint.network.empty()) {
+    // Virtual machines that were cloned while they ran take each other for one machine.
+    target.over_network = true;
+    return {};
+  }
+  return Failure::make(
+      DB_ERR_PEER_LOST,
+      "gloo_cpu: " + rank_text(rank) + " went away while connecting" +
+          (target.over_network ? "" : ", or runs on another machine (then set backend.interface)") +
+          ": no process listens at " + address.text(),
+      0, rank, ECONNREFUSED);
+}
+
+Failure MeshBuilder::open_attempts(int64_t now) {
+  for (int32_t rank = 0; rank < options_.rank; ++rank) {
+    const Target& target = targets_[static_cast<size_t>(rank)];
+    if (target.under_way || target.next_ns > now ||
+        mesh_.connections_[static_cast<size_t>(rank)] != nullptr) {
+      continue;
+    }
+    if (Failure failure = open_attempt(rank, now); !failure.ok()) return failure;
+  }
+  return {};
+}
+
+Failure MeshBuilder::open_attempt(int32_t rank, int64_t now) {
+  Target& target = targets_[static_cast<size_t>(rank)];
+  std::optional<Address> address = target.over_network
+                                       ? Address::parse(target.endpoint.network)
+                                       : Address::unix_name(target.endpoint.unix_name);
+  if (!address) {
+    return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                         "gloo_cpu: " + rank_text(rank) +
+                             " is on another machine and listens on no network there; set the "
+                             "interface (backend.interface) on every machine",
+                         0, rank);
+  }
+  Descriptor fd(socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return system_failure("no socket can be made", errno);
+  if (::connect(fd.get(), address->raw(), address->size) != 0 && errno != EINPROGRESS) {
+    if (errno == ECONNREFUSED) return not_listening(rank, *address);
+    // EAGAIN: the queue of a Unix listener is full. It is asked again soon, since strangers ask,
+    // too.
+    const int error = errno;
+    target.problem = address->text() + ": " + std::strerror(error);
+    target.next_ns = now + (error == EAGAIN ? kFirstPause : target.pause_ns);
+    target.pause_ns = std::min(2 * target.pause_ns, kLongestPause);
+    return {};
+  }
+  target.under_way = true;
+  attempts_.push_back({Handshake::connect(self_, std::move(fd), rank, target.endpoint.id), nullptr,
+                       now, target.over_network});
+  return {};
+}
+
+void MeshBuilder::accept_some(size_t listener, int64_t now) {
+  for (int i = 0; i < kAcceptedAtOnce && !is_full(); ++i) {
+    Descriptor fd = listener_.accept(listener);
+    if (!fd) {
+      // Without descriptors the listener stays readable: a pause, or this would spin.
+      if (errno != EAGAIN && errno != EINTR) {
+        accept_after_ns_ = now + kLongestPause;
+        most_strangers_ = std::max<size_t>(strangers_ / 2, 1);
+      }
+      return;
+    }
+    attempts_.push_back({Handshake::accept(self_, std::move(fd), listener_.endpoint().id), nullptr,
+                         now, listener > 0});
+    ++strangers_;
+  }
+}
+
+void MeshBuilder::drop_strangers(int64_t now) {
+  for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
+    const int64_t age = now - attempt->began_ns;
+    const int64_t least = attempt->handshake.peer() < 0 ? kLeastTime : kLeastTimeGreeted;
+    const bool drop =
+        !attempt->handshake.connects() && (age > kStrangersTime || (is_full() && age > least));
+    strangers_ -= drop ? 1 : 0;
+    attempt = drop ? attempts_.erase(attempt) : std::next(attempt);
+  }
+}
+
+Failure MeshBuilder::lose(Attempt& attempt, const std::string& problem) {
+  if (!attempt.handshake.connects()) {
+    --strangers_;
+    return {};
+  }
+  const int32_t rank = attempt.handshake.peer();
+  Target& target = targets_[static_cast<size_t>(rank)];
+  target.under_way = false;
+  if (attempt.handshake.is_refused())
+    return not_listening(rank, *Address::parse(target.endpoint.network));
+  target.problem = problem;
+  target.next_ns = now_ns() + target.pause_ns;
+  target.pause_ns = std::min(2 * target.pause_ns, kLongestPause);
+  return {};
+}
+
+Failure MeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
+  Handshake& handshake = attempt.handshake;
+  const int32_t peer = handshake.peer();
+  if (!handshake.mismatch().empty()) {
+    return Failure::make(DB_ERR_MISMATCH,
+                         "gloo_cpu: " + rank_text(peer) + " " + handshake.mismatch() +
+                             "; give every rank the same settings",
+                         0, peer);
+  }
+  // One of the job's own, but not one that connects to this rank.
+  if (!handshake.connects() && (peer <= options_.rank || peer >= options_.size)) {
+    *over = true;
+    return lose(attempt, "");
+  }
+  const bool protect = attempt.over_network && mesh_.tls_ != nullptr;
+  const bool connects = handshake.connects();
+  attempt.connection = std::make_unique<Connection>(handshake.release(),
+                                                    protect ? mesh_.tls_.get() : nullptr, connects);
+  return {};
+}
+
+// Goes on with an attempt; *over: it is to be removed.
+Failure MeshBuilder::advance(Attempt& attempt, bool* over) {
+  *over = false;
+  if (attempt.connection == nullptr) {
+    const Handshake::State state = attempt.handshake.advance();
+    if (state == Handshake::State::kUnderWay) return {};
+    if (state == Handshake::State::kFailed) {
+      *over = true;
+      return lose(attempt, attempt.handshake.problem());
+    }
+    if (Failure failure = finish_handshake(attempt, over); !failure.ok() || *over) return failure;
+  }
+  if (TlsStream* const tls = attempt.connection->tls(); tls != nullptr) {
+    const TlsStream::State state = tls->handshake();
+    if (state == TlsStream::State::kUnderWay) return {};
+    if (state == TlsStream::State::kFailed) {
+      *over = true;
+      return lose(attempt, "TLS could not be started with it");
+    }
+  }
+  *over = true;
+  // A rank that had to connect again has given its earlier connection up.
+  auto& place = mesh_.connections_[static_cast<size_t>(attempt.handshake.peer())];
+  missing_ -= place == nullptr ? 1 : 0;
+  place = std::move(attempt.connection);
+  strangers_ -= attempt.handshake.connects() ? 0 : 1;
+  return {};
+}
+
+Failure MeshBuilder::wait(int64_t now) {
+  int64_t until = std::min(options_.deadline_ns, now + 1000 * kMillisecond);
+  for (const Target& target : targets_) {
+    const auto rank = static_cast<size_t>(&target - targets_.data());
+    if (!target.under_way && mesh_.connections_[rank] == nullptr)
+      until = std::min(until, target.next_ns);
+  }
+  const bool accepts = !is_full() && now >= accept_after_ns_;
+  if (!accepts) until = std::min(until, now + kLeastTime / 4);
+  std::vector<pollfd> polled;
+  for (const Descriptor& socket : listener_.sockets())
+    polled.push_back({accepts ? socket.get() : -1, POLLIN, 0});
+  for (const Attempt& attempt : attempts_) polled.push_back({attempt.fd(), attempt.events(), 0});
+  const int64_t left = std::max<int64_t>(until - now, 0);
+  const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+  const int ready = ppoll(polled.data(), polled.size(), &limit, nullptr);
+  if (ready < 0 && errno != EINTR) return system_failure("ppoll", errno);
+  if (ready <= 0) return {};
+  const size_t listeners = listener_.sockets().size();
+  size_t index = listeners;
+  for (auto attempt = attempts_.begin(); attempt != attempts_.end(); ++index) {
+    bool over = false;
+    if (polled[index].revents != 0) {
+      if (Failure failure = advance(*attempt, &over); !failure.ok()) return failure;
+    }
+    attempt = over ? attempts_.erase(attempt) : std::next(attempt);
+  }
+  now = now_ns();
+  for (size_t i = 0; i < listeners; ++i)
+    if (polled[i].revents != 0) accept_some(i, now);
+  return {};
+}
+
+Failure MeshBuilder::too_late() const {
+  for (int32_t rank = 0; rank < options_.size; ++rank) {
+    if (rank == options_.rank || mesh_.connections_[static_cast<size_t>(rank)] != nullptr) continue;
+    const bool connects = rank < options_.rank;
+    const std::string problem = connects ? targets_[static_cast<size_t>(rank)].problem : "";
+    return never_came(rank,
+                      problem.empty() ? "did not connect" : "did not connect (" + problem + ")");
+  }
+  return {};
+}
+
+Failure MeshBuilder::build() {
+  if (Failure failure = prepare(); !failure.ok()) return failure;
+  if (Failure failure = find_targets(); !failure.ok()) return failure;
+  while (missing_ > 0) {
+    const int64_t now = now_ns();
+    if (now >= options_.deadline_ns) return too_late();
+    drop_strangers(now);
+    if (Failure failure = open_attempts(now); !failure.ok()) return failure;
+    if (Failure failure = wait(now); !failure.ok()) return failure;
+  }
+  return {};
+}
 
 std::unique_ptr<Mesh> Mesh::connect(const MeshOptions& options, const BootstrapStore& store,
                                     Failure* failure) {
   std::unique_ptr<Mesh> mesh(new Mesh);
-  mesh->descriptors_.assign(static_cast<size_t>(options.size), -1);
-  mesh->nonces_.assign(static_cast<size_t>(options.size), 0);
-  {
-    std::optional<SetupLoop> loop;
-    try {
-      loop.emplace(options.interface_name);
-    } catch (const std::exception& error) {
-      *failure = Failure::make(
-          DB_ERR_INVALID_ARGUMENT,
-          "gloo_cpu cannot listen on '" +
-              (options.interface_name.empty() ? "127.0.0.1" : options.interface_name) +
-              "': " + error.what() +
-              "; give the name or an address of an interface of this machine (see `ip address`)");
-      return nullptr;
-    }
-    *failure = mesh->connect_pairs(options, store, loop->device());
-    if (failure->ok()) {
-      mesh->context_->forget_device();
-    } else {
-      mesh.reset();  // before the loop: unconnected pairs are still registered with it
-    }
+  try {
+    MeshBuilder builder(options, store, mesh.get());
+    *failure = builder.build();
+  } catch (const std::exception& error) {
+    *failure = Failure::make(DB_ERR_SYSTEM,
+                             std::string("gloo_cpu cannot connect the ranks: ") + error.what());
   }
-  if (mesh == nullptr) return nullptr;
-  *failure = mesh->greet(options);
   if (!failure->ok()) mesh.reset();
   return mesh;
 }
 
-Failure Mesh::connect_pairs(const MeshOptions& options, const BootstrapStore& store,
-                            const std::shared_ptr<gloo::transport::tcp::Device>& device) {
-  const Clock::time_point deadline =
-      Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(options.deadline_ns - now_ns(), 0));
-  int32_t peer = -1;
-  try {
-    context_ = std::make_shared<SocketContext>(device, options.rank, options.size);
-    // Kept by libgloo in every socket; ours never block in it.
-    context_->setTimeout(std::chrono::seconds(60));
-    Record own;
-    own.nonce = random_number();
-    nonces_[static_cast<size_t>(options.rank)] = own.nonce;
-    own.addresses.resize(static_cast<size_t>(options.size));
-    for (int32_t i = 0; i < options.size; ++i) {
-      if (i == options.rank) continue;
-      own.addresses[static_cast<size_t>(i)] = context_->createPair(i)->address().bytes();
-      context_->pair(i).set_deadline(deadline);
-    }
-    if (Failure failure = store.set("mesh/" + std::to_string(options.rank), own.encode());
-        !failure.ok()) {
-      return failure;
-    }
-    // In ascending order on every rank: then the listening ends cannot wait for each other.
-    for (peer = 0; peer < options.size; ++peer) {
-      if (peer == options.rank) continue;
-      std::string text;
-      const int64_t left = std::max<int64_t>(options.deadline_ns - now_ns(), 0);
-      if (Failure failure = store.get("mesh/" + std::to_string(peer), left, &text); !failure.ok()) {
-        if (failure.status != DB_ERR_TIMEOUT && failure.status != DB_ERR_NOT_FOUND) return failure;
-        return never_came(peer, "did not announce itself in the store");
-      }
-      const std::optional<Record> record = Record::decode(text, peer, options.size);
-      if (!record) {
-        return Failure::make(
-            DB_ERR_MISMATCH,
-            "gloo_cpu: " + rank_text(peer) + " announced itself for another number of ranks", 0,
-            peer);
-      }
-      nonces_[static_cast<size_t>(peer)] = record->nonce;
-      context_->pair(peer).connect(record->addresses[static_cast<size_t>(options.rank)]);
-      descriptors_[static_cast<size_t>(peer)] = context_->pair(peer).take_over();
-    }
-  } catch (const std::exception& error) {
-    if (peer >= 0 && now_ns() >= options.deadline_ns) return never_came(peer, "did not connect");
-    return Failure::make(peer >= 0 ? DB_ERR_PEER_LOST : DB_ERR_SYSTEM,
-                         "gloo_cpu cannot connect" + (peer >= 0 ? " to " + rank_text(peer) : "") +
-                             ": " + error.what(),
-                         0, peer);
-  }
-  return {};
+std::vector<Connection*> Mesh::connections() const {
+  std::vector<Connection*> result;
+  for (const auto& connection : connections_) result.push_back(connection.get());
+  return result;
 }
 
-Failure Mesh::greet(const MeshOptions& options) {
-  for (int32_t peer = 0; peer < options.size; ++peer) {
-    if (peer == options.rank) continue;
-    const Hello hello{Hello::kMagic, options.rank, nonces_[static_cast<size_t>(peer)]};
-    // A fresh connection has room for 16 bytes.
-    const ssize_t sent =
-        ::send(descriptors_[static_cast<size_t>(peer)], &hello, sizeof hello, MSG_NOSIGNAL);
-    if (sent != sizeof hello) {
-      return Failure::make(DB_ERR_PEER_LOST,
-                           "gloo_cpu: " + rank_text(peer) + " went away while connecting", 0, peer,
-                           errno);
-    }
+std::string Mesh::describe() const {
+  size_t local = 0;
+  size_t remote = 0;
+  for (const auto& connection : connections_) {
+    if (connection == nullptr) continue;
+    ++(local_address(connection->fd()).family() == AF_UNIX ? local : remote);
   }
-  for (int32_t peer = 0; peer < options.size; ++peer) {
-    if (peer == options.rank) continue;
-    const int fd = descriptors_[static_cast<size_t>(peer)];
-    Hello hello;
-    size_t got = 0;
-    while (got < sizeof hello) {
-      const int64_t left = options.deadline_ns - now_ns();
-      if (left <= 0) return never_came(peer, "did not greet");
-      pollfd waited{fd, POLLIN, 0};
-      if (poll(&waited, 1, static_cast<int>(std::min<int64_t>(left / 1000000 + 1, 1000))) <= 0) {
-        continue;
-      }
-      const ssize_t bytes =
-          recv(fd, reinterpret_cast<char*>(&hello) + got, sizeof hello - got, MSG_DONTWAIT);
-      if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (bytes <= 0) {
-        return Failure::make(DB_ERR_PEER_LOST,
-                             "gloo_cpu: " + rank_text(peer) + " went away while connecting", 0,
-                             peer, bytes < 0 ? errno : 0);
-      }
-      got += static_cast<size_t>(bytes);
-    }
-    if (hello != Hello{Hello::kMagic, peer, nonces_[static_cast<size_t>(options.rank)]}) {
-      return Failure::make(DB_ERR_PEER_LOST,
-                           "gloo_cpu: a stranger answered in place of " + rank_text(peer) +
-                               " (wrong greeting); refused",
-                           0, peer);
-    }
-  }
-  return {};
+  std::string text = std::to_string(local) + " over Unix sockets";
+  if (remote == 0) return text;
+  return text + ", " + std::to_string(remote) + " over TCP" +
+         (protect_ == Protect::kTls   ? " within TLS"
+          : protect_ == Protect::kMac ? " with a MAC on every record"
+                                      : "");
 }
 
 }  // namespace db::gloo_cpu

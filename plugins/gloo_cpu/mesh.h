@@ -1,5 +1,9 @@
-// Mesh: connections from this rank to every other, made by libgloo, met through the store.
-// Thread rule: one thread; the descriptors may be used by any.
+// Mesh: a proved connection from this rank to every other of its communicator.
+//
+// Each rank opens its listener, announces it in the store, connects to the ranks below it and takes
+// the connections of those above. Whoever does not prove to be one of them costs the others
+// nothing: his connection is dropped, and theirs are made again until the deadline. Thread rule:
+// connect() and the destructor: one thread; connections: as connection.h says.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +12,37 @@
 #include <vector>
 
 #include "bootstrap_store.h"
-#include "socket_pair.h"
+#include "connection.h"
+#include "handshake.h"
 
 namespace db::gloo_cpu {
 
 struct MeshOptions {
   int32_t rank = 0;
   int32_t size = 1;
-  std::string interface_name;  // interface or address; "": loopback
-  int64_t deadline_ns = 0;     // now_ns() clock
+  std::string interface_name;  // interface or address for the ranks of other machines; "": none
+  Protect protect = Protect::kNone;  // of connections over a network
+  int64_t deadline_ns = 0;           // now_ns() clock
 };
 
 class Mesh {
  public:
-  // Blocks until every pair is connected and has proved that it belongs to this communicator, or
-  // the deadline has passed: then *failure names the rank that was waited for.
+  // Blocks until every pair is connected or the deadline has passed: then *failure names the rank
+  // that was waited for.
   static std::unique_ptr<Mesh> connect(const MeshOptions& options, const BootstrapStore& store,
                                        Failure* failure);
-  ~Mesh();
-  Mesh(const Mesh&) = delete;
-  Mesh& operator=(const Mesh&) = delete;
 
-  // By rank, -1 for this one. They live as long as the mesh.
-  const std::vector<int>& descriptors() const { return descriptors_; }
+  // By rank, NULL for this one. They live as long as the mesh.
+  std::vector<Connection*> connections() const;
+  std::string describe() const;  // "2 over Unix sockets, 1 over TCP with tls"
 
  private:
+  friend class MeshBuilder;
   Mesh() = default;
-  Failure connect_pairs(const MeshOptions& options, const BootstrapStore& store,
-                        const std::shared_ptr<gloo::transport::tcp::Device>& device);
-  Failure greet(const MeshOptions& options);
 
-  std::shared_ptr<SocketContext> context_;
-  std::vector<int> descriptors_;
-  std::vector<uint64_t> nonces_;  // by rank
+  std::unique_ptr<Tls> tls_;  // NULL: nothing is protected
+  Protect protect_ = Protect::kNone;
+  std::vector<std::unique_ptr<Connection>> connections_;  // by rank
 };
 
 }  // namespace db::gloo_cpu

@@ -23,6 +23,12 @@ inline constexpr db_option kOptions[] = {
     i64_option("chunk_bytes", 262144,
                "Received data is combined in pieces of this size, which should stay in the cache "
                "of a core: 4096 to 67108864, a multiple of 64."),
+    string_option(
+        "protect", "none",
+        "How the bytes between machines are protected, once both ends have proved that "
+        "they belong to the job: none, mac (whoever alters them is noticed; HMAC-SHA256), "
+        "or tls (nor can they be read; TLS 1.3). Within a machine they never leave the "
+        "kernel."),
     i64_option("busy_poll_us", 50,
                "How long a rank that waits looks at its sockets before it sleeps, where the ranks "
                "of a machine are no more than its cores; 0: sleep at once. At most 1000."),

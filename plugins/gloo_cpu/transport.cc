@@ -17,7 +17,7 @@ Transport::Transport(int32_t rank, int32_t size, std::unique_ptr<Mesh> mesh,
       board_(std::move(board)),
       lanes_(mesh_ == nullptr
                  ? nullptr
-                 : std::make_unique<Lanes>(rank, mesh_->descriptors(), limits.chunk_bytes)),
+                 : std::make_unique<Lanes>(rank, mesh_->connections(), limits.chunk_bytes)),
       collectives_(rank, size, lanes_.get(), limits.collectives),
       sent_(static_cast<size_t>(size)),
       received_(static_cast<size_t>(size)) {}

@@ -34,14 +34,4 @@ Header make_header(const Op& op, int32_t size);
 // "all_reduce of 10 f32 (sum), number 7": what the sender of header was doing.
 std::string describe(const Header& header);
 
-// The first bytes on a new connection, in both directions.
-struct Hello {
-  static constexpr uint32_t kMagic = 0x4f4c4548;  // "HELO"
-  uint32_t magic = kMagic;
-  int32_t rank = -1;   // of the sender
-  uint64_t nonce = 0;  // the receiver's, known only through the store
-  friend bool operator==(const Hello&, const Hello&) = default;
-};
-static_assert(sizeof(Hello) == 16 && std::is_trivially_copyable_v<Hello>);
-
 }  // namespace db::gloo_cpu

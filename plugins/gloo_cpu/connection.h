@@ -1,0 +1,38 @@
+// Connection: the proved connection to one other rank; a socket, within TLS where that was asked
+// for. Thread rule: one thread at a time; shut_down() from any thread.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "descriptor.h"
+#include "tls.h"
+
+namespace db::gloo_cpu {
+
+class Connection {
+ public:
+  // fd: connected, non-blocking. tls: NULL if the socket is not to be protected; else its handshake
+  // comes first.
+  Connection(Descriptor fd, const Tls* tls, bool connects);
+
+  int fd() const { return fd_.get(); }
+  TlsStream* tls() { return tls_.get(); }  // NULL: plain
+
+  // Moves as many bytes as can be moved now; never blocks. 0: the other end has closed (receive);
+  // -1: errno says why, EAGAIN: none now. parts are not empty.
+  int64_t send(const iovec* parts, size_t count);
+  int64_t receive(const iovec* parts, size_t count);
+  bool has_unread() const;
+
+  void shut_down();
+
+ private:
+  Descriptor fd_;
+  std::unique_ptr<TlsStream> tls_;
+};
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,93 @@
+// Handshake: how the two ends of a new connection prove to each other that they are the ranks they
+// say they are, before any other byte counts.
+//
+//   connecting end              accepting end
+//   Hello: rank, size, nonce ->
+//                            <- Answer: size, nonce, HMAC(key, "accepts" | transcript)
+//   Proof: HMAC(key, "connects" | transcript) ->
+//                            <- Welcome
+//
+// The transcript holds the listener's id (random, known through the store only), both ranks, sizes,
+// modes of protection and nonces, and the addresses and ports of both ends as each of them sees
+// them: whoever relays the messages from a connection of his own changes those. The key is derived
+// from the job's secret and never sent. Between processes of one machine the kernel has told who
+// the other end is before (is_same_user). Thread rule: one thread. Never blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "descriptor.h"
+#include "endpoint.h"
+
+namespace db::gloo_cpu {
+
+// How what follows the handshake is protected (the option "protect").
+enum class Protect : uint32_t { kNone = 0, kMac = 1, kTls = 2 };
+
+struct HandshakeSelf {
+  Bytes32 key{};  // all zero if the job has no secret: then the listener's id is all that is proved
+  int32_t rank = 0;
+  int32_t size = 1;
+  Protect protect = Protect::kNone;
+};
+
+class Handshake {
+ public:
+  enum class State { kUnderWay, kDone, kFailed };
+
+  // fd: a non-blocking socket that connects or is connected to the listener of `peer`.
+  static Handshake connect(const HandshakeSelf& self, Descriptor fd, int32_t peer,
+                           const Bytes32& listener_id);
+  // fd: accepted by this rank's own listener, from anybody.
+  static Handshake accept(const HandshakeSelf& self, Descriptor fd, const Bytes32& listener_id);
+
+  // Goes on as far as the socket allows.
+  State advance();
+
+  short events() const;  // what to poll the socket for
+  int fd() const { return fd_.get(); }
+  int32_t peer() const { return peer_; }  // -1: not known yet
+  bool connects() const { return connects_; }
+
+  // After kDone: whether the other end disagrees about the job, and how ("has 3 ranks, …"); "": no.
+  const std::string& mismatch() const { return mismatch_; }
+  Descriptor release() { return std::move(fd_); }
+
+  // After kFailed.
+  const std::string& problem() const { return problem_; }
+  bool is_refused() const { return refused_; }  // nothing listens at the address
+  bool proof_was_wrong() const { return wrong_proof_; }
+
+ private:
+  enum class Step { kConnecting, kHello, kAnswer, kProof, kWelcome, kDone };  // waited for
+
+  Handshake(const HandshakeSelf& self, Descriptor fd, bool connects, int32_t peer,
+            const Bytes32& listener_id);
+
+  State step();
+  State fail(const std::string& problem);
+  bool take(void* message, size_t size);  // false: not all of it is there yet
+  void put(const void* message, size_t size);
+  Bytes32 proof(const char* end_name) const;
+  void note_mismatch(int32_t size, Protect protect);
+
+  HandshakeSelf self_;
+  Descriptor fd_;
+  bool connects_;
+  int32_t peer_;
+  Bytes32 listener_id_;
+  Step step_;
+  Bytes32 own_nonce_;
+  Bytes32 peer_nonce_{};
+  int32_t peer_size_ = 0;
+  Protect peer_protect_ = Protect::kNone;
+  std::string in_, out_;
+  bool closed_ = false;  // the other end has sent all it will
+  bool refused_ = false;
+  bool wrong_proof_ = false;
+  std::string problem_, mismatch_;
+};
+
+}  // namespace db::gloo_cpu
