@@ -1,0 +1,204 @@
+// How ranks of gloo_cpu connect: who does not hold the job's secret is not taken, whatever he does,
+// and costs the others nothing; ranks that disagree are told how.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ranks/ranks.h"
+
+namespace backend_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// The ranks of one job as threads, so that each may differ from the others.
+struct RankSettings {
+  int32_t size = 2;
+  std::string secret = "one secret";
+  std::string protect;  // "": not set
+  int64_t timeout_ns = 20'000'000'000;
+  int64_t late_ms = 0;
+};
+
+struct RankResult {
+  db_status created = DB_ERR_INTERNAL;
+  db_status reduced = DB_ERR_INTERNAL;
+  float sum = 0;
+  int32_t failed_rank = -1;
+  std::string message;
+};
+
+std::vector<RankResult> run_ranks(const std::vector<RankSettings>& ranks) {
+  const Folder folder;
+  const DistributedBackend* const backend = load_backend();
+  std::vector<RankResult> results(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const RankSettings& settings = ranks[i];
+      std::this_thread::sleep_for(milliseconds(settings.late_ms));
+      const db_option protect = {sizeof(db_option),        "protect", DB_OPTION_STRING, 0, 0, 0.0,
+                                 settings.protect.c_str(), nullptr};
+      Job job;
+      job.size = settings.size;
+      job.timeout_ns = settings.timeout_ns;
+      if (!settings.protect.empty()) job.options = {&protect};
+      const FileStore store(folder.path, settings.secret);
+      Rank self(backend, job, static_cast<int32_t>(i), store.table());
+      RankResult& result = results[i];
+      result.created = self.created;
+      if (self.created == DB_OK) {
+        const float one = static_cast<float>(i + 1);
+        result.reduced = self.run(all_reduce(&one, &result.sum, 1), true);
+      }
+      result.failed_rank = self.error.error.failed_rank;
+      result.message = self.error.text.data();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// The abstract names at which this process's ranks listen.
+std::set<std::string> listening_names() {
+  std::set<std::string> names;
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    const size_t at = line.find("@coupler-gloo_cpu-");
+    if (at != std::string::npos) names.insert(line.substr(at + 1));
+  }
+  return names;
+}
+
+int connect_to(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(GlooConnect, EveryProtection_WithinAMachine_Reduces) {
+  for (const char* protect : {"none", "mac", "tls"}) {
+    const auto results = run_ranks(std::vector<RankSettings>(3, {.size = 3, .protect = protect}));
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.reduced, DB_OK) << protect << ": " << result.message;
+      EXPECT_EQ(result.sum, 6.0f) << protect;
+    }
+  }
+}
+
+TEST(GlooConnect, HostWithoutASecret_ConnectsAndRefusesToProtect) {
+  for (const RankResult& result : run_ranks(std::vector<RankSettings>(2, {.secret = ""}))) {
+    EXPECT_EQ(result.sum, 3.0f) << result.message;
+  }
+  for (const RankResult& result :
+       run_ranks(std::vector<RankSettings>(2, {.secret = "", .protect = "tls"}))) {
+    EXPECT_EQ(result.created, DB_ERR_UNSUPPORTED);
+    EXPECT_TRUE(contains(result.message, "option protect needs a job with a secret"))
+        << result.message;
+  }
+}
+
+TEST(GlooConnect, UnknownProtection_IsRefusedWithTheValidOnes) {
+  const auto results = run_ranks(std::vector<RankSettings>(2, {.protect = "ssl"}));
+  EXPECT_EQ(results[0].created, DB_ERR_INVALID_ARGUMENT);
+  EXPECT_TRUE(contains(results[0].message, "option protect is 'ssl'; valid: none, mac, tls"))
+      << results[0].message;
+}
+
+TEST(GlooConnect, RanksThatDisagreeOnProtection_AreToldWhichIsWhich) {
+  const auto results = run_ranks({{.protect = "tls"}, {.protect = "none"}});
+  EXPECT_EQ(results[0].created, DB_ERR_MISMATCH);
+  EXPECT_EQ(results[1].created, DB_ERR_MISMATCH);
+  EXPECT_TRUE(contains(results[1].message, R"(rank 0 has protect = "tls", this one "none")"))
+      << results[1].message;
+}
+
+TEST(GlooConnect, RanksThatDisagreeOnTheirNumber_AreTold) {
+  const auto results = run_ranks({{.size = 3, .timeout_ns = 1'000'000'000}, {.size = 2}});
+  EXPECT_EQ(results[1].created, DB_ERR_MISMATCH);
+  EXPECT_EQ(results[1].failed_rank, 0);
+  EXPECT_TRUE(contains(results[1].message, "another number of ranks")) << results[1].message;
+}
+
+TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {
+  const auto results = run_ranks(
+      {{.timeout_ns = 1'000'000'000}, {.secret = "a guess", .timeout_ns = 1'000'000'000}});
+  EXPECT_EQ(results[0].created, DB_ERR_TIMEOUT) << results[0].message;
+  EXPECT_EQ(results[1].created, DB_ERR_TIMEOUT) << results[1].message;
+  EXPECT_EQ(results[1].failed_rank, 0);
+  EXPECT_TRUE(contains(results[1].message, "does not hold this job's secret"))
+      << results[1].message;
+}
+
+// Processes of the same user get as far as the greeting. Rank 1 comes once they are there.
+TEST(GlooConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
+  std::atomic<bool> over{false};
+  std::atomic<int64_t> connected{0};
+  const std::set<std::string> others = listening_names();
+  std::thread crowd([&] {
+    std::vector<int> held;
+    std::string nonsense(4096, 'x');
+    while (!over) {
+      for (const std::string& name : listening_names()) {
+        if (others.count(name) > 0) continue;
+        for (int i = 0; i < 64 && !over; ++i) {
+          const int fd = connect_to(name);
+          if (fd < 0) break;
+          ++connected;
+          if (i % 2 == 0) (void)!send(fd, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
+          held.push_back(fd);
+        }
+      }
+      while (held.size() > 600) {
+        close(held.front());
+        held.erase(held.begin());
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    for (const int fd : held) close(fd);
+  });
+  const auto begin = steady_clock::now();
+  const auto results =
+      run_ranks({{.size = 3}, {.size = 3, .late_ms = 700}, {.size = 3, .late_ms = 900}});
+  over = true;
+  crowd.join();
+  for (const RankResult& result : results) EXPECT_EQ(result.sum, 6.0f) << result.message;
+  EXPECT_GT(connected, 300);
+  EXPECT_LT(milliseconds_since(begin), 15'000);
+}
+
+TEST(GlooConnect, OnceConnected_NothingListens) {
+  const std::set<std::string> before = listening_names();
+  run_ranks(std::vector<RankSettings>(2));
+  for (const std::string& name : listening_names()) {
+    if (before.count(name) > 0) continue;
+    // Of another test that runs now: such a name goes away.
+    const auto begin = steady_clock::now();
+    while (listening_names().count(name) > 0 && milliseconds_since(begin) < 10'000)
+      std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_EQ(listening_names().count(name), 0u) << name;
+  }
+}
+
+}  // namespace
+}  // namespace backend_test
