@@ -54,9 +54,11 @@ int64_t move_parts(const iovec* parts, size_t count, const Move& move) {
 
 }  // namespace
 
-Connection::Connection(Descriptor fd, const Tls* tls, bool connects) : fd_(std::move(fd)) {
-  tune(fd_.get());
-  if (tls != nullptr) tls_ = std::make_unique<TlsStream>(*tls, fd_.get(), connects);
+Connection::Connection(Descriptor fd) : fd_(std::move(fd)) { tune(fd_.get()); }
+
+Connection::Connection(Descriptor fd, const Tls& tls, const Bytes32& key, bool connects)
+    : Connection(std::move(fd)) {
+  tls_ = std::make_unique<TlsStream>(tls, key, fd_.get(), connects);
 }
 
 int64_t Connection::send(const iovec* parts, size_t count) {

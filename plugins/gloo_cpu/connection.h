@@ -15,9 +15,10 @@ namespace db::gloo_cpu {
 
 class Connection {
  public:
-  // fd: connected, non-blocking. tls: NULL if the socket is not to be protected; else its handshake
-  // comes first.
-  Connection(Descriptor fd, const Tls* tls, bool connects);
+  // fd: connected, non-blocking.
+  explicit Connection(Descriptor fd);
+  // The same within TLS, whose handshake comes first.
+  Connection(Descriptor fd, const Tls& tls, const Bytes32& key, bool connects);
 
   int fd() const { return fd_.get(); }
   TlsStream* tls() { return tls_.get(); }  // NULL: plain

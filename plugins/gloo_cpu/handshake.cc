@@ -113,7 +113,8 @@ void Handshake::put(const void* message, size_t size) {
   out_.append(static_cast<const char*>(message), size);
 }
 
-Bytes32 Handshake::proof(const char* end_name) const {
+// HMAC over the purpose and the transcript.
+Bytes32 Handshake::keyed_hash(const char* purpose) const {
   const Address local = local_address(fd_.get());
   const Address remote = peer_address(fd_.get());
   const auto number = [](int64_t value) { return std::to_string(value) + "\n"; };
@@ -121,7 +122,7 @@ Bytes32 Handshake::proof(const char* end_name) const {
     return std::string(reinterpret_cast<const char*>(value.data()), value.size());
   };
   // From the connecting end's side; the parts of varying length are last, each ended by a line.
-  std::string text = std::string("coupler gloo_cpu ") + end_name + "\n";
+  std::string text = std::string("coupler gloo_cpu ") + purpose + "\n";
   text += bytes(listener_id_);
   text += bytes(connects_ ? own_nonce_ : peer_nonce_);
   text += bytes(connects_ ? peer_nonce_ : own_nonce_);
@@ -176,7 +177,7 @@ Handshake::State Handshake::step() {
       peer_size_ = hello.size;
       peer_protect_ = hello.protect;
       peer_nonce_ = hello.nonce;
-      const Answer answer{kMagic, self_.size, self_.protect, 0, own_nonce_, proof("accepts")};
+      const Answer answer{kMagic, self_.size, self_.protect, 0, own_nonce_, keyed_hash("accepts")};
       put(&answer, sizeof answer);
       step_ = Step::kProof;
       return State::kUnderWay;
@@ -187,7 +188,7 @@ Handshake::State Handshake::step() {
       peer_size_ = answer.size;
       peer_protect_ = answer.protect;
       peer_nonce_ = answer.nonce;
-      const Bytes32 expected = proof("accepts");
+      const Bytes32 expected = keyed_hash("accepts");
       if (answer.magic != kMagic ||
           CRYPTO_memcmp(expected.data(), answer.proof.data(), expected.size()) != 0) {
         wrong_proof_ = true;
@@ -195,7 +196,7 @@ Handshake::State Handshake::step() {
             "whoever answered in its place does not hold this job's secret, or sees other "
             "addresses than this rank does (a proxy or address translation between them)");
       }
-      const Bytes32 own = proof("connects");
+      const Bytes32 own = keyed_hash("connects");
       put(own.data(), own.size());
       step_ = Step::kWelcome;
       return State::kUnderWay;
@@ -203,7 +204,7 @@ Handshake::State Handshake::step() {
     case Step::kProof: {
       Bytes32 given;
       if (!take(given.data(), given.size())) return State::kUnderWay;
-      const Bytes32 expected = proof("connects");
+      const Bytes32 expected = keyed_hash("connects");
       if (CRYPTO_memcmp(expected.data(), given.data(), expected.size()) != 0) {
         wrong_proof_ = true;
         return fail("a connection without this job's secret");

@@ -9,9 +9,10 @@
 //
 // The transcript holds the listener's id (random, known through the store only), both ranks, sizes,
 // modes of protection and nonces, and the addresses and ports of both ends as each of them sees
-// them: whoever relays the messages from a connection of his own changes those. The key is derived
-// from the job's secret and never sent. Between processes of one machine the kernel has told who
-// the other end is before (is_same_user). Thread rule: one thread. Never blocks.
+// them: whoever relays the messages from a connection of his own changes those. What follows is
+// protected under a key that is made likewise, so that nobody can exchange two connections. The key
+// is derived from the job's secret and never sent. Between processes of one machine the kernel has
+// told who the other end is before (is_same_user). Thread rule: one thread. Never blocks.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,8 @@ class Handshake {
   int32_t peer() const { return peer_; }  // -1: not known yet
   bool connects() const { return connects_; }
 
+  // After kDone: a key that both ends of this very connection have, and no others.
+  Bytes32 session_key() const { return keyed_hash("protects"); }
   // After kDone: whether the other end disagrees about the job, and how ("has 3 ranks, …"); "": no.
   const std::string& mismatch() const { return mismatch_; }
   Descriptor release() { return std::move(fd_); }
@@ -70,7 +73,7 @@ class Handshake {
   State fail(const std::string& problem);
   bool take(void* message, size_t size);  // false: not all of it is there yet
   void put(const void* message, size_t size);
-  Bytes32 proof(const char* end_name) const;
+  Bytes32 keyed_hash(const char* purpose) const;
   void note_mismatch(int32_t size, Protect protect);
 
   HandshakeSelf self_;

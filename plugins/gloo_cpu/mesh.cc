@@ -1,7 +1,5 @@
 #include "mesh.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,7 +10,6 @@
 #include <exception>
 #include <list>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 
 #include "common/op.h"
@@ -52,16 +49,6 @@ size_t most_strangers() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 16;
   return std::clamp<size_t>(limit.rlim_cur / 4, 4, kMostStrangers);
-}
-
-Bytes32 tls_key(const Bytes32& key) {
-  static constexpr unsigned char kPurpose[] = "tls";
-  Bytes32 derived{};
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), kPurpose, sizeof kPurpose - 1,
-           derived.data(), nullptr) == nullptr) {
-    throw std::runtime_error("HMAC-SHA256 failed in OpenSSL");
-  }
-  return derived;
 }
 
 // A connection on its way to be proved.
@@ -142,7 +129,7 @@ Failure MeshBuilder::prepare() {
                            "gloo_cpu: option protect needs a job with a secret, and the host of "
                            "this one has none; leave it at \"none\"");
     }
-    mesh_.tls_ = std::make_unique<Tls>(tls_key(self_.key), options_.protect);
+    mesh_.tls_ = std::make_unique<Tls>(options_.protect);
     mesh_.protect_ = options_.protect;
   }
   Endpoint announced = listener_.endpoint();
@@ -297,10 +284,13 @@ Failure MeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
     *over = true;
     return lose(attempt, "");
   }
-  const bool protect = attempt.over_network && mesh_.tls_ != nullptr;
-  const bool connects = handshake.connects();
-  attempt.connection = std::make_unique<Connection>(handshake.release(),
-                                                    protect ? mesh_.tls_.get() : nullptr, connects);
+  if (attempt.over_network && mesh_.tls_ != nullptr) {
+    const Bytes32 key = handshake.session_key();
+    attempt.connection =
+        std::make_unique<Connection>(handshake.release(), *mesh_.tls_, key, handshake.connects());
+  } else {
+    attempt.connection = std::make_unique<Connection>(handshake.release());
+  }
   return {};
 }
 
@@ -321,7 +311,7 @@ Failure MeshBuilder::advance(Attempt& attempt, bool* over) {
     if (state == TlsStream::State::kUnderWay) return {};
     if (state == TlsStream::State::kFailed) {
       *over = true;
-      return lose(attempt, "TLS could not be started with it");
+      return lose(attempt, tls->problem());
     }
   }
   *over = true;

@@ -16,7 +16,7 @@
 namespace db::gloo_cpu {
 namespace {
 
-constexpr const char* kIdentity = "coupler gloo_cpu";  // names the key; public
+constexpr char kIdentity[] = "coupler gloo_cpu";  // names the key; public
 constexpr const char* kTlsSuite = "TLS_AES_128_GCM_SHA256";
 // Level 0, since a suite that encrypts nothing is on no other.
 constexpr const char* kMacSuite = "PSK-NULL-SHA256:@SECLEVEL=0";
@@ -55,14 +55,17 @@ const BIO_METHOD* socket_method() {
 }
 
 int key_place() {
-  static const int kPlace = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
+  static const int kPlace = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return kPlace;
+}
+
+const Bytes32& key_of(SSL* ssl) {
+  return *static_cast<const Bytes32*>(SSL_get_ex_data(ssl, key_place()));
 }
 
 }  // namespace
 
-Tls::Tls(const Bytes32& key, Protect protect)
-    : key_(key), context_(SSL_CTX_new(TLS_method()), &SSL_CTX_free) {
+Tls::Tls(Protect protect) : context_(SSL_CTX_new(TLS_method()), &SSL_CTX_free) {
   SSL_CTX* const context = context_.get();
   const bool encrypts = protect == Protect::kTls;
   const int version = encrypts ? TLS1_3_VERSION : TLS1_2_VERSION;
@@ -70,8 +73,7 @@ Tls::Tls(const Bytes32& key, Protect protect)
       SSL_CTX_set_max_proto_version(context, version) != 1 ||
       (encrypts ? SSL_CTX_set_ciphersuites(context, kTlsSuite)
                 : SSL_CTX_set_cipher_list(context, kMacSuite)) != 1 ||
-      SSL_CTX_set_num_tickets(context, 0) != 1 ||
-      SSL_CTX_set_ex_data(context, key_place(), &key_) != 1) {
+      SSL_CTX_set_num_tickets(context, 0) != 1) {
     throw std::runtime_error(std::string("this OpenSSL does not offer ") +
                              (encrypts ? kTlsSuite : kMacSuite));
   }
@@ -80,41 +82,42 @@ Tls::Tls(const Bytes32& key, Protect protect)
                                    SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // An end that offers a certificate instead of the key is refused: no certificate is trusted.
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_psk_client_callback(context, &Tls::offer);
   SSL_CTX_set_psk_server_callback(context, &Tls::accept);
 }
 
-Bytes32* Tls::key_of(SSL* ssl) {
-  return static_cast<Bytes32*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), key_place()));
-}
-
 unsigned Tls::offer(SSL* ssl, const char*, char* identity, unsigned identity_size,
                     unsigned char* key, unsigned key_size) {
-  const Bytes32& ours = *key_of(ssl);
-  if (identity_size <= std::strlen(kIdentity) || key_size < ours.size()) return 0;
+  const Bytes32& ours = key_of(ssl);
+  if (identity_size < sizeof kIdentity || key_size < ours.size()) return 0;
   std::strcpy(identity, kIdentity);
   std::copy(ours.begin(), ours.end(), key);
   return static_cast<unsigned>(ours.size());
 }
 
 unsigned Tls::accept(SSL* ssl, const char* identity, unsigned char* key, unsigned key_size) {
-  const Bytes32& ours = *key_of(ssl);
+  const Bytes32& ours = key_of(ssl);
   if (identity == nullptr || std::strcmp(identity, kIdentity) != 0 || key_size < ours.size())
     return 0;
   std::copy(ours.begin(), ours.end(), key);
   return static_cast<unsigned>(ours.size());
 }
 
-TlsStream::TlsStream(const Tls& tls, int fd, bool connects)
-    : ssl_(SSL_new(tls.context()), &SSL_free) {
+TlsStream::TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects)
+    : key_(key), ssl_(SSL_new(tls.context()), &SSL_free) {
   BIO* const bio = ssl_ == nullptr ? nullptr : BIO_new(socket_method());
-  if (bio == nullptr) throw std::runtime_error("OpenSSL cannot start TLS");
+  if (bio == nullptr || SSL_set_ex_data(ssl_.get(), key_place(), const_cast<Bytes32*>(&key_)) != 1)
+    throw std::runtime_error("OpenSSL cannot start TLS");
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
-  connects ? SSL_set_connect_state(ssl_.get()) : SSL_set_accept_state(ssl_.get());
+  if (connects) {
+    SSL_set_connect_state(ssl_.get());
+    // There are no certificates: an end that offers one instead of the key is refused.
+    SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
+  } else {
+    SSL_set_accept_state(ssl_.get());
+  }
 }
 
 TlsStream::State TlsStream::handshake() {
@@ -123,8 +126,12 @@ TlsStream::State TlsStream::handshake() {
   if (result == 1) return State::kDone;
   const int reason = SSL_get_error(ssl_.get(), result);
   events_ = reason == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
-  return reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE ? State::kUnderWay
-                                                                         : State::kFailed;
+  if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) return State::kUnderWay;
+  std::array<char, 256> text{};
+  ERR_error_string_n(ERR_peek_error(), text.data(), text.size());
+  problem_ = std::string("TLS cannot be started with it: ") +
+             (ERR_peek_error() == 0 ? "the connection was closed" : text.data());
+  return State::kFailed;
 }
 
 int64_t TlsStream::conclude(int result) {

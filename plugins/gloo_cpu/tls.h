@@ -2,8 +2,8 @@
 //   kTls: TLS 1.3, AES-128-GCM: nobody reads or alters what travels.
 //   kMac: TLS 1.2 with the NULL cipher (RFC 5487), HMAC-SHA256 on every record: readable, not
 //         alterable.
-// Tls: the settings, made once for a communicator; TlsStream: one connection.
-// Thread rule: one thread at a time.
+// Tls: the settings, made once for a communicator; TlsStream: one connection, under a key of its
+// own. Thread rule: one thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "endpoint.h"
 #include "handshake.h"
@@ -20,30 +21,31 @@ namespace db::gloo_cpu {
 class Tls {
  public:
   // Throws std::runtime_error if this OpenSSL offers no such mode.
-  Tls(const Bytes32& key, Protect protect);
+  explicit Tls(Protect protect);
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
   SSL_CTX* context() const { return context_.get(); }
 
  private:
-  static Bytes32* key_of(SSL* ssl);
   static unsigned offer(SSL* ssl, const char* hint, char* identity, unsigned identity_size,
                         unsigned char* key, unsigned key_size);
   static unsigned accept(SSL* ssl, const char* identity, unsigned char* key, unsigned key_size);
 
-  Bytes32 key_;
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
 };
 
 // A non-blocking stream of protected bytes over a socket that its user owns and that outlives it.
 class TlsStream {
  public:
-  TlsStream(const Tls& tls, int fd, bool connects);
+  TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects);
+  TlsStream(const TlsStream&) = delete;  // OpenSSL knows where the key is
+  TlsStream& operator=(const TlsStream&) = delete;
 
   enum class State { kUnderWay, kDone, kFailed };
   State handshake();
-  short events() const { return events_; }  // what the handshake waits for
+  short events() const { return events_; }                 // what the handshake waits for
+  const std::string& problem() const { return problem_; }  // after kFailed
 
   // Bytes moved. 0: the other end has closed; -1: errno says why, EAGAIN: nothing can be moved now,
   // EBADMSG: what came is not what the other end sent.
@@ -54,8 +56,10 @@ class TlsStream {
  private:
   int64_t conclude(int result);
 
+  const Bytes32 key_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
   short events_ = 0;
+  std::string problem_;
   uint64_t sent_under_key_ = 0;
 };
 
