@@ -83,22 +83,22 @@ std::string Address::text() const {
       return "[" + std::string(number.data()) + "]:" + std::to_string(ntohs(v6.sin6_port));
     }
     case AF_UNIX: {
-      const auto& local = reinterpret_cast<const sockaddr_un&>(storage);
       const size_t length = size - std::min<size_t>(size, offsetof(sockaddr_un, sun_path));
-      return length < 2 ? "" : "@" + std::string(local.sun_path + 1, length - 1);
+      const char* const path = reinterpret_cast<const sockaddr_un&>(storage).sun_path;
+      return std::string(path, strnlen(path, length));
     }
     default:
       return "";
   }
 }
 
-Address Address::unix_name(const std::string& name) {
+std::optional<Address> Address::unix_path(const std::string& path) {
   Address address;
   auto* const local = reinterpret_cast<sockaddr_un*>(&address.storage);
+  if (path.size() >= sizeof local->sun_path) return std::nullopt;
   local->sun_family = AF_UNIX;
-  const size_t length = std::min(name.size(), sizeof local->sun_path - 1);
-  std::memcpy(local->sun_path + 1, name.data(), length);  // after a zero byte: abstract
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  std::memcpy(local->sun_path, path.c_str(), path.size() + 1);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
   return address;
 }
 
@@ -153,16 +153,20 @@ std::optional<Address> resolve_interface(const std::string& interface_or_address
 }
 
 std::string machine_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::array<char, 64> network{};
-  (void)!readlink("/proc/self/ns/net", network.data(), network.size() - 1);
-  return boot + "/" + network.data();
+  std::string identity;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity;
+  for (const char* space : {"net", "pid", "user"}) {
+    std::array<char, 64> number{};
+    const std::string link = std::string("/proc/self/ns/") + space;
+    (void)!readlink(link.c_str(), number.data(), number.size() - 1);
+    identity += std::string("/") + number.data();
+  }
+  return identity;
 }
 
 std::string Endpoint::encode() const {
   std::ostringstream text;
-  text << kFormat << ' ' << size << ' ' << to_hex(id) << ' ' << machine << ' ' << unix_name << ' '
+  text << kFormat << ' ' << size << ' ' << to_hex(id) << ' ' << machine << ' ' << unix_path << ' '
        << network;
   return text.str();
 }
@@ -172,7 +176,7 @@ std::optional<Endpoint> Endpoint::decode(const std::string& text) {
   std::string format;
   std::string id;
   Endpoint endpoint;
-  if (!(words >> format >> endpoint.size >> id >> endpoint.machine >> endpoint.unix_name) ||
+  if (!(words >> format >> endpoint.size >> id >> endpoint.machine >> endpoint.unix_path) ||
       format != kFormat || !from_hex(id, &endpoint.id)) {
     return std::nullopt;
   }

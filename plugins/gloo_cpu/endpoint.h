@@ -25,10 +25,10 @@ struct Address {
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
-  // "10.0.0.1:4711", "[fd00::1]:4711", "@name" for an abstract Unix socket, "" for an unnamed one.
+  // "10.0.0.1:4711", "[fd00::1]:4711", a path, "" for an unnamed Unix socket.
   std::string text() const;
 
-  static Address unix_name(const std::string& name);  // abstract: no file
+  static std::optional<Address> unix_path(const std::string& path);  // nullopt: too long
   static std::optional<Address> parse(const std::string& text);
 };
 
@@ -39,14 +39,14 @@ Address peer_address(int fd);
 // is; port 0. nullopt if there is no such interface.
 std::optional<Address> resolve_interface(const std::string& interface_or_address);
 
-// Processes with the same identity reach each other's abstract Unix sockets: one running kernel,
-// one network namespace.
+// Processes of a user with the same identity may look into each other under /proc, and share a
+// network: one running kernel, and the same namespaces.
 std::string machine_identity();
 
 struct Endpoint {
   Bytes32 id{};           // random, made for this listener; what a proof is bound to
   std::string machine;    // machine_identity()
-  std::string unix_name;  // of its Unix socket
+  std::string unix_path;  // of its Unix socket, in /proc: open to processes of the same user only
   std::string network;    // text of its TCP address; "": this rank listens on no network
   int32_t size = 0;       // of the communicator, as this rank has it
 

@@ -1,10 +1,16 @@
 #include "listener.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace db::gloo_cpu {
@@ -34,22 +40,53 @@ std::string random_name() {
   return name;
 }
 
+// A socket that listens in the folder, and its file, which is removed again; none: errno says why.
+Descriptor listen_in(const std::string& folder, Descriptor* file) {
+  const std::string path = folder + "/" + random_name();
+  const std::optional<Address> address = Address::unix_path(path);
+  if (!address) {
+    errno = ENAMETOOLONG;
+    return {};
+  }
+  Descriptor fd(socket(AF_UNIX, kStreamSocket, 0));
+  // The file is made with the mode of the socket: there is no moment in which others may connect.
+  if (!fd || fchmod(fd.get(), 0600) != 0 || bind(fd.get(), address->raw(), address->size) != 0)
+    return {};
+  *file = Descriptor(::open(path.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW));
+  const int error = errno;
+  unlink(path.c_str());
+  errno = error;
+  if (!*file || listen(fd.get(), kBacklog) != 0) return {};
+  return fd;
+}
+
+// Where a file can be for a moment: the first folder that takes one.
+Descriptor listen_locally(Descriptor* file) {
+  const std::array<const char*, 4> folders = {"/dev/shm", secure_getenv("XDG_RUNTIME_DIR"),
+                                              secure_getenv("TMPDIR"), "/tmp"};
+  Descriptor fd;
+  for (const char* const folder : folders)
+    if (!fd && folder != nullptr && *folder != 0) fd = listen_in(folder, file);
+  return fd;
+}
+
 }  // namespace
 
 Failure Listener::open(const std::string& interface_or_address, Listener* result) {
   Listener listener;
   listener.endpoint_.id = random_bytes32();
   listener.endpoint_.machine = machine_identity();
-  listener.endpoint_.unix_name = random_name();
-  Address local = Address::unix_name(listener.endpoint_.unix_name);
-  listener.sockets_.push_back(listen_on(&local));
+  listener.sockets_.push_back(listen_locally(&listener.file_));
   if (!listener.sockets_.back()) {
     const int error = errno;
-    return Failure::make(
-        DB_ERR_SYSTEM,
-        std::string("gloo_cpu cannot listen on a Unix socket: ") + std::strerror(error), 0, -1,
-        error);
+    return Failure::make(DB_ERR_SYSTEM,
+                         std::string("gloo_cpu cannot make a Unix socket in /dev/shm, TMPDIR or "
+                                     "/tmp: ") +
+                             std::strerror(error) + "; set TMPDIR to a folder you can write to",
+                         0, -1, error);
   }
+  listener.endpoint_.unix_path =
+      "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(listener.file_.get());
   if (!interface_or_address.empty()) {
     std::optional<Address> address = resolve_interface(interface_or_address);
     std::string problem = "this machine has no such interface";

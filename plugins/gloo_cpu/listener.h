@@ -1,5 +1,10 @@
 // Listener: the sockets on which a rank waits for the others of its communicator, open from before
 // they are announced until every rank is connected: nobody else can take their addresses meanwhile.
+//
+// The Unix socket has a file of mode 0600 for the moment of its making; then it has no name, and is
+// reached through /proc, which is open to processes of the same user only. So the kernel refuses
+// other users, and nothing is left on disk. To an abstract name everybody could connect, and send
+// descriptors along, whose closing takes as long as he likes (SO_LINGER).
 // Thread rule: one thread.
 #pragma once
 
@@ -28,6 +33,7 @@ class Listener {
 
  private:
   std::vector<Descriptor> sockets_;
+  Descriptor file_;  // of the Unix socket: what its path in /proc leads to
   Endpoint endpoint_;
 };
 

@@ -200,7 +200,7 @@ Failure MeshBuilder::open_attempt(int32_t rank, int64_t now) {
   Target& target = targets_[static_cast<size_t>(rank)];
   std::optional<Address> address = target.over_network
                                        ? Address::parse(target.endpoint.network)
-                                       : Address::unix_name(target.endpoint.unix_name);
+                                       : Address::unix_path(target.endpoint.unix_path);
   if (!address) {
     return Failure::make(DB_ERR_INVALID_ARGUMENT,
                          "gloo_cpu: " + rank_text(rank) +
@@ -211,7 +211,8 @@ Failure MeshBuilder::open_attempt(int32_t rank, int64_t now) {
   Descriptor fd(socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return system_failure("no socket can be made", errno);
   if (::connect(fd.get(), address->raw(), address->size) != 0 && errno != EINPROGRESS) {
-    if (errno == ECONNREFUSED) return not_listening(rank, *address);
+    if (errno == ECONNREFUSED || errno == ENOENT || errno == EACCES)
+      return not_listening(rank, *address);
     // EAGAIN: the queue of a Unix listener is full. It is asked again soon, since strangers ask,
     // too.
     const int error = errno;

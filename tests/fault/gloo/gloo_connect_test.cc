@@ -5,10 +5,8 @@
 #include <sys/un.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstring>
-#include <fstream>
-#include <memory>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <thread>
@@ -21,6 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The ranks of one job as threads, so that each may differ from the others.
 struct RankSettings {
@@ -70,30 +72,25 @@ std::vector<RankResult> run_ranks(const std::vector<RankSettings>& ranks) {
   return results;
 }
 
-// The abstract names at which this process's ranks listen.
-std::set<std::string> listening_names() {
-  std::set<std::string> names;
-  std::ifstream table("/proc/net/unix");
-  for (std::string line; std::getline(table, line);) {
-    const size_t at = line.find("@coupler-gloo_cpu-");
-    if (at != std::string::npos) names.insert(line.substr(at + 1));
+// Paths of the Unix sockets at which this process's ranks listen.
+std::set<std::string> listening_paths() {
+  std::set<std::string> paths;
+  std::error_code gone;  // descriptors come and go meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", gone)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (contains(target, "/coupler-gloo_cpu-")) paths.insert(entry.path().string());
   }
-  return names;
+  return paths;
 }
 
-int connect_to(const std::string& name) {
+int connect_to(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
   close(fd);
   return -1;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(GlooConnect, EveryProtection_WithinAMachine_Reduces) {
@@ -154,15 +151,15 @@ TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {
 TEST(GlooConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
   std::atomic<bool> over{false};
   std::atomic<int64_t> connected{0};
-  const std::set<std::string> others = listening_names();
+  const std::set<std::string> others = listening_paths();
   std::thread crowd([&] {
     std::vector<int> held;
     std::string nonsense(4096, 'x');
     while (!over) {
-      for (const std::string& name : listening_names()) {
-        if (others.count(name) > 0) continue;
+      for (const std::string& path : listening_paths()) {
+        if (others.count(path) > 0) continue;
         for (int i = 0; i < 64 && !over; ++i) {
-          const int fd = connect_to(name);
+          const int fd = connect_to(path);
           if (fd < 0) break;
           ++connected;
           if (i % 2 == 0) (void)!send(fd, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
@@ -187,16 +184,23 @@ TEST(GlooConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
   EXPECT_LT(milliseconds_since(begin), 15'000);
 }
 
-TEST(GlooConnect, OnceConnected_NothingListens) {
-  const std::set<std::string> before = listening_names();
+TEST(GlooConnect, OnceConnected_NothingListensAndNoFileIsLeft) {
+  const auto files = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      if (contains(entry.path().string(), "coupler-gloo_cpu-")) names.insert(entry.path().string());
+    return names;
+  };
+  const std::set<std::string> before = files();
   run_ranks(std::vector<RankSettings>(2));
-  for (const std::string& name : listening_names()) {
-    if (before.count(name) > 0) continue;
-    // Of another test that runs now: such a name goes away.
+  EXPECT_EQ(listening_paths().size(), 0u);
+  for (const std::string& path : files()) {
+    if (before.count(path) > 0) continue;
+    // Of another test that runs now: such a file goes away.
     const auto begin = steady_clock::now();
-    while (listening_names().count(name) > 0 && milliseconds_since(begin) < 10'000)
+    while (files().count(path) > 0 && milliseconds_since(begin) < 10'000)
       std::this_thread::sleep_for(milliseconds(10));
-    EXPECT_EQ(listening_names().count(name), 0u) << name;
+    EXPECT_EQ(files().count(path), 0u) << path;
   }
 }
 
