@@ -90,7 +90,8 @@ the skeletons that `coupler new` copies, and the matrix of checks that
 set(CPACK_DEBIAN_HEADERS_PACKAGE_DEPENDS "coupler (= ${PROJECT_VERSION}), nlohmann-json3-dev")
 set(CPACK_DEBIAN_HEADERS_PACKAGE_RECOMMENDS "cmake, g++, make")
 set(_packages program:coupler development:coupler-dev)
-set(_of_gloo_cpu "Collectives and messages on host memory over TCP, by libgloo")
+set(_of_gloo_cpu "Collectives and messages on host memory over Unix sockets and TCP,
+with the collectives of libgloo as an option")
 set(_of_mpi "Collectives and messages on host memory by Open MPI")
 set(_of_nccl "Collectives and messages on the memory of NVIDIA's GPUs by NCCL.
 NCCL and the CUDA runtime come by `coupler setup-torch --cuda`")

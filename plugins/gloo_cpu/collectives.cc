@@ -12,7 +12,13 @@ constexpr uint64_t kKeptScratch = 16 << 20;  // more is given back after the ope
 }  // namespace
 
 Collectives::Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits)
-    : rank_(rank), size_(size), lanes_(lanes), limits_(limits) {
+    : rank_(rank),
+      size_(size),
+      lanes_(lanes),
+      limits_(limits),
+      libgloo_(limits.by_libgloo && lanes != nullptr
+                   ? std::make_unique<GlooCollectives>(rank, size, lanes)
+                   : nullptr) {
   for (Round& round : rounds_) {  // messages must stay where they are: never more than this
     round.outgoing.reserve(static_cast<size_t>(size - 1));
     round.incoming.reserve(static_cast<size_t>(size - 1));
@@ -26,12 +32,18 @@ Failure Collectives::run(const Op& op) {
   header_ = make_header(op, size_);
   header_.sequence = ++sequence_;
   last_combined_ = nullptr;
+  in_libgloo_ = libgloo_ != nullptr && GlooCollectives::has(op);
+  if (in_libgloo_) return libgloo_->run(op, header_, op.blocking ? limits_.spin_ns : 0);
   Failure failure = dispatch();
   if (scratch_size_ > kKeptScratch) {
     scratch_.reset();
     scratch_size_ = 0;
   }
   return failure;
+}
+
+std::vector<int32_t> Collectives::heard() const {
+  return in_libgloo_ ? libgloo_->heard() : std::vector<int32_t>{};
 }
 
 Failure Collectives::dispatch() {

@@ -1,4 +1,5 @@
-// Collectives: every collective of the ABI as one or two rounds of messages between all ranks.
+// Collectives: every collective of the ABI as one or two rounds of messages between all ranks, or,
+// where the option asks for it, as libgloo has it.
 //
 // Every rank is connected to every other, so a reduction needs no ring: each rank sends part j of
 // its data to rank j and combines what it gets for its own part, in rank order from itself on,
@@ -15,6 +16,7 @@
 
 #include "common/error.h"
 #include "common/op.h"
+#include "gloo_collectives.h"
 #include "lanes.h"
 
 namespace db::gloo_cpu {
@@ -29,6 +31,7 @@ struct CollectiveLimits {
   uint64_t slice_bytes = 0;          // of a large all_reduce, whose slices overlap; divides by 64
   uint64_t pair_exchange_bytes = 0;  // the same between two ranks, where one round is no more bytes
   int64_t spin_ns = 0;               // for blocking operations
+  bool by_libgloo = false;           // what libgloo has a collective for
 };
 
 class Collectives {
@@ -39,8 +42,11 @@ class Collectives {
   // Performs op, which is validated and no SEND or RECV. A timeout comes back without a message.
   Failure run(const Op& op);
 
-  uint64_t sequence() const { return sequence_; }   // of the last collective started
-  uint32_t round() const { return header_.round; }  // of it: the one it is in
+  uint64_t sequence() const { return sequence_; }  // of the last collective started
+  // Whether that is in a round in which every rank sends at once, waiting for no other.
+  bool in_first_round() const { return !in_libgloo_ && header_.round == 0; }
+  // The ranks that it is known to have heard of.
+  std::vector<int32_t> heard() const;
 
  private:
   // A part of a buffer, in bytes.
@@ -94,12 +100,14 @@ class Collectives {
   const int32_t size_;
   Lanes* const lanes_;
   const CollectiveLimits limits_;
+  const std::unique_ptr<GlooCollectives> libgloo_;  // NULL: not asked for, or one rank
 
   // Of the operation that is running.
   const Op* op_ = nullptr;
   ReduceFunction combine_ = nullptr;
   Header header_;
   uint64_t sequence_ = 0;
+  bool in_libgloo_ = false;
   Round rounds_[4];
   Round* round_ = nullptr;             // that was begun last
   Incoming* last_combined_ = nullptr;  // of this operation, to combine one after the other

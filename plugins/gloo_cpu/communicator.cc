@@ -246,8 +246,8 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
     exchange = pair_exchange = std::numeric_limits<uint64_t>::max();
   } else if (algorithm == "scatter") {
     exchange = pair_exchange = 0;
-  } else if (algorithm != "auto") {
-    return invalid("option algorithm is '" + algorithm + "'; valid: auto, exchange, scatter");
+  } else if (algorithm != "auto" && algorithm != "gloo") {
+    return invalid("option algorithm is '" + algorithm + "'; valid: auto, exchange, scatter, gloo");
   }
   const std::string& protect = options.string("protect");
   if (protect == "mac") {
@@ -265,6 +265,7 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   setup->limits.collectives.exchange_bytes = exchange;
   setup->limits.collectives.pair_exchange_bytes = pair_exchange;
   setup->limits.collectives.slice_bytes = 4 * static_cast<uint64_t>(chunk);
+  setup->limits.collectives.by_libgloo = algorithm == "gloo";
   setup->limits.collectives.spin_ns =
       may_spin(params.local_size) ? options.i64("busy_poll_us") * 1000 : 0;
   return {};

@@ -1,8 +1,8 @@
 #include "implementation.h"
 
 #include <dlfcn.h>
+#include <gloo/allreduce.h>
 #include <gloo/config.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <string>
 
@@ -14,7 +14,7 @@ namespace {
 
 void describe(char* text, uint64_t capacity) {
   Dl_info where{};
-  const auto address = reinterpret_cast<const void*>(&gloo::transport::tcp::CreateDevice);
+  const auto address = reinterpret_cast<const void*>(&gloo::allreduce);
   const char* const path =
       dladdr(address, &where) != 0 && where.dli_fname != nullptr ? where.dli_fname : "?";
   const std::string found = "libgloo " + std::to_string(GLOO_VERSION_MAJOR) + "." +

@@ -1,15 +1,18 @@
 // The thin library: the backend's table, and the loading of its implementation.
 //
+// The implementation is linked to libgloo, whose collectives run over its connections where the
+// option algorithm is "gloo", and to OpenSSL, which proves and protects the connections.
+//
 // libtorch_cpu.so exports 310 gloo:: symbols that Debian's libgloo defines too, in another version.
-// In a program linked to LibTorch the references of libgloo itself would bind there, and crash. So
-// nothing here is linked to libgloo; the implementation is opened with RTLD_DEEPBIND, which makes
-// it and libgloo look among their own libraries first.
+// In a program linked to LibTorch the references of the implementation and of libgloo itself would
+// bind there, and crash. So nothing here is linked to libgloo; the implementation is opened with
+// RTLD_DEEPBIND, which makes it and libgloo look among their own libraries first.
 //
 // A program may preload another allocator or replace operator new; RTLD_DEEPBIND must not lead to
 // memory that one allocates and the other frees. So what libgloo needs (libibverbs, whose libraries
-// free what C functions gave them; libhiredis) is opened first without that flag; the operators of
-// the implementation and libgloo are the program's (operators.cc); and neither of the two calls
-// malloc or free itself.
+// free what C functions gave them; libhiredis) and OpenSSL, which does the same, are opened first
+// without that flag; the operators of the implementation and libgloo are the program's
+// (operators.cc); and neither of the two calls malloc or free itself.
 #include <coupler/distributed_backend.h>
 #include <dlfcn.h>
 
@@ -43,7 +46,7 @@ std::string implementation_path() {
 
 // Failures show when the implementation is opened, in better words.
 void open_dependencies() {
-  std::string names = COUPLER_GLOO_NEEDS ":";
+  std::string names = COUPLER_GLOO_OPENED_FIRST ":";
   for (size_t begin = 0, end; (end = names.find(':', begin)) != std::string::npos; begin = end + 1)
     (void)dlopen(names.substr(begin, end - begin).c_str(), RTLD_NOW | RTLD_LOCAL);
 }
@@ -60,7 +63,7 @@ Loaded load() {
   if (library == nullptr) {
     const char* const reason = dlerror();
     loaded.problem = std::string("cannot open ") + path + ": " + (reason ? reason : "?") +
-                     "; it needs libgloo (Debian: apt-get install libgloo0)";
+                     "; it needs libgloo and OpenSSL 3 (Debian: apt-get install libgloo0 libssl3)";
     return loaded;
   }
   const auto entry =
@@ -117,7 +120,8 @@ constexpr DistributedBackend kBackend = {
     DB_ABI_MINOR,
     "gloo_cpu",
     "0.1.0",
-    "Host memory over TCP connections made by libgloo; on one machine over loopback",
+    "Host memory over Unix sockets within a machine and TCP between machines; collectives of its "
+    "own, or libgloo's",
     DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
     probe,
     default_options,

@@ -14,7 +14,8 @@ inline constexpr db_option kOptions[] = {
     string_option("algorithm", "auto",
                   "How all_reduce works: exchange (everybody sends all to everybody: one round), "
                   "scatter (each rank combines its part: two rounds, fewest bytes), or auto "
-                  "(exchange while the data is small)."),
+                  "(exchange while the data is small). gloo: libgloo's own algorithms, for every "
+                  "collective but reduce_scatter, which libgloo lacks."),
     i64_option("exchange_bytes", 262144,
                "Up to this many bytes times the other ranks an operation prefers one round of "
                "messages to fewer bytes."),

@@ -7,6 +7,21 @@
 #include <utility>
 
 namespace db::gloo_cpu {
+namespace {
+
+bool is_among(const std::vector<int32_t>& ranks, int32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// Takes those who are heard out of ranks, unless nobody would be left.
+void leave_out(const std::vector<int32_t>& heard, std::vector<int32_t>* ranks) {
+  std::vector<int32_t> left;
+  for (const int32_t rank : *ranks)
+    if (!is_among(heard, rank)) left.push_back(rank);
+  if (!left.empty()) *ranks = std::move(left);
+}
+
+}  // namespace
 
 Transport::Transport(int32_t rank, int32_t size, std::unique_ptr<Mesh> mesh,
                      std::unique_ptr<FailureBoard> board, const TransportLimits& limits)
@@ -121,19 +136,26 @@ db_status Transport::conclude(const Op& op, Failure result, Failure* failure) {
 
 void Transport::explain_timeout(const Op& op, Failure* failure) const {
   // Who sent nothing at all in the first round never came. Later all have come, and one of them
-  // got stuck: which one the others can tell by saying that they wait as well.
+  // got stuck: which one the others can tell by saying that they wait as well. So it is where
+  // libgloo's algorithms make a rank wait for one that waits itself; there who sent something may
+  // have started later, and so be late later.
   std::vector<int32_t> missing;
   if (is_point_to_point(op.kind)) {
     missing = {op.root_or_peer};
   } else {
-    if (collectives_.round() == 0) missing = lanes_->silent();
+    if (collectives_.in_first_round()) missing = lanes_->silent();
     if (board_ != nullptr) board_->say_late(collectives_.sequence());
-    if (missing.empty() && board_ != nullptr) missing = board_->not_late(collectives_.sequence());
+    if (missing.empty() && board_ != nullptr) {
+      missing = board_->not_late(collectives_.sequence());
+      leave_out(collectives_.heard(), &missing);
+    }
   }
   if (missing.empty() && failure->failed_rank >= 0) missing = {failure->failed_rank};
   std::string names;
   for (const int32_t rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  if (!missing.empty()) failure->failed_rank = missing.front();
+  // The one that this rank waited for, if it is among them.
+  if (!missing.empty() && !is_among(missing, failure->failed_rank))
+    failure->failed_rank = missing.front();
   failure->message = describe(op) + " did not complete within " +
                      std::to_string(op.timeout_ns / 1000000) + " ms: rank" +
                      (missing.size() > 1 ? "s " : " ") + (names.empty() ? "?" : names) +

@@ -6,6 +6,7 @@
 #include <array>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "comm/fingerprint.h"
 
@@ -76,12 +77,15 @@ std::vector<Cell> cover_pairs(std::vector<Cell> cells, uint64_t seed) {
 
 std::vector<Cell> choose_cells(Cover cover, uint64_t seed) {
   std::vector<Cell> cells = all_cells();
-  if (cover == Cover::kPairs) return cover_pairs(std::move(cells), seed);
+  if (cover == Cover::kPairs) cells = cover_pairs(std::move(cells), seed);
   if (cover == Cover::kMain) {
     cells.erase(
         std::remove_if(cells.begin(), cells.end(), [](const Cell& cell) { return !is_main(cell); }),
         cells.end());
   }
+  std::stable_sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
+    return std::tie(a.dtype, a.reduce) < std::tie(b.dtype, b.reduce);
+  });
   return cells;
 }
 

@@ -29,6 +29,7 @@ constexpr uint64_t kStoredSeed = 20240117;
 constexpr uint64_t kPrime = 1009;
 constexpr uint64_t kLarge = (1u << 20) + 1;
 
+// In order of dtype and reduction, whose contents are computed once.
 std::vector<Cell> choose_cells(Cover cover, uint64_t seed);
 std::string to_string(const Cell& cell);
 

@@ -27,7 +27,7 @@ int parse_world(const std::string& text) {
               {.subject = "--world", .hint = "give a whole number from 1 on"});
 }
 
-DriverArguments parse(int argc, char** argv) {
+DriverArguments parse_driver(int argc, char** argv) {
   DriverArguments arguments;
   arguments.launcher =
       std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "coupler";
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
   try {
     if (matrix::is_rank(argc, argv)) return matrix::run_rank(argc, argv);
-    return matrix::run_driver(matrix::parse(argc, argv));
+    return matrix::run_driver(matrix::parse_driver(argc, argv));
   } catch (const Error& error) {
     std::fprintf(stderr, "coupler: error: %s\n", error.what());
     return error.exit_code();

@@ -5,12 +5,15 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "comm/fingerprint.h"
+#include "contents.h"
 #include "memory.h"
+#include "plan.h"
 #include "rank.h"
 #include "values.h"
 
@@ -20,16 +23,15 @@ namespace {
 constexpr size_t kGuard = 64;
 constexpr unsigned char kCanary = 0xa5;
 
-// Elements between two canaries.
+// Elements between two canaries, once it is cleared.
 template <typename T>
 class Buffer {
  public:
   explicit Buffer(uint64_t size)
       : size_(size),
         bytes_((2 * kGuard + size * sizeof(T) + kGuard - 1) / kGuard * kGuard),
-        memory_(static_cast<unsigned char*>(allocate(bytes_)), deallocate) {
-    std::memset(memory_.get(), kCanary, bytes_);
-  }
+        memory_(static_cast<unsigned char*>(allocate(bytes_)), deallocate) {}
+  void clear() { std::memset(memory_.get(), kCanary, bytes_); }
   T* data() { return reinterpret_cast<T*>(memory_.get() + kGuard); }
   uint64_t size() const { return size_; }
   bool intact() const {
@@ -49,138 +51,13 @@ class Buffer {
   std::unique_ptr<unsigned char, void (*)(void*)> memory_;
 };
 
-// The sizes and contents of one cell on every rank.
-struct Plan {
-  Cell cell;
-  int world = 1, me = 0, root = 0;
-  uint64_t seed = 0;
-  std::vector<uint64_t> counts;  // V kinds with one array: by rank
-
-  uint64_t count_of(int rank) const { return counts[static_cast<size_t>(rank)]; }
-  uint64_t before(int rank) const {
-    uint64_t sum = 0;
-    for (int i = 0; i < rank; ++i) sum += count_of(i);
-    return sum;
-  }
-  // ALL_TO_ALL_V: symmetric, so that it may be in place; some parts are empty.
-  uint64_t between(int from, int to) const {
-    if (cell.count == 0 || (from + to) % 3 == 2) return 0;
-    return cell.count + static_cast<uint64_t>(from + to);
-  }
-  uint64_t sent_before(int from, int to) const {
-    uint64_t sum = 0;
-    for (int i = 0; i < to; ++i) sum += between(from, i);
-    return sum;
-  }
-  uint64_t send_size(int rank) const {
-    const auto ranks = static_cast<uint64_t>(world);
-    switch (cell.kind) {
-      case DB_ALL_REDUCE:
-      case DB_REDUCE:
-      case DB_ALL_GATHER:
-      case DB_GATHER:
-        return cell.count;
-      case DB_BROADCAST:
-        return rank == root ? cell.count : 0;
-      case DB_ALL_GATHER_V:
-        return count_of(rank);
-      case DB_REDUCE_SCATTER:
-      case DB_ALL_TO_ALL:
-        return ranks * cell.count;
-      case DB_REDUCE_SCATTER_V:
-        return before(world);
-      case DB_ALL_TO_ALL_V:
-        return sent_before(rank, world);
-      case DB_SCATTER:
-        return rank == root ? ranks * cell.count : 0;
-      default:
-        return 0;
-    }
-  }
-  uint64_t recv_size(int rank) const {
-    const auto ranks = static_cast<uint64_t>(world);
-    switch (cell.kind) {
-      case DB_ALL_REDUCE:
-      case DB_BROADCAST:
-      case DB_REDUCE_SCATTER:
-      case DB_SCATTER:
-        return cell.count;
-      case DB_REDUCE:
-        return rank == root ? cell.count : 0;
-      case DB_ALL_GATHER:
-      case DB_ALL_TO_ALL:
-        return ranks * cell.count;
-      case DB_ALL_GATHER_V:
-        return before(world);
-      case DB_REDUCE_SCATTER_V:
-        return count_of(rank);
-      case DB_ALL_TO_ALL_V:
-        return sent_before(rank, world);
-      case DB_GATHER:
-        return rank == root ? ranks * cell.count : 0;
-      default:
-        return 0;
-    }
-  }
-  // In place: where the smaller buffer lies in the larger one, in elements.
-  uint64_t part() const {
-    switch (cell.kind) {
-      case DB_ALL_GATHER:
-      case DB_GATHER:
-      case DB_REDUCE_SCATTER:
-      case DB_SCATTER:
-        return static_cast<uint64_t>(me) * cell.count;
-      case DB_ALL_GATHER_V:
-      case DB_REDUCE_SCATTER_V:
-        return before(me);
-      default:
-        return 0;
-    }
-  }
-  // Which rank's element, and which, ends at `index` of my result; reducing kinds: of every rank.
-  std::pair<int, uint64_t> origin(uint64_t index) const {
-    const uint64_t count = cell.count;
-    switch (cell.kind) {
-      case DB_BROADCAST:
-        return {root, index};
-      case DB_ALL_GATHER:
-      case DB_GATHER:
-        return {static_cast<int>(index / count), index % count};
-      case DB_ALL_GATHER_V:
-        for (int rank = 0;; ++rank) {
-          if (index < before(rank + 1)) return {rank, index - before(rank)};
-        }
-      case DB_REDUCE_SCATTER:
-      case DB_REDUCE_SCATTER_V:
-        return {0, part() + index};
-      case DB_ALL_TO_ALL:
-        return {static_cast<int>(index / count), static_cast<uint64_t>(me) * count + index % count};
-      case DB_ALL_TO_ALL_V:
-        for (int rank = 0;; ++rank) {
-          const uint64_t start = sent_before(me, rank);
-          if (index < start + between(me, rank)) {
-            return {rank, sent_before(rank, me) + index - start};
-          }
-        }
-      case DB_SCATTER:
-        return {root, static_cast<uint64_t>(me) * count + index};
-      default:
-        return {0, index};
-    }
-  }
-};
-
-template <typename T>
-bool same(const T& a, const T& b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0;
-}
-
 template <typename T>
 class CellRun {
  public:
-  CellRun(Communicator& communicator, const Plan& plan)
+  CellRun(Communicator& communicator, const Plan& plan, Shelf& shelf)
       : communicator_(communicator),
         plan_(plan),
+        shelf_(shelf),
         send_(plan.send_size(plan.me)),
         recv_(plan.recv_size(plan.me)) {}
 
@@ -191,10 +68,10 @@ class CellRun {
       communicator_.run(op);
     } else {
       Work work = communicator_.submit(op);
-      if (plan_.seed % 2 == 0) {
-        work.wait();
-      } else {
+      if (plan_.polls) {
         while (!work.done()) std::this_thread::yield();
+      } else {
+        work.wait();
       }
     }
     verify();
@@ -236,40 +113,44 @@ class CellRun {
   }
 
  private:
-  T input(int rank, uint64_t index) const {
-    return element<T>(plan_.cell.reduce, plan_.world, plan_.seed, rank, index);
-  }
-
   void fill() {
+    send_.clear();
+    recv_.clear();
     T* inside = send_.data();
     if (plan_.cell.in_place && recv_.size() > send_.size()) inside = recv_.data() + plan_.part();
-    for (uint64_t i = 0; i < send_.size(); ++i) inside[i] = input(plan_.me, i);
+    contents().copy(plan_.number, plan_.me, 0, {inside, send_.size()});
   }
 
   void verify() {
-    const T* result = static_cast<const T*>(op_.recv);
-    std::vector<T> values(static_cast<size_t>(plan_.world));
-    const bool reducing = is_reducing(plan_.cell.kind);
-    for (uint64_t i = 0; i < recv_.size(); ++i) {
-      const auto [rank, index] = plan_.origin(i);
-      T expected{};
-      if (reducing) {
-        for (int other = 0; other < plan_.world; ++other) {
-          values[static_cast<size_t>(other)] = input(other, index);
+    const std::span<const T> result(static_cast<const T*>(op_.recv), recv_.size());
+    uint64_t begin = 0;
+    for (const Stretch& from : plan_.origin()) {
+      const std::span<const T> got = result.subspan(begin, from.count);
+      if (is_reducing(plan_.cell.kind)) {
+        const uint64_t wrong = contents().first_wrong_reduced(plan_.number, from.first, got);
+        if (wrong < got.size()) {
+          fail_at(begin + wrong, got[wrong],
+                  contents().expected_reduced(plan_.number, from.first + wrong));
         }
-        expected = reference(plan_.cell.reduce, values);
       } else {
-        expected = input(rank, index);
+        const uint64_t wrong = contents().first_wrong(plan_.number, from.rank, from.first, got);
+        if (wrong < got.size()) {
+          fail_at(begin + wrong, got[wrong],
+                  contents().expected(plan_.number, from.rank, from.first + wrong));
+        }
       }
-      if (!same(result[i], expected)) fail_at(i, result[i], expected);
+      begin += from.count;
     }
+    check(begin == result.size(), "the plan does not say where all of the result comes from");
     if (op_.recv == recv_.data() && op_.send == send_.data()) {
-      for (uint64_t i = 0; i < send_.size(); ++i) {
-        check(same(send_.data()[i], input(plan_.me, i)), "the send buffer changed");
-      }
+      const std::span<const T> sent(send_.data(), send_.size());
+      check(contents().first_wrong(plan_.number, plan_.me, 0, sent) == sent.size(),
+            "the send buffer changed");
     }
     check(send_.intact() && recv_.intact(), "memory beside the buffers changed");
   }
+
+  Contents<T>& contents() { return shelf_.of<T>(plan_.cell); }
 
   [[noreturn]] void fail_at(uint64_t index, const T& got, const T& expected) const {
     uint64_t got_bits = 0, expected_bits = 0;
@@ -280,21 +161,11 @@ class CellRun {
 
   Communicator& communicator_;
   const Plan& plan_;
+  Shelf& shelf_;
   db_op op_ = {};
   Buffer<T> send_, recv_;
   std::vector<uint64_t> sends_, takes_;
 };
-
-Plan plan_of(const Cell& cell, const Communicator& communicator, uint64_t number) {
-  Plan plan{.cell = cell, .world = communicator.size(), .me = communicator.rank()};
-  plan.root = static_cast<int>(number % static_cast<uint64_t>(plan.world));
-  plan.seed = number;
-  for (int rank = 0; rank < plan.world; ++rank) {
-    const bool empty = cell.count == 0 || rank == 1;
-    plan.counts.push_back(empty ? 0 : cell.count + static_cast<uint64_t>(rank));
-  }
-  return plan;
-}
 
 void expect_refused(Communicator& communicator, db_op op, bool blocking) {
   try {
@@ -312,11 +183,12 @@ void expect_refused(Communicator& communicator, db_op op, bool blocking) {
 }
 
 // What is wrong with one cell, "" where nothing; *ran: whether it was supported.
-std::string run_cell(Communicator& communicator, const Plan& plan, bool complete, bool* ran) {
+std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf, bool complete,
+                     bool* ran) {
   const Cell& cell = plan.cell;
   try {
     visit(cell.dtype, [&](auto type) {
-      CellRun<decltype(type)> one(communicator, plan);
+      CellRun<decltype(type)> one(communicator, plan, shelf);
       const db_op op = one.make_op();
       const bool supported = communicator.supports(op);
       const bool defined =
@@ -333,7 +205,7 @@ std::string run_cell(Communicator& communicator, const Plan& plan, bool complete
   } catch (const Error&) {
     throw;  // the communicator is dead, and the error names the operation itself
   } catch (const std::exception& error) {
-    return fmt::format("cell {} ({}), world {}, rank {}: {}\n", plan.seed, to_string(cell),
+    return fmt::format("cell {} ({}), world {}, rank {}: {}\n", plan.number, to_string(cell),
                        plan.world, plan.me, error.what());
   }
   return {};
@@ -368,11 +240,13 @@ int operations(Rank& rank) {
   const auto communicator = rank.connect();
   uint64_t number = 0, run = 0, refused = 0, wrong = 0;
   Tally tally;
+  Shelf shelf(communicator->size());
   std::string problems;
   for (const Cell& cell : choose_cells(rank.arguments().cover, rank.arguments().seed)) {
     bool ran = false;
-    const Plan plan = plan_of(cell, *communicator, ++number);
-    const std::string problem = run_cell(*communicator, plan, rank.arguments().complete, &ran);
+    const Plan plan = plan_of(cell, communicator->size(), communicator->rank(), ++number);
+    const std::string problem =
+        run_cell(*communicator, plan, shelf, rank.arguments().complete, &ran);
     ++(ran ? run : refused);
     tally.count(cell, ran);
     if (problem.empty()) continue;

@@ -22,7 +22,7 @@ const std::map<std::string, int (*)(Rank&)> kBehaviours = {
     {"mismatch", mismatch},     {"killed", killed},     {"stopped", stopped},
     {"deadline", deadline},     {"options", options}};
 
-RankArguments parse(int argc, char** argv) {
+RankArguments parse_rank(int argc, char** argv) {
   RankArguments arguments;
   arguments.request = take_config_arguments(argc, argv);
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -105,7 +105,7 @@ int Rank::report_error(const std::function<void()>& function) const {
 }
 
 int run_rank(int argc, char** argv) {
-  const RankArguments arguments = parse(argc, argv);
+  const RankArguments arguments = parse_rank(argc, argv);
   const auto found = kBehaviours.find(arguments.behaviour);
   if (found == kBehaviours.end()) {
     throw Error(ErrorCode::kUsage, "no behaviour is called " + arguments.behaviour, {});

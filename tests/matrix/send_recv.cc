@@ -44,8 +44,8 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
   }
   for (uint64_t i = 0; i < count; ++i) {
     const T expected = element<T>(0, world, count, previous, i);
-    check(std::memcmp(&in[i], &expected, sizeof(T)) == 0,
-          fmt::format("dtype {} x{}: element {} is wrong", dtype, count, i));
+    if (std::memcmp(&in[i], &expected, sizeof(T)) == 0) continue;
+    fail(fmt::format("dtype {} x{}: element {} is wrong", dtype, count, i));
   }
 }
 

@@ -101,10 +101,36 @@ template <typename T>
 constexpr bool is_floating =
     std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
 
+// Half's or BFloat's of a number, and the other way round. The multiples of a half up to 256, which
+// are most of what is asked for, are converted once.
+template <typename T>
+T small_float_of(double number) {
+  constexpr int kMost = 256;
+  static const std::vector<T> known = [] {
+    std::vector<T> values;
+    for (int i = -2 * kMost; i <= 2 * kMost; ++i) values.push_back(T::from(i / 2.0));
+    return values;
+  }();
+  const double place = 2 * number + 2 * kMost;
+  const bool is_known = place >= 0 && place <= 4 * kMost && place == std::floor(place);
+  return is_known ? known[static_cast<size_t>(place)] : T::from(number);
+}
+template <typename T>
+double number_of(T value) {
+  static const std::vector<double> known = [] {
+    std::vector<double> values;
+    for (int bits = 0; bits < 1 << 16; ++bits) {
+      values.push_back(T{static_cast<uint16_t>(bits)}.value());
+    }
+    return values;
+  }();
+  return known[value.bits];
+}
+
 template <typename T>
 T from_number(double number) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat>) {
-    return T::from(number);
+    return small_float_of<T>(number);
   } else {
     return static_cast<T>(number);
   }
@@ -113,7 +139,7 @@ T from_number(double number) {
 template <typename T>
 double to_number(T value) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat>) {
-    return value.value();
+    return number_of(value);
   } else {
     return static_cast<double>(value);
   }

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "by_algorithm.h"
 #include "ranks/ranks.h"
 
 namespace backend_test {
@@ -18,11 +19,12 @@ bool contains(const Error& error, const std::string& text) {
   return std::string(error.text.data()).find(text) != std::string::npos;
 }
 
+class GlooFaultByAlgorithm : public ByAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, testing::Values("auto", "gloo"), algorithm_name);
+
 // Ranks all-reduce until it fails; the victim kills itself in the middle. Everybody else must name
 // it, and the communicator must be dead.
-void check_kill(int32_t size, int32_t victim, uint64_t count, bool blocking) {
-  Job job;
-  job.size = size;
+void check_kill(const Job& job, int32_t victim, uint64_t count, bool blocking) {
   const std::vector<int> statuses = fork_ranks(job, [&](int32_t rank, Rank& self) {
     std::vector<float> data(count, 1);
     std::thread killer;
@@ -47,27 +49,33 @@ void check_kill(int32_t size, int32_t victim, uint64_t count, bool blocking) {
     EXPECT_EQ(self.functions->async_error(self.communicator, error), DB_ERR_PEER_LOST);
     EXPECT_LT(self.run(all_reduce(data.data(), data.data(), count), blocking), 0);
   });
-  for (int32_t rank = 0; rank < size; ++rank) {
+  for (int32_t rank = 0; rank < job.size; ++rank) {
     const int status = statuses[static_cast<size_t>(rank)];
     if (rank == victim) {
       EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
     } else {
-      EXPECT_EQ(status, 0) << "rank " << rank << " of " << size;
+      EXPECT_EQ(status, 0) << "rank " << rank << " of " << job.size;
     }
   }
 }
 
-TEST(GlooFault, Kill_TwoRanksSmall_SurvivorNamesIt) { check_kill(2, 1, 16, true); }
-TEST(GlooFault, Kill_TwoRanksAsynchronous_SurvivorNamesIt) { check_kill(2, 0, 1 << 18, false); }
-TEST(GlooFault, Kill_FourRanksSmall_EverySurvivorNamesIt) { check_kill(4, 2, 16, true); }
-TEST(GlooFault, Kill_FourRanksLarge_EverySurvivorNamesIt) { check_kill(4, 1, 1 << 20, true); }
-TEST(GlooFault, Kill_ThreeRanksAsynchronous_EverySurvivorNamesIt) {
-  check_kill(3, 2, 1 << 16, false);
+TEST_P(GlooFaultByAlgorithm, Kill_TwoRanksSmall_SurvivorNamesIt) {
+  check_kill(job_of(2), 1, 16, true);
+}
+TEST_P(GlooFaultByAlgorithm, Kill_TwoRanksAsynchronous_SurvivorNamesIt) {
+  check_kill(job_of(2), 0, 1 << 18, false);
+}
+TEST_P(GlooFaultByAlgorithm, Kill_FourRanksSmall_EverySurvivorNamesIt) {
+  check_kill(job_of(4), 2, 16, true);
+}
+TEST_P(GlooFaultByAlgorithm, Kill_FourRanksLarge_EverySurvivorNamesIt) {
+  check_kill(job_of(4), 1, 1 << 20, true);
+}
+TEST_P(GlooFaultByAlgorithm, Kill_ThreeRanksAsynchronous_EverySurvivorNamesIt) {
+  check_kill(job_of(3), 2, 1 << 16, false);
 }
 
-void check_timeout(bool blocking, uint64_t count) {
-  Job job;
-  job.size = 3;
+void check_timeout(const Job& job, bool blocking, uint64_t count) {
   expect_ranks(job, [&](int32_t rank, Rank& self) {
     std::vector<float> data(count, 1);
     ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), count), blocking), DB_OK);
@@ -90,10 +98,30 @@ void check_timeout(bool blocking, uint64_t count) {
   });
 }
 
-TEST(GlooFault, Timeout_RankDoesNotCome_NamesRankAndOperation) {
-  check_timeout(true, 10);
-  check_timeout(false, 10);
-  check_timeout(true, 1 << 20);
+TEST_P(GlooFaultByAlgorithm, Timeout_RankDoesNotCome_NamesRankAndOperation) {
+  check_timeout(job_of(3), true, 10);
+  check_timeout(job_of(3), false, 10);
+  check_timeout(job_of(3), true, 1 << 20);
+}
+
+// The rank that waits longest is the first to give up, before the one that started later has.
+TEST_P(GlooFaultByAlgorithm, Timeout_OneComesLaterAndOneNever_NamesTheOneThatNeverCame) {
+  constexpr int32_t kLate = 0;
+  for (const int32_t absent : {1, 2}) {
+    expect_ranks(job_of(3), [&](int32_t rank, Rank& self) {
+      std::vector<float> data(1000, 1);
+      ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), data.size()), true), DB_OK);
+      if (rank == absent) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        return;
+      }
+      if (rank == kLate) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      db_op op = all_reduce(data.data(), data.data(), data.size());
+      op.timeout_ns = 500'000'000;
+      EXPECT_EQ(self.run(op, true), DB_ERR_TIMEOUT) << self.error.text.data();
+      EXPECT_EQ(self.error.error.failed_rank, absent) << self.error.text.data();
+    });
+  }
 }
 
 TEST(GlooFault, Timeout_ReceiveWithoutSend_NamesPeer) {
@@ -118,10 +146,8 @@ TEST(GlooFault, Timeout_ReceiveWithoutSend_NamesPeer) {
   });
 }
 
-void check_mismatch(const std::function<void(int32_t, db_op*)>& change,
+void check_mismatch(const Job& job, const std::function<void(int32_t, db_op*)>& change,
                     const std::vector<std::string>& texts) {
-  Job job;
-  job.size = 2;
   expect_ranks(job, [&](int32_t rank, Rank& self) {
     std::vector<float> data(100, 1);
     db_op op = all_reduce(data.data(), data.data(), 50);
@@ -136,23 +162,50 @@ void check_mismatch(const std::function<void(int32_t, db_op*)>& change,
   });
 }
 
-TEST(GlooFault, Mismatch_CountTypeReductionKindOrTag_ErrorNamesBoth) {
-  check_mismatch([](int32_t rank, db_op* op) { op->count += static_cast<uint64_t>(rank); },
+TEST_P(GlooFaultByAlgorithm, Mismatch_CountTypeReductionKindOrTag_ErrorNamesBoth) {
+  check_mismatch(job_of(2),
+                 [](int32_t rank, db_op* op) { op->count += static_cast<uint64_t>(rank); },
                  {"50 f32", "51 f32"});
-  check_mismatch([](int32_t rank, db_op* op) { op->dtype = rank == 0 ? DB_F32 : DB_I32; },
+  check_mismatch(job_of(2),
+                 [](int32_t rank, db_op* op) { op->dtype = rank == 0 ? DB_F32 : DB_I32; },
                  {"f32", "i32"});
-  check_mismatch([](int32_t rank, db_op* op) { op->reduce = rank == 0 ? DB_SUM : DB_MAX; },
+  check_mismatch(job_of(2),
+                 [](int32_t rank, db_op* op) { op->reduce = rank == 0 ? DB_SUM : DB_MAX; },
                  {"sum", "max"});
-  check_mismatch(
-      [](int32_t rank, db_op* op) {
-        if (rank == 1) op->kind = DB_BARRIER, op->reduce = 0;
-      },
-      {"all_reduce", "barrier"});
+  check_mismatch(job_of(2),
+                 [](int32_t rank, db_op* op) {
+                   if (rank == 1) op->kind = DB_BARRIER, op->reduce = 0;
+                 },
+                 {"all_reduce", "barrier"});
 }
 
-TEST(GlooFault, Abort_FromAnotherThread_EndsTheWait) {
+TEST(GlooFault, Mismatch_RanksWithDifferentAlgorithms_IsAnErrorAndNoResult) {
+  const Folder folder;
+  const FileStore store(folder.path);
+  const DistributedBackend* const backend = load_backend();
+  std::vector<std::thread> ranks;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const db_option algorithm = text_option("algorithm", rank == 0 ? "auto" : "gloo");
+      Job job;
+      job.options = {&algorithm};
+      Rank self(backend, job, rank, store.table());
+      ASSERT_EQ(self.created, DB_OK) << self.error.text.data();
+      const db_op barrier = [] {  // whose messages are the same but for the slot
+        db_op op{};
+        op.kind = DB_BARRIER;
+        return op;
+      }();
+      EXPECT_EQ(self.run(barrier, true), DB_ERR_MISMATCH) << self.error.text.data();
+      EXPECT_TRUE(self.error.error.flags & DB_ERROR_COMM_DEAD);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_P(GlooFaultByAlgorithm, Abort_FromAnotherThread_EndsTheWait) {
   for (const bool blocking : {true, false}) {
-    expect_ranks(Job{}, [&](int32_t rank, Rank& self) {
+    expect_ranks(job_of(2), [&](int32_t rank, Rank& self) {
       float data = 1;
       ASSERT_EQ(self.run(all_reduce(&data, &data, 1), true), DB_OK);
       if (rank == 1) {
@@ -173,8 +226,8 @@ TEST(GlooFault, Abort_FromAnotherThread_EndsTheWait) {
   }
 }
 
-TEST(GlooFault, Destroy_WhileOperationsAreQueued_EndsSoon) {
-  expect_ranks(Job{}, [&](int32_t rank, Rank& self) {
+TEST_P(GlooFaultByAlgorithm, Destroy_WhileOperationsAreQueued_EndsSoon) {
+  expect_ranks(job_of(2), [&](int32_t rank, Rank& self) {
     std::vector<float> data(1 << 20, 1);
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -208,15 +261,6 @@ TEST(GlooFault, Create_PeerNeverComes_TimesOutNamingIt) {
   });
 }
 
-db_option text_option(const char* key, const char* value) {
-  db_option option{};
-  option.struct_size = sizeof option;
-  option.key = key;
-  option.type = DB_OPTION_STRING;
-  option.string = value;
-  return option;
-}
-
 TEST(GlooFault, Create_WrongOptions_ErrorNamesWhatIsValid) {
   const db_option unknown = text_option("algoritm", "auto");
   const db_option value = text_option("algorithm", "ring");
@@ -226,7 +270,7 @@ TEST(GlooFault, Create_WrongOptions_ErrorNamesWhatIsValid) {
     db_status status;
     const char* text;
   } cases[] = {{&unknown, DB_ERR_UNKNOWN_OPTION, "algorithm"},
-               {&value, DB_ERR_INVALID_ARGUMENT, "auto, exchange, scatter"},
+               {&value, DB_ERR_INVALID_ARGUMENT, "auto, exchange, scatter, gloo"},
                {&type, DB_ERR_INVALID_ARGUMENT, "chunk_bytes"}};
   for (const auto& each : cases) {
     Job job;

@@ -1,8 +1,8 @@
 // gloo_cpu in a program that is linked to LibTorch, which exports gloo:: symbols of its own: a
-// linear regression is trained by two ranks, its gradients averaged over the backend, with tensors
-// coming and going. The program replaces operator new (marking_operators.cc), with a mark before
-// each block that delete checks: memory that crosses between two allocators ends it. CMakeLists.txt
-// also runs it with jemalloc preloaded.
+// linear regression is trained by two ranks, its gradients averaged over the backend, by libgloo's
+// collectives too, with tensors coming and going. The program replaces operator new
+// (marking_operators.cc), with a mark before each block that delete checks: memory that crosses
+// between two allocators ends it. CMakeLists.txt also runs it with jemalloc preloaded.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "by_algorithm.h"
 #include "ranks/ranks.h"
 
 namespace backend_test {
@@ -24,11 +25,15 @@ TEST(GlooIsolation, Preload_AsTheTestWasStarted_IsInThisProcess) {
 
 TEST(GlooIsolation, Host_LinkedToLibTorch_ExportsClashingSymbols) {
   // What the isolation is for: should LibTorch cease to export them, it may go.
-  EXPECT_NE(dlsym(RTLD_DEFAULT, "_ZN4gloo9transport3tcp4PairD1Ev"), nullptr);
+  EXPECT_NE(dlsym(RTLD_DEFAULT, "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE"), nullptr);
 }
 
-TEST(GlooIsolation, Training_InAProgramLinkedToLibTorch_Converges) {
-  expect_ranks(Job{}, [](int32_t rank, Rank& self) {
+class GlooIsolationByAlgorithm : public ByAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(, GlooIsolationByAlgorithm, testing::Values("auto", "gloo"),
+                         algorithm_name);
+
+TEST_P(GlooIsolationByAlgorithm, Training_InAProgramLinkedToLibTorch_Converges) {
+  expect_ranks(job_of(2), [](int32_t rank, Rank& self) {
     at::set_num_threads(1);
     at::manual_seed(rank + 1);
     const at::Tensor truth = at::arange(64, at::kFloat).reshape({64, 1}) / 64;
@@ -55,7 +60,21 @@ TEST(GlooIsolation, Training_InAProgramLinkedToLibTorch_Converges) {
   });
 }
 
-TEST(GlooIsolation, Errors_ThroughLibgloosExceptions_ComeBackAsText) {
+TEST_P(GlooIsolationByAlgorithm, Errors_InACollective_ComeBackAsTheyWere) {
+  expect_ranks(job_of(2), [](int32_t rank, Rank& self) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(800));
+      return;
+    }
+    float data = 1;
+    db_op op = all_reduce(&data, &data, 1);
+    op.timeout_ns = 200'000'000;
+    EXPECT_EQ(self.run(op, true), DB_ERR_TIMEOUT) << self.error.text.data();
+    EXPECT_EQ(self.error.error.failed_rank, 1) << self.error.text.data();
+  });
+}
+
+TEST(GlooIsolation, Errors_OfConnecting_ComeBackAsText) {
   Job job;
   job.present = 1;
   job.timeout_ns = 200'000'000;

@@ -1,5 +1,5 @@
 // Every kind of operation of gloo_cpu against a naive reference, on forked ranks. The general
-// matrix over all backends is in tests/matrix; here is what is particular to this one: both of its
+// matrix over all backends is in tests/matrix; here is what is particular to this one: each of its
 // algorithms, parts that are empty, chunks, messages between two ranks in flight in both
 // directions.
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "by_algorithm.h"
 #include "ranks/ranks.h"
 
 namespace backend_test {
@@ -91,11 +92,13 @@ void check_reductions(Rank& self, int32_t rank, int32_t size, db_dtype dtype, ui
   }
 }
 
-TEST(GlooOperations, Reductions_EveryReductionAndSize_MatchTheReference) {
+class GlooOperationsByAlgorithm : public ByAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(, GlooOperationsByAlgorithm, testing::Values("auto", "gloo"),
+                         algorithm_name);
+
+TEST_P(GlooOperationsByAlgorithm, Reductions_EveryReductionAndSize_MatchTheReference) {
   for (int32_t size = 1; size <= 4; ++size) {
-    Job job;
-    job.size = size;
-    expect_ranks(job, [&](int32_t rank, Rank& self) {
+    expect_ranks(job_of(size), [&](int32_t rank, Rank& self) {
       for (const uint64_t count : {0, 1, 2, 13, 4099, 70001}) {
         check_reductions<float>(self, rank, size, DB_F32, count);
         check_reductions<int32_t>(self, rank, size, DB_I32, count);
@@ -109,11 +112,7 @@ TEST(GlooOperations, Reductions_EveryReductionAndSize_MatchTheReference) {
 
 TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
   for (const char* algorithm : {"exchange", "scatter"}) {
-    db_option option{};
-    option.struct_size = sizeof option;
-    option.key = "algorithm";
-    option.type = DB_OPTION_STRING;
-    option.string = algorithm;
+    const db_option option = text_option("algorithm", algorithm);
     db_option chunk{};
     chunk.struct_size = sizeof chunk;
     chunk.key = "chunk_bytes";
@@ -129,11 +128,29 @@ TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
   }
 }
 
-TEST(GlooOperations, AllReduce_FloatsThatRound_SameBitsOnEveryRank) {
-  Job job;
-  job.size = 4;
+// libgloo divides what is reduced into segments of at most a MiB, two or more a rank: here more.
+TEST_P(GlooOperationsByAlgorithm, Reductions_OfManySegments_MatchTheReference) {
+  constexpr uint64_t kCount = (10 << 18) + 3;
+  expect_ranks(job_of(3), [&](int32_t rank, Rank& self) {
+    std::vector<float> send(kCount), recv(kCount);
+    for (uint64_t i = 0; i < kCount; ++i) send[i] = value<float>(rank, i);
+    db_op op = all_reduce(send.data(), recv.data(), kCount);
+    op.root_or_peer = 1;
+    for (const db_kind kind : {DB_ALL_REDUCE, DB_REDUCE}) {
+      op.kind = kind;
+      std::fill(recv.begin(), recv.end(), -1.0f);
+      ASSERT_EQ(self.run(op, true), DB_OK) << self.error.text.data();
+      if (kind == DB_REDUCE && rank != 1) continue;
+      uint64_t i = 0;
+      while (i < kCount && recv[i] == combined<float>(DB_SUM, 3, i, 1)) ++i;
+      ASSERT_EQ(i, kCount) << "kind " << kind;
+    }
+  });
+}
+
+TEST_P(GlooOperationsByAlgorithm, AllReduce_FloatsThatRound_SameBitsOnEveryRank) {
   for (const uint64_t count : {500, 100003}) {
-    expect_ranks(job, [&](int32_t rank, Rank& self) {
+    expect_ranks(job_of(4), [&](int32_t rank, Rank& self) {
       std::vector<float> data(count);
       for (uint64_t i = 0; i < count; ++i)
         data[i] = std::sin(static_cast<float>(i)) / static_cast<float>(rank + 3);
@@ -242,11 +259,9 @@ void check_movers(Rank& self, int32_t rank, int32_t size, uint64_t count, bool b
   ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
 }
 
-TEST(GlooOperations, Movers_EveryKindAndSize_MatchTheReference) {
+TEST_P(GlooOperationsByAlgorithm, Movers_EveryKindAndSize_MatchTheReference) {
   for (int32_t size = 1; size <= 4; ++size) {
-    Job job;
-    job.size = size;
-    expect_ranks(job, [&](int32_t rank, Rank& self) {
+    expect_ranks(job_of(size), [&](int32_t rank, Rank& self) {
       for (const uint64_t count : {1, 5, 1009, 60013})
         for (const bool blocking : {true, false}) check_movers(self, rank, size, count, blocking);
     });
@@ -291,10 +306,8 @@ TEST(GlooOperations, SendAndReceive_ReceiveFirstInARing_AllArrive) {
   }
 }
 
-TEST(GlooOperations, ManyAsynchronous_WaitedInReverse_AllRight) {
-  Job job;
-  job.size = 2;
-  expect_ranks(job, [&](int32_t rank, Rank& self) {
+TEST_P(GlooOperationsByAlgorithm, ManyAsynchronous_WaitedInReverse_AllRight) {
+  expect_ranks(job_of(2), [&](int32_t rank, Rank& self) {
     constexpr size_t kOperations = 64;
     std::vector<std::vector<float>> data;
     std::vector<db_request*> requests(kOperations);
@@ -316,10 +329,8 @@ TEST(GlooOperations, ManyAsynchronous_WaitedInReverse_AllRight) {
   });
 }
 
-TEST(GlooOperations, Split_OddAndEvenReversed_NewRanksAndParentBothWork) {
-  Job job;
-  job.size = 4;
-  expect_ranks(job, [&](int32_t rank, Rank& self) {
+TEST_P(GlooOperationsByAlgorithm, Split_OddAndEvenReversed_NewRanksAndParentBothWork) {
+  expect_ranks(job_of(4), [&](int32_t rank, Rank& self) {
     db_communicator* half = nullptr;
     Error error;
     ASSERT_EQ(self.functions->split(self.communicator, rank % 2, -rank, &half, error), DB_OK)

@@ -54,7 +54,7 @@ struct Event {
 };
 using Shared = std::shared_ptr<Event>;
 
-Shared& of(cudaEvent_t event) { return *reinterpret_cast<Shared*>(event); }
+Shared& event_of(cudaEvent_t event) { return *reinterpret_cast<Shared*>(event); }
 
 }  // namespace
 
@@ -159,7 +159,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned int) {
-  const Shared event = of(handle);
+  const Shared event = event_of(handle);
   std::unique_lock lock(event->mutex);
   const uint64_t recording = event->recorded;
   if (event->completed >= recording) return cudaSuccess;
@@ -177,12 +177,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete &of(event);
+  delete &event_of(event);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
-  const Shared event = of(handle);
+  const Shared event = event_of(handle);
   uint64_t recording = 0;
   {
     const std::lock_guard lock(event->mutex);
@@ -197,7 +197,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
-  Event& event = *of(handle);
+  Event& event = *event_of(handle);
   const std::lock_guard lock(event.mutex);
   return event.completed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
 }

@@ -39,7 +39,7 @@ Stream* start() {
   return stream;
 }
 
-Stream& of(cudaStream_t stream) {
+Stream& stream_of(cudaStream_t stream) {
   static Stream* const standard = start();
   return stream != nullptr ? *reinterpret_cast<Stream*>(stream) : *standard;
 }
@@ -47,7 +47,7 @@ Stream& of(cudaStream_t stream) {
 }  // namespace
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  Queue& queue = *of(stream).queue;
+  Queue& queue = *stream_of(stream).queue;
   {
     const std::lock_guard lock(queue.mutex);
     queue.work.push_back(std::move(work));

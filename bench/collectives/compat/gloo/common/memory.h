@@ -1,7 +1,7 @@
 // Stands in for a header that libgloo's own pair.h and context.h include and Debian's libgloo-dev
 // leaves out. Declares what they need: three boxes of a smart pointer, with the names and the
-// layout that the library was compiled with (one std::shared_ptr or std::weak_ptr each). Nothing of
-// Coupler uses them; they are members of classes that it derives from.
+// layout that the library was compiled with (one std::shared_ptr or std::weak_ptr each). No
+// benchmark uses them; they are members of classes that one uses.
 // Used only where the real header is absent (see CMakeLists.txt).
 #pragma once
 

@@ -1,0 +1,58 @@
+// GlooCollectives: libgloo's collectives over the connections of a communicator (the option
+// algorithm = "gloo"). Reductions combine with the kernels that every backend uses, so that each
+// data type and reduction works.
+// Thread rule: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/error.h"
+#include "common/op.h"
+#include "lanes.h"
+
+namespace gloo {
+class Context;
+}
+
+namespace db::gloo_cpu {
+
+class GlooTransport;
+
+class GlooCollectives {
+ public:
+  GlooCollectives(int32_t rank, int32_t size, Lanes* lanes);
+
+  // Whether libgloo can carry op out. It has no reduce_scatter over unbound buffers. To reduce no
+  // elements it sends nothing, so that ranks which disagree would not notice; to gather none it
+  // divides by zero.
+  static bool has(const Op& op);
+
+  // Performs op, which has(). header: of its messages, without round and bytes. A timeout comes
+  // back without a message.
+  Failure run(const Op& op, const Header& header, int64_t spin_ns);
+
+  // The ranks that have sent the last operation a message.
+  std::vector<int32_t> heard() const;
+
+ private:
+  void perform(const Op& op);
+  void all_reduce(const Op& op);
+  void reduce(const Op& op);
+  void broadcast(const Op& op);
+  void all_gather(const Op& op);
+  void all_gather_v(const Op& op);
+  void all_to_all(const Op& op);
+  void all_to_all_v(const Op& op);
+  void gather(const Op& op);
+  void scatter(const Op& op);
+  void barrier();
+
+  const int32_t rank_;
+  const int32_t size_;
+  const std::shared_ptr<GlooTransport> transport_;
+  const std::shared_ptr<gloo::Context> context_;
+};
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,79 @@
+// GlooTransport: this backend's connections as a transport of libgloo. libgloo's collectives post
+// sends and receives on unbound buffers and wait for them; here these become messages of Lanes. No
+// device, no listener and no thread of libgloo's comes with it.
+//
+// Between two ranks messages arrive in the order in which they were sent, and libgloo's collectives
+// post receives in the order of the peer's sends. Each header tells the operation, the slot and the
+// length, so that ranks which disagree get the mismatch error of every collective.
+//
+// libgloo's timeouts are ignored: the deadline of the operation counts.
+// Thread rule: one thread at a time, that of the collective that runs.
+#pragma once
+
+#include <gloo/transport/context.h>
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/error.h"
+#include "lanes.h"
+
+namespace db::gloo_cpu {
+
+// What Lanes failed with, on its way through libgloo.
+class LanesFailed final : public std::exception {
+ public:
+  explicit LanesFailed(Failure failure) : failure_(std::move(failure)) {}
+  const char* what() const noexcept override { return failure_.message.c_str(); }
+  const Failure& failure() const { return failure_; }
+
+ private:
+  Failure failure_;
+};
+
+class GlooTransport final : public gloo::transport::Context {
+ public:
+  // A send or a receive, from its posting until it was waited for.
+  struct Message {
+    int32_t peer = -1;
+    Group group;
+    Outgoing out;
+    Incoming in;
+  };
+
+  GlooTransport(int32_t own_rank, int32_t ranks, Lanes* lanes);
+
+  // Before a collective. header: of its messages, without round and bytes.
+  void begin(const Header& header, int64_t deadline_ns, int64_t spin_ns);
+  // What it posted and did not wait for.
+  size_t unfinished() const { return messages_.size() - free_.size(); }
+  // The ranks that have sent it a message.
+  std::vector<int32_t> heard() const;
+
+  Message* send(int32_t peer, uint64_t slot, const uint8_t* data, uint64_t bytes);
+  Message* receive(int32_t peer, uint64_t slot, uint8_t* data, uint64_t bytes);
+  // Waits for message, which then is gone, and returns its peer. Throws LanesFailed.
+  int32_t finish(Message* message);
+
+  std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
+  std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
+                                                                      size_t bytes) override;
+
+ private:
+  Message* take(int32_t peer);
+
+  Lanes* const lanes_;
+  Header header_;
+  int64_t deadline_ns_ = 0;
+  int64_t spin_ns_ = 0;
+  // All ever made. They stay here when a failure unwinds libgloo, since the lanes know them.
+  std::deque<Message> messages_;
+  std::vector<Message*> free_;
+  std::vector<bool> heard_;  // by rank
+};
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,41 @@
+// Plan: the sizes and contents of one cell on every rank. Plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cells.h"
+
+namespace coupler::matrix {
+
+// Elements in a row of what a rank puts in.
+struct Stretch {
+  int rank;
+  uint64_t first;
+  uint64_t count;
+};
+
+struct Plan {
+  Cell cell;
+  int world = 1, me = 0, root = 0;
+  uint64_t number = 0;           // of the cell, from 1
+  bool polls = false;            // asks whether it is done instead of waiting
+  std::vector<uint64_t> counts;  // V kinds with one array: by rank
+
+  uint64_t count_of(int rank) const { return counts[static_cast<size_t>(rank)]; }
+  uint64_t before(int rank) const;
+  // ALL_TO_ALL_V: symmetric, so that it may be in place; some parts are empty.
+  uint64_t between(int from, int to) const;
+  uint64_t sent_before(int from, int to) const;
+
+  uint64_t send_size(int rank) const;
+  uint64_t recv_size(int rank) const;
+  // In place: where the smaller buffer lies in the larger one, in elements.
+  uint64_t part() const;
+  // What my result is made of, in order. Reducing kinds: one stretch, of every rank.
+  std::vector<Stretch> origin() const;
+};
+
+Plan plan_of(const Cell& cell, int world, int me, uint64_t number);
+
+}  // namespace coupler::matrix
