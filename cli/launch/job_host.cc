@@ -24,10 +24,9 @@ JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC
   server.tls = options.tls;
   server.members = static_cast<size_t>(options.processes);
   server.host = options.host;
-  address_ = {.host = options.host,
-              .secret = options.secret ? *options.secret : random_bytes32(),
-              .tls = options.tls};
+  address_ = {.secret = options.secret ? *options.secret : random_bytes32(), .tls = options.tls};
   server_.emplace(address_.secret, server);
+  address_.host = server_->host();
   address_.port = server_->port();
   memory_file_ = make_job_memory_file(address_);
   job_file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_file_.get());

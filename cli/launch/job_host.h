@@ -23,8 +23,8 @@ namespace coupler::cli {
 
 struct JobHostOptions {
   int processes = 1;
-  std::string host = "127.0.0.1";   // where the store listens
-  std::optional<Bytes32> secret{};  // nothing: one of its own
+  std::string host = StoreServerOptions::kUnnamed;  // where the store listens
+  std::optional<Bytes32> secret{};                  // nothing: one of its own
   bool tls = false;
   std::chrono::nanoseconds peer_timeout{};  // backend.peer_timeout
 };

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "error/fail.h"
 #include "log/log.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_identity.h"
@@ -21,8 +22,6 @@
 
 namespace coupler {
 namespace {
-
-std::string last_failure() { return std::generic_category().message(errno); }
 
 // Who wrote a job file, when it is whole.
 bool read_host(const std::string& path, ProcessIdentity& host) {
@@ -84,11 +83,17 @@ void publish(const std::string& path, const std::string& text) {
   }
 }
 
+StoreServerOptions in_private_folder(StoreServerOptions options) {
+  options.host = private_runtime_folder();
+  return options;
+}
+
 // Rank 0's, with the file while it lives.
 class HostedStore : public ServedStore {
  public:
   HostedStore(const std::string& path, const Bytes32& secret, const BackendConfig& backend)
-      : ServedStore(secret, server_options(backend), backend.timeout), path_(path) {
+      : ServedStore(secret, in_private_folder(server_options(backend)), backend.timeout),
+        path_(path) {
     const ProcessIdentity host = own_identity();
     publish(path_,
             fmt::format("{}{} {}\n", format_job_file({server().host(), server().port(), secret}),

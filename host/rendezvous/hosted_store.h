@@ -1,11 +1,12 @@
 // A store hosted by rank 0, for ranks on one machine that nobody of ours launched (the user's own
 // mpirun, or RANK and MASTER_PORT set by hand). The result is [any-thread].
 //
-// Rank 0 serves on a free loopback port and writes the job file (address, secret, its process id
-// and start time) to a folder only this user can enter: $XDG_RUNTIME_DIR/coupler, else
-// $TMPDIR/coupler-<uid>, else /tmp/coupler-<uid>. The file's name is a hash of job_id, which all
-// ranks know. It is removed when the store is closed; one left behind by a killed rank 0 is
-// recognised by process id and start time and ignored or replaced.
+// Rank 0 serves on a Unix socket in a folder only this user can enter ($XDG_RUNTIME_DIR/coupler,
+// else $TMPDIR/coupler-<uid>, else /tmp/coupler-<uid>) and writes the job file (the socket's path,
+// the secret, its process id and start time) there. The file's name is a hash of job_id, which all
+// ranks know. Both are removed when the store is closed. A job file left behind by a killed rank 0
+// is recognised by process id and start time and ignored or replaced; the socket beside it is
+// removed by the next rank 0 of this user.
 #pragma once
 
 #include <memory>

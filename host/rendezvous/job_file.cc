@@ -5,19 +5,18 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <cerrno>
 #include <charconv>
 #include <system_error>
 #include <vector>
 
+#include "error/fail.h"
+#include "rendezvous/local_socket.h"
 #include "rendezvous/private_file.h"
 
 namespace coupler {
 namespace {
 
 constexpr std::string_view kTitle = "coupler job 2";
-
-std::string last_failure() { return std::generic_category().message(errno); }
 
 std::vector<std::string_view> split_lines(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -41,7 +40,8 @@ std::optional<JobAddress> parse_job_file(std::string_view text) {
   job.tls = lines[4] == "tls";
   const auto* end = lines[2].data() + lines[2].size();
   const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
-  const bool good = status == std::errc() && stop == end && job.port > 0 && job.port < 65536 &&
+  const bool is_port = is_local(job.host) ? job.port == 0 : job.port > 0 && job.port < 65536;
+  const bool good = status == std::errc() && stop == end && is_port &&
                     from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
   return good ? std::optional(job) : std::nullopt;
 }

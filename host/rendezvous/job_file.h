@@ -14,8 +14,8 @@
 namespace coupler {
 
 struct JobAddress {
-  std::string host;
-  int port = 0;
+  std::string host;  // or the path of a Unix socket
+  int port = 0;      // of a Unix socket: 0
   Bytes32 secret{};
   bool tls = false;  // the store speaks TLS, and nothing else
 };

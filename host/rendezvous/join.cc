@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <string>
 
+#include "log/environment.h"
 #include "rendezvous/hosted_store.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/memory_store.h"
@@ -18,14 +18,9 @@
 namespace coupler {
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string open_mpi_job() {
-  const auto job = variable("PMIX_NAMESPACE");
-  const auto daemon = variable("OMPI_MCA_orte_hnp_uri");
+  const auto job = environment_text("PMIX_NAMESPACE");
+  const auto daemon = environment_text("OMPI_MCA_orte_hnp_uri");
   if (job.empty() && daemon.empty()) {
     throw Error(ErrorCode::kConfig,
                 "OMPI_COMM_WORLD_RANK is set, but neither PMIX_NAMESPACE nor "
@@ -56,8 +51,8 @@ std::string mpich_job() {
 
 // One start of the workers: what belonged to those before a restart must not be seen.
 std::string torchrun_epoch() {
-  return fmt::format("{}/{}", variable("TORCHELASTIC_RUN_ID"),
-                     variable("TORCHELASTIC_RESTART_COUNT"));
+  return fmt::format("{}/{}", environment_text("TORCHELASTIC_RUN_ID"),
+                     environment_text("TORCHELASTIC_RESTART_COUNT"));
 }
 
 // What all ranks of a job on one machine know, and no other job does.
@@ -71,7 +66,8 @@ std::string job_name(const ProcessInfo& process) {
       return fmt::format("torchrun {}:{} {}", process.store_host, process.store_port,
                          torchrun_epoch());
     case LauncherKind::kSlurm:
-      return fmt::format("slurm {}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
+      return fmt::format("slurm {}.{}", environment_text("SLURM_JOB_ID"),
+                         environment_text("SLURM_STEP_ID"));
     default:
       return fmt::format("master {}:{}", process.store_host, process.store_port);
   }
@@ -105,7 +101,7 @@ std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& conf
                 {.subject = "launcher", .hint = "start the program with `coupler launch`"});
   }
   if (process.local_world != process.world && process.launcher == LauncherKind::kTorchrun &&
-      variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+      environment_text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     return meet_at_agent(process, config);
   }
   if (process.local_world != process.world) {

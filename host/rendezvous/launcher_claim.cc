@@ -1,19 +1,15 @@
 #include "rendezvous/launcher_claim.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cstdint>
 #include <string_view>
-#include <utility>
+
+#include "error/fail.h"
 
 namespace coupler {
 namespace {
-
-[[noreturn]] void fail(const std::string& message, const char* variable, std::string hint) {
-  throw Error(ErrorCode::kConfig, message, {.subject = variable, .hint = std::move(hint)});
-}
 
 bool is_set(const EnvironmentLookup& lookup, const char* variable) {
   const auto text = lookup(variable);
@@ -58,9 +54,9 @@ std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) 
   }
   const auto tasks = tasks_of_node(*list, node->number);
   if (!tasks) {
-    fail(fmt::format("{}={} says nothing about node {} ({})", kList, *list, node->number,
-                     shown(*node)),
-         kList, "start the program with srun; its variables must not be changed");
+    fail_config(fmt::format("{}={} says nothing about node {} ({})", kList, *list, node->number,
+                            shown(*node)),
+                kList, "start the program with srun; its variables must not be changed");
   }
   return FoundVariable{kList, *list, *tasks};
 }
@@ -100,10 +96,11 @@ std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const 
   const auto* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status != std::errc() || stop != end || number < least) {
-    fail(fmt::format("the environment variable {} is '{}', which is not a whole number of at "
-                     "least {}",
-                     variable, text, least),
-         variable, fmt::format("unset {0} or let the launcher set it", variable));
+    fail_config(
+        fmt::format("the environment variable {} is '{}', which is not a whole number of at "
+                    "least {}",
+                    variable, text, least),
+        variable, fmt::format("unset {0} or let the launcher set it", variable));
   }
   return FoundVariable{variable, text, number};
 }

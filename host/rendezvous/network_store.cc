@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "config/wrapper_base.h"
+#include "error/fail.h"
 #include "rendezvous/host_lookup.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/network_interface.h"
@@ -23,10 +24,6 @@ constexpr const char* kMakeSecret =
     "make one, `(umask 077; head -c 32 /dev/urandom > job.secret)`, and copy it to every machine, "
     "or start the job with torchrun";
 
-[[noreturn]] void fail(const std::string& message, const char* subject, std::string hint) {
-  throw Error(ErrorCode::kConfig, message, {.subject = subject, .hint = std::move(hint)});
-}
-
 std::string of_several(const ProcessInfo& process) {
   return fmt::format("{} of {} ranks run on this machine", process.local_world, process.world);
 }
@@ -37,11 +34,12 @@ bool moves_by_mpi(const BackendConfig& backend) {
 
 void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
   if (backend.interface_name.empty()) {
-    fail(fmt::format("{}, but backend.interface, through which they reach each other, is not set",
-                     of_several(process)),
-         "backend.interface",
-         fmt::format("name the interface that the machines share; here are {}",
-                     list_network_addresses()));
+    fail_config(
+        fmt::format("{}, but backend.interface, through which they reach each other, is not set",
+                    of_several(process)),
+        "backend.interface",
+        fmt::format("name the interface that the machines share; here are {}",
+                    list_network_addresses()));
   }
 }
 
@@ -58,9 +56,9 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
   const auto found =
       look_up_host(process.store_host, process.store_port, deadline_after(config.backend.timeout));
   if (!found.list) {
-    fail(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}", process.store_host,
-                     found.failure),
-         "MASTER_ADDR", "give the address of rank 0's machine");
+    fail_config(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}",
+                            process.store_host, found.failure),
+                "MASTER_ADDR", "give the address of rank 0's machine");
   }
   const auto own = network_addresses();
   for (const addrinfo* host = found.list.get(); host != nullptr; host = host->ai_next) {
@@ -70,9 +68,9 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
       return address;
     }
   }
-  fail(fmt::format("MASTER_ADDR={} is no address of rank 0's machine, which has {}",
-                   process.store_host, list_network_addresses()),
-       "MASTER_ADDR", "give the address of the machine that runs rank 0");
+  fail_config(fmt::format("MASTER_ADDR={} is no address of rank 0's machine, which has {}",
+                          process.store_host, list_network_addresses()),
+              "MASTER_ADDR", "give the address of the machine that runs rank 0");
 }
 
 }  // namespace
@@ -80,9 +78,9 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
 Bytes32 read_secret_file(const std::string& path, std::string_view purpose) {
   const std::string text = read_private_file("launch.secret_file", path, kMostSecret, kMakeSecret);
   if (text.size() < kLeastSecret) {
-    fail(fmt::format("launch.secret_file {} holds {} bytes, a secret has {} at least", path,
-                     text.size(), kLeastSecret),
-         "launch.secret_file", kMakeSecret);
+    fail_config(fmt::format("launch.secret_file {} holds {} bytes, a secret has {} at least", path,
+                            text.size(), kLeastSecret),
+                "launch.secret_file", kMakeSecret);
   }
   return derive_key(Digest().update(text).finish(), purpose);
 }
@@ -126,15 +124,16 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
 std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
                                                   const Config& config) {
   if (process.store_host.empty()) {
-    fail(fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they are to meet, are not set",
-                     of_several(process)),
-         "MASTER_ADDR",
-         "set both on every machine: an address of rank 0's machine and a free port");
+    fail_config(
+        fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they are to meet, are not set",
+                    of_several(process)),
+        "MASTER_ADDR", "set both on every machine: an address of rank 0's machine and a free port");
   }
   if (config.launch.secret_file.empty()) {
-    fail(fmt::format("{}, but launch.secret_file, which lets them trust each other, is not set",
-                     of_several(process)),
-         "launch.secret_file", kMakeSecret);
+    fail_config(
+        fmt::format("{}, but launch.secret_file, which lets them trust each other, is not set",
+                    of_several(process)),
+        "launch.secret_file", kMakeSecret);
   }
   if (!moves_by_mpi(config.backend)) {
     check_interface_is_set(process, config.backend);

@@ -6,9 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <system_error>
-
+#include "error/fail.h"
 #include "rendezvous/unique_fd.h"
 
 namespace coupler {
@@ -19,7 +17,6 @@ std::string read_private_file(const std::string& name, const std::string& path, 
     throw Error(ErrorCode::kConfig, fmt::format("{} {} {}", name, path, what),
                 {.subject = path, .hint = hint});
   };
-  const auto last_failure = [] { return std::generic_category().message(errno); };
   // Without O_NONBLOCK a FIFO would be waited for.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) {

@@ -1,28 +1,24 @@
 #include "rendezvous/process_info.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "error/fail.h"
 #include "rendezvous/launcher_claim.h"
 #include "rendezvous/slurm_nodes.h"
 
 namespace coupler {
 namespace {
 
-[[noreturn]] void fail(const std::string& message, const char* variable, std::string hint) {
-  throw Error(ErrorCode::kConfig, message, {.subject = variable, .hint = std::move(hint)});
-}
-
 void check_inside(const std::optional<FoundVariable>& rank,
                   const std::optional<FoundVariable>& world) {
   if (rank && world && rank->number >= world->number) {
-    fail(fmt::format("{} is not inside {}: ranks run from 0 to {}", shown(*rank), shown(*world),
-                     world->number - 1),
-         rank->name, fmt::format("correct {} or {}", rank->name, world->name));
+    fail_config(fmt::format("{} is not inside {}: ranks run from 0 to {}", shown(*rank),
+                            shown(*world), world->number - 1),
+                rank->name, fmt::format("correct {} or {}", rank->name, world->name));
   }
 }
 
@@ -35,20 +31,22 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
   for (const char* name : {b.row->rank, b.row->world, b.row->local_rank, b.row->local_world}) {
     others += name == nullptr ? "" : fmt::format(" {}", name);
   }
-  fail(fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", shown(*x),
-                   a.row->name, shown(*y), b.row->name),
-       x->name,
-       fmt::format("start the program with one launcher, or unset the variables of the other:{}",
-                   others));
+  fail_config(
+      fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", shown(*x),
+                  a.row->name, shown(*y), b.row->name),
+      x->name,
+      fmt::format("start the program with one launcher, or unset the variables of the other:{}",
+                  others));
 }
 
 [[noreturn]] void fail_half(const LauncherClaim& claim) {
   const auto& present = claim.rank ? *claim.rank : *claim.world;
   const char* missing = claim.rank ? claim.row->world : claim.row->rank;
-  fail(fmt::format("{} is set, but {} is not: together they say which process of how many this "
-                   "is ({})",
-                   shown(present), missing, claim.row->name),
-       missing, fmt::format("set {} too, or unset {}", missing, present.name));
+  fail_config(
+      fmt::format("{} is set, but {} is not: together they say which process of how many this "
+                  "is ({})",
+                  shown(present), missing, claim.row->name),
+      missing, fmt::format("set {} too, or unset {}", missing, present.name));
 }
 
 // Slurm and Kubernetes start programs, or launchers which start programs. Those launchers count
@@ -81,8 +79,8 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
 
 int checked_port(const FoundVariable& port) {
   if (port.number > 65535) {
-    fail(fmt::format("{} is no port: ports run from 1 to 65535", shown(port)), "MASTER_PORT",
-         "correct MASTER_PORT");
+    fail_config(fmt::format("{} is no port: ports run from 1 to 65535", shown(port)), "MASTER_PORT",
+                "correct MASTER_PORT");
   }
   return port.number;
 }
@@ -93,11 +91,11 @@ void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pr
   const auto port = read_number(lookup, "MASTER_PORT", 1);
   if (!host || host->empty() || !port) {
     const char* missing = port ? "MASTER_ADDR" : "MASTER_PORT";
-    fail(fmt::format("{} and {}={} are set, but {} is not: the ranks meet there", claim.row->rank,
-                     claim.row->world, info.world, missing),
-         missing,
-         "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
-         "MASTER_PORT");
+    fail_config(fmt::format("{} and {}={} are set, but {} is not: the ranks meet there",
+                            claim.row->rank, claim.row->world, info.world, missing),
+                missing,
+                "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
+                "MASTER_PORT");
   }
   info.store_host = *host;
   info.store_port = checked_port(*port);
@@ -137,22 +135,24 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
   }
   const auto each = lookup("PET_NPROC_PER_NODE").value_or("");
   if (!each.empty() && each != "1" && each.find_first_not_of("0123456789") == std::string::npos) {
-    fail(fmt::format("PET_NPROC_PER_NODE={} asks for {} processes in each pod, but the program was "
-                     "started once ({})",
-                     each, each, shown(*claim.rank)),
-         "PET_NPROC_PER_NODE",
-         fmt::format("start it through torchrun, or `coupler launch --per-machine {}`, in the pod",
-                     each));
+    fail_config(
+        fmt::format("PET_NPROC_PER_NODE={} asks for {} processes in each pod, but the program was "
+                    "started once ({})",
+                    each, each, shown(*claim.rank)),
+        "PET_NPROC_PER_NODE",
+        fmt::format("start it through torchrun, or `coupler launch --per-machine {}`, in the pod",
+                    each));
   }
   return true;
 }
 
 void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
   if (claim.row->kind == LauncherKind::kSlurm && !claim.local_world && info.world > 1) {
-    fail(fmt::format("{} is set, but not SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say "
-                     "what runs on this machine",
-                     shown(*claim.rank)),
-         "SLURM_STEP_TASKS_PER_NODE", "start the program with srun, which sets them");
+    fail_config(
+        fmt::format("{} is set, but not SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say "
+                    "what runs on this machine",
+                    shown(*claim.rank)),
+        "SLURM_STEP_TASKS_PER_NODE", "start the program with srun, which sets them");
   }
   if (is_alone_in_a_pod(lookup, claim)) {
     return;  // 0 of 1
@@ -195,9 +195,9 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   if (info.launcher == LauncherKind::kCoupler) {
     const auto file = lookup("COUPLER_JOB_FILE");
     if (!file || file->empty()) {
-      fail(fmt::format("{} is set, but COUPLER_JOB_FILE is not: the ranks cannot meet",
-                       shown(*first->rank)),
-           "COUPLER_JOB_FILE", "start the program with `coupler launch`");
+      fail_config(fmt::format("{} is set, but COUPLER_JOB_FILE is not: the ranks cannot meet",
+                              shown(*first->rank)),
+                  "COUPLER_JOB_FILE", "start the program with `coupler launch`");
     }
     info.job_file = *file;
   } else if (info.launcher == LauncherKind::kTorchrun ||

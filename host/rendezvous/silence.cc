@@ -11,7 +11,8 @@ namespace {
 using Reason = PeerLoss::Reason;
 
 // How long the other machine has acknowledged nothing, while there is something to acknowledge, or
-// to send to it, which a link that is down does not take; zero: all is well.
+// to send to it, which a link that is down does not take; zero: all is well, or this is a Unix
+// socket, whose other end is here.
 std::chrono::milliseconds unacknowledged(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;

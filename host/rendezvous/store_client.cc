@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "log/log.h"
+#include "rendezvous/local_socket.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/silence.h"
 
@@ -49,7 +50,7 @@ void check_size(const char* what, const std::string& key, size_t size, size_t mo
 
 StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secret,
                          std::chrono::nanoseconds timeout, bool tls, Start start)
-    : address_(address_text(host, port)),
+    : address_(is_local(host) ? host : address_text(host, port)),
       host_(host),
       port_(port),
       timeout_(timeout),
@@ -79,7 +80,8 @@ void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start)
   auto pause = std::chrono::milliseconds(2);
   while (true) {
     link_ = std::make_unique<StoreLink>(
-        connect_tcp(host_, port_, deadline, start == Start::kWhenItListens));
+        is_local(host_) ? connect_locally(host_, deadline)
+                        : connect_tcp(host_, port_, deadline, start == Start::kWhenItListens));
     if (handshake(secret, deadline)) {
       return;
     }

@@ -24,8 +24,9 @@ namespace coupler {
 
 class StoreClient : public Store {
  public:
-  // Connects and authenticates both sides. Throws Error(kTimeout, kPeerLost) where nobody answers
-  // in time and Error(kPeerLost) where the other side does not know the secret. timeout bounds the
+  // Connects and authenticates both sides. host and port: StoreServer's, or a name of its machine.
+  // Throws Error(kTimeout, kPeerLost) where nobody answers in time and Error(kPeerLost) where the
+  // other side does not know the secret or, on a Unix socket, is another user. timeout bounds the
   // connecting and, later, each set() and add(). With tls a server without is no server.
   // kWhenItListens: the server may not be there yet; tries again while the connection is refused.
   enum class Start { kNow, kWhenItListens };
@@ -77,7 +78,7 @@ class StoreClient : public Store {
   void lose(const std::string& reason);
   [[noreturn]] void throw_lost(const std::string& reason) const;
 
-  const std::string address_;  // host:port, for messages
+  const std::string address_;  // host:port, or a path; for messages
   const std::string host_;
   const int port_;
   const std::chrono::nanoseconds timeout_;

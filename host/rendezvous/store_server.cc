@@ -9,15 +9,18 @@
 #include <sys/socket.h>
 
 #include <bit>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <csignal>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "log/log.h"
 #include "rendezvous/descriptor_budget.h"
+#include "rendezvous/local_socket.h"
 #include "rendezvous/network_interface.h"
 #include "rendezvous/store_session.h"
 #include "rendezvous/unique_fd.h"
@@ -26,10 +29,9 @@ namespace coupler {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 
-struct Listener {
+struct Listener {  // on TCP
   UniqueFd fd;
   int family = AF_INET;
   int port = 0;
@@ -101,12 +103,18 @@ Listener listen_on(const StoreServerOptions& options) {
 
 struct StoreServer::Impl {
   Impl(const Bytes32& secret, const StoreServerOptions& options)
-      : hub(secret, options, io), acceptor(io), pause(io) {
+      : hub(secret, options, io), door(io), pause(io), host(options.host) {
     hub.descriptors = descriptors_for_strangers(options.members, options.limits.strangers);
-    Listener listener = listen_on(options);
-    port = listener.port;
-    protocol_is_v6 = listener.family == AF_INET6;
-    acceptor.assign(protocol(), listener.fd.release());
+    if (options.host == StoreServerOptions::kUnnamed || is_local(options.host)) {
+      local.emplace(is_local(options.host) ? options.host : "");
+      host = local->path();
+      door.assign(local->take_socket().release());
+    } else {
+      Listener listener = listen_on(options);
+      port = listener.port;
+      family = listener.family;
+      door.assign(listener.fd.release());
+    }
     accept_soon();
     thread = std::thread([this] {
       sigset_t all;
@@ -126,10 +134,8 @@ struct StoreServer::Impl {
     }
   }
 
-  tcp protocol() const { return protocol_is_v6 ? tcp::v6() : tcp::v4(); }
-
   void accept_soon() {
-    acceptor.async_wait(tcp::acceptor::wait_read, [this](error_code failure) {
+    door.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code failure) {
       if (!failure) {
         accept_some();
       }
@@ -139,15 +145,9 @@ struct StoreServer::Impl {
   // Takes what waits, few at a time so that those who are in are served in between.
   void accept_some() {
     for (int i = 0; i < 16; ++i) {
-      const int fd =
-          ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) {
-        hub.limit_strangers(hub.most_strangers() - 1);
-        const int on = 1;
-        ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        tcp::socket socket(io);
-        socket.assign(protocol(), fd);
-        std::make_shared<StoreSession>(hub, std::move(socket))->start();
+      UniqueFd fd(::accept4(door.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (fd) {
+        admit(std::move(fd));
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         // The listening socket stays readable meanwhile: without a pause this would spin.
         if (std::has_single_bit(++starved)) {
@@ -169,13 +169,37 @@ struct StoreServer::Impl {
     accept_soon();
   }
 
+  void admit(UniqueFd fd) {
+    if (local) {
+      if (const uid_t user = user_of_peer(fd.get()); user != own_user) {
+        if (std::has_single_bit(++foreign)) {
+          log(LogLevel::kWarning, "store",
+              fmt::format("closed {} connection{} of other users, the last of user {}", foreign,
+                          foreign == 1 ? "" : "s", user));
+        }
+        return;
+      }
+    } else {
+      const int on = 1;
+      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+    hub.limit_strangers(hub.most_strangers() - 1);
+    StoreStream::Socket socket(io);
+    socket.assign({family, 0}, fd.release());
+    std::make_shared<StoreSession>(hub, std::move(socket))->start();
+  }
+
   asio::io_context io{1};
   StoreHub hub;
-  tcp::acceptor acceptor;
+  std::optional<LocalListener> local;   // on a Unix socket
+  asio::posix::stream_descriptor door;  // the listening socket
   asio::steady_timer pause;
   uint64_t starved = 0;  // how often there were no descriptors
+  uint64_t foreign = 0;  // connections of other users
+  const uid_t own_user = ::geteuid();
+  std::string host;
   int port = 0;
-  bool protocol_is_v6 = false;
+  int family = AF_UNIX;
   std::thread thread;
 };
 
@@ -183,7 +207,7 @@ StoreServer::StoreServer(const Bytes32& secret, const StoreServerOptions& option
     : impl_(std::make_unique<Impl>(secret, options)) {}
 StoreServer::~StoreServer() = default;
 
-const std::string& StoreServer::host() const { return impl_->hub.options.host; }
+const std::string& StoreServer::host() const { return impl_->host; }
 int StoreServer::port() const { return impl_->port; }
 void StoreServer::watch(int rank, const ProcessIdentity& process) {
   asio::post(impl_->io, [this, rank, process] { impl_->hub.members.watch(rank, process); });

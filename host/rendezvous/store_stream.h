@@ -2,7 +2,7 @@
 // only; one read and one write may be under way at a time.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
@@ -15,7 +15,7 @@ namespace coupler {
 
 class StoreStream {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;  // TCP or a Unix socket
 
   StoreStream(Socket socket, const StoreTls* tls) : socket_(std::move(socket)) {
     if (tls != nullptr) {

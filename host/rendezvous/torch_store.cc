@@ -25,10 +25,10 @@ enum class Query : uint8_t {
   kPing = 13
 };
 constexpr uint32_t kMagic = 0x3C85F7CE;
-constexpr uint8_t kReady = 0;                         // the answer to kCheck
-constexpr uint8_t kStopWaiting = 0;                   // the answer to kWait
-constexpr size_t kMostIdle = 4;                       // connections kept
-constexpr auto kLeastWait = std::chrono::seconds(5);  // for the answer to a get() that only asks
+constexpr uint8_t kReady = 0;                          // the answer to kCheck
+constexpr uint8_t kStopWaiting = 0;                    // the answer to kWait
+constexpr size_t kMostIdle = 4;                        // connections kept
+constexpr auto kAnswerWait = std::chrono::seconds(5);  // for the answer to a get() that only asks
 
 // A namespace of our own, apart from torch's "/".
 std::string value_key(const std::string& key) { return "/coupler/value/" + key; }
@@ -171,7 +171,7 @@ void TorchStore::set(const std::string& key, const std::string& value) {
 std::optional<std::string> TorchStore::get(const std::string& key,
                                            std::chrono::nanoseconds timeout) {
   const bool wait = timeout.count() > 0;
-  Call call(*this, deadline_after(wait ? timeout : kLeastWait), "get " + key);
+  Call call(*this, deadline_after(wait ? timeout : kAnswerWait), "get " + key);
   const auto full = value_key(key);
   call.put(wait ? Query::kWait : Query::kCheck).put(uint64_t{1}).put(full).send();
   const auto answer = wait ? call.take_byte_in_time() : call.take<uint8_t>();
@@ -182,7 +182,7 @@ std::optional<std::string> TorchStore::get(const std::string& key,
     call.finish();
     return std::nullopt;
   }
-  call.extend(deadline_after(kLeastWait));
+  call.extend(deadline_after(kAnswerWait));
   call.put(Query::kGet).put(full).send();
   auto value = call.take_text();
   call.finish();

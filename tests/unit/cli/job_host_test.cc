@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,10 +24,11 @@ void expect_joined(const JobAddress& job) {
   EXPECT_EQ(rank.get("key", 20s), "value");
 }
 
-TEST(JobHost, Store_IsOnLoopback) {
+TEST(JobHost, Store_IsOnAUnixSocketOfTheLaunchers) {
   const JobHost host({.processes = 2});
   const JobAddress job = read_job_file(host.job_file());
-  EXPECT_EQ(job.host, "127.0.0.1");
+  EXPECT_EQ(job.host.find("/proc/" + std::to_string(::getpid()) + "/fd/"), 0U) << job.host;
+  EXPECT_EQ(job.port, 0);
   EXPECT_FALSE(job.tls);
   expect_joined(job);
 }

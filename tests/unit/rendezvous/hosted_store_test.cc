@@ -41,7 +41,7 @@ class HostedStoreTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(HostedStoreTest, Ranks_MeetThroughAPrivateFile_WhichIsRemoved) {
+TEST_F(HostedStoreTest, Ranks_MeetThroughPrivateFiles_WhichAreRemoved) {
   std::shared_ptr<Store> one;
   std::thread rank_one([&] { one = host_or_join_store("job", 1, within(20s)); });
   std::this_thread::sleep_for(20ms);  // rank 1 comes first
@@ -49,7 +49,7 @@ TEST_F(HostedStoreTest, Ranks_MeetThroughAPrivateFile_WhichIsRemoved) {
   rank_one.join();
   zero->set("key", "value");
   EXPECT_EQ(one->get("key", 20s), "value");
-  EXPECT_EQ(files(), 1U);
+  EXPECT_EQ(files(), 2U);  // the job file and the socket
   for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/coupler")) {
     struct stat status {};
     ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
@@ -69,17 +69,17 @@ TEST_F(HostedStoreTest, TwoJobsOfOneId_AreRefused_WithAHint) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_NE(std::string(error.what()).find("MASTER_PORT"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(files(), 1U);
+  EXPECT_EQ(files(), 2U);  // those of the first
 }
 
-TEST_F(HostedStoreTest, FileOfAKilledRankZero_IsIgnoredAndReplaced) {
+TEST_F(HostedStoreTest, FilesOfAKilledRankZero_AreIgnoredAndReplaced) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto store = host_or_join_store("job", 0, within(20s));
     ::kill(::getpid(), SIGKILL);
   }
   ::waitpid(child, nullptr, 0);
-  ASSERT_EQ(files(), 1U);
+  ASSERT_EQ(files(), 2U);
   try {
     host_or_join_store("job", 1, within(50ms));
     FAIL() << "no error";
@@ -91,6 +91,30 @@ TEST_F(HostedStoreTest, FileOfAKilledRankZero_IsIgnoredAndReplaced) {
   const auto one = host_or_join_store("job", 1, within(20s));
   one->set("key", "value");
   EXPECT_EQ(zero->get("key", 20s), "value");
+  EXPECT_EQ(files(), 2U);  // the new ones
+}
+
+// A job of another id replaces no file of this one's, but takes its socket away.
+TEST_F(HostedStoreTest, SocketOfAKilledRankZero_IsRemovedByTheNextJob_AndNoOther) {
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t child = ::fork();  // before there are threads
+  if (child == 0) {
+    char byte = 0;
+    (void)!::read(go[0], &byte, 1);
+    const auto store = host_or_join_store("killed", 0, within(20s));
+    ::kill(::getpid(), SIGKILL);
+  }
+  const auto alive = host_or_join_store("alive", 0, within(20s));
+  ASSERT_EQ(::write(go[1], "", 1), 1);
+  ::waitpid(child, nullptr, 0);
+  ::close(go[0]);
+  ::close(go[1]);
+  ASSERT_EQ(files(), 4U);
+  const auto next = host_or_join_store("next", 0, within(20s));
+  EXPECT_EQ(files(), 5U);
+  host_or_join_store("alive", 1, within(20s))->set("key", "value");
+  EXPECT_EQ(alive->get("key", 20s), "value");
 }
 
 TEST_F(HostedStoreTest, FolderOthersCanEnter_IsRefused_NamingIt) {

@@ -94,6 +94,20 @@ TEST_F(JobFileTest, Tls_IsSaidInTheFile_AndNothingElseIsTaken) {
   EXPECT_NE(refusal().find(path_), std::string::npos);
 }
 
+TEST_F(JobFileTest, PathOfAUnixSocket_HasNoPort_AndAnAddressHasOne) {
+  JobAddress job = job_;
+  job.host = "/proc/42/fd/7";
+  job.port = 0;
+  write(format_job_file(job), 0600);
+  EXPECT_EQ(read_job_file(path_).host, job.host);
+  EXPECT_EQ(read_job_file(path_).port, 0);
+  job.port = 4242;
+  EXPECT_FALSE(parse_job_file(format_job_file(job)));
+  job.host = "127.0.0.1";
+  job.port = 0;
+  EXPECT_FALSE(parse_job_file(format_job_file(job)));
+}
+
 TEST_F(JobFileTest, Folder_IsRefused) {
   std::filesystem::create_directory(path_);
   EXPECT_NE(refusal().find("not a regular file"), std::string::npos);

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 template <typename Call>
-std::string refusal(Call call) {
+std::string refusal_by(Call call) {
   try {
     call();
   } catch (const Error& error) {
@@ -58,14 +58,14 @@ TEST(BindAddress, AddressOfThisMachine_IsTaken) {
 
 TEST(BindAddress, UnknownNameOrForeignAddress_IsRefused_ListingWhatThereIs) {
   for (const char* text : {"eth-none", "192.0.2.1", "2001:db8::1", "127.0.0.1.", "lo "}) {
-    const auto message = refusal([&] { bind_address(text); });
+    const auto message = refusal_by([&] { bind_address(text); });
     EXPECT_NE(message.find(std::string("'") + text + "'"), std::string::npos) << message;
     EXPECT_NE(message.find("lo (127.0.0.1)"), std::string::npos) << message;
   }
 }
 
 TEST(BindAddress, Refusal_SaysWhatAskedForIt_AndTheNearestName) {
-  const auto message = refusal([] { bind_address("lo0", "train.toml:3:1"); });
+  const auto message = refusal_by([] { bind_address("lo0", "train.toml:3:1"); });
   EXPECT_NE(message.find("(train.toml:3:1); did you mean 'lo'?"), std::string::npos) << message;
 }
 
@@ -83,7 +83,7 @@ TEST(OwnAddress, IsEachOfThisMachines_InAnyForm_AndNoName) {
 
 TEST(StoreServer, AllInterfaces_OnlyWhenAskedTo_WithAWarning) {
   for (const char* host : {"0.0.0.0", "::", "0:0::0"}) {
-    const auto message = refusal([&] { StoreServer(random_bytes32(), {.host = host}); });
+    const auto message = refusal_by([&] { StoreServer(random_bytes32(), {.host = host}); });
     EXPECT_NE(message.find("launch.all_interfaces"), std::string::npos) << message;
     EXPECT_NE(message.find("backend.interface"), std::string::npos) << message;
   }

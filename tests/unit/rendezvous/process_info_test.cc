@@ -3,20 +3,12 @@
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
+
+#include "variables.h"
 
 namespace coupler {
 namespace {
-
-using Variables = std::map<std::string, std::string>;
-
-ProcessInfo detect(const Variables& variables) {
-  return detect_process([&](const std::string& name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
-}
 
 // The message of the Error(kConfig) that these variables cause.
 std::string refusal(const Variables& variables) {

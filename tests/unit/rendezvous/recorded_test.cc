@@ -5,16 +5,15 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <set>
 #include <string>
 
 #include "rendezvous/launcher_claim.h"
+#include "variables.h"
 
 namespace coupler {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
 using K = LauncherKind;
 
 const std::string kFolder = COUPLER_SOURCE_DIR "/tests/unit/rendezvous/environments/";
@@ -29,13 +28,6 @@ Variables read_recorded(const std::string& name) {
     }
   }
   return variables;
-}
-
-ProcessInfo detect(const Variables& variables) {
-  return detect_process([&](const std::string& name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
 }
 
 struct Expected {

@@ -3,7 +3,6 @@
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -20,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "knocking.h"
 #include "rendezvous/socket_io.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -43,13 +43,8 @@ size_t open_descriptors() {
 }
 
 // One of a crowd: says nothing, or something that is no proof.
-UniqueFd knock(int port, size_t number) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+UniqueFd knock(const StoreAddress& store, size_t number) {
+  UniqueFd fd = connect_without_waiting(store);
   static const std::string kWords[] = {"", "GET / HTTP/1.1\r\n\r\n", std::string(64, 'x'),
                                        std::string(4000, '\xff')};
   const auto& words = kWords[number % 4];
@@ -58,14 +53,15 @@ UniqueFd knock(int port, size_t number) {
 }
 
 // That many strangers while a member works and others join.
-void expect_undisturbed(size_t wanted, bool tls) {
+void expect_undisturbed(size_t wanted, bool tls, const char* host) {
   const rlim_t limit = raise_descriptor_limit();
   const size_t crowd = std::min<size_t>(wanted, limit > 4000 ? limit - 2500 : limit / 2);
   std::printf("%zu sockets\n", crowd);
   const Bytes32 secret = random_bytes32();
-  const StoreServer server(secret, {.tls = tls});
+  const StoreServer server(secret, {.host = host, .tls = tls});
+  const StoreAddress address{server.host(), server.port()};
   const auto join = [&] {
-    return std::make_unique<StoreClient>("127.0.0.1", server.port(), secret, 60s, tls);
+    return std::make_unique<StoreClient>(address.host, address.port, secret, 60s, tls);
   };
   const auto member = join();
   member->set("key", "value");
@@ -88,7 +84,7 @@ void expect_undisturbed(size_t wanted, bool tls) {
   size_t most_held = 0;
   const auto deadline = std::chrono::steady_clock::now() + 60s;
   while (strangers.size() < crowd && std::chrono::steady_clock::now() < deadline) {
-    strangers.push_back(knock(server.port(), strangers.size()));
+    strangers.push_back(knock(address, strangers.size()));
     if (strangers.size() % 500 == 0) {
       const size_t now = open_descriptors();
       most_held = std::max(most_held, now - std::min(now, before + strangers.size()));
@@ -112,10 +108,17 @@ void expect_undisturbed(size_t wanted, bool tls) {
 }
 
 TEST(StoreCrowd, TenThousandSockets_ChangeNothingForMembers_NorForThoseToCome) {
-  expect_undisturbed(10'000, false);
+  expect_undisturbed(10'000, false, "127.0.0.1");
 }
 
-TEST(StoreCrowd, ThousandsOfSocketsUnderTls_ChangeNothingEither) { expect_undisturbed(3000, true); }
+TEST(StoreCrowd, ThousandsOfSocketsUnderTls_ChangeNothingEither) {
+  expect_undisturbed(3000, true, "127.0.0.1");
+}
+
+// Of the same user, since others do not come that far: store_users_test.cc.
+TEST(StoreCrowd, ThousandsOfUnixSockets_ChangeNothingEither) {
+  expect_undisturbed(3000, false, StoreServerOptions::kUnnamed);
+}
 
 // Strangers of a server in a process of its own, which has hardly any descriptors left.
 class StarvedServer {
@@ -188,7 +191,8 @@ TEST(StoreCrowd, NoDescriptorsLeft_AcceptWaitsWithoutSpinning_AndMembersComeIn) 
   member.set("key", "value");
   std::vector<UniqueFd> strangers;
   for (size_t i = 0; i < 100; ++i) {
-    strangers.push_back(knock(server.port(), 0));  // idle: each stays for the handshake's deadline
+    // Idle: each stays for the handshake's deadline.
+    strangers.push_back(knock({"127.0.0.1", server.port()}, 0));
   }
   const long before = server.processor_time();
   const auto begin = std::chrono::steady_clock::now();

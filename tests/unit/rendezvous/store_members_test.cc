@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,16 +61,18 @@ class Child {
 
 const std::string kMember = COUPLER_BINARY_DIR "/bin/tests/rendezvous_member";
 
-class StoreMembersTest : public testing::Test {
+// Over TCP, and over a Unix socket, which knows of no acknowledgements.
+class StoreMembersTest : public testing::TestWithParam<const char*> {
  protected:
   explicit StoreMembersTest(std::chrono::milliseconds timeout = 400ms) {
     StoreServerOptions options;
+    options.host = GetParam();
     options.peer_timeout = timeout;
     options.on_lost = [this](const PeerLoss& loss) { server_side_.lose(loss); };
     server_ = std::make_unique<StoreServer>(secret_, options);
   }
   std::unique_ptr<StoreClient> client() const {
-    return std::make_unique<StoreClient>("127.0.0.1", server_->port(), secret_, 20s);
+    return std::make_unique<StoreClient>(server_->host(), server_->port(), secret_, 20s);
   }
   std::unique_ptr<StoreClient> rank(int number) const {
     auto store = client();
@@ -78,8 +81,9 @@ class StoreMembersTest : public testing::Test {
   }
   // A rank in a process of its own, which is there when this returns.
   std::unique_ptr<Child> child(int number) const {
-    auto result = std::make_unique<Child>(std::vector<std::string>{
-        kMember, "join", std::to_string(server_->port()), to_hex(secret_), std::to_string(number)});
+    auto result = std::make_unique<Child>(
+        std::vector<std::string>{kMember, "join", server_->host(), std::to_string(server_->port()),
+                                 to_hex(secret_), std::to_string(number)});
     EXPECT_TRUE(client()->get(fmt::format("ready/{}", number), 20s));
     return result;
   }
@@ -98,7 +102,7 @@ std::optional<PeerLoss> loss_of(const Store& store, int rank) {
   return store.peers()->await_lost({rank}, kPromised);
 }
 
-TEST_F(StoreMembersTest, Killed_IsGone_AndTheOthersAreTold) {
+TEST_P(StoreMembersTest, Killed_IsGone_AndTheOthersAreTold) {
   const auto zero = rank(0);
   const auto one = child(1);
   EXPECT_FALSE(zero->peers()->any_lost());
@@ -111,7 +115,7 @@ TEST_F(StoreMembersTest, Killed_IsGone_AndTheOthersAreTold) {
   EXPECT_TRUE(server_side_.await_lost({1}, kPromised));
 }
 
-TEST_F(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
+TEST_P(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
   const auto zero = rank(0);
   const auto one = child(1);
   one->signal(SIGSTOP);
@@ -133,7 +137,7 @@ TEST_F(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
   EXPECT_TRUE(loss_of(*two, 1));
 }
 
-TEST_F(StoreMembersTest, Continued_AfterItWasGivenUp_LearnsThat) {
+TEST_P(StoreMembersTest, Continued_AfterItWasGivenUp_LearnsThat) {
   const auto zero = rank(0);
   const auto one = child(1);
   one->signal(SIGSTOP);
@@ -142,7 +146,7 @@ TEST_F(StoreMembersTest, Continued_AfterItWasGivenUp_LearnsThat) {
   EXPECT_TRUE(client()->get("told/1", kPromised));
 }
 
-TEST_F(StoreMembersTest, StoppedForAMoment_IsNotLost) {
+TEST_P(StoreMembersTest, StoppedForAMoment_IsNotLost) {
   const auto zero = rank(0);
   const auto one = child(1);
   one->signal(SIGSTOP);
@@ -152,7 +156,7 @@ TEST_F(StoreMembersTest, StoppedForAMoment_IsNotLost) {
   EXPECT_FALSE(zero->peers()->any_lost());
 }
 
-TEST_F(StoreMembersTest, HeldByADebugger_IsNotLost) {
+TEST_P(StoreMembersTest, HeldByADebugger_IsNotLost) {
   const auto zero = rank(0);
   const auto one = child(1);
   if (::ptrace(PTRACE_SEIZE, one->pid(), nullptr, nullptr) != 0) {
@@ -165,7 +169,7 @@ TEST_F(StoreMembersTest, HeldByADebugger_IsNotLost) {
   EXPECT_FALSE(zero->peers()->any_lost());
 }
 
-TEST_F(UnwatchedStoreMembersTest, Stopped_IsWaitedFor) {
+TEST_P(UnwatchedStoreMembersTest, Stopped_IsWaitedFor) {
   const auto zero = rank(0);
   const auto one = child(1);
   one->signal(SIGSTOP);
@@ -174,7 +178,7 @@ TEST_F(UnwatchedStoreMembersTest, Stopped_IsWaitedFor) {
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kGone);
 }
 
-TEST_F(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
+TEST_P(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
   const auto zero = rank(0);
   auto one = rank(1);
   one.reset();
@@ -189,7 +193,7 @@ TEST_F(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
   EXPECT_FALSE(zero->peers()->any_lost());
 }
 
-TEST_F(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
+TEST_P(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
   const auto zero = rank(0);
   zero->peers()->add_standing(this, [] { return std::string("operation 7"); });
   try {
@@ -214,7 +218,7 @@ TEST_F(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
   zero->peers()->remove_standing(this);
 }
 
-TEST_F(StoreMembersTest, Lost_DoesNotComeBack) {
+TEST_P(StoreMembersTest, Lost_DoesNotComeBack) {
   const auto zero = rank(0);
   auto one = child(1);
   one->signal(SIGKILL);
@@ -228,7 +232,7 @@ TEST_F(StoreMembersTest, Lost_DoesNotComeBack) {
   }
 }
 
-TEST_F(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
+TEST_P(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
   const auto one = child(1);
   try {
     rank(1);
@@ -241,7 +245,7 @@ TEST_F(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
   }
 }
 
-TEST_F(StoreMembersTest, Watched_IsLostBeforeItJoins) {
+TEST_P(StoreMembersTest, Watched_IsLostBeforeItJoins) {
   const auto zero = rank(0);
   const Child one({"/bin/sleep", "60"});
   server_->watch(1, identity_of(one.pid()));
@@ -249,15 +253,20 @@ TEST_F(StoreMembersTest, Watched_IsLostBeforeItJoins) {
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
 }
 
-TEST(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
+using ServedStoreMembersTest = testing::TestWithParam<const char*>;
+
+TEST_P(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
   const Bytes32 secret = random_bytes32();
   for (const int how : {SIGSTOP, SIGKILL}) {
     int output[2];
     ASSERT_EQ(::pipe2(output, O_CLOEXEC), 0);
-    const Child zero({kMember, "host", to_hex(secret)}, output[1]);
-    char port[16] = {};
-    ASSERT_GT(::read(output[0], port, sizeof port - 1), 0);
-    StoreClient one("127.0.0.1", std::atoi(port), secret, 20s);
+    const Child zero({kMember, "host", GetParam(), to_hex(secret)}, output[1]);
+    char text[64] = {};
+    ASSERT_GT(::read(output[0], text, sizeof text - 1), 0);
+    std::string host;
+    int port = -1;
+    std::istringstream(text) >> host >> port;
+    StoreClient one(host, port, secret, 20s);
     one.join(1);
     EXPECT_FALSE(one.peers()->await_lost({0}, 600ms)) << "it lives";
     zero.signal(how);
@@ -270,16 +279,26 @@ TEST(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
   }
 }
 
-TEST(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
+TEST_P(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
   const Bytes32 secret = random_bytes32();
   BackendConfig backend;
-  auto zero = std::make_unique<ServedStore>(secret, ServedStore::server_options(backend), 20s);
-  StoreClient one("127.0.0.1", zero->server().port(), secret, 20s);
+  StoreServerOptions options = ServedStore::server_options(backend);
+  options.host = GetParam();
+  auto zero = std::make_unique<ServedStore>(secret, options, 20s);
+  StoreClient one(zero->server().host(), zero->server().port(), secret, 20s);
   one.join(1);
   zero.reset();
   std::this_thread::sleep_for(100ms);
   EXPECT_EQ(loss_of(one, 0)->reason, Reason::kLeft);
 }
+
+const auto kSockets = testing::Values("127.0.0.1", StoreServerOptions::kUnnamed);
+std::string name_of(const testing::TestParamInfo<const char*>& row) {
+  return row.index == 0 ? "tcp" : "unix";
+}
+INSTANTIATE_TEST_SUITE_P(Sockets, StoreMembersTest, kSockets, name_of);
+INSTANTIATE_TEST_SUITE_P(Sockets, UnwatchedStoreMembersTest, kSockets, name_of);
+INSTANTIATE_TEST_SUITE_P(Sockets, ServedStoreMembersTest, kSockets, name_of);
 
 TEST(SilenceTest, ProcessThatRuns_IsMerelySlow) {
   const ProcessIdentity self = own_identity();

@@ -19,13 +19,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class StoreTest : public testing::Test {
+// Over TCP, and over a Unix socket.
+class StoreTest : public testing::TestWithParam<const char*> {
  protected:
-  void serve(const StoreServerOptions& options = {}) {
+  void serve(StoreServerOptions options = {}) {
+    options.host = GetParam();
     server_ = std::make_unique<StoreServer>(secret_, options);
   }
   std::unique_ptr<StoreClient> join(std::chrono::nanoseconds timeout = 20s) {
-    return std::make_unique<StoreClient>("127.0.0.1", server_->port(), secret_, timeout);
+    return std::make_unique<StoreClient>(server_->host(), server_->port(), secret_, timeout);
+  }
+  // As messages name it.
+  std::string address() const {
+    return server_->port() == 0 ? server_->host() : "127.0.0.1:" + std::to_string(server_->port());
   }
 
   const Bytes32 secret_ = random_bytes32();
@@ -46,7 +52,7 @@ ErrorCode code_of(Call call, std::string* text = nullptr) {
   return ErrorCode::kInternal;
 }
 
-TEST_F(StoreTest, Set_ThenGetByAnother_ReturnsTheValue) {
+TEST_P(StoreTest, Set_ThenGetByAnother_ReturnsTheValue) {
   serve();
   const auto a = join();
   const auto b = join();
@@ -59,7 +65,7 @@ TEST_F(StoreTest, Set_ThenGetByAnother_ReturnsTheValue) {
   EXPECT_EQ(b->get("empty", 0s), "");
 }
 
-TEST_F(StoreTest, Get_OfAMissingKey_AsksOnceOrWaits) {
+TEST_P(StoreTest, Get_OfAMissingKey_AsksOnceOrWaits) {
   serve();
   const auto client = join();
   EXPECT_EQ(client->get("missing", 0s), std::nullopt);
@@ -70,7 +76,7 @@ TEST_F(StoreTest, Get_OfAMissingKey_AsksOnceOrWaits) {
   EXPECT_EQ(client->get("missing", 0s), "there");
 }
 
-TEST_F(StoreTest, Get_WhileAnotherSets_ReturnsAsSoonAsItIsSet) {
+TEST_P(StoreTest, Get_WhileAnotherSets_ReturnsAsSoonAsItIsSet) {
   serve();
   const auto waiting = join();
   const auto setting = join();
@@ -82,7 +88,7 @@ TEST_F(StoreTest, Get_WhileAnotherSets_ReturnsAsSoonAsItIsSet) {
   setter.join();
 }
 
-TEST_F(StoreTest, Get_ThatWaits_BlocksItsCallerOnly) {
+TEST_P(StoreTest, Get_ThatWaits_BlocksItsCallerOnly) {
   serve();
   const auto client = join();
   std::thread waiting([&] { EXPECT_EQ(client->get("later", 20s), "x"); });
@@ -93,7 +99,7 @@ TEST_F(StoreTest, Get_ThatWaits_BlocksItsCallerOnly) {
   waiting.join();
 }
 
-TEST_F(StoreTest, Add_ByManyThreadsAndClients_LosesNothing) {
+TEST_P(StoreTest, Add_ByManyThreadsAndClients_LosesNothing) {
   serve();
   const auto a = join();
   const auto b = join();
@@ -112,7 +118,7 @@ TEST_F(StoreTest, Add_ByManyThreadsAndClients_LosesNothing) {
   EXPECT_EQ(a->get("sum", 0s), std::nullopt);  // numbers are apart from values
 }
 
-TEST_F(StoreTest, ManyClients_MeetAtOnce_AllSeeAll) {
+TEST_P(StoreTest, ManyClients_MeetAtOnce_AllSeeAll) {
   serve();
   constexpr int kRanks = 16;
   std::vector<std::thread> ranks;
@@ -131,7 +137,7 @@ TEST_F(StoreTest, ManyClients_MeetAtOnce_AllSeeAll) {
   }
 }
 
-TEST_F(StoreTest, LargestValue_PassesAndLarger_IsRefusedByName) {
+TEST_P(StoreTest, LargestValue_PassesAndLarger_IsRefusedByName) {
   serve();
   const auto client = join();
   const std::string largest(8u << 20, 'v');
@@ -146,7 +152,7 @@ TEST_F(StoreTest, LargestValue_PassesAndLarger_IsRefusedByName) {
   EXPECT_EQ(client->get("large", 0s)->size(), largest.size());
 }
 
-TEST_F(StoreTest, FullStore_RefusesNewKeys_AndServesOn) {
+TEST_P(StoreTest, FullStore_RefusesNewKeys_AndServesOn) {
   StoreServerOptions options;
   options.limits.keys = 3;
   options.limits.bytes = 1000;
@@ -165,10 +171,10 @@ TEST_F(StoreTest, FullStore_RefusesNewKeys_AndServesOn) {
   EXPECT_EQ(client->get("a", 0s), "2");
 }
 
-TEST_F(StoreTest, ServersEnd_FailsPendingAndLaterCalls_NamingTheAddress) {
+TEST_P(StoreTest, ServersEnd_FailsPendingAndLaterCalls_NamingTheAddress) {
   serve();
   const auto client = join();
-  const auto address = "127.0.0.1:" + std::to_string(server_->port());
+  const auto address = this->address();
   std::thread waiting([&] {
     std::string text;
     EXPECT_EQ(code_of([&] { client->get("never", 60s); }, &text), ErrorCode::kPeerLost);
@@ -181,36 +187,37 @@ TEST_F(StoreTest, ServersEnd_FailsPendingAndLaterCalls_NamingTheAddress) {
   EXPECT_EQ(code_of([&] { client->add("key", 1); }), ErrorCode::kPeerLost);
 }
 
-TEST_F(StoreTest, NobodyListening_IsAnErrorAtOnce_NamingTheAddress) {
+TEST_P(StoreTest, NobodyListening_IsAnErrorAtOnce_NamingTheAddress) {
   serve();
+  const auto address = this->address();
+  const auto host = server_->host();
   const int port = server_->port();
   server_.reset();
   std::string text;
-  EXPECT_EQ(code_of([&] { StoreClient("127.0.0.1", port, secret_, 20s); }, &text),
-            ErrorCode::kPeerLost);
-  EXPECT_NE(text.find("127.0.0.1:" + std::to_string(port)), std::string::npos) << text;
+  EXPECT_EQ(code_of([&] { StoreClient(host, port, secret_, 20s); }, &text), ErrorCode::kPeerLost);
+  EXPECT_NE(text.find(address), std::string::npos) << text;
 }
 
-TEST_F(StoreTest, PortInUse_IsAnErrorNamingIt_WithAHint) {
-  serve();
+TEST(StoreServerTest, PortInUse_IsAnErrorNamingIt_WithAHint) {
+  const StoreServer server(Bytes32{});
   StoreServerOptions options;
-  options.port = server_->port();
+  options.port = server.port();
   std::string text;
-  EXPECT_EQ(code_of([&] { StoreServer(secret_, options); }, &text), ErrorCode::kIo);
+  EXPECT_EQ(code_of([&] { StoreServer(Bytes32{}, options); }, &text), ErrorCode::kIo);
   EXPECT_NE(text.find(":" + std::to_string(options.port)), std::string::npos) << text;
   EXPECT_NE(text.find("in use"), std::string::npos) << text;
   EXPECT_NE(text.find("ss -ltnp"), std::string::npos) << text;
 }
 
-TEST_F(StoreTest, ForeignAddress_IsAnErrorNamingIt) {
+TEST(StoreServerTest, ForeignAddress_IsAnErrorNamingIt) {
   StoreServerOptions options;
   options.host = "somewhere";
-  EXPECT_EQ(code_of([&] { StoreServer(secret_, options); }), ErrorCode::kIo);
+  EXPECT_EQ(code_of([&] { StoreServer(Bytes32{}, options); }), ErrorCode::kIo);
   options.host = "192.0.2.1";  // nobody's: a documentation address
-  EXPECT_EQ(code_of([&] { StoreServer(secret_, options); }), ErrorCode::kIo);
+  EXPECT_EQ(code_of([&] { StoreServer(Bytes32{}, options); }), ErrorCode::kIo);
 }
 
-TEST_F(StoreTest, Observer_SeesEverySet) {
+TEST_P(StoreTest, Observer_SeesEverySet) {
   std::vector<std::string> seen;
   StoreServerOptions options;
   options.on_set = [&](const std::string& key, const std::string& value) {
@@ -224,7 +231,7 @@ TEST_F(StoreTest, Observer_SeesEverySet) {
 }
 
 // A rank that has its answer may be gone at once: its report must not come after that.
-TEST_F(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
+TEST_P(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
   std::atomic<int> seen{0};
   StoreServerOptions options;
   options.on_set = [&](const std::string&, const std::string&) {
@@ -238,6 +245,12 @@ TEST_F(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
     ASSERT_EQ(seen.load(), i);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sockets, StoreTest,
+                         testing::Values("127.0.0.1", StoreServerOptions::kUnnamed),
+                         [](const auto& row) {
+                           return std::string(row.index == 0 ? "tcp" : "unix");
+                         });
 
 }  // namespace
 }  // namespace coupler

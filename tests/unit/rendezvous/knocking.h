@@ -1,0 +1,43 @@
+// A stranger's way to a store: a connection that is begun without waiting for anything. Plain
+// function; may be called between fork() and exec().
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "rendezvous/local_socket.h"
+#include "rendezvous/unique_fd.h"
+
+namespace coupler {
+
+struct StoreAddress {
+  std::string host;  // as StoreServer has it
+  int port = 0;
+};
+
+// errno is 0, EINPROGRESS, EAGAIN where the listener's queue is full, or why there is no way.
+inline UniqueFd connect_without_waiting(const StoreAddress& store) {
+  sockaddr_in tcp{};
+  tcp.sin_family = AF_INET;
+  tcp.sin_port = htons(static_cast<uint16_t>(store.port));
+  ::inet_pton(AF_INET, store.host.c_str(), &tcp.sin_addr);
+  sockaddr_un local{};
+  local.sun_family = AF_UNIX;
+  std::strncpy(local.sun_path, store.host.c_str(), sizeof local.sun_path - 1);
+  const bool is_unix = is_local(store.host);
+  UniqueFd fd(::socket(is_unix ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  errno = 0;
+  ::connect(
+      fd.get(),
+      is_unix ? reinterpret_cast<const sockaddr*>(&local) : reinterpret_cast<const sockaddr*>(&tcp),
+      is_unix ? sizeof local : sizeof tcp);
+  return fd;
+}
+
+}  // namespace coupler

@@ -1,0 +1,21 @@
+// Environments as maps, for tests of what a process finds in its own.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "rendezvous/process_info.h"
+
+namespace coupler {
+
+using Variables = std::map<std::string, std::string>;
+
+inline ProcessInfo detect(const Variables& variables) {
+  return detect_process([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+}  // namespace coupler
