@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/doctor/checks.h"
+#include "cli/doctor/clean.h"
 #include "cli/plugins/plugin_table.h"
 #include "cli/text/command_line.h"
 #include "cli/text/json_text.h"
@@ -21,21 +22,28 @@
 namespace coupler::cli {
 const char kDoctorHelp[] =
     R"(usage: coupler doctor [--json] [--config FILE] [-o KEY=VALUE]...
+       coupler doctor --clean [--json]
 
 Looks at everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
-MPI, GPUs, the network interface, processors and threads, memory, limits, folders, the clock and the
-kernel's settings. Prints each finding as ok, note, warning or error, with what follows from it and
-the command that mends it. Nothing is changed, and no other machine is asked. A look that takes
-longer than 30 seconds is ended and reported.
+MPI, GPUs, the network interface, processors and threads, memory, limits, folders, what killed jobs
+have left behind, the clock and the kernel's settings. Prints each finding as ok, note, warning or
+error, with what follows from it and the command that mends it. Nothing is changed, and no other
+machine is asked. A look that takes longer than 30 seconds is ended and reported.
+
+With --clean it looks at nothing else: it removes what killed jobs of this user have left on this
+machine, and lists it. That is Open MPI's files, and the sockets and job files of stores; nothing
+that a living process uses.
 
   --json          print a JSON object instead
+  --clean         remove what killed jobs have left behind
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key
 
 Exit codes: 0 there is no error; 2 the configuration is wrong; 3 a backend that it names cannot be
-used; 1 another error.
+used; 1 another error, or something that cannot be removed.
 
   coupler doctor -o backend.interface=eth0 -o launch.processes=8
+  coupler doctor --clean
 )";
 
 namespace {
@@ -47,7 +55,7 @@ struct Check {
   Findings (*look)(const Config&);
 };
 
-constexpr std::array<Check, 13> kChecks = {
+constexpr std::array<Check, 14> kChecks = {
     {{"LibTorch", check_torch},
      {"backends", check_backends},
      {"Open MPI", check_mpi},
@@ -58,6 +66,7 @@ constexpr std::array<Check, 13> kChecks = {
      {"shared memory", check_shared_memory},
      {"limits", check_limits},
      {"folders", check_folders},
+     {"leftovers", [](const Config&) { return check_leftovers(); }},
      {"clock", [](const Config&) { return check_clock(); }},
      {"huge pages", [](const Config&) { return check_huge_pages(); }},
      {"frequency", [](const Config&) { return check_frequency(); }}}};
@@ -147,7 +156,7 @@ std::string counted(const std::vector<Row>& rows, Level level) {
   return fmt::format("{} {}{}", count, to_string(level), count == 1 ? "" : "s");
 }
 
-std::string text_of(const std::vector<Row>& rows) {
+std::string findings_text(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
     const Finding& finding = row.finding;
@@ -159,7 +168,7 @@ std::string text_of(const std::vector<Row>& rows) {
                             counted(rows, Level::kWarning), counted(rows, Level::kNote));
 }
 
-std::string json_of(const std::vector<Row>& rows) {
+std::string findings_json(const std::vector<Row>& rows) {
   nlohmann::ordered_json findings = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     findings.push_back({{"check", row.check},
@@ -175,13 +184,21 @@ std::string json_of(const std::vector<Row>& rows) {
 }  // namespace
 
 int run_doctor(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json"});
+  const CommandLine line = read_command_line(argc, argv, {"--json", "--clean"});
   if (line.has("--help")) {
     std::fputs(kDoctorHelp, stdout);
     return 0;
   }
+  if (line.has("--clean")) {
+    if (line.config.file || !line.config.overrides.empty()) {
+      throw Error(ErrorCode::kUsage, "doctor: --clean needs no configuration",
+                  {.subject = "--clean",
+                   .hint = "leave --config and -o out, or --clean to look at that configuration"});
+    }
+    return clean(line.has("--json"));
+  }
   const std::vector<Row> rows = examine(line.config);
-  std::fputs((line.has("--json") ? json_of(rows) : text_of(rows)).c_str(), stdout);
+  std::fputs((line.has("--json") ? findings_json(rows) : findings_text(rows)).c_str(), stdout);
   return exit_code_of(rows);
 }
 

@@ -10,6 +10,7 @@
 #include "cli/launch/launch_description.h"
 #include "cli/launch/launch_modes.h"
 #include "cli/launch/launch_plan.h"
+#include "cli/launch/leftovers.h"
 #include "cli/launch/log_files.h"
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
@@ -18,6 +19,7 @@
 #include "cli/launch/via_slurm.h"
 #include "cli/launch/via_torchrun.h"
 #include "cli/process/output_relay.h"
+#include "log/log.h"
 #include "plugin/transport.h"
 
 namespace coupler::cli {
@@ -70,6 +72,26 @@ bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
   return plan.dry_run || plan.print_env;
 }
 
+void remove_leftovers() {
+  for (const Leftover& one : leftovers_of_launchers(Then::kRemove)) {
+    if (one.failure.empty()) {
+      log(LogLevel::kInfo, "launch", fmt::format("removed {}: {}", one.path, one.what));
+    } else {
+      log(LogLevel::kWarning, "launch",
+          fmt::format("cannot remove {}, {}, which was killed: {}", one.path, one.what,
+                      one.failure));
+    }
+  }
+}
+
+int start(LaunchPlan& plan, const std::function<JobEnd()>& run) {
+  if (!plan.log_dir.empty()) {
+    make_log_folder(plan.log_dir);
+  }
+  remove_leftovers();
+  return run_with_restarts(plan, run);
+}
+
 // make: the command of one start, which is told by its environment which it is.
 int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const LaunchPlan&)>& make) {
   if (!plan.outcome.empty()) {
@@ -80,10 +102,7 @@ int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const Lau
   if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
     return 0;
   }
-  if (!plan.log_dir.empty()) {
-    make_log_folder(plan.log_dir);
-  }
-  return run_with_restarts(plan, [&] { return run_foreign(make(plan)); });
+  return start(plan, [&] { return run_foreign(make(plan)); });
 }
 
 int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
@@ -91,10 +110,7 @@ int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
                      {"mpirun", shim_command(plan, mpirun), shim_rank_variables(plan), true})) {
     return 0;
   }
-  if (!plan.log_dir.empty()) {
-    make_log_folder(plan.log_dir);
-  }
-  return run_with_restarts(plan, [&] { return launch_mpi(plan, mpirun); });
+  return start(plan, [&] { return launch_mpi(plan, mpirun); });
 }
 
 int start_via_mpirun(LaunchPlan& plan) {
@@ -122,10 +138,7 @@ int start_local(LaunchPlan& plan) {
   if (only_described(plan, {"", plan.arguments, {}, true})) {
     return 0;
   }
-  if (!plan.log_dir.empty()) {
-    make_log_folder(plan.log_dir);
-  }
-  return run_with_restarts(plan, [&] { return launch_local(plan); });
+  return start(plan, [&] { return launch_local(plan); });
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ LaunchOptions parse_launch_options(int argc, char** argv);
 // the configuration leaves it open. Throws Error(kUsage) where they contradict it or each other.
 std::vector<std::string> backend_overrides(const BackendWords& words, const Config& config);
 
+inline constexpr int kMostProcesses = 4096;  // that one launcher starts
+
 // For the tables.
 [[noreturn]] void fail_usage(const std::string& message, const std::string& subject,
                              const std::string& hint = "");

@@ -15,8 +15,6 @@
 namespace coupler::cli {
 namespace {
 
-constexpr int64_t kMostProcesses = 4096;  // that one launcher starts
-
 void only_with(bool given, bool allowed, const char* word, const char* with) {
   if (given && !allowed) {
     fail_usage(fmt::format("{} goes only with {}", word, with), word);

@@ -7,7 +7,6 @@
 namespace coupler::cli {
 namespace {
 
-constexpr int kMostProcesses = 4096;  // that one launcher starts
 constexpr int kMostMachines = 1 << 20;
 constexpr int kMostRestarts = 1 << 20;
 

@@ -1,5 +1,6 @@
 #include "cli/launch/mpi_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,48 +8,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "cli/process/folder_use.h"
 #include "rendezvous/process_identity.h"
 
 namespace coupler::cli {
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kParent = "/dev/shm";
-constexpr std::string_view kName = "coupler-mpi-";  // then process id, "-", start time
-
-void remove_folder(const fs::path& path) {
-  std::error_code ignored;  // it is a clean-up: what cannot be removed stays
-  fs::remove_all(path, ignored);
-}
-
-bool is_ours(const fs::path& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-         status.st_uid == ::geteuid();
-}
-
-void remove_left_behind() {
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(kParent, failure)) {
-    const auto name = entry.path().filename().string();
-    const auto dash = name.rfind('-');
-    if (name.compare(0, kName.size(), kName) != 0 || dash < kName.size() ||
-        !is_ours(entry.path())) {
-      continue;
-    }
-    const ProcessIdentity owner{std::atol(name.c_str() + kName.size()), name.substr(dash + 1)};
-    if (!is_alive(owner)) {
-      remove_folder(entry.path());
-    }
-  }
-}
-
-}  // namespace
 
 MpiFolder::MpiFolder() {
-  remove_left_behind();
   // One for all machines and others for some are more than Open MPI takes.
   for (const char* chosen :
        {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base",
@@ -56,15 +23,20 @@ MpiFolder::MpiFolder() {
     if (std::getenv(chosen) != nullptr) return;
   }
   const auto self = own_identity();
-  auto path = fmt::format("{}/{}{}-{}", kParent, kName, self.pid, self.started);
-  if (::mkdir(path.c_str(), 0700) == 0) {
+  auto path = fmt::format("{}/{}{}-{}", kParent, kPrefix, self.pid, self.started);
+  if (::mkdir(path.c_str(), 0700) != 0) {
+    return;
+  }
+  use_ = use_folder(path);
+  if (use_ && ::fcntl(use_.get(), F_SETFD, 0) == 0) {
     path_ = std::move(path);
   }
 }
 
 MpiFolder::~MpiFolder() {
   if (!path_.empty()) {
-    remove_folder(path_);
+    std::error_code ignored;  // it is a clean-up: the next launcher tries again
+    std::filesystem::remove_all(path_, ignored);
   }
 }
 
@@ -72,10 +44,12 @@ std::vector<std::string> MpiFolder::environment(bool one_machine) const {
   if (path_.empty()) {
     return {};
   }
+  const auto known = fmt::format("{}={}", kVariable, path_);
   if (!one_machine) {
-    return {"OMPI_MCA_orte_local_tmpdir_base=" + path_};
+    return {known, "OMPI_MCA_orte_local_tmpdir_base=" + path_};
   }
-  return {"OMPI_MCA_orte_tmpdir_base=" + path_, "OMPI_MCA_btl_vader_backing_directory=" + path_};
+  return {known, "OMPI_MCA_orte_tmpdir_base=" + path_,
+          "OMPI_MCA_btl_vader_backing_directory=" + path_};
 }
 
 }  // namespace coupler::cli

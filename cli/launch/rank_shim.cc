@@ -2,7 +2,8 @@
 // its child, gives it Coupler's rank variables, remembers its last lines and reports its end to the
 // launcher through the store, since mpirun's own end says little about it. The program ends with
 // the shim, the shim with mpirun (parent-death signal) or with the launcher (the store's
-// connection).
+// connection). What mpirun and the ranks leave in the job's folder is removed by the guard of the
+// shim that ends last, where nobody above it is left (cli/launch/mpi_folder.h).
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -23,6 +24,7 @@
 
 #include "cli/commands.h"
 #include "cli/launch/log_files.h"
+#include "cli/launch/mpi_folder.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
@@ -191,19 +193,15 @@ class Shim {
   std::optional<Deadline> kill_at_;
 };
 
-}  // namespace
+// Where the launcher's store is: in its job file, or on another machine, at place.
+struct JobPlace {
+  const char* job_file;
+  const char* place;
+};
 
-int run_rank_shim(int argc, char** argv) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const ProcessInfo process = detect_process();
-  const char* job_file = std::getenv("COUPLER_JOB_FILE");
-  const char* place = std::getenv(kShimStore);
-  if (argc < 4 || std::strcmp(argv[1], "--") != 0 || (job_file == nullptr && place == nullptr) ||
-      process.launcher != LauncherKind::kOpenMpi) {
-    throw Error(ErrorCode::kUsage, "rank-shim is started by `coupler launch` through mpirun only",
-                {.subject = "rank-shim", .hint = "use `coupler launch`"});
-  }
-  ChildLoop loop;  // before any thread: it forks
+[[noreturn]] void run_rank(ChildLoop& loop, const ProcessInfo& process, const JobPlace& of_job,
+                           char** argv, int argc) {
+  const auto [job_file, place] = of_job;
   const JobAddress job = place == nullptr ? read_job_file(job_file) : read_network_job(place);
   // The program finds a job file in any case; where the launcher's is on another machine, ours.
   const UniqueFd memory_file = place == nullptr ? UniqueFd() : make_job_memory_file(job);
@@ -228,14 +226,40 @@ int run_rank_shim(int argc, char** argv) {
   store.set(start_key(process.rank), fmt::format("{} {}", loop.child(0).pid(), machine_identity()));
   Shim shim(loop, store, process.rank);
   const RankEnd end = shim.await_program();
-  store.set(end_key(process.rank), encode(end));
-  loop.group().signal_members(SIGKILL);  // what the program left behind
+  try {
+    store.set(end_key(process.rank), encode(end));
+  } catch (const Error&) {
+    ::_exit(1);  // as the orders do where the launcher is gone, whose thread still uses the store
+  }
+  loop.release_group();  // what the program left behind
   if (end.status != 0 && !end.stopped) {
     shim.await_decision();
   }
   // The launcher knows how the rank ended; to mpirun all is well, so that it adds nothing of its
   // own. Not through main: the thread behind the orders still uses the store.
   ::_exit(0);
+}
+
+}  // namespace
+
+int run_rank_shim(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const ProcessInfo process = detect_process();
+  const JobPlace of_job{std::getenv("COUPLER_JOB_FILE"), std::getenv(kShimStore)};
+  if (argc < 4 || std::strcmp(argv[1], "--") != 0 ||
+      (of_job.job_file == nullptr && of_job.place == nullptr) ||
+      process.launcher != LauncherKind::kOpenMpi) {
+    throw Error(ErrorCode::kUsage, "rank-shim is started by `coupler launch` through mpirun only",
+                {.subject = "rank-shim", .hint = "use `coupler launch`"});
+  }
+  const char* folder = std::getenv(MpiFolder::kVariable);
+  ChildLoop loop(folder == nullptr ? "" : folder);  // before any thread: it forks
+  try {
+    run_rank(loop, process, of_job, argv, argc);
+  } catch (...) {
+    loop.release_group();  // the launcher may be gone, and no other shim be left
+    throw;
+  }
 }
 
 }  // namespace coupler::cli

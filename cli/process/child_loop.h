@@ -60,6 +60,8 @@ class ChildLoop {
   const ProcessGuard& group() const { return guard_; }
   // Stops the group and ourselves as the terminal's stop key does, until continued.
   void suspend();
+  // Kills the group, and leaves its folder to whoever uses it last: see ProcessGuard.
+  void release_group() { guard_.release(); }
   // Sends on all output that is still in the pipes.
   void finish_output();
 

@@ -9,45 +9,90 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "cli/process/folder_use.h"
 #include "cli/process/pipe.h"
+#include "rendezvous/process_identity.h"
+#include "rendezvous/socket_io.h"
 
 namespace coupler::cli {
 namespace {
 
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+// Killed processes are gone in milliseconds; those that hang in the kernel write nothing any more.
+constexpr auto kDyingTime = 1s;
+// For the other users of a folder, in seconds: one that is used for longer has a living launcher.
+constexpr unsigned kOthersTime = 10;
+constexpr auto kReleaseTime = 1s;
+
+// One that ended counts no more, whoever has yet to reap it: that may take whoever inherits it
+// seconds.
+bool is_living_member(pid_t process, pid_t group) {
+  if (process <= 0 || ::getpgid(process) != group) {
+    return false;
+  }
+  const char state = status_of(process).state;
+  return state != 0 && state != 'Z' && state != 'X';
+}
+
+bool has_members(pid_t group) {
+  std::error_code gone;  // processes end meanwhile
+  for (fs::directory_iterator entry("/proc", gone), end; !gone && entry != end;
+       entry.increment(gone)) {
+    if (is_living_member(std::atoi(entry->path().filename().c_str()), group)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // In a process of its own, outside of the group. Ranks below mpirun follow it into death some
-// milliseconds later, and may make files until then.
-[[noreturn]] void remove_behind(const std::string& folder) {
-  for (int round = 0; round < 10; ++round) {
-    std::error_code ignored;  // something was made in it meanwhile: the next round's
-    std::filesystem::remove_all(folder, ignored);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+// milliseconds later, and may make files until then: the folder is theirs, too.
+[[noreturn]] void remove_behind(pid_t group, const UniqueFd& use, const std::string& folder) {
+  const auto deadline = deadline_after(kDyingTime);
+  while (has_members(group) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(2ms);
+  }
+  ::signal(SIGALRM, SIG_DFL);  // ends us
+  sigset_t alarm;
+  sigemptyset(&alarm);
+  sigaddset(&alarm, SIGALRM);
+  ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
+  ::alarm(kOthersTime);
+  if (is_last_user(use, Others::kWait)) {
+    std::error_code ignored;  // nobody is left to be told; the next launcher tries again
+    fs::remove_all(folder, ignored);
   }
   ::_exit(0);
 }
 
 // After the fork of a process with one thread.
-[[noreturn]] void guard_group(int lifeline, const std::string& folder) {
+[[noreturn]] void guard_group(int lifeline, int folder_use, const std::string& folder) {
   ::setpgid(0, 0);
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   ::prctl(PR_SET_NAME, "coupler-guard");
   ::dup2(lifeline, 0);
+  if (folder_use >= 0) ::dup2(folder_use, 1);
   // Nobody's pipe may stay open because of the guard.
-  ::close_range(1, ~0U, 0);
+  ::close_range(folder_use >= 0 ? 2 : 1, ~0U, 0);
   char byte = 0;
   while (::read(0, &byte, 1) < 0 && errno == EINTR) {
   }
-  if (!folder.empty()) {
+  if (folder_use >= 0) {
+    const pid_t group = ::getpid();
     const pid_t remover = ::fork();
     if (remover == 0) {
       ::setpgid(0, 0);
-      remove_behind(folder);
+      remove_behind(group, UniqueFd(1), folder);
     }
     if (remover > 0) ::setpgid(remover, remover);  // both: it must not be killed with the group
   }
@@ -60,24 +105,56 @@ namespace {
 ProcessGuard::ProcessGuard(const std::string& folder) {
   Pipe lifeline = make_pipe();
   lifeline_ = std::move(lifeline.writing);
+  // Before there is a guard, and so before anybody whom it guards writes there.
+  const UniqueFd folder_use = folder.empty() ? UniqueFd() : use_folder(folder);
   leader_ = ::fork();
   if (leader_ < 0) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot make a process: {}", std::generic_category().message(errno)));
   }
   if (leader_ == 0) {
-    guard_group(lifeline.reading.get(), folder);
+    guard_group(lifeline.reading.get(), folder_use.get(), folder);
   }
   ::setpgid(leader_, leader_);  // both sides do it: members may join at once
 }
 
 ProcessGuard::~ProcessGuard() {
-  ::kill(-leader_, SIGKILL);
-  int status = 0;
-  while (::waitpid(leader_, &status, 0) < 0 && errno == EINTR) {
+  if (leader_ > 0) {
+    signal_members(SIGKILL);
+    reap();
   }
 }
 
-void ProcessGuard::signal_members(int signal) const { ::kill(-leader_, signal); }
+void ProcessGuard::signal_members(int signal) const {
+  if (leader_ > 0) {
+    ::kill(-leader_, signal);
+  }
+}
+
+void ProcessGuard::release() {
+  if (leader_ < 0) {
+    return;
+  }
+  lifeline_.reset();
+  // It ends itself with the group, unless somebody has stopped it.
+  const auto deadline = deadline_after(kReleaseTime);
+  int status = 0;
+  while (::waitpid(leader_, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      signal_members(SIGKILL);
+      reap();
+      return;
+    }
+    std::this_thread::sleep_for(100us);
+  }
+  leader_ = -1;
+}
+
+void ProcessGuard::reap() {
+  int status = 0;
+  while (::waitpid(leader_, &status, 0) < 0 && errno == EINTR) {
+  }
+  leader_ = -1;
+}
 
 }  // namespace coupler::cli

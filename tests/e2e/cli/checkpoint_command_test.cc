@@ -24,7 +24,7 @@ std::string safetensors_file() {
   return text + header + std::string(16, 'x');
 }
 
-std::string save(const Workplace& here, int64_t number, const std::string& weights) {
+std::string save_checkpoint(const Workplace& here, int64_t number, const std::string& weights) {
   checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
   const std::string folder = writer.begin(number);
   DurableFile file(folder + "/model.safetensors");
@@ -45,14 +45,10 @@ std::string save(const Workplace& here, int64_t number, const std::string& weigh
   return writer.commit(manifest);
 }
 
-void expect_in(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
-}
-
 TEST(CheckpointCommand, List_ShowsEach_AndWhyOneIsNotValid) {
   const Workplace here;
-  save(here, 1, safetensors_file());
-  fs::remove(save(here, 2, "") + "/manifest.json");
+  save_checkpoint(here, 1, safetensors_file());
+  fs::remove(save_checkpoint(here, 2, "") + "/manifest.json");
   const Outcome outcome = here.coupler({"checkpoint", "list"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
@@ -73,7 +69,7 @@ TEST(CheckpointCommand, ListOfAnythingElse_SaysWhatItIs) {
       "coupler: error: checkpoints is not there\n  hint: no checkpoint was saved there yet\n");
   fs::create_directory(here.path() / "checkpoints");
   EXPECT_EQ(here.coupler({"checkpoint", "list"}).out, "There are no checkpoints in checkpoints.\n");
-  save(here, 1, "");
+  save_checkpoint(here, 1, "");
   outcome = here.coupler({"checkpoint", "list", "checkpoints/checkpoint_1"});
   EXPECT_EQ(outcome.exit_code, 2);
   expect_in(outcome.err, "checkpoints/checkpoint_1 is one checkpoint, not a folder of them");
@@ -81,7 +77,7 @@ TEST(CheckpointCommand, ListOfAnythingElse_SaysWhatItIs) {
 
 TEST(CheckpointCommand, Show_SaysWhatIsInIt_WithItsTensors) {
   const Workplace here;
-  save(here, 1, safetensors_file());
+  save_checkpoint(here, 1, safetensors_file());
   const Outcome outcome = here.coupler({"checkpoint", "show"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* part :
@@ -96,7 +92,7 @@ TEST(CheckpointCommand, Show_SaysWhatIsInIt_WithItsTensors) {
 
 TEST(CheckpointCommand, ShowOfAFileThatIsNoSafetensors_SaysSo_AndFails) {
   const Workplace here;
-  save(here, 1, "text");
+  save_checkpoint(here, 1, "text");
   const Outcome outcome = here.coupler({"checkpoint", "show"});
   EXPECT_EQ(outcome.exit_code, 1);
   expect_in(outcome.out, "cannot be read: checkpoints/checkpoint_1/model.safetensors: ");
@@ -104,8 +100,8 @@ TEST(CheckpointCommand, ShowOfAFileThatIsNoSafetensors_SaysSo_AndFails) {
 
 TEST(CheckpointCommand, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
   const Workplace here;
-  save(here, 1, safetensors_file());
-  fs::remove(save(here, 2, "") + "/model.safetensors");
+  save_checkpoint(here, 1, safetensors_file());
+  fs::remove(save_checkpoint(here, 2, "") + "/model.safetensors");
   const Outcome outcome = here.coupler({"checkpoint", "verify"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, "checkpoints/checkpoint_1: 138 B in 1 file, all as they were saved.\n");
@@ -119,7 +115,7 @@ TEST(CheckpointCommand, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
 
 TEST(CheckpointCommand, Verify_NamesTheFileThatDiffers) {
   const Workplace here;
-  const std::string path = save(here, 1, "weights");
+  const std::string path = save_checkpoint(here, 1, "weights");
   std::ofstream(path + "/model.safetensors") << "Weights";
   const Outcome outcome = here.coupler({"checkpoint", "verify", path});
   EXPECT_EQ(outcome.exit_code, 1);
@@ -214,8 +210,8 @@ TEST(CheckpointCommand, WrongWords_EndWithTwo_AndTheValidOnes) {
 
 TEST(CheckpointCommand, Json_SaysTheSame_ToPrograms) {
   const Workplace here;
-  const std::string saved = save(here, 1, safetensors_file());
-  fs::remove(save(here, 2, "") + "/manifest.json");
+  const std::string saved = save_checkpoint(here, 1, safetensors_file());
+  fs::remove(save_checkpoint(here, 2, "") + "/manifest.json");
   const auto json_of = [&](const std::vector<std::string>& words, int code) {
     const Outcome outcome = here.coupler(words);
     EXPECT_EQ(outcome.exit_code, code) << outcome.err;

@@ -39,17 +39,19 @@ std::string names_in(const fs::path& folder) {
 void write(const std::string& path, const std::string& tensor, const std::string& bytes,
            checkpoint::Manifest& manifest) {
   safetensors::Writer file(
-      path, {{tensor, safetensors::DType::kU8, {static_cast<int64_t>(bytes.size())}}});
+      path, {{tensor, safetensors::DType::kU8, {static_cast<int64_t>(bytes.size())}}},
+      {{checkpoint::kSaveKey, manifest.save}});
   file.write(tensor, bytes.data(), bytes.size());
   const WrittenFile written = file.finish();
   const std::string name = fs::path(path).filename();
-  manifest.files.push_back({name, written.bytes, written.sha256});
+  manifest.files.push_back({name, written.bytes, written.sha256, 0});
   manifest.state["sums"][name] = checkpoint::encode_sums(written.sums);
 }
 
 // Tensor 'w' of a model, [2, 5] of bytes, of which two ranks have saved a part each; and of a
 // second model 'v'.
-std::string save(const Workplace& here, int64_t number, const std::string& text = "abcdefghij") {
+std::string save_divided(const Workplace& here, int64_t number,
+                         const std::string& text = "abcdefghij") {
   checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
   const std::string folder = writer.begin(number);
   checkpoint::Manifest manifest;
@@ -79,13 +81,9 @@ std::string weights_file(const std::string& tensor, const std::string& shape,
 
 const std::string kMerged = weights_file("w", "2,5", "abcdefghij", R"(,"tied":"w")");
 
-void expect_in(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
-}
-
 TEST(MergeWeights, OfACheckpoint_AreOneFile_OfTheWholeTensors) {
   const Workplace here;
-  save(here, 3);
+  save_divided(here, 3);
   Outcome outcome = here.coupler({"merge-weights", "checkpoints/checkpoint_3", "out"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
@@ -103,8 +101,8 @@ TEST(MergeWeights, OfACheckpoint_AreOneFile_OfTheWholeTensors) {
 
 TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
   const Workplace here;
-  save(here, 1);
-  fs::remove(save(here, 2) + "/manifest.json");
+  save_divided(here, 1);
+  fs::remove(save_divided(here, 2) + "/manifest.json");
   for (const char* command : {"merge-weights", "checkpoint convert"}) {
     std::vector<std::string> words = {command, "checkpoints", "out"};
     if (words[0] != "merge-weights") words = {"checkpoint", "convert", "checkpoints", "out"};
@@ -117,7 +115,7 @@ TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
 
 TEST(MergeWeights, WithRemoveCheckpointDir_RemoveIt_OnceTheTargetIsThere) {
   const Workplace here;
-  const std::string checkpoint = save(here, 1);
+  const std::string checkpoint = save_divided(here, 1);
   // Nothing is removed where nothing can be written.
   here.write("file", "text");
   for (const char* target : {"file", "checkpoints/checkpoint_1/out"}) {
@@ -150,7 +148,7 @@ TEST(MergeWeights, OfOtherPrograms_AreRefused_AndNothingIsRemoved) {
 
 TEST(MergeWeights, OfADamagedCheckpoint_AreRefused_AndTheTargetStaysAsItWas) {
   const Workplace here;
-  const std::string checkpoint = save(here, 1);
+  const std::string checkpoint = save_divided(here, 1);
   const std::string file = checkpoint + "/model-00002-of-00002.safetensors";
   std::string bytes = file_text(file);
   bytes.back() = 'X';
@@ -166,7 +164,7 @@ TEST(MergeWeights, OfADamagedCheckpoint_AreRefused_AndTheTargetStaysAsItWas) {
 
 TEST(MergeWeights, UnsafeSerialization_IsRefused_SayingWhy) {
   const Workplace here;
-  save(here, 1);
+  save_divided(here, 1);
   const Outcome outcome =
       here.coupler({"merge-weights", "checkpoints", "out", "--unsafe_serialization"});
   EXPECT_EQ(outcome.exit_code, 2);

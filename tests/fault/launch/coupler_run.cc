@@ -22,15 +22,15 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
+void pause() { std::this_thread::sleep_for(1ms); }
+
+}  // namespace
+
 std::string read_file(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();  // no exception where it is of a process that just ended
   return text.str();
 }
-
-void pause() { std::this_thread::sleep_for(1ms); }
-
-}  // namespace
 
 CouplerRun::CouplerRun(const std::vector<std::string>& arguments,
                        const std::map<std::string, std::string>& environment,
@@ -140,16 +140,21 @@ std::vector<pid_t> CouplerRun::alive() const {
   return pids;
 }
 
-bool CouplerRun::is_all_gone() const {
-  const auto deadline = Clock::now() + 2s;
+std::optional<std::chrono::milliseconds> CouplerRun::time_until_gone(
+    std::chrono::milliseconds most) const {
+  const auto begin = Clock::now();
+  auto last = begin;  // when any was seen
   // Twice: a process that is just being made, or becomes another program, shows no environment.
-  for (int looks = 0; looks < 2; std::this_thread::sleep_for(5ms)) {
+  for (int looks = 0; looks < 2; std::this_thread::sleep_for(looks == 0 ? 1ms : 5ms)) {
     looks = alive().empty() ? looks + 1 : 0;
-    if (looks == 0 && Clock::now() >= deadline) {
-      return false;
+    if (looks == 0) {
+      last = Clock::now();
+      if (last - begin >= most) {
+        return std::nullopt;
+      }
     }
   }
-  return true;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(last - begin);
 }
 
 RunResult run_coupler(const std::vector<std::string>& arguments,

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,10 @@ class CouplerRun {
 
   // Living processes with our mark, the launcher included.
   std::vector<pid_t> alive() const;
+  // From now on, until they are all gone; nothing where that takes longer than `most`.
+  std::optional<std::chrono::milliseconds> time_until_gone(std::chrono::milliseconds most) const;
   // Whether they are all gone within two seconds.
-  bool is_all_gone() const;
+  bool is_all_gone() const { return time_until_gone(std::chrono::seconds(2)).has_value(); }
 
  private:
   std::string folder_;
@@ -62,6 +65,7 @@ std::vector<std::string> launch(int processes, const std::vector<std::string>& r
 std::vector<std::string> launch_script(int processes, const std::string& script,
                                        const std::string& backend = "gloo_cpu");
 
+std::string read_file(const std::string& path);  // "" where it is not there
 pid_t parent_of(pid_t pid);
 char state_of(pid_t pid);  // as in /proc/PID/stat; 'Z' where it is gone, too
 // How often a kill is repeated: 20, or COUPLER_TEST_KILLS.

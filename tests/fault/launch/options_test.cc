@@ -2,8 +2,6 @@
 #include <sys/socket.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -15,11 +13,6 @@ namespace coupler::testing_launch {
 namespace {
 
 const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::set<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);

@@ -1,0 +1,63 @@
+#include "cli/doctor/clean.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/launch/leftovers.h"
+#include "cli/text/json_text.h"
+#include "cli/text/table.h"
+#include "io/byte_size.h"
+
+namespace coupler::cli {
+namespace {
+
+bool is_gone(const Leftover& one) { return one.failure.empty(); }
+
+std::string text_of(const Leftovers& found) {
+  std::string text;
+  uint64_t bytes = 0;
+  for (const Leftover& one : found) {
+    const std::string name = one_line(one.path);
+    if (is_gone(one)) {
+      text += fmt::format("removed  {}: {}, {}\n", name, one.what, format_byte_size(one.bytes));
+      bytes += one.bytes;
+    } else {
+      text += fmt::format("error    {}: {}, cannot be removed: {}\n{:9}mend: rm -rf {}\n", name,
+                          one.what, one.failure, "", name);
+    }
+  }
+  const auto removed = std::count_if(found.begin(), found.end(), is_gone);
+  if (found.empty()) {
+    return "killed jobs have left nothing behind\n";
+  }
+  return text + fmt::format("\n{} removed, {} of memory and disk space are free again\n", removed,
+                            format_byte_size(bytes));
+}
+
+std::string json_of(const Leftovers& found, int exit_code) {
+  nlohmann::ordered_json leftovers = nlohmann::ordered_json::array();
+  for (const Leftover& one : found) {
+    leftovers.push_back({{"path", one.path},
+                         {"what", one.what},
+                         {"bytes", one.bytes},
+                         {"removed", is_gone(one)},
+                         {"failure", one.failure}});
+  }
+  return json_text(
+      {{"coupler", COUPLER_VERSION}, {"exit_code", exit_code}, {"leftovers", leftovers}});
+}
+
+}  // namespace
+
+int clean(bool json) {
+  const Leftovers found = all_leftovers(Then::kRemove);
+  const int exit_code = std::all_of(found.begin(), found.end(), is_gone) ? 0 : 1;
+  std::fputs((json ? json_of(found, exit_code) : text_of(found)).c_str(), stdout);
+  return exit_code;
+}
+
+}  // namespace coupler::cli
