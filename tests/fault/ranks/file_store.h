@@ -1,9 +1,12 @@
 // FileStore: a db_store over a folder, for ranks that a test forks. A key is a file; a number is a
-// file that is changed under a lock. Thread rule: any thread, any process.
+// file that is changed under a lock. The secret that keys are derived from lies in no file.
+// Thread rule: any thread, any process.
 #pragma once
 
 #include <coupler/distributed_backend.h>
 #include <fcntl.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,16 +15,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace backend_test {
 
 class FileStore {
  public:
-  explicit FileStore(std::string folder) : folder_(std::move(folder)) {
-    table_ = {sizeof table_, this, set, get, add, nullptr};
+  // secret: of the job, empty if it has none.
+  explicit FileStore(std::string folder, std::string secret = {})
+      : folder_(std::move(folder)), secret_(std::move(secret)) {
+    table_ = {sizeof table_, this, set, get, add, secret_.empty() ? nullptr : derive_key};
   }
   FileStore(const FileStore&) = delete;
   FileStore& operator=(const FileStore&) = delete;
@@ -80,7 +87,16 @@ class FileStore {
     return written ? DB_OK : DB_ERR_SYSTEM;
   }
 
-  std::string folder_;
+  static db_status derive_key(void* context, const char* purpose, uint8_t key[32], db_error*) {
+    const std::string& secret = static_cast<const FileStore*>(context)->secret_;
+    return HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+                reinterpret_cast<const unsigned char*>(purpose), std::strlen(purpose), key,
+                nullptr) != nullptr
+               ? DB_OK
+               : DB_ERR_SYSTEM;
+  }
+
+  std::string folder_, secret_;
   db_store table_{};
 };
 

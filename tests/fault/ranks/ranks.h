@@ -5,6 +5,7 @@
 #include <coupler/distributed_backend.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,15 @@ struct Error {
   std::array<char, 1024> text{};
 };
 
+// Where a rank runs.
+struct Place {
+  int network = -1;            // descriptor of a network namespace; -1: that of the test
+  std::string interface_name;  // of db_communicator_params; "": loopback
+  int32_t local_rank = 0;
+  int32_t local_size = 1;
+  int32_t late_ms = 0;  // it starts that much after the others
+};
+
 struct Job {
   int32_t size = 2;
   int32_t present = 0;  // ranks that are started at all; 0: every one
@@ -60,6 +71,8 @@ struct Job {
   std::vector<const db_option*> options;
   db_memory memory = DB_MEMORY_HOST;
   std::vector<std::pair<std::string, std::string>> environment;  // of every rank
+  std::vector<Place> places;  // by rank; empty: all beside the test, on one machine
+  std::string secret = "the secret of the ranks of this test";  // "": the job has none
 };
 
 // One rank, in its own process.
@@ -73,6 +86,12 @@ class Rank {
     params.option_count = job.options.size();
     params.rank = params.local_rank = rank;
     params.size = params.local_size = job.size;
+    if (!job.places.empty()) {
+      const Place& place = job.places.at(static_cast<size_t>(rank));
+      params.local_rank = place.local_rank;
+      params.local_size = place.local_size;
+      if (!place.interface_name.empty()) params.interface_name = place.interface_name.c_str();
+    }
     params.device_index = -1;
     params.memory = memory = job.memory;
     params.default_timeout_ns = job.timeout_ns;
@@ -86,13 +105,16 @@ class Rank {
   Rank& operator=(const Rank&) = delete;
 
   // Submits and waits; blocking: on this thread inside submit.
-  db_status run(db_op op, bool blocking) {
+  db_status run(db_op op, bool blocking) { return run_on(communicator, op, blocking); }
+
+  // The same on a communicator that was split from this one.
+  db_status run_on(db_communicator* other, db_op op, bool blocking) {
     op.struct_size = sizeof op;
     if (op.memory == 0) op.memory = memory;
     op.flags = blocking ? uint64_t{DB_OP_BLOCKING} : 0;
     db_request* request = nullptr;
     error.reset();
-    db_status status = functions->submit(communicator, &op, &request, error);
+    db_status status = functions->submit(other, &op, &request, error);
     if (status != DB_IN_PROGRESS) return status;
     status = functions->wait_host(request, -1, error);
     functions->release(request);
@@ -128,6 +150,14 @@ class Folder {
   std::string path;
 };
 
+// For the process of a rank, before anything else happens there.
+inline bool enter(const Place& place) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(place.late_ms));
+  if (place.network < 0 || setns(place.network, CLONE_NEWNET) == 0) return true;
+  std::perror("setns");
+  return false;
+}
+
 // Runs body in job.size processes and returns their wait statuses. Ranks that are still there after
 // 200 seconds are killed.
 inline std::vector<int> fork_ranks(const Job& job,
@@ -140,9 +170,10 @@ inline std::vector<int> fork_ranks(const Job& job,
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(200);
+      if (!job.places.empty() && !enter(job.places.at(static_cast<size_t>(rank)))) _exit(1);
       for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
       {
-        FileStore store(folder.path);
+        FileStore store(folder.path, job.secret);
         Rank self(load_backend(), job, rank, store.table());
         EXPECT_TRUE(self.created == DB_OK || !job.must_connect) << self.error.text.data();
         if (self.created == DB_OK || !job.must_connect) body(rank, self);

@@ -1,0 +1,35 @@
+// Path: a process in a network of its own, between two others, that passes every frame on between
+// the wires "left" and "right" there, and tampers with one. From construction on. Owned by one
+// thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "network.h"
+#include "shared.h"
+#include "tamper.h"
+
+namespace backend_test {
+
+class Path {
+ public:
+  // between: has the two wires, without addresses. armed: whether he may begin at once.
+  Path(const Network& between, const Plan& plan, bool armed);
+
+  std::atomic<int>* armed() const { return &state_->armed; }  // set to 1: he may begin
+  bool tampered() const { return state_->done == 1; }
+  int64_t frames() const { return state_->frames; }
+
+ private:
+  struct State {
+    std::atomic<int> armed{0}, done{0}, ready{0};
+    std::atomic<int64_t> frames{0};
+  };
+  static void work(const Plan& plan, State* state);
+
+  Shared<State> state_;
+  std::unique_ptr<ChildProcess> process_;  // gone before the state
+};
+
+}  // namespace backend_test

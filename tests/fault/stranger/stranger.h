@@ -1,0 +1,49 @@
+// Strangers: processes of another user, without any privilege, in the network namespaces of ranks;
+// they attack whatever listens there (Intruder) from construction on. Owned by one thread.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "intruder.h"
+#include "network.h"
+#include "shared.h"
+
+namespace backend_test {
+
+class Strangers {
+ public:
+  // Why a process cannot become another user here; "": it can.
+  static std::string why_not();
+
+  // One in each of at most kAtMost networks, of which some may be the same. They tell each other
+  // what they find. Returns once all of them look around.
+  explicit Strangers(const std::vector<const Network*>& networks, unsigned deeds = kAllDeeds);
+
+  void set_deeds(unsigned deeds) { memory_->deeds = deeds; }
+
+  // Of all of them.
+  int64_t count(Tally::Count Tally::*field) const;
+  int64_t count(std::array<Tally::Count, kDeeds> Tally::*field, Deed deed) const;
+  std::string describe() const;
+
+  static constexpr size_t kAtMost = 4;
+
+ private:
+  struct One {
+    Tally tally;
+    Board board;
+  };
+  struct Memory {
+    std::atomic<unsigned> deeds{0};
+    std::array<One, kAtMost> each;
+  };
+
+  Shared<Memory> memory_;
+  size_t count_;
+  std::vector<std::unique_ptr<ChildProcess>> processes_;  // gone before the memory
+};
+
+}  // namespace backend_test
