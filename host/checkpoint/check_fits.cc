@@ -53,7 +53,7 @@ bool same_number(Problems& problems, const char* what, size_t saved, size_t here
   return false;
 }
 
-std::string describe(const json& entry) {
+std::string describe_entry(const json& entry) {
   return entry.is_array() && entry.size() == 2
              ? fmt::format("{} {}", entry[0].dump(), entry[1].dump())
              : entry.dump();
@@ -86,7 +86,7 @@ void check_model(Problems& problems, const json& saved, const Strategy& strategy
         tensor.sizes().vec()};
     if (*found != wanted) {
       problems.add(fmt::format("tensor '{}'{} is {}, the program's is {}", name, where,
-                               describe(*found), describe(wanted)));
+                               describe_entry(*found), describe_entry(wanted)));
     }
   };
   for (const ModelParameter& parameter : model.parameters) check(parameter.name, parameter.tensor);

@@ -1,19 +1,15 @@
 #include "checkpoint/file_sums.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <charconv>
+
+#include "checkpoint/refuse.h"
 
 namespace coupler::checkpoint {
 namespace {
 
 constexpr size_t kDigits = 16;
-
-[[noreturn]] void refuse(const std::string& path, const char* problem) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
-              {.subject = path, .hint = "use another checkpoint"});
-}
 
 }  // namespace
 
@@ -28,16 +24,17 @@ std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
   const auto all = manifest.state.find("sums");
   if (all == manifest.state.end() || !all->is_object() || !all->contains(name) ||
       !(*all)[name].is_string()) {
-    refuse(path, "the manifest has no checksums of it");
+    refuse_checkpoint(path, "the manifest has no checksums of it");
   }
   const auto& text = (*all)[name].get_ref<const std::string&>();
-  if (text.size() % kDigits != 0) refuse(path, "its checksums in the manifest are cut off");
+  if (text.size() % kDigits != 0)
+    refuse_checkpoint(path, "its checksums in the manifest are cut off");
   std::vector<uint64_t> sums(text.size() / kDigits);
   for (size_t i = 0; i < sums.size(); ++i) {
     const char* const begin = text.data() + i * kDigits;
     const auto [end, error] = std::from_chars(begin, begin + kDigits, sums[i], 16);
     if (error != std::errc() || end != begin + kDigits) {
-      refuse(path, "its checksums in the manifest are no numbers");
+      refuse_checkpoint(path, "its checksums in the manifest are no numbers");
     }
   }
   return sums;

@@ -57,7 +57,8 @@ std::string check_size(const std::string& folder, const ManifestFile& file) {
   return "";
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& rule, std::string hint) {
+[[noreturn]] void refuse_folder(const std::string& path, const std::string& rule,
+                                std::string hint) {
   throw Error(ErrorCode::kIo, fmt::format("{} {}", path, rule),
               {.subject = path, .hint = std::move(hint)});
 }
@@ -72,10 +73,10 @@ std::string what_else(const std::string& path) {
 void check_folder(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) refuse(path, "is not there", "no checkpoint was saved there yet");
+    if (errno == ENOENT) refuse_folder(path, "is not there", "no checkpoint was saved there yet");
     throw_io("open", path, errno);
   }
-  if (!S_ISDIR(status.st_mode)) refuse(path, "is a file, not a folder", "name the folder");
+  if (!S_ISDIR(status.st_mode)) refuse_folder(path, "is a file, not a folder", "name the folder");
 }
 
 // Of a folder among others nothing else is looked at, so that links in a circle do no harm.
@@ -88,11 +89,12 @@ Manifest read_manifest(const std::string& path, Asked asked) {
   if (::stat(file.c_str(), &status) != 0) {
     if (errno != ENOENT) throw_io("open", file, errno);
     const std::string foreign = foreign_layout(path);
-    if (!foreign.empty()) refuse(path, "is " + foreign, kForeignHint);
-    refuse(path,
-           fmt::format("has no {}: it is a checkpoint that was never finished or something else",
-                       kManifestName),
-           asked == Asked::kByName ? what_else(path) : "");
+    if (!foreign.empty()) refuse_folder(path, "is " + foreign, kForeignHint);
+    refuse_folder(
+        path,
+        fmt::format("has no {}: it is a checkpoint that was never finished or something else",
+                    kManifestName),
+        asked == Asked::kByName ? what_else(path) : "");
   }
   return parse(read_text(file), file);
 }
@@ -103,8 +105,8 @@ Manifest open(const std::string& path, Asked asked) {
     std::string reason = check_size(path, file);
     if (reason.empty()) reason = piece_problem(path, manifest, file);
     if (!reason.empty())
-      refuse(path + "/" + file.name, reason,
-             "take another checkpoint; 'coupler checkpoint list' shows which are whole");
+      refuse_folder(path + "/" + file.name, reason,
+                    "take another checkpoint; 'coupler checkpoint list' shows which are whole");
   }
   return manifest;
 }

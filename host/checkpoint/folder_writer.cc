@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::kUsage, message, {.subject = "checkpoint", .hint = hint});
 }
 
-// All entries whose names are of ours, committed or not.
+// All entries whose names are of ours, committed or not, by number.
 std::vector<Name> names_in(const std::string& folder) {
   std::vector<Name> names;
   std::error_code error;
@@ -36,6 +36,8 @@ std::vector<Name> names_in(const std::string& folder) {
     if (const auto name = read_name(entry->path().filename().string())) names.push_back(*name);
   }
   if (error) throw_io("read", folder, error.value());
+  std::sort(names.begin(), names.end(),
+            [](const Name& a, const Name& b) { return a.number < b.number; });
   return names;
 }
 

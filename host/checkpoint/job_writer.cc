@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint/file_sums.h"
@@ -43,6 +44,16 @@ json describe(const std::string& save, const std::vector<NamedFile>& files) {
                     {"sums", encode_sums(file.written.sums)}});
   }
   return {{"save", save}, {"files", std::move(list)}};
+}
+
+std::vector<std::string> entries_of(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    names.push_back(entry->path().filename());
+  if (error) throw_io("read", folder, error.value());
+  return names;
 }
 
 }  // namespace
@@ -105,7 +116,8 @@ void JobWriter::check_save(const Manifest& facts) const {
                  .subject = "save_state",
                  .hint = "every rank has to save after the same optimizer step"});
   }
-  if (!std::filesystem::is_directory(save_.path)) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(save_.path, error)) {
     throw Error(ErrorCode::kIo,
                 fmt::format("rank {} does not see the folder {} that rank 0 made", options_.rank,
                             save_.path),
@@ -178,9 +190,8 @@ std::string JobWriter::lead(Manifest facts, const std::string& own) {
       facts.files.push_back(std::move(listed));
     }
   }
-  for (const auto& entry : std::filesystem::directory_iterator(save_.path)) {
-    const std::string name = entry.path().filename();
-    if (!sums.contains(name)) add(name, hash_file(entry.path()));
+  for (const std::string& name : entries_of(save_.path)) {
+    if (!sums.contains(name)) add(name, hash_file(save_.path + "/" + name));
   }
   facts.state["sums"] = std::move(sums);
   const std::string folder = std::filesystem::path(save_.path).filename();

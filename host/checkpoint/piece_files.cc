@@ -1,6 +1,5 @@
 #include "checkpoint/piece_files.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "checkpoint/file_sums.h"
 #include "checkpoint/piece_identity.h"
 #include "checkpoint/piece_name.h"
+#include "checkpoint/refuse.h"
 #include "io/file_text.h"
 #include "io/mapped_file.h"
 
@@ -19,11 +19,6 @@ namespace {
 // Each open file has a descriptor and keeps a chunk of 4 MiB: a job of thousands of ranks has as
 // many files.
 constexpr size_t kMostOpen = 128;
-
-[[noreturn]] void refuse(const std::string& file, const std::string& problem) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", file, problem),
-              {.subject = file, .hint = "use another checkpoint"});
-}
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
   int64_t result = 1;
@@ -35,8 +30,9 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
 uint64_t bytes_of(const std::string& tensor, int64_t elements, safetensors::DType dtype) {
   const uint64_t bits = static_cast<uint64_t>(elements) * safetensors::bits(dtype);
   if (bits % 8 != 0)
-    refuse(shown(tensor), fmt::format("a part of {} elements of {} is no whole number of bytes",
-                                      elements, safetensors::to_string(dtype)));
+    refuse_checkpoint(shown(tensor),
+                      fmt::format("a part of {} elements of {} is no whole number of bytes",
+                                  elements, safetensors::to_string(dtype)));
   return bits / 8;
 }
 
@@ -48,7 +44,9 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
     const std::string path = (std::filesystem::path(folder) / name).string();
     const auto known = std::find_if(manifest.files.begin(), manifest.files.end(),
                                     [&](const ManifestFile& file) { return file.name == name; });
-    if (known == manifest.files.end()) refuse(path, "the manifest does not list it");
+    if (known == manifest.files.end()) refuse_checkpoint(path, "the manifest does not list it");
+    if (!manifest.save.empty() && known->rank < 0)
+      refuse_checkpoint(path, "no rank wrote it as a piece of the save");
     files_.push_back({.path = path,
                       .bytes = known->bytes,
                       .sums = sums_of(manifest, name, path),
@@ -57,7 +55,7 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
     add_entries(files_.size() - 1);
     if (const std::string problem = piece_problem(metadata_.back(), manifest, *known);
         !problem.empty())
-      refuse(path, problem);
+      refuse_checkpoint(path, problem);
   }
   for (auto& [name, tensor] : tensors_) {
     std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) {
@@ -77,15 +75,16 @@ void PieceFiles::add_entries(size_t index) {
     const int64_t numel = numel_of(info.shape);
     const int64_t end = range.end < 0 ? numel : range.end;
     if (end - range.begin != numel)
-      refuse(path, fmt::format("entry '{}' has {} elements", shown(info.name), numel));
+      refuse_checkpoint(path, fmt::format("entry '{}' has {} elements", shown(info.name), numel));
     const auto [found, first] = tensors_.try_emplace(std::move(range.name));
     Tensor& tensor = found->second;
     if (first) tensor.dtype = info.dtype;
     if (tensor.dtype != info.dtype)
-      refuse(path,
-             fmt::format("entry '{}' is {}, but {} has a part of the tensor that is {}",
-                         shown(info.name), safetensors::to_string(info.dtype),
-                         this->path(tensor.parts.front()), safetensors::to_string(tensor.dtype)));
+      refuse_checkpoint(
+          path,
+          fmt::format("entry '{}' is {}, but {} has a part of the tensor that is {}",
+                      shown(info.name), safetensors::to_string(info.dtype),
+                      this->path(tensor.parts.front()), safetensors::to_string(tensor.dtype)));
     tensor.parts.push_back({.file = index,
                             .begin = range.begin,
                             .end = end,
@@ -126,8 +125,9 @@ void PieceFiles::read(const std::string& tensor, int64_t begin, int64_t end, voi
       if (at == end) return;
     }
   }
-  refuse(shown(tensor),
-         fmt::format("elements {} to {} are in none of the checkpoint's files", at, end));
+  refuse_checkpoint(
+      shown(tensor),
+      fmt::format("elements {} to {} are in none of the checkpoint's files", at, end));
 }
 
 }  // namespace coupler::checkpoint

@@ -14,6 +14,7 @@ std::string numbered(const std::string& kind, size_t index) {
 std::vector<std::string> files_of(const Manifest& manifest, const std::string& base) {
   std::vector<std::string> names;
   for (const ManifestFile& file : manifest.files) {
+    if (!manifest.save.empty() && file.rank < 0) continue;
     if (file.name == base + kExtension ||
         (file.name.rfind(base + "-", 0) == 0 && file.name.ends_with(kExtension))) {
       names.push_back(file.name);

@@ -16,7 +16,8 @@ inline constexpr const char* kExtension = ".safetensors";
 // Accelerate's way of counting: model, model_1, model_2.
 std::string numbered(const std::string& kind, size_t index);
 
-// The files of one kind: "model.safetensors", or every "model-…".
+// The pieces of one kind: "model.safetensors", or every "model-…" that a rank wrote: a hook's
+// model-average.safetensors is none.
 std::vector<std::string> files_of(const Manifest& manifest, const std::string& base);
 
 // How an entry of a file is called: the tensor's name, with "[begin:end]" where it is a part of it.

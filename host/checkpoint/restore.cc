@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <mutex>
 
 #include "checkpoint/piece_reader.h"
+#include "checkpoint/refuse.h"
 #include "checkpoint/state_names.h"
 #include "device/generator.h"
 #include "io/safetensors_types.h"
@@ -23,18 +23,14 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& problem) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", folder, problem),
-              {.subject = folder, .hint = "use another checkpoint"});
-}
-
 // Runs what reads JSON that somebody may have written by hand.
 template <class Read>
 void with_json(const std::string& folder, const char* what, const Read& read) {
   try {
     read();
   } catch (const json::exception& problem) {
-    refuse(folder, fmt::format("the state of the {} cannot be read: {}", what, problem.what()));
+    refuse_checkpoint(folder,
+                      fmt::format("the state of the {} cannot be read: {}", what, problem.what()));
   }
 }
 

@@ -199,7 +199,7 @@ StateFile random_file(const TrainingState& job) {
   return file;
 }
 
-json describe(const TrainingState& job) {
+json describe_job(const TrainingState& job) {
   json state = {{"models", json::array()},
                 {"optimizers", json::array()},
                 {"schedulers", json::array()},
@@ -253,7 +253,7 @@ std::string file_name(const std::string& base, int rank, int world) {
 
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
   const at::NoGradGuard no_grad;
-  Snapshot result{.files = {}, .state = describe(job), .steps = job.steps()};
+  Snapshot result{.files = {}, .state = describe_job(job), .steps = job.steps()};
   for (size_t m = 0; m < job.models.size(); ++m) {
     StateFile file{.name = file_name(numbered("model", m), job.rank, job.world)};
     file.pieces = model_pieces(*job.models[m], job.rank);

@@ -57,6 +57,7 @@ class Checkpoints {
   // What rank 0 finds, on every rank.
   std::string of_rank_0(const std::function<std::string()>& find);
   bool load_newest(const std::string& folder);
+  std::vector<int64_t> on_all_ranks(const std::function<int64_t()>& action);
   std::optional<coupler::Error> try_load(const std::string& path);
 
   Accelerator::Impl& impl_;

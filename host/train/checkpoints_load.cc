@@ -1,16 +1,42 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint/restore.h"
+#include "io/durable_file.h"
 #include "log/log.h"
 #include "train/agreement.h"
 #include "train/checkpoints.h"
 #include "train/precision.h"
 
 namespace coupler {
+namespace {
+
+// The same for every file of one save. Of checkpoints from before saves had identities: the step.
+int64_t number_of_save(const checkpoint::Manifest& manifest) {
+  constexpr size_t kDigits = 15;  // of the identity: so many fit
+  return manifest.save.empty() ? manifest.steps
+                               : std::stoll(manifest.save.substr(0, kDigits), nullptr, 16);
+}
+
+// saves: by rank. Ranks of several machines may each have a folder of their own under the path.
+void check_same_save(const std::string& path, const std::vector<int64_t>& saves) {
+  const auto other =
+      std::find_if(saves.begin(), saves.end(), [&](int64_t save) { return save != saves.front(); });
+  if (other == saves.end()) return;
+  const auto rank = static_cast<int>(other - saves.begin());
+  throw Error(ErrorCode::kMismatch,
+              fmt::format("rank {} finds another save in {} than rank 0", rank, path),
+              {.rank = rank,
+               .subject = path,
+               .hint = "checkpoint.dir has to be on a file system that all machines share"});
+}
+
+}  // namespace
 
 std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
   const std::string key = std::to_string(asked_++);
@@ -38,26 +64,39 @@ std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
   return found;
 }
 
-// Nothing: it is loaded. Else why not, the same on every rank.
-std::optional<Error> Checkpoints::try_load(const std::string& path) {
+// What `action` returns on each rank. Throws, the same on every rank, where it throws on one.
+std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& action) {
+  int64_t number = 0;
   std::optional<Error> problem;
   try {
-    const checkpoint::Manifest manifest = checkpoint::open_checkpoint(path);
-    const checkpoint::TrainingState state = job();
-    checkpoint::check_fits(state, manifest, path);
-    for (const Hook& hook : load_hooks) hook(path);
-    checkpoint::restore(state, manifest, path);
+    number = action();
   } catch (const Error& error) {
     problem = error;
   } catch (const std::exception& error) {
     problem = Error(ErrorCode::kInternal, error.what());
   }
+  return agree(*impl_.comm, {.operation = "load_state", .number = number, .problem = problem});
+}
+
+// Nothing: it is loaded. Else why not, the same on every rank.
+std::optional<Error> Checkpoints::try_load(const std::string& path) {
   try {
-    agree(*impl_.comm, {.operation = "load_state", .problem = problem});
+    checkpoint::Manifest manifest;
+    const checkpoint::TrainingState state = job();
+    const auto saves = on_all_ranks([&] {
+      manifest = checkpoint::open_checkpoint(path);
+      checkpoint::check_fits(state, manifest, path);
+      return number_of_save(manifest);
+    });
+    check_same_save(path, saves);
+    on_all_ranks([&] {
+      for (const Hook& hook : load_hooks) hook(path);
+      checkpoint::restore(state, manifest, path);
+      return 0;
+    });
   } catch (const Error& error) {
-    problem = error;
+    return error;
   }
-  if (problem) return problem;
   for (const auto& model : impl_.models) {
     model->parameters_changed();
     model->loaded();
@@ -89,7 +128,11 @@ bool Checkpoints::load_newest(const std::string& folder) {
   std::optional<int64_t> below;  // those from there on are damaged
   while (true) {
     const std::string path = of_rank_0([&]() -> std::string {
-      if (!std::filesystem::exists(folder)) return "";
+      std::error_code error;
+      if (!std::filesystem::exists(folder, error)) {
+        if (error) throw_io("open", folder, error.value());
+        return "";
+      }
       auto entries = checkpoint::list(folder);
       for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
         if (below && entry->number >= *below) continue;

@@ -19,8 +19,6 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-bool is_full() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
-
 // What a run calls when nothing goes wrong.
 std::vector<Operation> calls_of(const SaverFolder& folder, const SaverArguments& arguments) {
   folder.clear();

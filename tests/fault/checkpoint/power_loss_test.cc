@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "checkpoint/folder_writer.h"
@@ -17,8 +16,6 @@ namespace coupler::testing_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_full() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
 
 struct Replay {
   size_t states = 0;

@@ -27,6 +27,8 @@ const std::string kPrograms = COUPLER_BINARY_DIR "/bin/tests/";
 
 }  // namespace
 
+bool is_full() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
+
 SaverFolder::SaverFolder(bool in_memory) {
   const bool has_memory = in_memory && ::access("/dev/shm", W_OK) == 0;
   std::string path = (has_memory ? fs::path("/dev/shm") : fs::temp_directory_path()).string() +

@@ -20,6 +20,9 @@ struct SaverEnd {
   std::string reports;
 };
 
+// Whether the test is to fill the disk.
+bool is_full();
+
 // A folder of the test's own, on a file system in memory where in_memory and there is one.
 class SaverFolder {
  public:

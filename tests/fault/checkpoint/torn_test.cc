@@ -1,7 +1,9 @@
-// A job that saves again and again on a disk that fails and over connections that are slow: every
-// checkpoint that is there is whole, and all of it is of one step.
+// A job that saves again and again on a disk that fails and over connections that are slow, by
+// itself and by hand, and is killed and started again: every checkpoint that is there is whole, and
+// all of it is of one step.
 //
-// COUPLER_CAMPAIGN_CHECKPOINTS=20000 goes on until there were as many, and prints what happened.
+// COUPLER_CAMPAIGN_CHECKPOINTS=20000 goes on until there were as many, and prints what happened;
+// COUPLER_CAMPAIGN_SEED=2 makes it another one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +11,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -44,15 +48,21 @@ struct Setting {
   int world = 2;
   bool async = true;
   int every = 3;
-  int chance = 4;  // of 1,000 calls
-  int delay = 0;   // us, of calls to the disk
-  int slow = 0;    // us, of what the last rank's saving thread tells the others
+  int chance = 4;   // of 1,000 calls
+  int delay = 0;    // us, of calls to the disk
+  int slow = 0;     // us, of what the last rank's saving thread tells the others
+  int by_hand = 0;  // save_state after each so many steps
+  int limit = 0;
   std::string fault = "any";
   uint64_t seed = 1;
+
+  bool kills() const { return fault.starts_with("kill"); }
 };
 
+constexpr int kRestarts = 3;  // after kills; then there are none
+
 struct Seen {
-  int64_t jobs = 0, ended = 0, checkpoints = 0, failed_saves = 0;
+  int64_t jobs = 0, ended = 0, checkpoints = 0, failed_saves = 0, by_hand = 0, restarts = 0;
   std::map<std::string, int64_t> faults, calls;  // that were hit
 
   void add(const Seen& other) {
@@ -60,6 +70,8 @@ struct Seen {
     ended += other.ended;
     checkpoints += other.checkpoints;
     failed_saves += other.failed_saves;
+    by_hand += other.by_hand;
+    restarts += other.restarts;
     for (const auto& [name, count] : other.faults) faults[name] += count;
     for (const auto& [name, count] : other.calls) calls[name] += count;
   }
@@ -76,6 +88,18 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   int64_t count = 0;
   for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
   return count;
+}
+
+// "" or what is wrong with a checkpoint.
+std::string examine(const checkpoint::Entry& entry) {
+  if (!entry.manifest) return entry.reason;
+  if (entry.manifest->save.empty()) return "no identity";
+  for (const checkpoint::ManifestFile& file : entry.manifest->files) {
+    if (file.rank < 0) return file.name + " is of no rank";
+  }
+  for (const checkpoint::Difference& difference : checkpoint::verify(entry.path))
+    return difference.file + " " + difference.reason;
+  return check_stamps(entry.path, *entry.manifest);
 }
 
 // Fails the test where a checkpoint is torn or cannot be read.
@@ -98,16 +122,21 @@ Seen run_job(const Setting& setting, const std::string& steps) {
                                      "-o",
                                      fmt::format("checkpoint.async={}", setting.async),
                                      "-o",
-                                     "checkpoint.resume=no",
+                                     fmt::format("checkpoint.total_limit={}", setting.limit),
                                      "-o",
                                      "training.bucket_cap_mb=1"};
   const Backend& backend = kBackends.at(setting.backend);
   arguments.insert(arguments.end(), backend.options.begin(), backend.options.end());
+  if (setting.kills())
+    arguments.insert(arguments.begin() + 1, {"--max-restarts", std::to_string(kRestarts)});
   // Each rank draws its own numbers; the last is slow to tell the others of its saves.
   const std::string start = fmt::format(
       "if [ $COUPLER_RANK = {} ]; then export DISK_FAULTS_SLOW={}; fi; "
-      "export DISK_FAULTS_SEED=$(({} + COUPLER_RANK)) LD_PRELOAD={}; exec {} {}",
-      setting.world - 1, setting.slow, 16 * setting.seed, DISK_FAULTS, STAMP_JOB, steps);
+      "if [ \"$COUPLER_RESTART_COUNT\" != {} ]; then export LD_PRELOAD={}; fi; "
+      "export DISK_FAULTS_SEED=$(({} + 4 * ${{COUPLER_RESTART_COUNT:-0}} + COUPLER_RANK)); "
+      "exec {} {} 0 {}",
+      setting.world - 1, setting.slow, kRestarts, DISK_FAULTS, 16 * setting.seed, STAMP_JOB, steps,
+      setting.by_hand);
   arguments.insert(arguments.end(), {"sh", "-c", start});
   const Outcome outcome =
       here.coupler(arguments, {{"DISK_FAULTS_FOLDER", folder},
@@ -116,21 +145,19 @@ Seen run_job(const Setting& setting, const std::string& steps) {
                                {"DISK_FAULTS_CHANCE", std::to_string(setting.chance)},
                                {"DISK_FAULTS_DELAY", std::to_string(setting.delay)}});
   const std::string title = fmt::format(
-      "{}, {} ranks, {}, every {}, {} at {} of 1,000 calls, delay {} us, slow {} us, "
-      "seed {}",
-      backend.name, setting.world, setting.async ? "async" : "sync", setting.every, setting.fault,
-      setting.chance, setting.delay, setting.slow, setting.seed);
+      "{}, {} ranks, {}, every {}, by hand {}, limit {}, {} at {} of 1,000 calls, delay {} us, "
+      "slow {} us, seed {}",
+      backend.name, setting.world, setting.async ? "async" : "sync", setting.every, setting.by_hand,
+      setting.limit, setting.fault, setting.chance, setting.delay, setting.slow, setting.seed);
   EXPECT_EQ(outcome.exit_code, 0) << title << "\n" << outcome.err;
   Seen seen{.jobs = 1, .ended = outcome.exit_code == 0 ? 1 : 0};
   seen.failed_saves = occurrences(outcome.err, "no checkpoint was made in") / setting.world;
+  seen.by_hand = occurrences(outcome.err, "not saved by hand") / setting.world;
+  seen.restarts = occurrences(outcome.err, "coupler: restart ");
   for (const checkpoint::Entry& entry : checkpoint::list(folder)) {
     ++seen.checkpoints;
-    if (!entry.manifest) {
-      ADD_FAILURE() << title << ": " << entry.path << " " << entry.reason;
-      continue;
-    }
     try {
-      EXPECT_EQ(check_stamps(entry.path, *entry.manifest), "") << title << ": " << entry.path;
+      EXPECT_EQ(examine(entry), "") << title << ": " << entry.path;
     } catch (const std::exception& error) {
       ADD_FAILURE() << title << ": " << entry.path << ": " << error.what();
     }
@@ -143,8 +170,8 @@ Seen run_job(const Setting& setting, const std::string& steps) {
   return seen;
 }
 
-int64_t campaign() {
-  const char* text = std::getenv("COUPLER_CAMPAIGN_CHECKPOINTS");
+int64_t number_from(const char* variable) {
+  const char* text = std::getenv(variable);
   return text == nullptr ? 0 : std::atoll(text);
 }
 
@@ -157,27 +184,50 @@ TEST(TornCheckpoint, RanksThatLearnOfAFailureAtDifferentSteps_SaveTheSameOne) {
   EXPECT_GE(seen.faults.at("ENOSPC"), 3);
 }
 
+// What a setting has by chance.
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+  template <class T>
+  T of(std::initializer_list<T> choices) {
+    return *(choices.begin() + random_() % choices.size());
+  }
+  int below(int end) { return static_cast<int>(random_() % static_cast<uint64_t>(end)); }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+Setting draw_setting(size_t backend, int world, bool async, uint64_t seed) {
+  Draw draw(seed);
+  Setting setting{.backend = backend, .world = world, .async = async, .seed = seed};
+  setting.every = 1 + draw.below(5);
+  setting.chance = 2 + draw.below(11);
+  setting.delay = draw.of({0, 400, 800, 1200});
+  setting.slow = draw.of({0, 3000, 6000});
+  setting.by_hand = draw.of({0, 0, 3, 7});
+  setting.limit = draw.of({0, 0, 0, 0, 0, 3});
+  if (draw.below(8) == 0) {
+    setting.fault = draw.of({"kill_before", "kill_after"});
+    setting.chance = 1;
+  }
+  return setting;
+}
+
 // Every backend, world, way of saving and fault.
 TEST(TornCheckpoint, Campaign) {
   std::map<std::string, Seen> rows;
   Seen total;
-  uint64_t seed = 100;
+  uint64_t seed = 1000 * number_from("COUPLER_CAMPAIGN_SEED");
+  const int64_t least_checkpoints = number_from("COUPLER_CAMPAIGN_CHECKPOINTS");
   do {
     for (size_t backend = 0; backend < kBackends.size(); ++backend) {
       for (int world = 1; world <= 4; ++world) {
         for (const bool async : {true, false}) {
           // Without the campaign's number each backend once in each way, at changing worlds.
-          if (campaign() == 0 && world != 2 + static_cast<int>((backend + async) % 3)) continue;
-          ++seed;
-          const Setting setting{.backend = backend,
-                                .world = world,
-                                .async = async,
-                                .every = 1 + static_cast<int>(seed % 5),
-                                .chance = 2 + static_cast<int>(seed % 11),
-                                .delay = static_cast<int>(seed % 4) * 400,
-                                .slow = static_cast<int>(seed % 3) * 3000,
-                                .seed = seed};
-          const Seen seen = run_job(setting, "480");
+          if (least_checkpoints == 0 && world != 2 + static_cast<int>((backend + async) % 3))
+            continue;
+          const Seen seen = run_job(draw_setting(backend, world, async, ++seed), "480");
           rows[fmt::format("{:8} {} ranks {}", kBackends[backend].name, world,
                            async ? "async" : "sync ")]
               .add(seen);
@@ -185,16 +235,21 @@ TEST(TornCheckpoint, Campaign) {
         }
       }
     }
-  } while (total.checkpoints < campaign() && !HasFailure());
+    std::printf("so far: %ld jobs, %ld checkpoints\n", total.jobs, total.checkpoints);
+    std::fflush(stdout);
+  } while (total.checkpoints < least_checkpoints && !HasFailure());
   for (const auto& [name, row] : rows) {
     std::printf("%-28s %4ld jobs, %6ld checkpoints, %5ld saves failed\n", name.c_str(), row.jobs,
                 row.checkpoints, row.failed_saves);
   }
-  std::printf("%ld jobs, %ld ended well, %ld checkpoints, %ld saves failed\n", total.jobs,
-              total.ended, total.checkpoints, total.failed_saves);
+  std::printf(
+      "%ld jobs, %ld ended well, %ld restarts, %ld checkpoints, %ld saves failed, %ld of them by "
+      "hand\n",
+      total.jobs, total.ended, total.restarts, total.checkpoints, total.failed_saves,
+      total.by_hand);
   std::printf("faults: %s\nat calls: %s\n", describe(total.faults).c_str(),
               describe(total.calls).c_str());
-  const int64_t least = campaign() >= 20000 ? 100 : 1;
+  const int64_t least = least_checkpoints >= 20000 ? 100 : 1;
   for (const char* fault :
        {"ENOSPC", "EIO", "EDQUOT", "EROFS", "EACCES", "EMFILE", "EINTR", "short_write"}) {
     EXPECT_GE(total.faults[fault], least) << fault;

@@ -10,8 +10,10 @@
 #include <memory>
 #include <thread>
 
+#include "checkpoint/file_sums.h"
 #include "checkpoint/names.h"
 #include "checkpoint/piece_files.h"
+#include "checkpoint/piece_name.h"
 #include "checkpoint_files.h"
 #include "io/safetensors_writer.h"
 #include "rendezvous/memory_store.h"
@@ -38,7 +40,8 @@ class JobWriters : public CheckpointFiles {
     safetensors::Writer file(
         save.path + "/" + name,
         {{"text", safetensors::DType::kU8, {static_cast<int64_t>(text.size())}}},
-        {{kSaveKey, save.identity}});
+        save.identity.empty() ? safetensors::Metadata()
+                              : safetensors::Metadata{{kSaveKey, save.identity}});
     file.write("text", text.data(), text.size());
     return {name, file.finish()};
   }
@@ -184,13 +187,11 @@ TEST_F(JobWriters, APieceOfAnotherSave_IsNotCommitted) {
       if (rank == 1) other.identity = has_identity ? std::string(32, 'a') : "";
       return one_each(rank, other);
     });
-    for (const std::string& end : ends) {
-      EXPECT_NE(end.find("part_1.safetensors belongs to save " +
-                         (has_identity ? std::string(32, 'a') : "") + ", not to save "),
-                std::string::npos)
-          << end;
-      EXPECT_NE(end.find("for which rank 1 wrote it"), std::string::npos) << end;
-    }
+    const std::string problem = has_identity
+                                    ? "belongs to save " + std::string(32, 'a') + ", not to save "
+                                    : "carries no identity of a save; rank 1 wrote it for save ";
+    for (const std::string& end : ends)
+      EXPECT_NE(end.find("part_1.safetensors " + problem), std::string::npos) << end;
     EXPECT_EQ(entries(), "");
   }
 }
@@ -221,6 +222,91 @@ TEST_F(JobWriters, APieceExchangedAfterwards_IsFoundByEveryReader) {
               PieceFiles(second, manifest, {piece_name(0), piece_name(1)});
             }).find(rule),
             std::string::npos);
+}
+
+// As a disk does that fails: it is no error of the program's.
+TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
+  make(2);
+  std::vector<ErrorCode> codes;
+  const auto ends = save(
+      [](int rank, const JobWriter::Save& save) {
+        auto files = one_each(rank, save);
+        if (rank == 0) std::filesystem::rename(save.path, save.path + ".away");
+        return files;
+      },
+      &codes);
+  EXPECT_EQ(codes, std::vector<ErrorCode>(2, ErrorCode::kIo));
+  EXPECT_NE(ends[1].find("cannot read "), std::string::npos) << ends[1];
+}
+
+// Of an earlier job with the same store, say.
+TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
+  const auto store = std::make_shared<MemoryStore>();
+  JobWriter writer(store, {.rank = 0, .world = 2, .timeout = 20s});
+  const JobWriter::Save begun = writer.begin(checkpoints(), 7);
+  store->set(
+      "1/files/1",
+      nlohmann::json{{"save", std::string(32, 'a')}, {"files", nlohmann::json::array()}}.dump());
+  const std::string text =
+      error_of([&] { writer.finish({.steps = 7}, [&] { return one_each(0, begun); }); },
+               ErrorCode::kInternal);
+  EXPECT_NE(text.find("rank 1 reported files of save " + std::string(32, 'a') + ", not of save " +
+                      begun.identity),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(entries(), "");
+}
+
+// What a hook puts into the folder is no piece, whatever it is called, and no reader takes it for
+// one.
+TEST_F(JobWriters, AFileThatNoRankWrote_IsNoPiece) {
+  make(2);
+  const std::string path = save([](int rank, const JobWriter::Save& save) {
+    if (rank == 0) write_piece({save.path, ""}, "part-average.safetensors", "of a hook");
+    return std::vector<NamedFile>{
+        write_piece(save, fmt::format("part-0000{}-of-00002.safetensors", rank + 1), "abc")};
+  })[0];
+  EXPECT_TRUE(verify(path).empty());
+  const Manifest manifest = open_checkpoint(path);
+  EXPECT_EQ(manifest.files.size(), 3u);
+  EXPECT_EQ(files_of(manifest, "part"),
+            (std::vector<std::string>{"part-00001-of-00002.safetensors",
+                                      "part-00002-of-00002.safetensors"}));
+  EXPECT_NE(error_of([&] {
+              PieceFiles(path, manifest, {"part-average.safetensors"});
+            }).find("no rank wrote it as a piece of the save"),
+            std::string::npos);
+}
+
+// From before saves had identities.
+TEST_F(JobWriters, ACheckpointWithoutAnIdentity_IsReadAsItWas) {
+  make(1);
+  const std::string path = save(one_each)[0];
+  Manifest manifest = parse_manifest_of(path);
+  const std::string name = manifest.files.at(0).name;
+  std::filesystem::remove(path + "/" + name);
+  manifest.files[0].rank = -1;
+  manifest.save = "";
+  const WrittenFile written = write_piece({path, ""}, name, "as it was").written;
+  manifest.files[0].bytes = written.bytes;
+  manifest.files[0].sha256 = written.sha256;
+  manifest.state["sums"][name] = encode_sums(written.sums);
+  put(path + "/" + kManifestName, format(manifest));
+  EXPECT_TRUE(list(checkpoints())[0].manifest) << list(checkpoints())[0].reason;
+  EXPECT_TRUE(verify(path).empty());
+  const Manifest read = open_checkpoint(path);
+  EXPECT_EQ(read.save, "");
+  EXPECT_EQ(files_of(read, "part_0"), std::vector<std::string>{name});
+  PieceFiles files(path, read, {name});
+  std::string text(9, ' ');
+  files.read("text", 0, 9, text.data());
+  EXPECT_EQ(text, "as it was");
+  // It is pruned like any other.
+  JobWriter next(nullptr, {.rank = 0, .world = 1, .timeout = 20s, .total_limit = 1});
+  writers_.clear();
+  const JobWriter::Save begun = next.begin(checkpoints(), 8);
+  next.finish({.steps = 8}, [&] { return one_each(0, begun); });
+  EXPECT_EQ(entries(), "checkpoint_1");
 }
 
 TEST_F(JobWriters, OlderOnes_AreRemovedBehindTheLimit) {
