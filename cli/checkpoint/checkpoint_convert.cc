@@ -10,14 +10,14 @@
 namespace coupler::cli {
 namespace {
 
-const std::vector<WeightFlag> kFlags = {
+const std::vector<WeightFlag> kConvertFlags = {
     {"--max-shard-size", true}, {"--model", true}, {"--key", true}};
 
 }  // namespace
 
 int convert_checkpoint(const std::vector<std::string>& words) {
   const WeightArguments arguments =
-      read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kFlags);
+      read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kConvertFlags);
   // A folder of Coupler's checkpoints is none itself: the newest in it is meant.
   const std::string found =
       holds_checkpoints(arguments.source) ? find_checkpoint(arguments.source) : arguments.source;

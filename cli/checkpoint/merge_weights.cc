@@ -40,10 +40,10 @@ Checkpoints of Accelerate and DeepSpeed are read by 'coupler checkpoint convert'
 
 namespace {
 
-const std::vector<WeightFlag> kFlags = {{"--max-shard-size", true},
-                                        {"--model", true},
-                                        {"--remove-checkpoint-dir"},
-                                        {"--unsafe-serialization"}};
+const std::vector<WeightFlag> kMergeFlags = {{"--max-shard-size", true},
+                                             {"--model", true},
+                                             {"--remove-checkpoint-dir"},
+                                             {"--unsafe-serialization"}};
 
 }  // namespace
 
@@ -58,7 +58,7 @@ int run_merge_weights(int argc, char** argv) {
     std::fputs(kMergeWeightsHelp, stderr);
     return 2;
   }
-  const WeightArguments arguments = read_weight_arguments("merge-weights", words, kFlags);
+  const WeightArguments arguments = read_weight_arguments("merge-weights", words, kMergeFlags);
   if (arguments.has("--unsafe-serialization"))
     throw Error(ErrorCode::kUsage,
                 "merge-weights: --unsafe-serialization is given, but only safetensors is written: "

@@ -19,7 +19,6 @@ constexpr const char* kNoTensorParallelism =
 constexpr const char* kNoTracing = "C++ modules cannot be traced";
 constexpr std::array<std::string_view, 7> kOtherHardware = {
     "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa", "multi_xpu", "multi_hpu", "multi_neuron"};
-const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
 
 ImportRule unless_one(const char* why) {
   return [why](ConfigDraft&, const std::string& value) -> std::string {
@@ -27,7 +26,7 @@ ImportRule unless_one(const char* why) {
   };
 }
 
-ImportRule precision() {
+ImportRule precision_word() {
   return [](ConfigDraft& draft, const std::string& value) -> std::string {
     const std::string text = lower(value);
     if (text == "false") {  // YAML's "no"
@@ -180,7 +179,7 @@ const ImportRules& accelerate_rules() {
                                                 : "jobs of SageMaker are not started from here";
        }},
       {"distributed_type", distributed_type},
-      {"mixed_precision", precision()},
+      {"mixed_precision", precision_word()},
       {"fp16",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          draft.set("training.mixed_precision", std::string(is_on(value) ? "fp16" : "no"));

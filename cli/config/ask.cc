@@ -15,12 +15,7 @@ namespace {
 
 constexpr size_t kLongestAnswer = 4096;
 
-void write_out(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
-[[noreturn]] void fail(const std::string& question, const std::string& problem) {
+[[noreturn]] void fail_answer(const std::string& question, const std::string& problem) {
   throw Error(ErrorCode::kUsage, fmt::format("'{}': {}; nothing was written", question, problem),
               {.subject = question,
                .hint = "`coupler config default` writes a configuration and asks nothing"});
@@ -35,11 +30,12 @@ std::string Asker::read_line(const std::string& question) {
     const auto event = input_.next();
     if (event.kind == Kind::kSignal) throw Interrupted{event.signal};
     if (event.kind == Kind::kEnd && isatty(STDIN_FILENO) != 0) throw Interrupted{SIGINT};
-    if (event.kind == Kind::kEnd && line.empty()) fail(question, "the answers end before this one");
+    if (event.kind == Kind::kEnd && line.empty())
+      fail_answer(question, "the answers end before this one");
     if (event.kind == Kind::kEnd || (event.kind == Kind::kByte && event.byte == '\n')) break;
     if (event.kind == Kind::kByte) line += event.byte;
     if (line.size() > kLongestAnswer)
-      fail(question, fmt::format("an answer of more than {} bytes", kLongestAnswer));
+      fail_answer(question, fmt::format("an answer of more than {} bytes", kLongestAnswer));
   }
   const size_t begin = line.find_first_not_of(" \t\r");
   return begin == std::string::npos
@@ -49,7 +45,7 @@ std::string Asker::read_line(const std::string& question) {
 
 // A person gets another try.
 void Asker::refuse(const std::string& question, const std::string& problem) const {
-  if (isatty(STDIN_FILENO) == 0) fail(question, problem.substr(0, problem.rfind('.')));
+  if (isatty(STDIN_FILENO) == 0) fail_answer(question, problem.substr(0, problem.rfind('.')));
   write_out(problem + "\n");
 }
 

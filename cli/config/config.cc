@@ -129,7 +129,7 @@ int ask(const WriteWords& words) {
 }
 
 // A configuration is a page of text: whatever is longer is none.
-std::string text_of(const std::string& path) {
+std::string read_input(const std::string& path) {
   constexpr size_t kMost = size_t{1} << 20;
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", path, why),
@@ -152,7 +152,7 @@ std::string text_of(const std::string& path) {
 }
 
 int import_file(const WriteWords& words) {
-  const std::string text = text_of(words.input);
+  const std::string text = read_input(words.input);
   require_writable(words.output, words.force);
   const Import imported = import_text(text, words.input);
   std::fputs(describe(imported).c_str(), stdout);

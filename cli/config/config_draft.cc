@@ -36,7 +36,7 @@ std::vector<std::string> tables() {
 }
 
 // By the schema's tables, a backend's own behind [backend].
-size_t place_of(const std::string& table) {
+size_t order_of(const std::string& table) {
   static const std::vector<std::string> order = tables();
   const std::string top = table.substr(0, table.find('.'));
   const auto found = std::find(order.begin(), order.end(), top);
@@ -116,7 +116,7 @@ void ConfigDraft::drop(const std::string& key) {
 std::vector<std::pair<std::string, std::string>> ConfigDraft::entries() const {
   auto sorted = values_;
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return place_of(table_of(a.first)) < place_of(table_of(b.first));
+    return order_of(table_of(a.first)) < order_of(table_of(b.first));
   });
   return sorted;
 }

@@ -26,7 +26,7 @@ Json to_json(const SettingValue& value) {
       value);
 }
 
-std::string source_of(const Config& config, const std::string& key) {
+std::string origin_of(const Config& config, const std::string& key) {
   const auto found = config.sources.find(key);
   return found == config.sources.end() ? "default" : found->second.text;
 }
@@ -40,7 +40,7 @@ std::string explain_config_json(const Config& config) {
     const std::string name(key.name);
     keys.push_back({{"key", name},
                     {"value", to_json(key.get(config))},
-                    {"source", source_of(config, name)},
+                    {"source", origin_of(config, name)},
                     {"default", to_json(key.get(defaults))},
                     {"meaning", key.doc},
                     {"must_be", key.constraint}});

@@ -59,7 +59,7 @@ std::string type_of(const db_option& option) {
   }
 }
 
-std::string sentence(const KeyRow& row) {
+std::string row_sentence(const KeyRow& row) {
   return row.constraint.empty() ? row.meaning
                                 : fmt::format("{} Must be {}.", row.meaning, row.constraint);
 }
@@ -123,7 +123,7 @@ std::string keys_text(const std::vector<KeyRow>& rows) {
   std::string text;
   for (const KeyRow& row : rows) {
     text += fmt::format("{} = {}\n    {}{}\n    {}\n", row.name, row.default_to, row.type,
-                        row.variable.empty() ? "" : ", " + row.variable, sentence(row));
+                        row.variable.empty() ? "" : ", " + row.variable, row_sentence(row));
   }
   return text;
 }
@@ -148,8 +148,9 @@ std::string keys_markdown(const std::vector<KeyRow>& rows) {
                          ? "| key | type | default | variable | meaning |\n|---|---|---|---|---|\n"
                          : "| option | type | default | meaning |\n|---|---|---|---|\n";
   for (const KeyRow& row : rows) {
-    text += fmt::format("| `{}` | {} | `{}` | {}{} |\n", row.name, row.type, cell(row.default_to),
-                        variables ? fmt::format("`{}` | ", row.variable) : "", cell(sentence(row)));
+    text +=
+        fmt::format("| `{}` | {} | `{}` | {}{} |\n", row.name, row.type, cell(row.default_to),
+                    variables ? fmt::format("`{}` | ", row.variable) : "", cell(row_sentence(row)));
   }
   return text;
 }

@@ -15,7 +15,6 @@ namespace {
 // has a bound.
 constexpr size_t kMostEntries = 10'000;
 constexpr size_t kMostText = size_t{1} << 20;
-constexpr int kMostLevels = 16;
 
 class Flattener {
  public:

@@ -14,15 +14,12 @@
 namespace coupler::cli {
 namespace {
 
-using json = nlohmann::ordered_json;  // keys in their order
-
-constexpr int kMostLevels = 16;
-const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
+using Json = nlohmann::ordered_json;  // keys in their order
 
 std::string ours(const char* key) { return fmt::format("backend.deepspeed_like.{}", key); }
 
 // A type that is switched on in a table of its own.
-ImportRule precision(const char* name) {
+ImportRule precision_switch(const char* name) {
   return [name](ConfigDraft& draft, const std::string& value) -> std::string {
     if (is_left_open(value)) return "left open there: set training.mixed_precision";
     if (is_off(value)) return "off there; nothing to set";
@@ -116,9 +113,9 @@ const ImportRules& rules() {
          draft.set(ours("communication_data_type"), type);
          return {};
        }},
-      {"bf16.enabled", precision("bf16")},
-      {"bfloat16.enabled", precision("bf16")},
-      {"fp16.enabled", precision("fp16")},
+      {"bf16.enabled", precision_switch("bf16")},
+      {"bfloat16.enabled", precision_switch("bf16")},
+      {"fp16.enabled", precision_switch("fp16")},
       {"fp16.auto_cast", without("accelerator.autocast() is where it stands")},
       {"fp16.initial_scale_power",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
@@ -194,55 +191,56 @@ std::string answer_for_table(const std::string& table) {
   return found == answers.end() ? "" : found->second;
 }
 
-std::string text_of(const json& value) {
+std::string value_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump();
   std::string text;
-  for (const json& item : value) text += (text.empty() ? "" : ",") + text_of(item);
+  for (const Json& item : value) text += (text.empty() ? "" : ",") + value_text(item);
   return text;
 }
 
-void flatten(const std::string& path, const json& value, ImportEntries& entries) {
+void flatten(const std::string& path, const Json& value, ImportEntries& entries) {
   if (!value.is_object()) {
-    entries.emplace_back(path, text_of(value));
+    entries.emplace_back(path, value_text(value));
     return;
   }
   for (const auto& [key, inner] : value.items())
     flatten(path.empty() ? key : fmt::format("{}.{}", path, key), inner, entries);
 }
 
-[[noreturn]] void fail(const std::string& where, const std::string& problem) {
+[[noreturn]] void refuse_file(const std::string& where, const std::string& problem) {
   throw Error(ErrorCode::kConfig, fmt::format("{}: {}", where, problem),
               {.subject = where, .hint = "give DeepSpeed's ds_config.json"});
 }
 
 // A key that stands twice in a table is an error for
 // DeepSpeed, too.
-json read(const std::string& text, const std::string& where) {
+Json read(const std::string& text, const std::string& where) {
   std::vector<std::set<std::string>> keys(1);
-  const auto look = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kMostLevels) fail(where, fmt::format("more than {} levels of tables", kMostLevels));
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      fail(where,
-           fmt::format("the key '{}' stands twice in its table", shown(value.get<std::string>())));
+  const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMostLevels)
+      refuse_file(where, fmt::format("more than {} levels of tables", kMostLevels));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      refuse_file(where, fmt::format("the key '{}' stands twice in its table",
+                                     shown(value.get<std::string>())));
     return true;
   };
   try {
-    return json::parse(text, look, true, /*ignore_comments=*/true);
-  } catch (const json::parse_error& error) {
+    return Json::parse(text, look, true, /*ignore_comments=*/true);
+  } catch (const Json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 1, …"
     const std::string problem = error.what();
-    fail(where, "no JSON: " + problem.substr(problem.find("] ") + 2));
+    refuse_file(where, "no JSON: " + problem.substr(problem.find("] ") + 2));
   }
 }
 
 }  // namespace
 
 Import import_deepspeed(const std::string& text, const std::string& where) {
-  const json root = read(text, where);
-  if (!root.is_object()) fail(where, "there are no keys and values in it");
+  const Json root = read(text, where);
+  if (!root.is_object()) refuse_file(where, "there are no keys and values in it");
   ImportEntries entries;
   flatten("", root, entries);
   Import result;

@@ -33,6 +33,11 @@ ImportRule without_unless_off(const std::string& why);
 // A word for another command, which takes the value's place in the text at {}.
 ImportRule word_of_launch(const std::string& words);
 
+// Tables within tables of a file that is read.
+inline constexpr int kMostLevels = 16;
+// The words of DeepSpeed's offload_optimizer.device and offload_param.device.
+inline const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
+
 // What is said of a value that is left as it is.
 std::string left_open();
 std::string refused(const std::string& value, const std::string& what);

@@ -15,11 +15,6 @@ namespace {
 
 constexpr int kLeastColumns = 30;
 
-void write_out(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
 // A terminal that gives keys as they are pressed and does not show them. Ctrl-C is a key, too.
 class RawTerminal {
  public:
@@ -135,6 +130,11 @@ bool fits(const std::optional<Size>& size, size_t choices) {
 }
 
 }  // namespace
+
+void write_out(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
 
 bool can_draw(size_t choices) { return fits(terminal(), choices); }
 

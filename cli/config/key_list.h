@@ -9,6 +9,9 @@
 
 namespace coupler::cli {
 
+// To standard output, at once: a question is seen before its answer is waited for.
+void write_out(const std::string& text);
+
 // Whether there is a terminal in which so many choices can be drawn again and again.
 bool can_draw(size_t choices);
 

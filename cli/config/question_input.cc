@@ -17,7 +17,7 @@ constexpr int kRedrawing[] = {SIGWINCH, SIGCONT};
 
 bool is_redrawing(uint32_t signal) { return signal == SIGWINCH || signal == SIGCONT; }
 
-[[noreturn]] void fail(const char* action) {
+[[noreturn]] void fail_system(const char* action) {
   throw Error(ErrorCode::kIo, fmt::format("cannot {}: {}", action, std::strerror(errno)),
               {.subject = "standard input",
                .hint = "`coupler config default` writes a configuration and asks nothing"});
@@ -34,7 +34,7 @@ QuestionInput::QuestionInput() {
   signals_ = UniqueFd(::signalfd(-1, &watched, SFD_CLOEXEC));
   if (signals_) return;
   sigprocmask(SIG_SETMASK, &before_, nullptr);
-  fail("watch for signals");
+  fail_system("watch for signals");
 }
 
 QuestionInput::~QuestionInput() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
@@ -45,7 +45,7 @@ QuestionInput::Event QuestionInput::next(int milliseconds) {
     pollfd sources[] = {{signals_.get(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     const int count = ::poll(sources, 2, milliseconds);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("wait for an answer");
+    if (count < 0) fail_system("wait for an answer");
     if (count == 0) return {.kind = Kind::kNothing};
     signalfd_siginfo info{};
     if ((sources[0].revents & POLLIN) != 0 &&

@@ -69,8 +69,8 @@ std::vector<std::string> shared_gpus(const std::vector<std::optional<RankView>>&
 }
 
 // "rank 3 on node1", "ranks 0, 1 on node1"; the machine only where there are several.
-std::string place_of(const std::vector<std::optional<RankView>>& views,
-                     const std::vector<size_t>& ranks) {
+std::string ranks_text(const std::vector<std::optional<RankView>>& views,
+                       const std::vector<size_t>& ranks) {
   if (ranks.size() == views.size()) return views.size() == 1 ? "" : "every rank: ";
   std::set<std::string> all, hosts;
   for (const auto& view : views) {
@@ -131,7 +131,7 @@ std::vector<std::string> join_problems(
   }
   std::vector<std::string> result;
   result.reserve(joined.size());
-  for (const auto& [problem, ranks] : joined) result.push_back(place_of(views, ranks) + problem);
+  for (const auto& [problem, ranks] : joined) result.push_back(ranks_text(views, ranks) + problem);
   return result;
 }
 

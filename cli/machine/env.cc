@@ -118,7 +118,7 @@ Report make_report(const ConfigRequest& request) {
   return report;
 }
 
-std::string text_of(const Report& report) {
+std::string report_text(const Report& report) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, value] : report.facts) rows.push_back({name, value});
   std::string lines;
@@ -128,7 +128,7 @@ std::string text_of(const Report& report) {
                      report.configuration);
 }
 
-std::string json_of(const Report& report) {
+std::string report_json(const Report& report) {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   for (const auto& [name, value] : report.facts) facts[name] = value;
   return json_text(
@@ -148,7 +148,7 @@ int run_env(int argc, char** argv) {
     return 0;
   }
   const Report report = make_report(line.config);
-  std::fputs((line.has("--json") ? json_of(report) : text_of(report)).c_str(), stdout);
+  std::fputs((line.has("--json") ? report_json(report) : report_text(report)).c_str(), stdout);
   return 0;
 }
 

@@ -2,16 +2,12 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
+
+#include "log/environment.h"
 
 namespace coupler::cli {
 namespace {
-
-std::string from_environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // As scripts/install-torch names it.
 std::string below(const std::string& prefix) {
@@ -19,7 +15,7 @@ std::string below(const std::string& prefix) {
 }
 
 std::string users_prefix() {
-  const std::string data = from_environment("XDG_DATA_HOME"), home = from_environment("HOME");
+  const std::string data = environment_text("XDG_DATA_HOME"), home = environment_text("HOME");
   return (data.empty() ? home + "/.local/share" : data) + "/coupler";
 }
 
@@ -28,12 +24,12 @@ constexpr const char* kSystemPrefix = "/opt/coupler";
 }  // namespace
 
 std::string expected_torch_root() {
-  const std::string named = from_environment("COUPLER_TORCH_ROOT");
+  const std::string named = environment_text("COUPLER_TORCH_ROOT");
   return named.empty() ? COUPLER_TORCH_ROOT : named;
 }
 
 std::string torch_root() {
-  if (!from_environment("COUPLER_TORCH_ROOT").empty()) return expected_torch_root();
+  if (!environment_text("COUPLER_TORCH_ROOT").empty()) return expected_torch_root();
   for (const std::string& root :
        {expected_torch_root(), below(users_prefix()), below(kSystemPrefix)}) {
     std::error_code ignored;

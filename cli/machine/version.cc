@@ -17,7 +17,7 @@
 namespace coupler::cli {
 namespace {
 
-std::string text_of(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+std::string version_text(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
   std::string text = fmt::format("coupler {} (plugin ABI {}.{})\nLibTorch {}\n", COUPLER_VERSION,
                                  DB_ABI_MAJOR, DB_ABI_MINOR, describe(torch));
   for (const PluginReport& plugin : plugins) {
@@ -30,7 +30,7 @@ std::string text_of(const TorchInfo& torch, const std::vector<PluginReport>& plu
   return text;
 }
 
-std::string json_of(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+std::string version_json(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const PluginReport& plugin : plugins) {
     rows.push_back({{"name", plugin.name},
@@ -52,8 +52,9 @@ int run_version(int argc, char** argv) {
   const TorchInfo torch = torch_info();
   // Without a configuration: whatever is wrong with it, versions can be told.
   const std::vector<PluginReport> plugins = list_plugins(BackendConfig());
-  std::fputs((line.has("--json") ? json_of(torch, plugins) : text_of(torch, plugins)).c_str(),
-             stdout);
+  std::fputs(
+      (line.has("--json") ? version_json(torch, plugins) : version_text(torch, plugins)).c_str(),
+      stdout);
   return 0;
 }
 

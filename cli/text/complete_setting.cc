@@ -53,7 +53,7 @@ std::vector<std::string> values_of(const SchemaKey& key) {
 }
 
 // Of the table [backend.NAME] that `begun` has reached.
-void add_options(Candidates& result, const std::string& begun) {
+void add_backend_options(Candidates& result, const std::string& begun) {
   const size_t dot = begun.find('.', kBackend.size());
   if (dot == std::string::npos) return;
   const std::string table = begun.substr(0, dot + 1);
@@ -98,7 +98,7 @@ Candidates complete_setting(const std::string& begun) {
       for (const std::string& value : values_of(key)) result.emplace_back(name + value, "");
     }
   }
-  if (begun.starts_with(kBackend)) add_options(result, begun);
+  if (begun.starts_with(kBackend)) add_backend_options(result, begun);
   return result;
 }
 

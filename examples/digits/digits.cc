@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int64_t kPixels = 64;
+constexpr int64_t kImagePixels = 64;
 constexpr int64_t kTrainRows = 1437;
 constexpr int64_t kTestRows = 360;
 
@@ -28,15 +28,15 @@ Digits load_digits(const std::string& path) {
     for (; at < end; ++values) {
       int value = 0;
       const auto [next, error] = std::from_chars(at, end, value);
-      if (error != std::errc{} || values > kPixels) break;
-      if (values < kPixels) {
+      if (error != std::errc{} || values > kImagePixels) break;
+      if (values < kImagePixels) {
         pixels.push_back(static_cast<float>(value) / 16);
       } else {
         labels.push_back(value);
       }
       at = next < end && *next == ',' ? next + 1 : next;
     }
-    if (values != kPixels + 1) {
+    if (values != kImagePixels + 1) {
       throw std::runtime_error(path + ":" + std::to_string(labels.size() + 1) +
                                ": expected 64 pixels and a label, separated by commas");
     }
@@ -45,7 +45,7 @@ Digits load_digits(const std::string& path) {
   if (rows != kTrainRows + kTestRows) {
     throw std::runtime_error(path + " has " + std::to_string(rows) + " rows, expected 1797");
   }
-  const at::Tensor x = at::tensor(pixels).view({rows, kPixels});
+  const at::Tensor x = at::tensor(pixels).view({rows, kImagePixels});
   const at::Tensor y = at::tensor(labels);
   return {.train_pixels = x.narrow(0, 0, kTrainRows).contiguous(),
           .train_labels = y.narrow(0, 0, kTrainRows).contiguous(),

@@ -31,8 +31,7 @@ class HostStore {
                        int64_t timeout_ns, db_error* error);
   static db_status add(void* context, const char* key, int64_t delta, int64_t* result,
                        db_error* error);
-  static db_status derive_key(void* context, const char* purpose, uint8_t key[32],
-                              db_error* error);
+  static db_status derive_key(void* context, const char* purpose, uint8_t key[32], db_error* error);
 
   std::shared_ptr<Store> store_;
   std::chrono::nanoseconds default_timeout_;

@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::string_view kMarkKey = "notice/mark";
 
-std::string encode(const Mark& mark) {
+std::string encode_mark(const Mark& mark) {
   return fmt::format("{} {} {} {}", mark.code, mark.reporter, mark.failed_rank, mark.text);
 }
 
-std::optional<Mark> decode(const std::string& text) {
+std::optional<Mark> decode_mark(const std::string& text) {
   std::istringstream words(text);
   Mark mark;
   if (!(words >> mark.code >> mark.reporter >> mark.failed_rank)) return std::nullopt;
@@ -37,7 +37,7 @@ Mark Notice::publish(const Mark& mark) {
   // Through the store: the first to count is the first to write; a loser reads what is there by
   // then and otherwise keeps its own, which is as true.
   if (store_->add(std::string(kMarkKey), 1) == 1) {
-    store_->set(std::string(kMarkKey), encode(mark));
+    store_->set(std::string(kMarkKey), encode_mark(mark));
     return mark;
   }
   return this->mark().value_or(mark);
@@ -47,7 +47,7 @@ std::optional<Mark> Notice::mark() const {
   if (board_ != nullptr) return board_->mark();
   const std::optional<std::string> text =
       store_->get(std::string(kMarkKey), std::chrono::nanoseconds(0));
-  return text ? decode(*text) : std::nullopt;
+  return text ? decode_mark(*text) : std::nullopt;
 }
 
 Progress Notice::progress(int rank) const {

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 constexpr char kLineEnd = '\x1e';
 constexpr char kValueStart = '\x1f';
 
-std::string encode(const Facts& facts) {
+std::string encode_facts(const Facts& facts) {
   std::string text;
   for (const auto& [key, value] : facts) {
     text.append(key).push_back(kValueStart);
@@ -23,7 +23,7 @@ std::string encode(const Facts& facts) {
   return text;
 }
 
-Facts decode(const std::string& text) {
+Facts decode_facts(const std::string& text) {
   Facts facts;
   for (size_t start = 0; start < text.size();) {
     const size_t end = text.find(kLineEnd, start);
@@ -133,7 +133,7 @@ void verify_facts(const Meeting& meeting, const Facts& facts) {
   const std::string prefix = "preflight/facts";
   const std::string verdict_key = "preflight/verdict";
   if (meeting.rank != 0) {
-    meeting.store->set(fmt::format("{}/{}", prefix, meeting.rank), encode(facts));
+    meeting.store->set(fmt::format("{}/{}", prefix, meeting.rank), encode_facts(facts));
     const std::string verdict = await_rank_0(meeting, verdict_key);
     if (verdict != "ok") throw_verdict(meeting, verdict);
     return;
@@ -146,7 +146,7 @@ void verify_facts(const Meeting& meeting, const Facts& facts) {
   }
   for (int rank = 1; rank < meeting.world && verdict == "ok"; ++rank) {
     const std::string text =
-        difference(facts, decode(others.values[static_cast<size_t>(rank)]), rank);
+        difference(facts, decode_facts(others.values[static_cast<size_t>(rank)]), rank);
     if (!text.empty()) verdict = text;
   }
   meeting.store->set(verdict_key, verdict);

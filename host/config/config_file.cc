@@ -33,7 +33,7 @@ class OpenFile {
   int descriptor_;
 };
 
-[[noreturn]] void fail(const std::string& name, bool given, const std::string& why) {
+[[noreturn]] void fail_file(const std::string& name, bool given, const std::string& why) {
   const std::string by = given ? " given by --config" : " (read because no --config was given)";
   const std::string hint =
       given ? "check the path; without --config ./train.toml is read where it exists"
@@ -48,7 +48,7 @@ std::string read_all(int descriptor, const std::string& name, bool given) {
   while (text.size() <= kMaxTomlBytes) {
     const ssize_t count = read(descriptor, block, sizeof block);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(name, given, std::strerror(errno));
+    if (count < 0) fail_file(name, given, std::strerror(errno));
     if (count == 0) break;
     text.append(block, static_cast<size_t>(count));
   }
@@ -67,11 +67,12 @@ std::optional<ConfigFile> read_config_file(const std::optional<std::string>& giv
   const OpenFile file(name);
   if (file.descriptor() < 0) {
     if (!given && errno == ENOENT) return std::nullopt;
-    fail(name, given.has_value(), std::strerror(errno));
+    fail_file(name, given.has_value(), std::strerror(errno));
   }
   struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0) fail(name, given.has_value(), std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) fail(name, given.has_value(), "not a regular file");
+  if (fstat(file.descriptor(), &status) != 0)
+    fail_file(name, given.has_value(), std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) fail_file(name, given.has_value(), "not a regular file");
   return ConfigFile{name, read_all(file.descriptor(), name, given.has_value())};
 }
 

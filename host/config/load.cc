@@ -12,6 +12,7 @@
 #include "config/schema.h"
 #include "config/toml_reader.h"
 #include "config/value.h"
+#include "error/fail.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
@@ -28,12 +29,6 @@ struct Place {
   std::string key;
   std::string value;
 };
-
-[[noreturn]] void fail(const std::string& message, std::string_view subject,
-                       std::string_view hint = "") {
-  throw Error(ErrorCode::kConfig, message,
-              {.subject = std::string(subject), .hint = std::string(hint)});
-}
 
 // backend.NAME.KEY: an option of the plugin NAME. Names of plugins are bare keys.
 struct OptionName {
@@ -54,22 +49,22 @@ std::optional<OptionName> split_option(std::string_view key) {
   known.insert(known.end(), {"backend", "training", "launch"});
   const std::string nearest = nearest_name(key, known);
   const std::string message = fmt::format("{}: unknown key '{}'", where, key);
-  if (nearest.empty()) fail(message, key, kSeeAllKeys);
-  fail(fmt::format("{}; did you mean '{}'?", message, nearest), key);
+  if (nearest.empty()) fail_config(message, key, kSeeAllKeys);
+  fail_config(fmt::format("{}; did you mean '{}'?", message, nearest), key);
 }
 
 void set_key(Config& config, const SchemaKey& key, const RawValue& raw, const Place& place,
              ValueSource source) {
   const auto value = convert(raw, key.type);
   if (!value) {
-    fail(fmt::format("{}: {}: expected {}, got {}", place.value, key.name, to_string(key.type),
-                     describe(raw)),
-         key.name);
+    fail_config(fmt::format("{}: {}: expected {}, got {}", place.value, key.name,
+                            to_string(key.type), describe(raw)),
+                key.name);
   }
   if (key.accepts != nullptr && !key.accepts(*value)) {
-    fail(fmt::format("{}: {}: must be {}, got {}", place.value, key.name, key.constraint,
-                     render(*value)),
-         key.name);
+    fail_config(fmt::format("{}: {}: must be {}, got {}", place.value, key.name, key.constraint,
+                            render(*value)),
+                key.name);
   }
   key.set(config, *value);
   config.sources[std::string(key.name)] = std::move(source);
@@ -80,9 +75,9 @@ OptionValue to_option(const RawValue& raw, std::string_view key, const Place& pl
   if (const auto* integer = std::get_if<int64_t>(&raw)) return *integer;
   if (const auto* number = std::get_if<double>(&raw)) return *number;
   if (const auto* boolean = std::get_if<bool>(&raw)) return *boolean;
-  fail(fmt::format("{}: {}: expected string, integer, float or boolean, got {}", place.value, key,
-                   describe(raw)),
-       key, "options of a backend are single values");
+  fail_config(fmt::format("{}: {}: expected string, integer, float or boolean, got {}", place.value,
+                          key, describe(raw)),
+              key, "options of a backend are single values");
 }
 
 void set_option(Config& config, std::string_view full_key, OptionName name, OptionValue value,
@@ -118,8 +113,8 @@ void set_any(Config& config, std::string_view key, const RawValue& raw, const Pl
   const bool is_table = other != nullptr && other->what == "table";
   if (is_table && (is_group(key) || is_option_table(key))) return;  // an empty one
   if (is_group(key)) {
-    fail(fmt::format("{}: {}: expected table, got {}", place.value, key, describe(raw)), key,
-         fmt::format("write [{}] on a line of its own and its keys below", key));
+    fail_config(fmt::format("{}: {}: expected table, got {}", place.value, key, describe(raw)), key,
+                fmt::format("write [{}] on a line of its own and its keys below", key));
   }
   auto option = split_option(key);
   if (!option) fail_unknown(key, place.key);
@@ -203,10 +198,10 @@ const SchemaKey* find_variable(std::string_view name) {
   for (const SchemaKey& key : schema()) known.push_back(environment_name(key.name));
   const std::string nearest = nearest_name(name, known);
   const std::string message = fmt::format("environment: unknown variable '{}'", name);
-  if (!nearest.empty()) fail(fmt::format("{}; did you mean '{}'?", message, nearest), name);
-  fail(message, name,
-       "a backend's own options are set in the file's table [backend.NAME] or with "
-       "-o backend.NAME.KEY=value");
+  if (!nearest.empty()) fail_config(fmt::format("{}; did you mean '{}'?", message, nearest), name);
+  fail_config(message, name,
+              "a backend's own options are set in the file's table [backend.NAME] or with "
+              "-o backend.NAME.KEY=value");
 }
 
 void apply_environment(Config& config, const ConfigRequest& request) {

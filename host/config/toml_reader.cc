@@ -73,8 +73,8 @@ void flatten(const toml::table& table, const std::string& prefix, std::vector<To
   }
 }
 
-[[noreturn]] void fail(std::string_view name, TextPosition at, const std::string& what,
-                       const std::string& hint) {
+[[noreturn]] void fail_at(std::string_view name, TextPosition at, const std::string& what,
+                          const std::string& hint) {
   throw Error(ErrorCode::kConfig, fmt::format("{}:{}:{}: {}", name, at.line, at.column, what),
               {.subject = std::string(name), .hint = hint});
 }
@@ -112,18 +112,18 @@ std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
                 {.subject = std::string(name), .hint = "is this a configuration file?"});
   }
   if (const auto deep = find_deep_nesting(text)) {
-    fail(name, *deep, fmt::format("nested deeper than {} levels", kMaxTomlDepth),
-         "no key of Coupler needs that: look for a bracket that is never closed");
+    fail_at(name, *deep, fmt::format("nested deeper than {} levels", kMaxTomlDepth),
+            "no key of Coupler needs that: look for a bracket that is never closed");
   }
   std::vector<TomlEntry> entries;
   try {
     flatten(toml::parse(text, name), "", entries);
   } catch (const toml::parse_error& error) {
-    fail(name, to_position(error.source()), fmt::format("no valid TOML: {}", error.description()),
-         kSyntaxHint);
+    fail_at(name, to_position(error.source()),
+            fmt::format("no valid TOML: {}", error.description()), kSyntaxHint);
   } catch (const TomlAssertionFailed&) {
-    fail(name, {line_of_failed_assertion(text), 1}, "no valid TOML: this line cannot be understood",
-         kSyntaxHint);
+    fail_at(name, {line_of_failed_assertion(text), 1},
+            "no valid TOML: this line cannot be understood", kSyntaxHint);
   }
   std::stable_sort(entries.begin(), entries.end(), [](const TomlEntry& a, const TomlEntry& b) {
     return std::tie(a.key_position.line, a.key_position.column) <

@@ -5,37 +5,34 @@
 #include <algorithm>
 #include <limits>
 
-#include "coupler/error.h"
+#include "error/fail.h"
 
 namespace coupler {
 namespace {
 
-[[noreturn]] void invalid(const std::string& message, const char* subject, const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, message, {.subject = subject, .hint = hint});
-}
-
 size_t global_batch(const BatchPlanSpec& spec) {
   if (spec.world < 1 || spec.rank < 0 || spec.rank >= spec.world)
-    invalid(fmt::format("rank {} of a world of {}", spec.rank, spec.world), "rank",
-            "ranks count from 0 to world - 1");
+    fail_argument(fmt::format("rank {} of a world of {}", spec.rank, spec.world), "rank",
+                  "ranks count from 0 to world - 1");
   if (spec.batch_size < 1)
-    invalid(fmt::format("the data loader's batch_size is {}", spec.batch_size), "batch_size",
-            "give a batch_size of at least 1");
+    fail_argument(fmt::format("the data loader's batch_size is {}", spec.batch_size), "batch_size",
+                  "give a batch_size of at least 1");
   if (spec.split_batches) {
     if (spec.batch_size % spec.world != 0)
-      invalid(fmt::format("the data loader's batch_size {} cannot be split over {} processes: "
-                          "{} % {} = {}",
-                          spec.batch_size, spec.world, spec.batch_size, spec.world,
-                          spec.batch_size % spec.world),
-              "batch_size",
-              "with split_batches, batch_size is the global one and must be a multiple of the "
-              "number of processes");
+      fail_argument(
+          fmt::format("the data loader's batch_size {} cannot be split over {} processes: "
+                      "{} % {} = {}",
+                      spec.batch_size, spec.world, spec.batch_size, spec.world,
+                      spec.batch_size % spec.world),
+          "batch_size",
+          "with split_batches, batch_size is the global one and must be a multiple of the "
+          "number of processes");
     return static_cast<size_t>(spec.batch_size);
   }
   if (spec.batch_size > std::numeric_limits<int64_t>::max() / spec.world)
-    invalid(fmt::format("the data loader's batch_size {} times {} processes exceeds 2^63 - 1",
-                        spec.batch_size, spec.world),
-            "batch_size", "give a smaller batch_size");
+    fail_argument(fmt::format("the data loader's batch_size {} times {} processes exceeds 2^63 - 1",
+                              spec.batch_size, spec.world),
+                  "batch_size", "give a smaller batch_size");
   return static_cast<size_t>(spec.batch_size) * static_cast<size_t>(spec.world);
 }
 
@@ -50,8 +47,9 @@ BatchPlan::BatchPlan(const BatchPlanSpec& spec)
       size_(0),
       wrap_(!spec.drop_last && spec.even_batches) {
   if (start_ > samples_)
-    invalid(fmt::format("an epoch of {} samples cannot begin at sample {}", samples_, start_),
-            "start", "skip fewer batches, or resume over the dataset the cursor was saved with");
+    fail_argument(fmt::format("an epoch of {} samples cannot begin at sample {}", samples_, start_),
+                  "start",
+                  "skip fewer batches, or resume over the dataset the cursor was saved with");
   size_ = (samples_ - start_) / global_;
   const size_t rest = (samples_ - start_) % global_;
   if (!spec.drop_last && rest > (spec.even_batches ? 0 : first_)) ++size_;

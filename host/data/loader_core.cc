@@ -8,13 +8,10 @@
 #include "coupler/detail/batch_slots.h"
 #include "coupler/error.h"
 #include "data/loader_state.h"
+#include "error/fail.h"
 
 namespace coupler::detail {
 namespace {
-
-[[noreturn]] void invalid(const std::string& message, const char* subject, const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, message, {.subject = subject, .hint = hint});
-}
 
 void require_no_loop(bool looping, const char* call) {
   if (looping)
@@ -28,17 +25,18 @@ DataLoaderOptions checked(const DataLoaderOptions& options, const BatchSource& s
   if (options.dispatch_batches && !source.sends_tensors())
     refuse_batch_type(source.batch_type(), "sent to other processes (dispatch_batches)");
   if (options.workers < 0 || options.workers > kMost)
-    invalid(fmt::format("the data loader's workers is {}", options.workers), "workers",
-            "give 0, for none, to 1024");
+    fail_argument(fmt::format("the data loader's workers is {}", options.workers), "workers",
+                  "give 0, for none, to 1024");
   if (options.prefetch < 1 || options.prefetch > kMost)
-    invalid(fmt::format("the data loader's prefetch is {}", options.prefetch), "prefetch",
-            "give 1 to 1024 batches per worker; workers = 0 reads nothing ahead");
+    fail_argument(fmt::format("the data loader's prefetch is {}", options.prefetch), "prefetch",
+                  "give 1 to 1024 batches per worker; workers = 0 reads nothing ahead");
   if (is_stream && options.workers > 1)
-    invalid(fmt::format("the data loader's workers is {}, its dataset a stream", options.workers),
-            "workers", "a stream is read in its order, by one worker at most");
+    fail_argument(
+        fmt::format("the data loader's workers is {}, its dataset a stream", options.workers),
+        "workers", "a stream is read in its order, by one worker at most");
   if (is_stream && options.shuffle)
-    invalid("the data loader's shuffle is set, its dataset a stream", "shuffle",
-            "let the stream itself give its samples in another order");
+    fail_argument("the data loader's shuffle is set, its dataset a stream", "shuffle",
+                  "let the stream itself give its samples in another order");
   return options;
 }
 
@@ -46,11 +44,11 @@ std::optional<size_t> checked_samples(const BatchSource& source) {
   if (source.is_stream()) return std::nullopt;
   const std::optional<size_t> samples = source.samples();
   if (!samples)
-    invalid("the data loader's dataset does not know its size", "dataset",
-            "let size() of a map-style dataset return a number, or give a stream");
+    fail_argument("the data loader's dataset does not know its size", "dataset",
+                  "let size() of a map-style dataset return a number, or give a stream");
   if (*samples == 0)
-    invalid("the data loader's dataset has no samples", "dataset",
-            "check the path or filter it was made with");
+    fail_argument("the data loader's dataset has no samples", "dataset",
+                  "check the path or filter it was made with");
   return samples;
 }
 
@@ -73,15 +71,16 @@ BatchPlan LoaderCore::State::plan_from(size_t from) const {
                           .start = samples ? from : 0});
   if (!samples) return result;
   if (*samples < static_cast<size_t>(world))
-    invalid(fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
-                        *samples, world),
-            "dataset", "every process needs a sample of its own: start fewer processes");
+    fail_argument(
+        fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
+                    *samples, world),
+        "dataset", "every process needs a sample of its own: start fewer processes");
   if (options.drop_last && from == 0 && result.size() == 0)
-    invalid(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
-                        "needs {} (batch_size {}, {} processes{})",
-                        *samples, result.step_samples(), options.batch_size, world,
-                        options.split_batches ? ", split_batches" : ""),
-            "drop_last", "lower batch_size or leave drop_last out");
+    fail_argument(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
+                              "needs {} (batch_size {}, {} processes{})",
+                              *samples, result.step_samples(), options.batch_size, world,
+                              options.split_batches ? ", split_batches" : ""),
+                  "drop_last", "lower batch_size or leave drop_last out");
   return result;
 }
 
@@ -135,7 +134,7 @@ int64_t LoaderCore::batch_samples() const { return static_cast<int64_t>(state_->
 bool LoaderCore::stands_in() const { return state_->stands_in; }
 
 void LoaderCore::set_epoch(int64_t epoch) {
-  if (epoch < 0) invalid(fmt::format("set_epoch({})", epoch), "epoch", "epochs count from 0");
+  if (epoch < 0) fail_argument(fmt::format("set_epoch({})", epoch), "epoch", "epochs count from 0");
   state_->next_epoch = epoch;
 }
 
@@ -157,16 +156,17 @@ void LoaderCore::load_state(const LoaderCursor& cursor) {
   State& s = *state_;
   require_no_loop(s.looping, "load_state");
   if (cursor.epoch < 0 || cursor.samples < 0)
-    invalid(fmt::format("a loader cursor at sample {} of epoch {}", cursor.samples, cursor.epoch),
-            "cursor", "both count from 0");
+    fail_argument(
+        fmt::format("a loader cursor at sample {} of epoch {}", cursor.samples, cursor.epoch),
+        "cursor", "both count from 0");
   const int64_t samples = s.samples ? static_cast<int64_t>(*s.samples) : -1;
   if (cursor.dataset_samples != samples) {
     const auto describe = [](int64_t count) {
       return count < 0 ? std::string("a stream") : fmt::format("a dataset of {} samples", count);
     };
-    invalid(fmt::format("a loader cursor saved with {} for {}", describe(cursor.dataset_samples),
-                        describe(samples)),
-            "cursor", "resume with the dataset it was saved with");
+    fail_argument(fmt::format("a loader cursor saved with {} for {}",
+                              describe(cursor.dataset_samples), describe(samples)),
+                  "cursor", "resume with the dataset it was saved with");
   }
   s.plan_next(static_cast<size_t>(cursor.samples));
   s.next_epoch = cursor.epoch;
@@ -177,7 +177,7 @@ void LoaderCore::skip_first_batches(int64_t count) {
   State& s = *state_;
   require_no_loop(s.looping, "skip_first_batches");
   if (count < 0)
-    invalid(fmt::format("skip_first_batches({})", count), "count", "give 0 or more batches");
+    fail_argument(fmt::format("skip_first_batches({})", count), "count", "give 0 or more batches");
   const auto batches = static_cast<size_t>(count);
   const size_t step = s.plan.step_samples();
   if (!s.samples) {
@@ -187,8 +187,9 @@ void LoaderCore::skip_first_batches(int64_t count) {
   const size_t rest = *s.samples - s.start;
   const size_t steps = s.options.drop_last ? rest / step : (rest + step - 1) / step;
   if (batches > steps)
-    invalid(fmt::format("skip_first_batches({}) of a data loader of {} batches", count, steps),
-            "count", "skip at most what the epoch has");
+    fail_argument(
+        fmt::format("skip_first_batches({}) of a data loader of {} batches", count, steps), "count",
+        "skip at most what the epoch has");
   s.plan_next(std::min(s.start + batches * step, *s.samples));
 }
 

@@ -19,7 +19,7 @@
 namespace coupler {
 namespace {
 
-using Kind = StepEvent::Kind;
+using EventKind = StepEvent::Kind;
 
 void become_fake(const at::Tensor& tensor) {
   if (fake_storage_of(tensor) != 0) return;
@@ -98,7 +98,7 @@ void DryRun::stepped(const void* optimizer) {
     optimizer_state_.insert(new_since_backward_.begin(), new_since_backward_.end());
   }
   new_since_backward_.clear();
-  add({.kind = Kind::kStepped});
+  add({.kind = EventKind::kStepped});
   const int least =
       std::min_element(steps_.begin(), steps_.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
@@ -110,13 +110,13 @@ void DryRun::stepped(const void* optimizer) {
 void DryRun::backward_begins(bool reduced) {
   reduced_ = reduced;
   in_backward_ = true;
-  add({.kind = Kind::kBackwardBegan, .bytes = reduced ? uint64_t{1} : 0});
+  add({.kind = EventKind::kBackwardBegan, .bytes = reduced ? uint64_t{1} : 0});
 }
 
 void DryRun::backward_ends() {
   in_backward_ = false;
   new_since_backward_.clear();
-  add({.kind = Kind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
+  add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
 // Between tensors lie the small objects that hold them and the graph: where those are decides what
@@ -125,29 +125,29 @@ uint64_t DryRun::object_bytes() { return ::mallinfo2().uordblks; }
 
 void DryRun::add(StepEvent event) {
   if (!logging_) return;
-  if (event.kind == Kind::kMade && log_.initial > 0) {
+  if (event.kind == EventKind::kMade && log_.initial > 0) {
     constexpr uint64_t kWorthSaying = 256;
     const uint64_t objects = object_bytes();
     if (objects > objects_ + kWorthSaying || objects + kWorthSaying < objects_) {
-      log_.events.push_back({.kind = Kind::kObjects, .bytes = objects});
+      log_.events.push_back({.kind = EventKind::kObjects, .bytes = objects});
       objects_ = objects;
     }
   }
-  last_used_ = event.kind == Kind::kUsed ? event.index : ~uint64_t{0};
+  last_used_ = event.kind == EventKind::kUsed ? event.index : ~uint64_t{0};
   log_.events.push_back(event);
 }
 
 void DryRun::made(uint64_t storage, uint64_t bytes) {
   alive_[storage] = bytes;
   new_since_backward_.insert(storage);
-  add({.kind = Kind::kMade, .storage = storage, .bytes = bytes});
+  add({.kind = EventKind::kMade, .storage = storage, .bytes = bytes});
 }
 
 void DryRun::gone(uint64_t storage) {
   alive_.erase(storage);
   new_since_backward_.erase(storage);
   optimizer_state_.erase(storage);
-  add({.kind = Kind::kGone, .storage = storage});
+  add({.kind = EventKind::kGone, .storage = storage});
 }
 
 void DryRun::used(const at::Tensor& tensor) {
@@ -159,12 +159,12 @@ void DryRun::used(const at::Tensor& tensor) {
   const auto range = std::find_if(found->second.begin(), found->second.end(),
                                   [&](const Range& r) { return at >= r.begin && at < r.end; });
   if (range == found->second.end() || range->parameter == last_used_) return;
-  add({.kind = Kind::kUsed, .index = range->parameter});
+  add({.kind = EventKind::kUsed, .index = range->parameter});
 }
 
 void DryRun::on_gradient(size_t parameter) {
   const at::Tensor& gradient = parameters_[parameter].grad();
-  add({.kind = Kind::kGradient,
+  add({.kind = EventKind::kGradient,
        .index = parameter,
        .storage = gradient.defined() ? fake_storage_of(gradient) : 0,
        .bytes = reduced_ ? uint64_t{1} : 0});
@@ -185,10 +185,10 @@ void DryRun::begin_log() {
       state += bytes;
       continue;
     }
-    add({.kind = Kind::kMade, .storage = storage, .bytes = bytes});
+    add({.kind = EventKind::kMade, .storage = storage, .bytes = bytes});
     const auto gradient = gradients.find(storage);
     if (gradient == gradients.end()) continue;
-    add({.kind = Kind::kGradient, .index = gradient->second, .storage = storage, .bytes = 1});
+    add({.kind = EventKind::kGradient, .index = gradient->second, .storage = storage, .bytes = 1});
   }
   const uint64_t trainable = log_.trainable_bytes();
   log_.optimizer_factor =

@@ -6,6 +6,9 @@
 
 namespace coupler {
 
+// LibTorch's, of host memory.
+inline constexpr uint64_t kTensorAlignment = 64;
+
 enum class HeapUse {
   kTensor,     // as LibTorch allocates
   kPool,       // as residency/buffer_pool.h does

@@ -6,9 +6,8 @@ namespace coupler {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kAlignment = 64;  // LibTorch's, of host memory
-constexpr uint64_t kHeader = 16;     // before what the program gets
-constexpr uint64_t kLeast = 32;      // a block has so much at least
+constexpr uint64_t kHeader = 16;  // before what the program gets
+constexpr uint64_t kLeast = 32;   // a block has so much at least
 
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -19,7 +18,7 @@ uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * t
 // own size, unless it was joined with a neighbour.
 uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
   const uint64_t size = std::max(rounded(bytes + kHeader / 2, kHeader), kLeast);
-  const uint64_t need = size + kAlignment + kLeast;
+  const uint64_t need = size + kTensorAlignment + kLeast;
   const auto fits = free_.lower_bound({need, 0});
   if (fits != free_.end()) {
     const uint64_t begin = fits->second;
@@ -43,8 +42,8 @@ uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
 
 // A block of `size` in the free room of `room` bytes at `begin`, which nobody knows any more.
 uint64_t HeapModel::place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched) {
-  uint64_t address = rounded(begin + kHeader, kAlignment) - kHeader;
-  if (address != begin && address - begin < kLeast) address += kAlignment;
+  uint64_t address = rounded(begin + kHeader, kTensorAlignment) - kHeader;
+  if (address != begin && address - begin < kLeast) address += kTensorAlignment;
   const uint64_t before = address - begin;
   uint64_t own = room - before;
   const uint64_t behind = own > size + kLeast ? own - size : 0;

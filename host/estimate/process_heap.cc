@@ -16,7 +16,6 @@ namespace {
 // train/process_setup.cc
 constexpr int kMmapThreshold = 32 << 20;
 constexpr int kTrimThreshold = 1 << 30;
-constexpr size_t kAlignment = 64;
 
 uint64_t heap_end() { return reinterpret_cast<uint64_t>(::sbrk(0)); }
 
@@ -91,11 +90,11 @@ void* ProcessHeap::take_aside(uint64_t bytes) {
 uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
   void* memory = nullptr;
   if (use == HeapUse::kPoolAside) {
-    memory = take_aside(bytes + kAlignment);
+    memory = take_aside(bytes + kTensorAlignment);
   } else if (use == HeapUse::kPool) {
-    memory = std::malloc(bytes + kAlignment);
+    memory = std::malloc(bytes + kTensorAlignment);
     if (memory == nullptr) throw std::bad_alloc();
-  } else if (::posix_memalign(&memory, kAlignment, bytes) != 0) {
+  } else if (::posix_memalign(&memory, kTensorAlignment, bytes) != 0) {
     throw std::bad_alloc();
   }
   const auto address = reinterpret_cast<uint64_t>(memory);

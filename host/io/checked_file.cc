@@ -18,11 +18,9 @@
 namespace coupler {
 namespace {
 
-// Stays in the processor's cache until it is checked.
-constexpr size_t kPiece = size_t{256} << 10;
 constexpr uint64_t kAhead = 4;  // chunks that are being read before they are needed
 
-[[noreturn]] void refuse(const std::string& path, const std::string& problem) {
+[[noreturn]] void refuse_copy(const std::string& path, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{} {}", path, problem),
               {.subject = path, .hint = "use another copy or checkpoint"});
 }
@@ -34,21 +32,21 @@ CheckedFile::CheckedFile(std::string path, uint64_t size, std::vector<uint64_t> 
   file_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file_ || ::fstat(file_.get(), &status) != 0) {
-    refuse(path_, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
+    refuse_copy(path_, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
   }
-  if (!S_ISREG(status.st_mode)) refuse(path_, "is no regular file");
+  if (!S_ISREG(status.st_mode)) refuse_copy(path_, "is no regular file");
   if (static_cast<uint64_t>(status.st_size) != size_) {
-    refuse(path_, fmt::format("has {} bytes, {} were written", status.st_size, size_));
+    refuse_copy(path_, fmt::format("has {} bytes, {} were written", status.st_size, size_));
   }
   if (sums_.size() != (size_ + kCheckedChunk - 1) / kCheckedChunk) {
-    refuse(path_, fmt::format("has {} checksums for {} bytes", sums_.size(), size_));
+    refuse_copy(path_, fmt::format("has {} checksums for {} bytes", sums_.size(), size_));
   }
 }
 
 void CheckedFile::fail(uint64_t chunk, const std::string& why) const {
   const uint64_t begin = chunk * kCheckedChunk;
-  refuse(path_, fmt::format("is damaged between byte {} and {}: {}", begin,
-                            std::min(size_, begin + kCheckedChunk), why));
+  refuse_copy(path_, fmt::format("is damaged between byte {} and {}: {}", begin,
+                                 std::min(size_, begin + kCheckedChunk), why));
 }
 
 // The system reads ahead far less than a disk needs to be busy. Of what it has in memory nothing is
@@ -70,7 +68,7 @@ void CheckedFile::read_chunk(uint64_t chunk, char* into) {
   const size_t size = std::min(kCheckedChunk, size_ - begin);
   ChunkSums sum;
   for (size_t done = 0; done < size;) {
-    const ssize_t count = ::pread(file_.get(), into + done, std::min(kPiece, size - done),
+    const ssize_t count = ::pread(file_.get(), into + done, std::min(kCachedPiece, size - done),
                                   static_cast<off_t>(begin + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(chunk, std::generic_category().message(errno));
@@ -83,7 +81,7 @@ void CheckedFile::read_chunk(uint64_t chunk, char* into) {
 
 void CheckedFile::read(uint64_t offset, void* into, size_t size) {
   if (offset > size_ || size > size_ - offset) {
-    refuse(path_, fmt::format("has {} bytes, {} at {} are asked for", size_, size, offset));
+    refuse_copy(path_, fmt::format("has {} bytes, {} at {} are asked for", size_, size, offset));
   }
   char* to = static_cast<char*>(into);
   while (size > 0) {

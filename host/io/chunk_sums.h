@@ -11,6 +11,8 @@
 namespace coupler {
 
 inline constexpr uint64_t kCheckedChunk = uint64_t{4} << 20;
+// What is read or written, and hashed, at a time: it stays in the processor's cache in between.
+inline constexpr size_t kCachedPiece = size_t{256} << 10;
 
 // Of one chunk.
 uint64_t chunk_sum(const void* data, size_t size);

@@ -19,8 +19,6 @@ namespace {
 
 // A file's first bytes are written as they come, and so is all of a small one.
 constexpr uint64_t kAtOnce = uint64_t{8} << 20;
-// Stays in the processor's cache until it is hashed twice and written.
-constexpr size_t kPiece = size_t{256} << 10;
 static_assert(kAtOnce % WriteBehind::kAlignment == 0);
 
 // Again where a signal came first: some network file systems let one interrupt any call. Never for
@@ -104,7 +102,7 @@ void DurableFile::write(const void* data, size_t size) {
   while (size > 0) {
     const bool now = bytes_ < kAtOnce;
     const uint64_t fits = now ? kAtOnce - bytes_ : WriteBehind::kBlock - filled_;
-    const size_t piece = std::min<uint64_t>({size, kPiece, fits});
+    const size_t piece = std::min<uint64_t>({size, kCachedPiece, fits});
     now ? write_now(rest, piece) : write_behind(rest, piece);
     rest += piece;
     size -= piece;

@@ -25,7 +25,7 @@ struct Descriptor {
   const int fd;
 };
 
-[[noreturn]] void fail(const std::string& path, const char* action, int error) {
+[[noreturn]] void fail_open(const std::string& path, const char* action, int error) {
   throw Error(ErrorCode::kIo,
               fmt::format("cannot {} {}: {}", action, path.empty() ? "''" : path,
                           std::generic_category().message(error)),
@@ -37,9 +37,9 @@ struct Descriptor {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe with no writer must not wait; it is refused below.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd < 0) fail(path, "open", errno);
+  if (file.fd < 0) fail_open(path, "open", errno);
   struct stat status {};
-  if (::fstat(file.fd, &status) != 0) fail(path, "examine", errno);
+  if (::fstat(file.fd, &status) != 0) fail_open(path, "examine", errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ErrorCode::kIo, fmt::format("{} is no regular file", path),
                 {.subject = path, .hint = {}});
@@ -50,7 +50,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
     // Writable but private, so that a write by mistake is no crash; without reservation, since a
     // file may be larger than memory.
     data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
-    if (data == MAP_FAILED) fail(path, "map", errno);
+    if (data == MAP_FAILED) fail_open(path, "map", errno);
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<uint8_t*>(data), size));
 }

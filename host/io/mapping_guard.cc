@@ -85,7 +85,7 @@ Pages pages_around(const MappedFile& file, size_t begin, size_t bytes) {
   return {file.data() + first, begin + bytes - first};
 }
 
-[[noreturn]] void fail(const MappedFile& file, const std::string& problem) {
+[[noreturn]] void fail_read(const MappedFile& file, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", file.path(), problem),
               {.subject = file.path(), .hint = kHint});
 }
@@ -118,13 +118,14 @@ void populate(const MappedFile& file, size_t begin, size_t bytes) {
   while (::madvise(pages.begin, pages.bytes, MADV_POPULATE_READ) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     if (errno == EFAULT) {
-      fail(file, fmt::format("it is shorter than the {} bytes that it had when it was opened, or "
-                             "its disk cannot be read",
-                             file.size()));
+      fail_read(file,
+                fmt::format("it is shorter than the {} bytes that it had when it was opened, or "
+                            "its disk cannot be read",
+                            file.size()));
     }
     // A kernel before 5.14: pages come when they are used.
     if (errno == EINVAL) return;
-    fail(file, fmt::format("it cannot be read: {}", std::generic_category().message(errno)));
+    fail_read(file, fmt::format("it cannot be read: {}", std::generic_category().message(errno)));
   }
 }
 

@@ -19,13 +19,14 @@ namespace {
 constexpr uint64_t kHeaderAlignment = 8;
 constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 
-[[noreturn]] void refuse(const std::string& file, const std::string& rule, const char* hint) {
+[[noreturn]] void refuse_tensors(const std::string& file, const std::string& rule,
+                                 const char* hint) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file, rule),
               {.subject = file, .hint = hint});
 }
 
-[[noreturn]] void refuse(const std::string& file, const TensorEntry& entry, const std::string& rule,
-                         const char* hint) {
+[[noreturn]] void refuse_tensors(const std::string& file, const TensorEntry& entry,
+                                 const std::string& rule, const char* hint) {
   const std::string name = shown(entry.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: tensor '{}': {}", file, name, rule),
               {.subject = name, .hint = hint});
@@ -33,21 +34,22 @@ constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t
 
 uint64_t checked_bytes(const std::string& file, const TensorEntry& entry) {
   if (entry.name == kMetadataKey)
-    refuse(file, entry, "the format keeps this name for its strings", "rename the tensor");
+    refuse_tensors(file, entry, "the format keeps this name for its strings", "rename the tensor");
   if (entry.shape.size() > kMaxRank)
-    refuse(file, entry,
-           fmt::format("shape has {} dimensions, more than {}", entry.shape.size(), kMaxRank),
-           "reshape the tensor");
+    refuse_tensors(
+        file, entry,
+        fmt::format("shape has {} dimensions, more than {}", entry.shape.size(), kMaxRank),
+        "reshape the tensor");
   for (const int64_t dimension : entry.shape)
     if (dimension < 0)
-      refuse(file, entry, fmt::format("shape holds the negative dimension {}", dimension),
-             "dimensions are 0 or more");
+      refuse_tensors(file, entry, fmt::format("shape holds the negative dimension {}", dimension),
+                     "dimensions are 0 or more");
   const auto bytes = tensor_bytes(entry.dtype, entry.shape);
   if (!bytes)
-    refuse(file, entry,
-           fmt::format("shape [{}] × dtype {} is no whole number of bytes below 2^63",
-                       fmt::join(entry.shape, ", "), to_string(entry.dtype)),
-           "elements of less than a byte have to fill whole bytes together");
+    refuse_tensors(file, entry,
+                   fmt::format("shape [{}] × dtype {} is no whole number of bytes below 2^63",
+                               fmt::join(entry.shape, ", "), to_string(entry.dtype)),
+                   "elements of less than a byte have to fill whole bytes together");
   return *bytes;
 }
 
@@ -66,9 +68,9 @@ class HeaderText {
   // Refuses what so many bytes more make too long.
   void expect(size_t bytes) const {
     if (bytes > kMaxHeaderBytes || text_.size() + bytes > kMaxHeaderBytes)
-      refuse(file_,
-             fmt::format("the header needs more than the format's {} bytes", kMaxHeaderBytes),
-             "write the tensors to several files, or give them shorter names");
+      refuse_tensors(
+          file_, fmt::format("the header needs more than the format's {} bytes", kMaxHeaderBytes),
+          "write the tensors to several files, or give them shorter names");
   }
 
   std::string take() {
@@ -91,10 +93,10 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
     const auto key_text = json_string(key);
     const auto value_text = json_string(value);
     if (!key_text || !value_text)
-      refuse(file,
-             fmt::format("{}: the {} '{}' is no valid UTF-8", kMetadataKey,
-                         key_text ? "value of" : "key", shown(key)),
-             "give it as UTF-8");
+      refuse_tensors(file,
+                     fmt::format("{}: the {} '{}' is no valid UTF-8", kMetadataKey,
+                                 key_text ? "value of" : "key", shown(key)),
+                     "give it as UTF-8");
     strings += fmt::format("{}{}:{}", strings.empty() ? "" : ",", *key_text, *value_text);
   }
   return fmt::format("\"{}\":{{{}}}", kMetadataKey, strings);
@@ -105,8 +107,8 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
 Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
                const std::string& file) {
   if (entries.size() > kMaxTensors)
-    refuse(file, fmt::format("{} tensors are more than {}", entries.size(), kMaxTensors),
-           "write them to several files");
+    refuse_tensors(file, fmt::format("{} tensors are more than {}", entries.size(), kMaxTensors),
+                   "write them to several files");
   // DType's order is the reference's, from narrow to wide.
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
@@ -121,13 +123,13 @@ Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
     const uint64_t bytes = checked_bytes(file, entry);
     header.expect(entry.name.size());
     const auto name = json_string(entry.name);
-    if (!name) refuse(file, entry, "the name is no valid UTF-8", "rename the tensor");
+    if (!name) refuse_tensors(file, entry, "the name is no valid UTF-8", "rename the tensor");
     if (!names.insert(entry.name).second)
-      refuse(file, entry, "the name is given twice", "give each tensor a name of its own");
+      refuse_tensors(file, entry, "the name is given twice", "give each tensor a name of its own");
     const uint64_t begin = layout.data_bytes;
     if (bytes > kMaxDataBytes - begin)
-      refuse(file, entry, "with the tensors before it the data exceeds 2^63 - 1 bytes",
-             "write the tensors to several files");
+      refuse_tensors(file, entry, "with the tensors before it the data exceeds 2^63 - 1 bytes",
+                     "write the tensors to several files");
     layout.data_bytes += bytes;
     header.add(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", *name,
                            to_string(entry.dtype), fmt::join(entry.shape, ","), begin,

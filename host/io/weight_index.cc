@@ -27,8 +27,8 @@ struct Problem {
   std::string rule;
 };
 
-[[noreturn]] void refuse(ErrorCode code, const std::string& file, const Problem& problem,
-                         const char* hint) {
+[[noreturn]] void refuse_index(ErrorCode code, const std::string& file, const Problem& problem,
+                               const char* hint) {
   const std::string tensor = shown(problem.tensor);
   throw Error(code,
               tensor.empty() ? fmt::format("{}: {}", file, problem.rule)
@@ -173,7 +173,9 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
 WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
   constexpr const char* kHint = "the file is damaged or no such index; copy or write it again";
-  const auto broken = [&](const Problem& problem) { refuse(ErrorCode::kIo, file, problem, kHint); };
+  const auto broken = [&](const Problem& problem) {
+    refuse_index(ErrorCode::kIo, file, problem, kHint);
+  };
   if (text.size() > kMaxIndexBytes)
     broken({"", fmt::format("its {} bytes are more than {}", text.size(), kMaxIndexBytes)});
   // The JSON parser would take it for the end and leave what follows unseen.
@@ -187,8 +189,8 @@ WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
 
 std::string format_weight_index(const WeightIndex& index, const std::string& file) {
   const auto wrong = [&](const Problem& problem) {
-    refuse(ErrorCode::kInvalidArgument, file, problem,
-           "tensors and files have names in UTF-8, files without a folder");
+    refuse_index(ErrorCode::kInvalidArgument, file, problem,
+                 "tensors and files have names in UTF-8, files without a folder");
   };
   if (index.weight_map.size() > safetensors::kMaxTensors) wrong({"", too_many()});
   nlohmann::json metadata = nlohmann::json::object();

@@ -16,7 +16,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-[[noreturn]] void refuse(const SizedTensor& tensor, const char* rule, const char* hint) {
+[[noreturn]] void refuse_shard(const SizedTensor& tensor, const char* rule, const char* hint) {
   const std::string name = shown(tensor.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, rule),
               {.subject = name, .hint = hint});
@@ -26,7 +26,7 @@ void check(const std::vector<SizedTensor>& tensors) {
   std::set<std::string_view> names;
   for (const SizedTensor& tensor : tensors)
     if (!names.insert(tensor.name).second)
-      refuse(tensor, "the name is given twice", "give each tensor a name of its own");
+      refuse_shard(tensor, "the name is given twice", "give each tensor a name of its own");
 }
 
 // The tensors that share memory with one before them, by the storage's number, in the order in
@@ -76,8 +76,8 @@ WeightFiles divide_weights(const std::vector<SizedTensor>& tensors, uint64_t lim
   for (const SizedTensor& tensor : tensors) {
     if (shared.add(tensor)) continue;
     if (tensor.bytes > std::numeric_limits<uint64_t>::max() - weights.total_size)
-      refuse(tensor, "with the tensors before it there are more than 2^64 - 1 bytes",
-             "check the sizes of the tensors");
+      refuse_shard(tensor, "with the tensors before it there are more than 2^64 - 1 bytes",
+                   "check the sizes of the tensors");
     weights.total_size += tensor.bytes;
     if (tensor.bytes > limit) {
       files.push_back({tensor.name});

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <string>
 
+#include "log/environment.h"
 #include "log/filter.h"
 #include "log/status_line.h"
 
@@ -14,9 +14,8 @@ namespace {
 std::atomic<int> log_rank{-1};
 
 LogFilter read_environment() {
-  const char* text = std::getenv("COUPLER_LOG");
   std::string complaint;
-  LogFilter filter = parse_log_filter(text == nullptr ? "" : text, complaint);
+  LogFilter filter = parse_log_filter(environment_text("COUPLER_LOG"), complaint);
   if (!complaint.empty()) write_error_lines(complaint);
   return filter;
 }

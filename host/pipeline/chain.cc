@@ -10,7 +10,8 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const Model& model, const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_chain(const Model& model, const std::string& what,
+                               const std::string& hint) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the chain of layers of '{}': {}", model.name, what),
               {.subject = model.name, .hint = hint});
@@ -71,26 +72,27 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   std::set<size_t> covered;
   for (PipelineLayer& layer : layers) {
     if (layer.name.empty() || !names.insert(layer.name).second) {
-      refuse(model, fmt::format("two layers are called '{}', or one has no name", layer.name),
-             "give each layer a name of its own");
+      refuse_chain(model, fmt::format("two layers are called '{}', or one has no name", layer.name),
+                   "give each layer a name of its own");
     }
     if (!layer.one_tensor && !layer.all_tensors) {
-      refuse(model, fmt::format("the layer '{}' has no function", layer.name),
-             "give it one that computes its outputs");
+      refuse_chain(model, fmt::format("the layer '{}' has no function", layer.name),
+                   "give it one that computes its outputs");
     }
     std::set<size_t> own, own_buffers;
     for (const auto& part : layer.modules) {
       if (part == nullptr) {
-        refuse(model, fmt::format("the layer '{}' names a module that is null", layer.name),
-               "register the module first");
+        refuse_chain(model, fmt::format("the layer '{}' names a module that is null", layer.name),
+                     "register the module first");
       }
       for (const auto& item : part->named_parameters()) {
         const auto found = parameters.find(item.value().unsafeGetTensorImpl());
         if (found == parameters.end()) {
-          refuse(model,
-                 fmt::format("the layer '{}' uses the parameter '{}', which is not the model's",
-                             layer.name, item.key()),
-                 "register the layer's modules with the model");
+          refuse_chain(
+              model,
+              fmt::format("the layer '{}' uses the parameter '{}', which is not the model's",
+                          layer.name, item.key()),
+              "register the layer's modules with the model");
         }
         own.insert(found->second);
       }
@@ -105,8 +107,8 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   }
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     if (covered.count(i) != 0) continue;
-    refuse(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
-           "name its module in the layer that computes with it");
+    refuse_chain(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
+                 "name its module in the layer that computes with it");
   }
   return chain;
 }

@@ -6,7 +6,7 @@
 namespace coupler {
 namespace {
 
-double bytes_of(int64_t bits) { return static_cast<double>(bits) / 8; }
+double bytes_in(int64_t bits) { return static_cast<double>(bits) / 8; }
 
 // The largest of the no-split classes, each as large as the first module of it that has a size.
 int64_t largest_whole(const ModuleTree& tree, const TreeSizes& sizes,
@@ -39,7 +39,7 @@ double mean_leaf(const ModuleTree& tree, const TreeSizes& sizes) {
     ++count;
   }
   return static_cast<double>(
-      static_cast<int64_t>(bytes_of(sum) / static_cast<double>(std::max<int64_t>(count, 1))));
+      static_cast<int64_t>(bytes_in(sum) / static_cast<double>(std::max<int64_t>(count, 1))));
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const 
   // so a little more, a block or an average module.
   const auto shares = static_cast<int64_t>(accelerators.size() - (low_zero ? 1 : 0));
   const double slack =
-      std::max(bytes_of(largest_whole(tree, sizes, no_split)), mean_leaf(tree, sizes));
+      std::max(bytes_in(largest_whole(tree, sizes, no_split)), mean_leaf(tree, sizes));
   const uint64_t share =
       static_cast<uint64_t>(sizes.total() / 8 / shares) + static_cast<uint64_t>(1.25 * slack);
   // Accelerate goes by number here, which matters where an accelerator may hold nothing, and fails

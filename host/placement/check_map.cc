@@ -1,23 +1,18 @@
 #include "placement/check_map.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "config/nearest.h"
+#include "error/fail.h"
 #include "io/byte_size.h"
 #include "io/file_text.h"
 #include "placement/layers.h"
 
 namespace coupler {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message, const std::string& subject,
-                         const std::string& hint) {
-  throw Error(ErrorCode::kInvalidArgument, message, {.subject = subject, .hint = hint});
-}
 
 std::vector<std::string> all_paths(const ModuleTree& tree) {
   std::vector<std::string> paths;
@@ -35,9 +30,9 @@ void check_complete(const ModuleTree& tree, const DeviceMap& map) {
   const std::string first = missing.front();
   const size_t more = missing.size() - std::min(missing.size(), kShown);
   missing.resize(missing.size() - more);
-  refuse(fmt::format("the device map gives no device for '{}'{}", fmt::join(missing, "', '"),
-                     more == 0 ? "" : fmt::format(" and {} more", more)),
-         first, "add entries for these or for modules above them; \"\" is the whole model");
+  fail_argument(fmt::format("the device map gives no device for '{}'{}", fmt::join(missing, "', '"),
+                            more == 0 ? "" : fmt::format(" and {} more", more)),
+                first, "add entries for these or for modules above them; \"\" is the whole model");
 }
 
 void check_ties(const ModuleTree& tree, const DeviceMap& map) {
@@ -47,9 +42,10 @@ void check_ties(const ModuleTree& tree, const DeviceMap& map) {
       const std::string& name = tree.tensors[other].name;
       const auto a = *map.device_of(first), b = *map.device_of(name);
       if (a == b) continue;
-      refuse(fmt::format("the device map puts '{}' on {} and '{}' on {}, which are one parameter",
-                         first, a.to_string(), name, b.to_string()),
-             name, "give both the same device");
+      fail_argument(
+          fmt::format("the device map puts '{}' on {} and '{}' on {}, which are one parameter",
+                      first, a.to_string(), name, b.to_string()),
+          name, "give both the same device");
     }
   }
 }
@@ -60,9 +56,9 @@ void check_path(const ModuleTree& tree, const std::string& path, const std::stri
   const std::vector<std::string> paths = all_paths(tree);
   if (std::find(paths.begin(), paths.end(), path) != paths.end()) return;
   const std::string near = nearest_name(path, paths);
-  refuse(fmt::format("{}: the model has no module or tensor '{}'{}", what, shown(path),
-                     near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-         path, "name modules and tensors as named_modules and named_parameters do");
+  fail_argument(fmt::format("{}: the model has no module or tensor '{}'{}", what, shown(path),
+                            near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+                path, "name modules and tensors as named_modules and named_parameters do");
 }
 
 void check_map(const ModuleTree& tree, const DeviceMap& map) {
@@ -88,7 +84,7 @@ void check_largest_layer(const ModuleTree& tree, const TreeSizes& sizes, const M
 }
 
 void refuse_size(const std::string& name, uint64_t bytes, uint64_t most) {
-  refuse(
+  fail_argument(
       fmt::format("'{}' takes {} ({} bytes), and no device may hold more than {} ({} bytes)", name,
                   format_byte_size(bytes), bytes, format_byte_size(most), most),
       name,

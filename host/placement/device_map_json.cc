@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& problem) {
+[[noreturn]] void refuse_json(const std::string& subject, const std::string& problem) {
   throw Error(ErrorCode::kInvalidArgument, "device map: " + problem,
               {.subject = subject,
                .hint = "give one JSON object of paths and devices: the number of an accelerator, "
@@ -46,7 +46,8 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& name) override {
     key_ = name;
-    if (!met_.insert(key_).second) refuse(key_, fmt::format("'{}' is given twice", shown(key_)));
+    if (!met_.insert(key_).second)
+      refuse_json(key_, fmt::format("'{}' is given twice", shown(key_)));
     return true;
   }
   bool end_object() override { return true; }
@@ -54,7 +55,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    refuse("", fmt::format("no valid JSON, at its byte {}", position));
+    refuse_json("", fmt::format("no valid JSON, at its byte {}", position));
   }
 
  private:
@@ -63,8 +64,8 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool no_device(const std::string& what) const {
-    if (!inside_) refuse("", fmt::format("it must be an object, not {}", what));
-    refuse(key_, fmt::format("'{}': {} is no device", shown(key_), what));
+    if (!inside_) refuse_json("", fmt::format("it must be an object, not {}", what));
+    refuse_json(key_, fmt::format("'{}': {} is no device", shown(key_), what));
   }
 
   std::string key_;
@@ -78,7 +79,7 @@ std::string DeviceMap::to_json() const {
   std::string text = "{";
   for (const auto& [path, device] : entries_) {
     const auto quoted = json_string(path);
-    if (!quoted) refuse(shown(path), fmt::format("'{}' is no UTF-8", shown(path)));
+    if (!quoted) refuse_json(shown(path), fmt::format("'{}' is no UTF-8", shown(path)));
     text += fmt::format(
         "{}\n  {}: {}", text.size() > 1 ? "," : "", *quoted,
         device.is_accelerator() ? device.to_string() : "\"" + device.to_string() + "\"");
@@ -88,7 +89,7 @@ std::string DeviceMap::to_json() const {
 
 DeviceMap DeviceMap::from_json(std::string_view text) {
   // The parser would take it for the end and leave what follows unseen.
-  if (text.find('\0') != std::string_view::npos) refuse("", "it holds a NUL byte");
+  if (text.find('\0') != std::string_view::npos) refuse_json("", "it holds a NUL byte");
   MapEvents events;
   nlohmann::json::sax_parse(text, &events);
   return std::move(events.map);

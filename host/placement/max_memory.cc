@@ -12,7 +12,7 @@ namespace coupler {
 namespace {
 
 // parse_byte_size refuses nothing at all; here it turns a device off.
-uint64_t bytes_of(std::string_view text) {
+uint64_t parse_limit(std::string_view text) {
   const std::string what = "max_memory";
   const size_t digits = std::min(text.find_first_not_of('0'), text.size());
   const bool zero = digits > 0 && (digits == text.size() || text[digits] == ' ' ||
@@ -38,8 +38,8 @@ std::optional<uint64_t> mem_available() {
 
 }  // namespace
 
-ByteCount::ByteCount(const char* text) : bytes_(bytes_of(text)) {}
-ByteCount::ByteCount(const std::string& text) : bytes_(bytes_of(text)) {}
+ByteCount::ByteCount(const char* text) : bytes_(parse_limit(text)) {}
+ByteCount::ByteCount(const std::string& text) : bytes_(parse_limit(text)) {}
 
 uint64_t ByteCount::checked(bool negative, uint64_t bytes) {
   if (negative || bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))

@@ -86,7 +86,7 @@ double copying_rate(const Memory& memory) {
   });
 }
 
-[[noreturn]] void refuse(const std::string& folder, const char* what) {
+[[noreturn]] void fail_file(const std::string& folder, const char* what) {
   throw Error(ErrorCode::kIo,
               fmt::format("measure_rates: {} a file in '{}': {}", what, folder,
                           std::generic_category().message(errno)),
@@ -99,7 +99,7 @@ UniqueFd temporary_file(const std::string& folder) {
   if (file.get() >= 0) return file;
   std::string path = folder + "/coupler-rates-XXXXXX";
   UniqueFd named(mkostemp(path.data(), O_CLOEXEC));
-  if (named.get() < 0) refuse(folder, "cannot make");
+  if (named.get() < 0) fail_file(folder, "cannot make");
   unlink(path.c_str());
   return named;
 }
@@ -115,11 +115,11 @@ double disk_rate(const std::string& folder, const Memory& memory) {
   for (; written < kFile && (written == 0 || Clock::now() - begin < kEach); written += kBlock)
     if (pwrite(file.get(), bytes, kBlock, static_cast<off_t>(written)) !=
         static_cast<ssize_t>(kBlock))
-      refuse(folder, "cannot write");
+      fail_file(folder, "cannot write");
   size_t at = 0;
   return rate_of(kBlock, [&] {
     if (pread(file.get(), bytes, kBlock, static_cast<off_t>(at)) != static_cast<ssize_t>(kBlock))
-      refuse(folder, "cannot read");
+      fail_file(folder, "cannot read");
     at = (at + kBlock) % written;
   });
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "plugin/elf.h"
+#include "plugin/refuse.h"
 #include "plugin/sha256.h"
 
 namespace coupler {
@@ -35,11 +36,6 @@ class File {
  private:
   int fd_;
 };
-
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& hint) {
-  throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, what), {-1, path, hint});
-}
 
 // Whether the group of a file is its owner's own: the same name, and nobody else in it. Systems
 // that make one such group for every user make files writable by it.
@@ -63,23 +59,23 @@ bool is_private_group(gid_t group, uid_t owner) {
 void check_owner(const std::string& path, const std::string& what, const struct stat& status,
                  const std::string& of) {
   if (status.st_uid != 0 && status.st_uid != geteuid()) {
-    refuse(path,
-           fmt::format("is refused: {} belongs to user {}, neither root nor us (user {})", what,
-                       status.st_uid, geteuid()),
-           fmt::format("chown it, or use a copy of your own, if you trust it: chown {} {}",
-                       geteuid(), of));
+    refuse_plugin(path,
+                  fmt::format("is refused: {} belongs to user {}, neither root nor us (user {})",
+                              what, status.st_uid, geteuid()),
+                  fmt::format("chown it, or use a copy of your own, if you trust it: chown {} {}",
+                              geteuid(), of));
   }
   if ((status.st_mode & S_IWOTH) != 0) {
-    refuse(path,
-           fmt::format("is refused: {} is writable by everybody (mode {:04o})", what,
-                       status.st_mode & 07777u),
-           fmt::format("chmod o-w {}", of));
+    refuse_plugin(path,
+                  fmt::format("is refused: {} is writable by everybody (mode {:04o})", what,
+                              status.st_mode & 07777u),
+                  fmt::format("chmod o-w {}", of));
   }
   if ((status.st_mode & S_IWGRP) != 0 && !is_private_group(status.st_gid, status.st_uid)) {
-    refuse(path,
-           fmt::format("is refused: {} is writable by group {} (mode {:04o})", what, status.st_gid,
-                       status.st_mode & 07777u),
-           fmt::format("chmod g-w {}", of));
+    refuse_plugin(path,
+                  fmt::format("is refused: {} is writable by group {} (mode {:04o})", what,
+                              status.st_gid, status.st_mode & 07777u),
+                  fmt::format("chmod g-w {}", of));
   }
 }
 
@@ -88,15 +84,15 @@ void check_folders(const std::string& path, const std::string& real) {
   for (bool own = true;; own = false) {
     struct stat status = {};
     if (stat(folder.c_str(), &status) != 0) {
-      refuse(path,
-             fmt::format("is refused: its folder {} cannot be examined: {}", folder.string(),
-                         std::strerror(errno)),
-             "make the folder readable to this user");
+      refuse_plugin(path,
+                    fmt::format("is refused: its folder {} cannot be examined: {}", folder.string(),
+                                std::strerror(errno)),
+                    "make the folder readable to this user");
     }
     if (own) {
       check_owner(path, "its folder " + folder.string(), status, folder.string());
     } else if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) {
-      refuse(
+      refuse_plugin(
           path,
           fmt::format("is refused: the folder {} above it is writable by everybody (mode {:04o})",
                       folder.string(), status.st_mode & 07777u),
@@ -113,28 +109,28 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
   const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr),
                                                              &std::free);
   if (!resolved) {
-    refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
-           "check backend.use; a text with a slash is taken as the path of a plugin's file");
+    refuse_plugin(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
+                  "check backend.use; a text with a slash is taken as the path of a plugin's file");
   }
   std::string real = resolved.get();
   const File file(open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status = {};
   if (file.fd() < 0 || fstat(file.fd(), &status) != 0) {
-    refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
-           "make the file readable to this user");
+    refuse_plugin(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
+                  "make the file readable to this user");
   }
   if (!S_ISREG(status.st_mode)) {
-    refuse(path, S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file",
-           "name the plugin's library file");
+    refuse_plugin(path, S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file",
+                  "name the plugin's library file");
   }
   check_owner(path, "the file", status, real);
   check_folders(path, real);
   const ElfReport elf =
       inspect_elf(file.fd(), static_cast<uint64_t>(status.st_size), DB_ENTRY_SYMBOL);
-  if (!elf.problem.empty()) refuse(path, elf.problem, elf.hint);
+  if (!elf.problem.empty()) refuse_plugin(path, elf.problem, elf.hint);
   if (!elf.has_entry) {
-    refuse(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
-           "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
+    refuse_plugin(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
+                  "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
   }
   if (!sha256.empty()) check_sha256(path, file.fd(), sha256);
   return real;

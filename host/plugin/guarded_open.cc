@@ -16,16 +16,12 @@
 #include <boost/dll/shared_library.hpp>
 
 #include "error/report.h"
+#include "plugin/refuse.h"
 
 namespace coupler {
 namespace {
 
 constexpr int kPluginExitCode = 3;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& hint) {
-  throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, what), {-1, path, hint});
-}
 
 // What this thread is opening; null where it opens nothing.
 thread_local const std::string* opening = nullptr;
@@ -88,8 +84,8 @@ const DistributedBackend* call_entry(const std::string& path, db_entry_function 
   try {
     return entry();
   } catch (...) {
-    refuse(path, fmt::format("threw in its entry function: {}", current_exception_text()),
-           "no exception may cross the interface, and the entry function has nothing to do");
+    refuse_plugin(path, fmt::format("threw in its entry function: {}", current_exception_text()),
+                  "no exception may cross the interface, and the entry function has nothing to do");
   }
 }
 
@@ -108,19 +104,20 @@ const DistributedBackend* guarded_open(const std::string& path) {
   if (failed) {
     // The error code always says "bad file descriptor"; the linker's own text is the useful one.
     const char* text = dlerror();
-    refuse(path, fmt::format("cannot be loaded: {}", text != nullptr ? text : failed.message()),
-           "a library it needs may be missing (ldd shows which), or a symbol is undefined");
+    refuse_plugin(path,
+                  fmt::format("cannot be loaded: {}", text != nullptr ? text : failed.message()),
+                  "a library it needs may be missing (ldd shows which), or a symbol is undefined");
   }
   if (!library.has(DB_ENTRY_SYMBOL)) {
-    refuse(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
-           "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
+    refuse_plugin(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
+                  "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
   }
   const auto entry = &library.get<const DistributedBackend*()>(DB_ENTRY_SYMBOL);
   libraries->push_back(std::move(library));
   const DistributedBackend* table = call_entry(path, entry);
   if (table == nullptr) {
-    refuse(path, "returned no table from " DB_ENTRY_SYMBOL,
-           "the entry function must return the address of a static DistributedBackend");
+    refuse_plugin(path, "returned no table from " DB_ENTRY_SYMBOL,
+                  "the entry function must return the address of a static DistributedBackend");
   }
   return table;
 }

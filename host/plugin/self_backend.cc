@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-using Clock = SelfChannel::Clock;
+using Clock = std::chrono::steady_clock;
 
 struct SelfCommunicator {
   db_communicator base = {};  // first: the host's pointer is a pointer to this struct
@@ -204,7 +204,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
   return create_like(std::chrono::nanoseconds(params->default_timeout_ns), result, error);
 }
 
-db_status probe(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
+db_status probe_self(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
   *score = 1;
   if (reason != nullptr && capacity > 0) {
     const std::string_view text = "built in; one process";
@@ -231,7 +231,7 @@ const DistributedBackend& self_backend() {
       "0.1.0",
       "One process, no communication; part of Coupler itself.",
       DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
-      probe,
+      probe_self,
       default_options,
       create,
       nullptr,

@@ -7,24 +7,21 @@
 #include <cstddef>
 #include <string_view>
 
+#include "plugin/refuse.h"
+
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what,
-                         const std::string& hint) {
-  throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, what), {-1, path, hint});
-}
-
 void require_text(const std::string& path, const char* text, std::string_view field) {
   if (text != nullptr && *text != '\0') return;
-  refuse(path, fmt::format("has no {} in its table", field),
-         fmt::format("set DistributedBackend.{} to a text", field));
+  refuse_plugin(path, fmt::format("has no {} in its table", field),
+                fmt::format("set DistributedBackend.{} to a text", field));
 }
 
 void require_function(const std::string& path, bool there, std::string_view field) {
   if (there) return;
-  refuse(path, fmt::format("lacks the required function {}", field),
-         fmt::format("set DistributedBackend.{}; see coupler/distributed_backend.h", field));
+  refuse_plugin(path, fmt::format("lacks the required function {}", field),
+                fmt::format("set DistributedBackend.{}; see coupler/distributed_backend.h", field));
 }
 
 bool is_plain_name(std::string_view name) {
@@ -53,31 +50,34 @@ void check_table(const DistributedBackend& table, const std::string& path) {
   constexpr uint64_t kVersionEnd =
       offsetof(DistributedBackend, abi_minor) + sizeof(DistributedBackend::abi_minor);
   if (table.struct_size < kVersionEnd) {
-    refuse(path,
-           fmt::format("says its table has {} bytes, too few to hold a version", table.struct_size),
-           "set struct_size to sizeof(DistributedBackend)");
+    refuse_plugin(
+        path,
+        fmt::format("says its table has {} bytes, too few to hold a version", table.struct_size),
+        "set struct_size to sizeof(DistributedBackend)");
   }
   const std::string problem =
       abi_problem(table.abi_major, table.abi_minor, DB_ABI_MAJOR, DB_ABI_MINOR);
   if (!problem.empty()) {
-    refuse(path, problem,
-           "rebuild the plugin against this Coupler's coupler/distributed_backend.h, or get the "
-           "version of it that belongs to this Coupler");
+    refuse_plugin(
+        path, problem,
+        "rebuild the plugin against this Coupler's coupler/distributed_backend.h, or get the "
+        "version of it that belongs to this Coupler");
   }
   // Everything up to create is required; get_extension behind it is optional.
   if (!DB_HAS(&table, DistributedBackend, create)) {
-    refuse(path,
-           fmt::format("says its table has {} bytes, {} are required", table.struct_size,
-                       offsetof(DistributedBackend, get_extension)),
-           "set struct_size to sizeof(DistributedBackend)");
+    refuse_plugin(path,
+                  fmt::format("says its table has {} bytes, {} are required", table.struct_size,
+                              offsetof(DistributedBackend, get_extension)),
+                  "set struct_size to sizeof(DistributedBackend)");
   }
   require_text(path, table.name, "name");
   require_text(path, table.version, "version");
   require_text(path, table.description, "description");
   if (!is_plain_name(table.name)) {
-    refuse(path, fmt::format("calls itself \"{}\"", table.name),
-           "a backend's name has small letters, digits and underscores only, since it is also the "
-           "name of its TOML table");
+    refuse_plugin(
+        path, fmt::format("calls itself \"{}\"", table.name),
+        "a backend's name has small letters, digits and underscores only, since it is also the "
+        "name of its TOML table");
   }
   require_function(path, table.probe != nullptr, "probe");
   require_function(path, table.default_options != nullptr, "default_options");

@@ -54,7 +54,7 @@ bool unpack(const std::string& text, PluginReport& report) {
   return true;
 }
 
-PluginReport probe(const Plugin& plugin) {
+PluginReport probe_plugin(const Plugin& plugin) {
   const DistributedBackend& table = plugin.table();
   PluginReport report;
   report.name = table.name;
@@ -92,7 +92,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
     if (one.use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
     try {
       if (one.use == "single") {
-        failed = probe(Plugin::single());
+        failed = probe_plugin(Plugin::single());
         continue;
       }
       failed.path = find_plugin(one.use, backend);
@@ -103,7 +103,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
     rows.push_back(i);
     works.emplace_back([one, failed]() mutable {
       try {
-        return pack(probe(Plugin::load(one)));
+        return pack(probe_plugin(Plugin::load(one)));
       } catch (const Error& error) {
         failed.reason = error.what();
         return pack(failed);

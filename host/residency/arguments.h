@@ -14,6 +14,16 @@ namespace coupler {
 void for_each_tensor(const std::vector<c10::IValue>& values,
                      const std::function<void(Position, const at::Tensor&)>& visit);
 
+// Calls `visit` with every defined tensor in one value, lists of lists included.
+template <class Visit>
+void each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
+  }
+}
+
 at::Tensor get(const std::vector<c10::IValue>& values, Position position);
 
 // Lists are copied before one is changed, since copies of an IValue share theirs.

@@ -9,7 +9,7 @@ namespace {
 
 // Stands before every other dispatch key, so operations come as the program calls them, and is on
 // only in threads that have a scope.
-constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr c10::DispatchKey kRecordingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> init_device;  // of the innermost InitOnDevice
 
@@ -26,7 +26,7 @@ void set_device(const c10::OperatorHandle& op, torch::jit::Stack& stack, c10::De
   if (place) stack[*place] = device;
 }
 
-void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void record_operation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(recording_keys());
   Recorder& recorder = Recorder::of_this_thread();
   if (recorder.active()) {
@@ -40,7 +40,7 @@ void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 void include_key() {
   c10::impl::tls_set_dispatch_key_included(
-      kKey, Recorder::of_this_thread().active() || init_device.has_value());
+      kRecordingKey, Recorder::of_this_thread().active() || init_device.has_value());
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ EmptyWeights::EmptyWeights(const EmptyWeightsOptions& options) {
 
 EmptyWeights::~EmptyWeights() {
   // Its tensors are made real without being recorded again.
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
   Recorder::of_this_thread().leave();
   include_key();
 }
@@ -75,5 +75,5 @@ InitOnDevice::~InitOnDevice() {
 }  // namespace coupler
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&coupler::intercept>());
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&coupler::record_operation>());
 }

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "residency/arguments.h"
 #include "residency/packed.h"
 #include "residency/residency.h"
 #include "residency/travelling.h"
@@ -17,7 +18,7 @@
 namespace coupler {
 namespace {
 
-constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+constexpr c10::DispatchKey kParameterKey = c10::DispatchKey::DeferredInit;
 
 // TensorImpl keeps its key set to itself; a derived class may name the member.
 struct KeySet : c10::TensorImpl {
@@ -58,16 +59,6 @@ class Pins {
   c10::SmallVector<Unit*, 4> units_;
   bool packed_ = false;
 };
-
-// Calls visit with every tensor in value, lists included.
-template <class Visit>
-void each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
-  }
-}
 
 [[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
   if (home.unit->placed) {
@@ -190,10 +181,11 @@ void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::S
   }
 }
 
-void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
   Pins pins;
   pin_arguments(op, *stack, pins);
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kParameterKey);
   const Journey journey(op, *stack, pins.device(), pins.empty());
   if (const auto type = pins.compute_type()) {
     if (const auto statistics = statistics_type(op, *stack)) {
@@ -206,13 +198,14 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     journey.arrive(op, *stack);
     return;
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey),
+                     stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
   journey.arrive(op, *stack);
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_intercepted>());
 }
 
 // Counts how often it is asked: for check_intercept.
@@ -238,10 +231,10 @@ Home* home_of(const at::Tensor& tensor) {
 
 void put_intercept(const at::Tensor& parameter) {
   c10::DispatchKeySet& keys = KeySet::of(*parameter.unsafeGetTensorImpl());
-  keys = keys.add(kKey);
+  keys = keys.add(kParameterKey);
 }
 
-bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kKey); }
+bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kParameterKey); }
 
 at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::InferenceMode no_inference(false);

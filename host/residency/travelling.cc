@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "residency/arguments.h"
 #include "residency/intercept.h"
 
 namespace coupler {
@@ -24,15 +25,6 @@ bool is_between_devices(const c10::OperatorHandle& op) {
 
 // A number on the CPU goes with tensors of any device.
 bool is_number(const at::Tensor& tensor) { return tensor.dim() == 0 && tensor.is_cpu(); }
-
-template <class Visit>
-void each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
-  }
-}
 
 std::optional<c10::Device> device_among(const c10::OperatorHandle& op,
                                         const torch::jit::Stack& stack) {

@@ -18,7 +18,7 @@ constexpr size_t kRounds = 4;
 // A plan must be this much faster than one bucket to be taken instead: measurements scatter.
 constexpr double kMargin = 0.95;
 
-std::string describe(const BucketPlan& plan) {
+std::string describe_plan(const BucketPlan& plan) {
   if (plan.cap_bytes == 0) return "one";
   return fmt::format("{} MiB {}", plan.cap_bytes / kMiB, plan.overlap ? "overlapped" : "in line");
 }
@@ -72,7 +72,7 @@ void BucketTuner::settle(Communicator& comm) {
   if (log_enabled(LogLevel::kInfo, "strategy")) {
     std::string text = "gradient buckets, milliseconds of backward and reduction:";
     for (size_t i = 0; i < candidates_.size(); ++i) {
-      text += fmt::format(" {} {:.2f}{}", describe(candidates_[i]), medians[i] * 1e3,
+      text += fmt::format(" {} {:.2f}{}", describe_plan(candidates_[i]), medians[i] * 1e3,
                           i == current_ ? " (taken);" : ";");
     }
     log(LogLevel::kInfo, "strategy", text);

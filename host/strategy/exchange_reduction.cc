@@ -10,9 +10,9 @@
 namespace coupler {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes
+constexpr int64_t kCacheLine = 64;  // bytes
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 }  // namespace
 
@@ -65,7 +65,7 @@ ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
   sent_ = at::zeros({parts_.bytes.back()}, bytes);
   // Never empty, even where the part is: no operation takes a null pointer.
   const auto size = static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]);
-  received_ = at::zeros({size * (ranks - 1) + kAlignment}, bytes);
+  received_ = at::zeros({size * (ranks - 1) + kCacheLine}, bytes);
 }
 
 db_op ExchangeReduction::operation(int i) { return i == 0 ? exchange_parts() : gather_sums(); }

@@ -15,10 +15,10 @@ namespace {
 
 // Slots start at multiples of 64 bytes, so that kernels on a view are as fast as on a tensor of its
 // own.
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kSlotAlignment = 64;
 
 int64_t padded(int64_t numel, int64_t element_size) {
-  const int64_t unit = kAlignment / element_size;
+  const int64_t unit = kSlotAlignment / element_size;
   return (numel + unit - 1) / unit * unit;
 }
 

@@ -6,7 +6,7 @@
 namespace coupler {
 namespace {
 
-std::string text_of(const at::Tensor& tensor) {
+std::string tensor_text(const at::Tensor& tensor) {
   return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ", "), tensor.requires_grad() ? "" : ", frozen");
 }
@@ -18,10 +18,10 @@ Facts facts_of(const Model& model) {
                  {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
   for (const ModelParameter& parameter : model.parameters) {
     facts.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
-                       text_of(parameter.tensor));
+                       tensor_text(parameter.tensor));
   }
   for (const auto& [name, buffer] : model.buffers) {
-    facts.emplace_back(fmt::format("buffer '{}' of the model", name), text_of(buffer));
+    facts.emplace_back(fmt::format("buffer '{}' of the model", name), tensor_text(buffer));
   }
   return facts;
 }

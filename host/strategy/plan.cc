@@ -18,7 +18,7 @@ namespace coupler {
 namespace {
 
 // Its names are the model's own.
-void describe(const Model& model, ModelDescription& description) {
+void describe_model(const Model& model, ModelDescription& description) {
   for (const ModelModule& module : model.modules) {
     description.add_module(module.name, module.type, module.parent);
   }
@@ -160,7 +160,7 @@ int size_of_group(Communicator& comm, int group, const Checker& checker) {
   return sizes[group];
 }
 
-std::string text_of(const PlannedUnit& unit, const Model& model) {
+std::string unit_text(const PlannedUnit& unit, const Model& model) {
   std::string text = fmt::format("keep {} gradients {} in {} and {}", unit.keep, unit.gradients,
                                  toString(unit.compute_type), toString(unit.reduce_type));
   for (const PlannedParameter& parameter : unit.parameters) {
@@ -175,7 +175,7 @@ std::string text_of(const PlannedUnit& unit, const Model& model) {
 
 ShardPlan ask_plan(Communicator& comm, const Model& model) {
   ModelDescription description;
-  describe(model, description);
+  describe_model(model, description);
   Checker checker(comm, model);
   ShardPlan result;
   comm.plan_shards(description.model(), [&](const db_plan& plan) {
@@ -200,7 +200,7 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
   Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
                  {"the number of units of the model", fmt::to_string(result.units.size())}};
   for (const PlannedUnit& unit : result.units) {
-    facts.emplace_back(fmt::format("unit '{}' of the model", unit.name), text_of(unit, model));
+    facts.emplace_back(fmt::format("unit '{}' of the model", unit.name), unit_text(unit, model));
   }
   comm.verify(facts);
   return result;

@@ -7,12 +7,12 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "log/environment.h"
 #include "log/log.h"
 #include "track/value_text.h"
 
@@ -30,11 +30,6 @@ constexpr size_t kLongestParam = 6000;
 constexpr size_t kLongestTag = 5000;
 constexpr unsigned kTooManyRequests = 429;
 
-std::string environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
-
 std::string base64(const std::string& text) {
   std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');
   const int size = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
@@ -45,21 +40,21 @@ std::string base64(const std::string& text) {
 }
 
 std::string authorization() {
-  const std::string token = environment("MLFLOW_TRACKING_TOKEN");
-  const std::string user = environment("MLFLOW_TRACKING_USERNAME");
+  const std::string token = environment_text("MLFLOW_TRACKING_TOKEN");
+  const std::string user = environment_text("MLFLOW_TRACKING_USERNAME");
   const bool line = token.find_first_of("\r\n") != std::string::npos;
   if (line) {
     throw Error(ErrorCode::kConfig, "MLFLOW_TRACKING_TOKEN holds the end of a line",
                 {.subject = "MLFLOW_TRACKING_TOKEN", .hint = "set it to the token alone"});
   }
   if (!user.empty()) {
-    return "Basic " + base64(user + ":" + environment("MLFLOW_TRACKING_PASSWORD"));
+    return "Basic " + base64(user + ":" + environment_text("MLFLOW_TRACKING_PASSWORD"));
   }
   return token.empty() ? "" : "Bearer " + token;
 }
 
 std::chrono::milliseconds request_timeout() {
-  const std::string text = environment("MLFLOW_HTTP_REQUEST_TIMEOUT");
+  const std::string text = environment_text("MLFLOW_HTTP_REQUEST_TIMEOUT");
   if (text.empty()) return std::chrono::seconds(10);
   int seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -141,7 +136,7 @@ std::string mlflow_name(const std::string& name) {
 }
 
 void MlflowTracker::start(const TrackerRun& run) {
-  const std::string uri = environment("MLFLOW_TRACKING_URI");
+  const std::string uri = environment_text("MLFLOW_TRACKING_URI");
   if (uri.empty()) {
     throw Error(ErrorCode::kConfig,
                 "the tracker 'mlflow' was asked for, and MLFLOW_TRACKING_URI is not set",
@@ -152,10 +147,10 @@ void MlflowTracker::start(const TrackerRun& run) {
   HttpOptions options;
   options.authorization = authorization();
   options.timeout = request_timeout();
-  options.verify = environment("MLFLOW_TRACKING_INSECURE_TLS") != "true";
+  options.verify = environment_text("MLFLOW_TRACKING_INSECURE_TLS") != "true";
   client_.emplace(parse_http_address(uri, "MLFLOW_TRACKING_URI"), options);
   run_ = run;
-  experiment_ = environment("MLFLOW_EXPERIMENT_NAME");
+  experiment_ = environment_text("MLFLOW_EXPERIMENT_NAME");
   if (experiment_.empty()) experiment_ = run.project;
   start_time_ = now_in_milliseconds();
 }

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <string_view>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "log/environment.h"
 #include "log/log.h"
 #include "track/progress_line.h"
 
@@ -20,14 +20,9 @@ namespace {
 
 constexpr int kDefaultColumns = 80;
 
-std::string_view environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::string_view() : text;
-}
-
 // The width asked for by COUPLER_TERMINAL; 0 where it is unset or no number.
 int columns_from_environment() {
-  const std::string_view text = environment("COUPLER_TERMINAL");
+  const std::string text = environment_text("COUPLER_TERMINAL");
   int columns = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
   const bool whole = error == std::errc() && end == text.data() + text.size();
@@ -47,19 +42,18 @@ Living& living() {
 }  // namespace
 
 ProgressStyle progress_style() {
-  const std::string_view wanted = environment("COUPLER_PROGRESS");
+  const std::string wanted = environment_text("COUPLER_PROGRESS");
   if (wanted == "off") return ProgressStyle::kOff;
   if (wanted == "plain") return ProgressStyle::kPlain;
   if (!wanted.empty() && wanted != "bar") {
     static std::once_flag once;
     std::call_once(once, [&] {
       log(LogLevel::kWarning, "track",
-          "COUPLER_PROGRESS is '" + std::string(wanted) +
-              "', which is ignored; valid: off, plain, bar");
+          "COUPLER_PROGRESS is '" + wanted + "', which is ignored; valid: off, plain, bar");
     });
   }
   if (columns_from_environment() > 0) return ProgressStyle::kBar;
-  const bool terminal = ::isatty(STDERR_FILENO) != 0 && environment("TERM") != "dumb";
+  const bool terminal = ::isatty(STDERR_FILENO) != 0 && environment_text("TERM") != "dumb";
   return terminal ? ProgressStyle::kBar : ProgressStyle::kPlain;
 }
 

@@ -31,9 +31,10 @@ struct Form {
   std::vector<int64_t> shape;
   bool operator==(const Form&) const = default;
 };
-Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
+Form tensor_form(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
 
-[[noreturn]] void refuse(ErrorCode code, const std::string& problem, const char* hint) {
+[[noreturn]] void refuse_checkpointed(ErrorCode code, const std::string& problem,
+                                      const char* hint) {
   throw Error(code, "activation_checkpoint: " + problem,
               {.subject = "activation_checkpoint", .hint = hint});
 }
@@ -46,14 +47,14 @@ struct Away {
 };
 
 // One call in forward, with what its second one in backward needs but the inputs.
-struct Part : torch::CustomClassHolder {
+struct SavedPart : torch::CustomClassHolder {
   variable_list compute(const variable_list& inputs) const {
     variable_list results = function(inputs);
     for (size_t i = 0; i < results.size(); ++i) {
       if (!results[i].defined())
-        refuse(ErrorCode::kInvalidArgument,
-               fmt::format("result {} of the function is an undefined tensor", i),
-               "return a std::optional where there may be nothing");
+        refuse_checkpointed(ErrorCode::kInvalidArgument,
+                            fmt::format("result {} of the function is an undefined tensor", i),
+                            "return a std::optional where there may be nothing");
     }
     return results;
   }
@@ -69,7 +70,7 @@ struct Part : torch::CustomClassHolder {
 };
 
 // Of the inputs those that stay; the others are undefined.
-variable_list offload(Part& part, variable_list inputs) {
+variable_list offload(SavedPart& part, variable_list inputs) {
   ActivationOffload& rules = ActivationOffload::of_process();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!rules.moves(inputs[i])) continue;
@@ -85,31 +86,33 @@ variable_list offload(Part& part, variable_list inputs) {
   return inputs;
 }
 
-void bring_back(const Part& part, variable_list& inputs) {
+void bring_back(const SavedPart& part, variable_list& inputs) {
   if (part.offloaded == nullptr) return;
   for (const Away& away : part.away) {
     if (!away.version.changed()) continue;
-    refuse(ErrorCode::kUsage,
-           fmt::format("backward needs an input of shape [{}] as it was in forward, but an "
-                       "operation in place has changed it since",
-                       fmt::join(away.shape, ", ")),
-           "use the operation that returns a new tensor");
+    refuse_checkpointed(
+        ErrorCode::kUsage,
+        fmt::format("backward needs an input of shape [{}] as it was in forward, but an "
+                    "operation in place has changed it since",
+                    fmt::join(away.shape, ", ")),
+        "use the operation that returns a new tensor");
   }
   variable_list back = part.offloaded->bring_back();
   for (size_t i = 0; i < back.size(); ++i) inputs[part.away[i].input] = std::move(back[i]);
   if (!torch::autograd::get_current_graph_task_keep_graph()) part.offloaded->forget();
 }
 
-void check_outputs(const Part& part, const variable_list& outputs) {
+void check_outputs(const SavedPart& part, const variable_list& outputs) {
   if (outputs.size() != part.outputs.size())
-    refuse(ErrorCode::kInvalidArgument,
-           fmt::format("the function returned {} tensors in forward and {} in backward",
-                       part.outputs.size(), outputs.size()),
-           "it has to compute the same both times");
+    refuse_checkpointed(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the function returned {} tensors in forward and {} in backward",
+                    part.outputs.size(), outputs.size()),
+        "it has to compute the same both times");
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Form now = form_of(outputs[i]), before = part.outputs[i];
+    const Form now = tensor_form(outputs[i]), before = part.outputs[i];
     if (now == before) continue;
-    refuse(
+    refuse_checkpointed(
         ErrorCode::kInvalidArgument,
         fmt::format("result {} of the function was {} [{}] in forward and is {} [{}] in backward",
                     i, c10::toString(before.dtype), fmt::join(before.shape, ", "),
@@ -119,7 +122,7 @@ void check_outputs(const Part& part, const variable_list& outputs) {
 }
 
 // The computation again, with its graph, and backward through that.
-variable_list gradients_of(const Part& part, const variable_list& saved,
+variable_list gradients_of(const SavedPart& part, const variable_list& saved,
                            const variable_list& gradients) {
   variable_list inputs;
   for (size_t i = 0; i < saved.size(); ++i)
@@ -152,7 +155,7 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
  public:
   // The last input is a number that wants a gradient: with it the results have one where only
   // parameters are trained, too.
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Part>& part,
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<SavedPart>& part,
                                at::TensorList inputs) {
     const variable_list own(inputs.begin(), inputs.end() - 1);
     context->set_materialize_grads(false);
@@ -165,7 +168,7 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
       outputs = part->compute(own);
     }
     for (const at::Tensor& output : outputs) {
-      part->outputs.push_back(form_of(output));
+      part->outputs.push_back(tensor_form(output));
       if (!at::isFloatingType(output.scalar_type()) && !at::isComplexType(output.scalar_type()))
         without.push_back(output);
     }
@@ -175,14 +178,15 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled())
-      refuse(ErrorCode::kUnsupported, "gradients of gradients are not computed through it",
-             "call backward without create_graph, or leave this part out of checkpointing");
+      refuse_checkpointed(
+          ErrorCode::kUnsupported, "gradients of gradients are not computed through it",
+          "call backward without create_graph, or leave this part out of checkpointing");
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
-      refuse(ErrorCode::kUnsupported,
-             "torch::autograd::grad and backward with inputs do not go through it",
-             "call backward, which gives gradients to all parameters");
+      refuse_checkpointed(ErrorCode::kUnsupported,
+                          "torch::autograd::grad and backward with inputs do not go through it",
+                          "call backward, which gives gradients to all parameters");
     const auto part =
-        c10::static_intrusive_pointer_cast<Part>(context->saved_data.at(kPart).toCapsule());
+        c10::static_intrusive_pointer_cast<SavedPart>(context->saved_data.at(kPart).toCapsule());
     variable_list inputs = context->get_saved_variables();
     bring_back(*part, inputs);
     variable_list result = gradients_of(*part, inputs, gradients);
@@ -208,7 +212,7 @@ std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions&
     defined.push_back(input.defined());
     if (input.defined()) own.push_back(input);
   }
-  const auto part = c10::make_intrusive<Part>();
+  const auto part = c10::make_intrusive<SavedPart>();
   part->offloads = options.offload_to_cpu.value_or(ActivationOffload::of_process().is_default());
   part->function = [function = std::move(function), defined](const variable_list& given) {
     variable_list all(defined.size());

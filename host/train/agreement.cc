@@ -51,7 +51,7 @@ ClaimHash hash_of(const Claim& claim) {
   return hash;
 }
 
-std::string form_of(const at::Tensor& leaf, SameSizes same) {
+std::string form_text(const at::Tensor& leaf, SameSizes same) {
   if (!leaf.defined()) return "undefined";
   std::vector<std::string> sizes;
   for (int64_t d = 0; d < leaf.dim(); ++d) {
@@ -73,7 +73,7 @@ std::string describe(const Claim& claim) {
     text += node.path + '\0';
     text += node.leaf < 0
                 ? node.what
-                : form_of(claim.value->leaves[static_cast<size_t>(node.leaf)], claim.same);
+                : form_text(claim.value->leaves[static_cast<size_t>(node.leaf)], claim.same);
     text += '\0';
   }
   return text;

@@ -20,7 +20,7 @@ namespace {
 
 using torch::autograd::SavedVariableHooks;
 
-constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKey kForwardKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 // In place of what autograd would keep.
 class SavedActivation final : public SavedVariableHooks {
@@ -78,7 +78,7 @@ class HookingEngine final : public torch::autograd::Engine {
 };
 
 void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kForwardKey);
   ForwardRecorder::of_this_thread().call(op, *stack);
 }
 
@@ -167,11 +167,11 @@ void ForwardRecorder::watch(const Model& model, const std::vector<std::string>& 
     parameters_.push_back(parameter.tensor);
   }
   torch::autograd::set_default_engine_stub(&HookingEngine::instance);
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  c10::impl::tls_set_dispatch_key_included(kForwardKey, true);
 }
 
 void ForwardRecorder::forget_all() {
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  c10::impl::tls_set_dispatch_key_included(kForwardKey, false);
   leave();
   unit_of_.clear();
   parameters_.clear();
@@ -235,7 +235,7 @@ std::unique_ptr<SavedVariableHooks> ForwardRecorder::hooks() {
 }
 
 std::vector<at::Tensor> ForwardRecorder::saved_during(const std::function<void()>& compute) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kForwardKey);
   ForwardRecorder& recorder = of_this_thread();
   std::vector<at::Tensor> result;
   const auto before = std::exchange(recorder.collected_, &result);

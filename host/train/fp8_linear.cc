@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 
 // Above autograd, autocast and the intercept of sharded parameters, which all see the operations
 // that a layer is made of here.
-constexpr c10::DispatchKey kKey = c10::DispatchKey::PreDispatch;
+constexpr c10::DispatchKey kFp8Key = c10::DispatchKey::PreDispatch;
 constexpr int64_t kAlignment = 16;  // of fp8 matrix units
 
 thread_local std::optional<at::ScalarType> gradient_type;
@@ -120,7 +120,7 @@ at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
   if (gradient_type && fits(input, weight)) return multiply(input, weight, bias);
   return at::linear(input, weight, bias);
 }
@@ -132,7 +132,7 @@ bool is_transpose(const at::Tensor& matrix) {
 }
 
 at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
   if (gradient_type && is_transpose(other)) {
     const at::Tensor weight = other.t();
     if (fits(input, weight)) return multiply(input, weight, std::nullopt);
@@ -142,7 +142,7 @@ at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
 
 at::Tensor addmm(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& other,
                  const at::Scalar& beta, const at::Scalar& alpha) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
   if (gradient_type && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
     const at::Tensor weight = other.t();
     const bool adds_row = bias.dim() == 1 && bias.size(0) == weight.size(0);
@@ -160,7 +160,7 @@ TORCH_LIBRARY_IMPL(aten, PreDispatch, library) {
 }  // namespace
 
 std::optional<at::ScalarType> set_fp8_linear(std::optional<at::ScalarType> gradients) {
-  c10::impl::tls_set_dispatch_key_included(kKey, gradients.has_value());
+  c10::impl::tls_set_dispatch_key_included(kFp8Key, gradients.has_value());
   return std::exchange(gradient_type, gradients);
 }
 

@@ -65,8 +65,8 @@ void write_at(int file, int64_t at, std::string_view text) {
 
 int64_t size_of(int file) { return ::lseek(file, 0, SEEK_END); }
 
-std::string text_of(const ObjectBytes& bytes) { return {bytes.begin(), bytes.end()}; }
-ObjectBytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const ObjectBytes& bytes) { return {bytes.begin(), bytes.end()}; }
+ObjectBytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 json to_json(const RankFailure& failure) {
   const ErrorDetail& detail = failure.error.detail();
@@ -93,7 +93,7 @@ LaunchCall::LaunchCall(const std::string& function, const ObjectBytes& arguments
     : file_(memory_file()), outcome_(memory_file()) {
   write_at(file_.get(), 0, kTitle);
   append(Kind::kFunction, function);
-  append(Kind::kArguments, text_of(arguments));
+  append(Kind::kArguments, to_text(arguments));
 }
 
 LaunchCall::LaunchCall(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
@@ -149,10 +149,10 @@ void LaunchCall::append(Kind kind, std::string_view bytes) const {
 
 std::string LaunchCall::function() const { return last(Kind::kFunction).value(); }
 
-ObjectBytes LaunchCall::arguments() const { return bytes_of(last(Kind::kArguments).value()); }
+ObjectBytes LaunchCall::arguments() const { return to_bytes(last(Kind::kArguments).value()); }
 
 void LaunchCall::write_result(const ObjectBytes& result) const {
-  append(Kind::kResult, text_of(result));
+  append(Kind::kResult, to_text(result));
 }
 
 std::string LaunchCall::outcome() const {
@@ -161,7 +161,7 @@ std::string LaunchCall::outcome() const {
 
 std::optional<ObjectBytes> LaunchCall::result() const {
   const auto text = last(Kind::kResult);
-  return text ? std::optional(bytes_of(*text)) : std::nullopt;
+  return text ? std::optional(to_bytes(*text)) : std::nullopt;
 }
 
 void LaunchCall::write_failure(const RankFailure& failure) const {

@@ -26,7 +26,7 @@ struct Slot {
   int64_t offset = 0;  // in the message
 };
 
-at::Tensor bytes_of(const at::Tensor& contiguous) {
+at::Tensor byte_view(const at::Tensor& contiguous) {
   return contiguous.reshape({-1}).view(at::kByte);
 }
 
@@ -34,7 +34,7 @@ at::Tensor bytes_of(const at::Tensor& contiguous) {
 void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
                     const std::vector<int64_t>& rows) {
   for (const Slot* slot : slots) {
-    const at::Tensor output = bytes_of(slot->output);
+    const at::Tensor output = byte_view(slot->output);
     int64_t to = 0;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
       const int64_t bytes = rows[rank] * slot->row_bytes;
@@ -65,7 +65,7 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
       std::memcpy(sent.mutable_data_ptr<uint8_t>() + slot->offset, slot->input.const_data_ptr(),
                   static_cast<size_t>(bytes));
     } else {
-      sent.narrow(0, slot->offset, bytes).copy_(bytes_of(slot->input).narrow(0, 0, bytes));
+      sent.narrow(0, slot->offset, bytes).copy_(byte_view(slot->input).narrow(0, 0, bytes));
     }
   }
   const at::Tensor received = at::empty({comm.size(), size}, options);

@@ -1,14 +1,11 @@
 #include <ATen/ops/cat.h>
-#include <coupler/error.h>
 #include <coupler/nested_ops.h>
 #include <fmt/format.h>
 
+#include "error/fail.h"
+
 namespace coupler::detail {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message, const std::string& path, const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, message, {.rank = -1, .subject = path, .hint = hint});
-}
 
 // A structure as concatenate compares it.
 struct Described {
@@ -23,9 +20,10 @@ void require_same_structure(const Described& first, const Described& other, size
   // The first difference is in a node that both have: what follows a node is told by the node.
   for (size_t n = 0; n < std::min(first.nodes.size(), other.nodes.size()); ++n) {
     if (first.nodes[n].what == other.nodes[n].what) continue;
-    refuse(fmt::format("concatenate: value{} is {} in element 0 and {} in element {}",
-                       first.nodes[n].path, what(first.nodes[n]), what(other.nodes[n]), place),
-           first.nodes[n].path, "all elements need the same structure");
+    fail_argument(
+        fmt::format("concatenate: value{} is {} in element 0 and {} in element {}",
+                    first.nodes[n].path, what(first.nodes[n]), what(other.nodes[n]), place),
+        first.nodes[n].path, "all elements need the same structure");
   }
 }
 
@@ -36,19 +34,19 @@ void require_joinable(const LeafDescription& first, const LeafDescription& other
     fits = static_cast<int64_t>(d) == dim || first.shape[d] == other.shape[d];
   }
   if (fits) return;
-  refuse(fmt::format("concatenate: value{} is {} in element 0 and {} in element {}", first.path,
-                     to_string(first), to_string(other), place),
-         first.path, "only the dimension they are joined along may differ");
+  fail_argument(fmt::format("concatenate: value{} is {} in element 0 and {} in element {}",
+                            first.path, to_string(first), to_string(other), place),
+                first.path, "only the dimension they are joined along may differ");
 }
 
 // dim counted from the front.
-int64_t dimension_of(const LeafDescription& leaf, int64_t dim) {
+int64_t checked_dimension(const LeafDescription& leaf, int64_t dim) {
   const auto rank = static_cast<int64_t>(leaf.shape.size());
   const int64_t result = dim < 0 ? dim + rank : dim;
   if (result >= 0 && result < rank) return result;
-  refuse(fmt::format("concatenate: value{} is {} and has no dimension {}", leaf.path,
-                     to_string(leaf), dim),
-         leaf.path, "a scalar must be unsqueezed first");
+  fail_argument(fmt::format("concatenate: value{} is {} and has no dimension {}", leaf.path,
+                            to_string(leaf), dim),
+                leaf.path, "a scalar must be unsqueezed first");
 }
 
 }  // namespace
@@ -59,8 +57,8 @@ void slice_leaves(NestedView& view, int64_t start, int64_t end) {
     if (!leaf.defined()) continue;
     if (leaf.dim() == 0) {
       const std::string path = describe_leaves(view)[i].path;
-      refuse(fmt::format("slice_tensors: value{} is a scalar and has no rows", path), path,
-             "give tensors whose dimension 0 is the samples");
+      fail_argument(fmt::format("slice_tensors: value{} is a scalar and has no rows", path), path,
+                    "give tensors whose dimension 0 is the samples");
     }
     leaf = leaf.slice(0, start, end);
   }
@@ -68,7 +66,7 @@ void slice_leaves(NestedView& view, int64_t start, int64_t end) {
 
 std::vector<at::Tensor> concatenate_views(const std::vector<NestedView>& views, int64_t dim) {
   if (views.empty()) {
-    refuse("concatenate: there are no values to join", "", "give at least one");
+    fail_argument("concatenate: there are no values to join", "", "give at least one");
   }
   std::vector<Described> all;
   for (const NestedView& view : views) {
@@ -79,7 +77,7 @@ std::vector<at::Tensor> concatenate_views(const std::vector<NestedView>& views, 
   for (size_t i = 0; i < result.size(); ++i) {
     const LeafDescription& first = all[0].leaves[i];
     const bool defined = first.dtype != at::ScalarType::Undefined;
-    const int64_t along = defined ? dimension_of(first, dim) : 0;
+    const int64_t along = defined ? checked_dimension(first, dim) : 0;
     std::vector<at::Tensor> parts;
     for (size_t v = 0; v < views.size(); ++v) {
       require_joinable(first, all[v].leaves[i], along, v);
@@ -94,10 +92,11 @@ int64_t find_batch_size(const NestedView& view) {
   for (const at::Tensor& leaf : view.leaves) {
     if (!leaf.defined()) continue;
     if (leaf.dim() > 0) return leaf.size(0);
-    refuse("find_batch_size: the first tensor is a scalar", "",
-           "give a batch whose tensors have the samples as dimension 0");
+    fail_argument("find_batch_size: the first tensor is a scalar", "",
+                  "give a batch whose tensors have the samples as dimension 0");
   }
-  refuse("find_batch_size: there is no tensor in the value", "", "give a batch with a tensor");
+  fail_argument("find_batch_size: there is no tensor in the value", "",
+                "give a batch with a tensor");
 }
 
 }  // namespace coupler::detail

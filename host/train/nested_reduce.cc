@@ -91,7 +91,7 @@ void require_reducible(Communicator& comm, const at::Tensor& leaf, Reduction red
 }
 
 // dim counted from the front; none where the leaf has no such dimension.
-std::optional<int64_t> dimension_of(const at::Tensor& leaf, int64_t dim) {
+std::optional<int64_t> joined_dimension(const at::Tensor& leaf, int64_t dim) {
   if (!leaf.defined() || dim >= leaf.dim() || dim < -leaf.dim()) return std::nullopt;
   return dim < 0 ? dim + leaf.dim() : dim;
 }
@@ -167,7 +167,7 @@ std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView&
   std::vector<at::Tensor> result = copies_of(value);
   std::vector<int64_t> most;
   for (const at::Tensor& leaf : result) {
-    const auto along = dimension_of(leaf, dim);
+    const auto along = joined_dimension(leaf, dim);
     most.push_back(along ? leaf.size(*along) : 0);
   }
   if (most.empty()) return result;
@@ -180,7 +180,7 @@ std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView&
   comm.run(op);
   for (size_t i = 0; i < result.size(); ++i) {
     at::Tensor& leaf = result[i];
-    const auto along = dimension_of(leaf, dim);
+    const auto along = joined_dimension(leaf, dim);
     if (!along || leaf.size(*along) == most[i]) continue;
     std::vector<int64_t> shape = leaf.sizes().vec();
     shape[static_cast<size_t>(*along)] = most[i];

@@ -15,8 +15,8 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const std::string& precision, c10::DeviceType device,
-                         const std::string& reason, const std::string& instead) {
+[[noreturn]] void refuse_precision(const std::string& precision, c10::DeviceType device,
+                                   const std::string& reason, const std::string& instead) {
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("training.mixed_precision is {}, which the device {} cannot compute: {}",
@@ -102,14 +102,16 @@ void require_precision(const TrainingConfig& config, c10::DeviceType device) {
   if (const auto gradients = fp8_gradient_type(config)) {
     if (const std::string missing = why_no_fp8_units(device);
         !missing.empty() && !config.fp8_emulate) {
-      refuse(name, device, missing, "\"bf16\", or, to try a program, training.fp8_emulate = true");
+      refuse_precision(name, device, missing,
+                       "\"bf16\", or, to try a program, training.fp8_emulate = true");
     }
     const std::string reason = why_no_fp8(device, *gradients);
-    if (!reason.empty()) refuse(name, device, reason, "\"bf16\"");
+    if (!reason.empty()) refuse_precision(name, device, reason, "\"bf16\"");
     return;
   }
   const std::string reason = why_not(device, *type);
-  if (!reason.empty()) refuse(name, device, reason, *type == at::kHalf ? "\"bf16\"" : "\"no\"");
+  if (!reason.empty())
+    refuse_precision(name, device, reason, *type == at::kHalf ? "\"bf16\"" : "\"no\"");
 }
 
 std::string describe_types(const Strategy& model, const TrainingConfig& config) {

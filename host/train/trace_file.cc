@@ -34,7 +34,7 @@ double microseconds(int64_t nanoseconds, int64_t base) {
   return static_cast<double>(nanoseconds - base) / 1e3;
 }
 
-std::string text_of(const json& value) {
+std::string dump_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -95,7 +95,7 @@ void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
     }
   }
   trace[kOrigin] = {{"rank", origin.rank}, {"clockOffsetNanoseconds", origin.clock_offset}};
-  replace_file(path, text_of(trace));
+  replace_file(path, dump_text(trace));
 }
 
 // One rank's is in memory at a time.
@@ -124,7 +124,7 @@ void merge_traces(const std::vector<std::string>& paths, const std::string& merg
         1e3;
     for (json& event : trace["traceEvents"]) {
       move_event(event, rank, shift);
-      write(before + text_of(event));
+      write(before + dump_text(event));
       before = ",\n";
     }
   }

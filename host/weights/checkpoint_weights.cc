@@ -14,6 +14,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/piece_files.h"
 #include "checkpoint/piece_name.h"
+#include "checkpoint/refuse.h"
 #include "io/file_text.h"
 
 namespace coupler {
@@ -21,17 +22,13 @@ namespace {
 
 using checkpoint::Manifest;
 using checkpoint::PieceFiles;
+using checkpoint::refuse_checkpoint;
 using nlohmann::json;
-
-[[noreturn]] void refuse(const std::string& folder, const std::string& problem) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", folder, problem),
-              {.subject = folder, .hint = "use another checkpoint"});
-}
 
 const json& model_state(const Manifest& manifest, const std::string& folder, size_t model) {
   const auto models = manifest.state.find("models");
   if (models == manifest.state.end() || !models->is_array() || models->empty())
-    refuse(folder, "its manifest describes no model");
+    refuse_checkpoint(folder, "its manifest describes no model");
   if (model >= models->size())
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: there is no model {}: it has {}", folder, model, models->size()),
@@ -44,8 +41,8 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
                  int64_t numel) {
   const auto found = files.tensors().find(name);
   const auto missing = [&](int64_t begin, int64_t end) {
-    refuse(folder, fmt::format("tensor '{}': elements {} to {} are in none of its files",
-                               shown(name), begin, end));
+    refuse_checkpoint(folder, fmt::format("tensor '{}': elements {} to {} are in none of its files",
+                                          shown(name), begin, end));
   };
   if (found == files.tensors().end()) return missing(0, numel);
   const std::vector<PieceFiles::Part>& parts = found->second.parts;
@@ -54,13 +51,15 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
   for (const PieceFiles::Part& part : parts) {
     if (part.begin > at) missing(at, part.begin);
     if (part.end > numel)
-      refuse(files.path(part), fmt::format("it has elements {} to {} of tensor '{}', which has {}",
-                                           part.begin, part.end, shown(name), numel));
+      refuse_checkpoint(files.path(part),
+                        fmt::format("it has elements {} to {} of tensor '{}', which has {}",
+                                    part.begin, part.end, shown(name), numel));
     // Several ranks may write what has no elements.
     if (part.begin < at && part.begin < part.end)
-      refuse(files.path(part),
-             fmt::format("it has elements {} to {} of tensor '{}', and {} has {} to {}", part.begin,
-                         part.end, shown(name), files.path(*before), before->begin, before->end));
+      refuse_checkpoint(
+          files.path(part),
+          fmt::format("it has elements {} to {} of tensor '{}', and {} has {} to {}", part.begin,
+                      part.end, shown(name), files.path(*before), before->begin, before->end));
     at = part.end;
     before = &part;
   }
@@ -72,8 +71,8 @@ int64_t elements_of_chunk(safetensors::DType dtype) {
   return static_cast<int64_t>(kWeightChunk / safetensors::bits(dtype) * 8);
 }
 
-WeightTensor weight_of(const std::shared_ptr<PieceFiles>& files, const std::string& name,
-                       std::vector<int64_t> shape, int64_t numel) {
+WeightTensor joined_weight(const std::shared_ptr<PieceFiles>& files, const std::string& name,
+                           std::vector<int64_t> shape, int64_t numel) {
   const auto dtype = files->tensors().find(name)->second.dtype;
   return {name, dtype, std::move(shape), [files, name, numel, dtype](const ByteSink& sink) {
             const int64_t step = elements_of_chunk(dtype);
@@ -95,18 +94,19 @@ void add_tensors(const json& state, const std::shared_ptr<PieceFiles>& files,
     auto shape = description.at(1).get<std::vector<int64_t>>();
     // One byte an element: how many there are.
     const auto numel = safetensors::tensor_bytes(safetensors::DType::kU8, shape);
-    if (!numel) refuse(folder, fmt::format("tensor '{}' has no shape", shown(name)));
+    if (!numel) refuse_checkpoint(folder, fmt::format("tensor '{}' has no shape", shown(name)));
     check_parts(*files, folder, name, static_cast<int64_t>(*numel));
     const auto dtype = files->tensors().find(name)->second.dtype;
     if (!safetensors::tensor_bytes(dtype, shape))
-      refuse(folder, fmt::format("tensor '{}' is too large", shown(name)));
+      refuse_checkpoint(folder, fmt::format("tensor '{}' is too large", shown(name)));
     source.tensors.push_back(
-        weight_of(files, name, std::move(shape), static_cast<int64_t>(*numel)));
+        joined_weight(files, name, std::move(shape), static_cast<int64_t>(*numel)));
   }
   for (const auto& [name, tensor] : files->tensors()) {
     if (!tensors.contains(name))
-      refuse(files->path(tensor.parts.front()),
-             fmt::format("it has tensor '{}', which the manifest does not describe", shown(name)));
+      refuse_checkpoint(
+          files->path(tensor.parts.front()),
+          fmt::format("it has tensor '{}', which the manifest does not describe", shown(name)));
   }
   for (const auto& [alias, name] : state.at("aliases").items())
     source.aliases.emplace(alias, name.get<std::string>());
@@ -125,8 +125,8 @@ WeightSource open_checkpoint_weights(const std::string& folder, size_t model) {
   try {
     add_tensors(state, files, folder, source);
   } catch (const json::exception& problem) {
-    refuse(folder, fmt::format("what its manifest says of model {} cannot be read: {}", model,
-                               problem.what()));
+    refuse_checkpoint(folder, fmt::format("what its manifest says of model {} cannot be read: {}",
+                                          model, problem.what()));
   }
   return source;
 }

@@ -53,7 +53,8 @@ bool has_parameters(const std::string& folder) {
   return false;
 }
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& problem, const char* hint) {
+[[noreturn]] void refuse_deepspeed(const std::string& folder, const std::string& problem,
+                                   const char* hint) {
   throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", folder, problem),
               {.subject = folder, .hint = hint});
 }
@@ -62,18 +63,19 @@ bool has_parameters(const std::string& folder) {
 std::string only_states(const std::string& folder) {
   const auto names = states_in(folder);
   if (names.front().starts_with(kDivided) || names.back().starts_with(kDivided))
-    refuse(
+    refuse_deepspeed(
         folder,
         fmt::format("its weights are divided as ZeRO 3 does ({}), and what they are divided into "
                     "is in files that hold Python classes, which are not read",
                     names.back()),
         kJoin);
   if (names.size() > 1)
-    refuse(folder,
-           fmt::format("its weights are divided over {} files, {} to {} (tensor parallel), and how "
-                       "is not in them",
-                       names.size(), names.front(), names.back()),
-           "join them with DeepSpeed's ds_to_universal.py, then convert the folder that it writes");
+    refuse_deepspeed(
+        folder,
+        fmt::format("its weights are divided over {} files, {} to {} (tensor parallel), and how "
+                    "is not in them",
+                    names.size(), names.front(), names.back()),
+        "join them with DeepSpeed's ds_to_universal.py, then convert the folder that it writes");
   return (fs::path(folder) / names.front()).string();
 }
 

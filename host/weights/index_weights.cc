@@ -22,19 +22,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& problem,
-                         const char* hint = "copy or write the index and its files again") {
+[[noreturn]] void refuse_index(const std::string& path, const std::string& problem,
+                               const char* hint = "copy or write the index and its files again") {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
               {.subject = path, .hint = hint});
 }
 
 bool is_safetensors(std::string_view name) { return name.ends_with(".safetensors"); }
 
-WeightSource open_file(const std::string& index, const std::string& name, const std::string& key) {
+WeightSource open_part(const std::string& index, const std::string& name, const std::string& key) {
   const std::string path = (fs::path(index).parent_path() / name).string();
   std::error_code error;
   if (!fs::exists(path, error))
-    refuse(index, fmt::format("its file '{}' is not beside it", shown(name)));
+    refuse_index(index, fmt::format("its file '{}' is not beside it", shown(name)));
   if (!is_safetensors(name)) return open_torch(path, key);
   return open_safetensors(path);
 }
@@ -50,15 +50,15 @@ WeightSource open_index(const std::string& path, const std::string& key) {
   WeightSource source;
   for (const auto& entry : wanted) {
     const std::string_view name = entry.first;
-    WeightSource part = open_file(path, std::string(name), key);
+    WeightSource part = open_part(path, std::string(name), key);
     const auto check = [&](const std::string& tensor) {
       const auto place = index.weight_map.find(tensor);
       if (place == index.weight_map.end())
-        refuse(path, fmt::format("its file '{}' holds tensor '{}', which it does not name",
-                                 shown(name), shown(tensor)));
+        refuse_index(path, fmt::format("its file '{}' holds tensor '{}', which it does not name",
+                                       shown(name), shown(tensor)));
       if (place->second != name)
-        refuse(path, fmt::format("its file '{}' holds tensor '{}', which should be in '{}'",
-                                 shown(name), shown(tensor), shown(place->second)));
+        refuse_index(path, fmt::format("its file '{}' holds tensor '{}', which should be in '{}'",
+                                       shown(name), shown(tensor), shown(place->second)));
     };
     std::set<std::string_view> there;
     for (const WeightTensor& tensor : part.tensors) {
@@ -72,7 +72,8 @@ WeightSource open_index(const std::string& path, const std::string& key) {
     }
     for (const std::string_view tensor : entry.second) {
       if (there.count(tensor) == 0)
-        refuse(path, fmt::format("tensor '{}' should be in its file '{}', which does not have it",
+        refuse_index(path,
+                     fmt::format("tensor '{}' should be in its file '{}', which does not have it",
                                  shown(tensor), shown(name)));
     }
     std::move(part.tensors.begin(), part.tensors.end(), std::back_inserter(source.tensors));

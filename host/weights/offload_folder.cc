@@ -48,7 +48,7 @@ constexpr std::array<std::pair<std::string_view, DType>, 14> kTypes = {{
     {"uint64", DType::kU64},
 }};
 
-[[noreturn]] void refuse(const std::string& path, const std::string& problem) {
+[[noreturn]] void refuse_offload_folder(const std::string& path, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
               {.subject = path,
                .hint = "the folder is half written or damaged: offload the model to an empty one"});
@@ -61,8 +61,9 @@ std::string path_in(const std::string& folder, const std::string& name) {
 std::string data_file(const std::string& folder, const std::string& name) {
   // A name of a tensor is a path of modules; one with a slash would lead to another folder.
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
-    refuse(path_in(folder, kOffloadIndex),
-           fmt::format("'{}' is no name of a tensor that can be a file's", shown(name)));
+    refuse_offload_folder(
+        path_in(folder, kOffloadIndex),
+        fmt::format("'{}' is no name of a tensor that can be a file's", shown(name)));
   return path_in(folder, name + ".dat");
 }
 
@@ -70,13 +71,15 @@ json read_index(const std::string& folder) {
   const std::string path = path_in(folder, kOffloadIndex);
   const auto file = MappedFile::open(path);
   if (file->size() > kMaxIndexBytes)
-    refuse(path, fmt::format("its {} bytes are more than {}", file->size(), kMaxIndexBytes));
+    refuse_offload_folder(
+        path, fmt::format("its {} bytes are more than {}", file->size(), kMaxIndexBytes));
   try {
     return checkpoint::parse_strict_json(
         {reinterpret_cast<const char*>(file->data()), file->size()}, kMaxIndexDepth);
   } catch (const checkpoint::JsonProblem& problem) {
-    refuse(path,
-           problem.key.empty() ? problem.rule : fmt::format("'{}' {}", problem.key, problem.rule));
+    refuse_offload_folder(path, problem.key.empty()
+                                    ? problem.rule
+                                    : fmt::format("'{}' {}", problem.key, problem.rule));
   }
 }
 
@@ -90,7 +93,7 @@ bool is_index(const json& document) {
 std::string text_of(const json& entry, const char* key, const std::string& where) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_string())
-    refuse(where, fmt::format("it has no text '{}'", key));
+    refuse_offload_folder(where, fmt::format("it has no text '{}'", key));
   return found->get<std::string>();
 }
 
@@ -99,7 +102,7 @@ DType type_of(const json& entry, const std::string& where) {
   for (const auto& [known, type] : kTypes) {
     if (name == known) return type;
   }
-  refuse(where, fmt::format("its dtype '{}' is not known", shown(name)));
+  refuse_offload_folder(where, fmt::format("its dtype '{}' is not known", shown(name)));
 }
 
 std::string_view name_of(DType type, const std::string& where) {
@@ -114,10 +117,11 @@ std::string_view name_of(DType type, const std::string& where) {
 
 std::vector<int64_t> shape_of(const json& entry, const std::string& where) {
   const auto found = entry.find("shape");
-  if (found == entry.end() || !found->is_array()) refuse(where, "it has no list 'shape'");
+  if (found == entry.end() || !found->is_array())
+    refuse_offload_folder(where, "it has no list 'shape'");
   std::vector<int64_t> shape;
   for (const json& size : *found) {
-    if (!size.is_number_unsigned()) refuse(where, "its shape has what is no size");
+    if (!size.is_number_unsigned()) refuse_offload_folder(where, "its shape has what is no size");
     shape.push_back(size.get<int64_t>());
   }
   return shape;
@@ -126,7 +130,7 @@ std::vector<int64_t> shape_of(const json& entry, const std::string& where) {
 WeightTensor from_data(const std::string& folder, const std::string& name, const json& entry) {
   const std::string path = data_file(folder, name);
   std::error_code error;
-  if (!fs::exists(path, error)) refuse(path, "it is not there, but in index.json");
+  if (!fs::exists(path, error)) refuse_offload_folder(path, "it is not there, but in index.json");
   const DType type = type_of(entry, path);
   const std::vector<int64_t> shape = shape_of(entry, path);
   const auto bytes = safetensors::tensor_bytes(type, shape);
@@ -134,8 +138,9 @@ WeightTensor from_data(const std::string& folder, const std::string& name, const
   // What numpy maps has one byte at least.
   const bool empty = bytes == 0u && file->size() <= safetensors::bits(type) / 8;
   if (!bytes || (file->size() != *bytes && !empty))
-    refuse(path, fmt::format("it has {} bytes, the tensor of index.json {}", file->size(),
-                             bytes ? fmt::format("{}", *bytes) : "too many"));
+    refuse_offload_folder(path,
+                          fmt::format("it has {} bytes, the tensor of index.json {}", file->size(),
+                                      bytes ? fmt::format("{}", *bytes) : "too many"));
   return {name,
           type,
           shape,
@@ -158,14 +163,14 @@ WeightSource open_offload_folder(const std::string& folder) {
   const std::string index = path_in(folder, kOffloadIndex);
   std::error_code error;
   if (!fs::exists(index, error))
-    refuse(folder, "it has no index.json: no model is offloaded in it");
+    refuse_offload_folder(folder, "it has no index.json: no model is offloaded in it");
   const json document = read_index(folder);
-  if (!is_index(document)) refuse(index, "it is no index of an offloaded model");
+  if (!is_index(document)) refuse_offload_folder(index, "it is no index of an offloaded model");
   WeightSource source{.tensors = {}, .aliases = {}, .files = {index}, .folder = folder};
   std::map<std::string, WeightSource> opened;  // safetensors files
   for (const auto& [name, entry] : document.items()) {
     const std::string where = fmt::format("{}: '{}'", index, shown(name));
-    if (!entry.is_object()) refuse(where, "it is no object");
+    if (!entry.is_object()) refuse_offload_folder(where, "it is no object");
     if (!entry.contains("safetensors_file")) {
       source.tensors.push_back(from_data(folder, name, entry));
       continue;
@@ -179,7 +184,7 @@ WeightSource open_offload_folder(const std::string& folder) {
     const auto tensor = std::find_if(tensors.begin(), tensors.end(),
                                      [&](const WeightTensor& t) { return t.name == inside; });
     if (tensor == tensors.end())
-      refuse(where, fmt::format("{} has no tensor '{}'", path, shown(inside)));
+      refuse_offload_folder(where, fmt::format("{} has no tensor '{}'", path, shown(inside)));
     source.tensors.push_back(*tensor);
     source.tensors.back().name = name;
   }

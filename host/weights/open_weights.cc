@@ -29,8 +29,8 @@ constexpr const char* kKnown =
     "folder with model.safetensors, pytorch_model.bin or a checkpoint of Coupler, Accelerate or "
     "DeepSpeed";
 
-[[noreturn]] void refuse(ErrorCode code, const std::string& path, const std::string& problem,
-                         std::string hint) {
+[[noreturn]] void refuse_path(ErrorCode code, const std::string& path, const std::string& problem,
+                              std::string hint) {
   throw Error(code, fmt::format("{} {}", path, problem),
               {.subject = path, .hint = std::move(hint)});
 }
@@ -42,14 +42,14 @@ bool is_there(const fs::path& path) {
 
 void refuse_key(const std::string& path, const OpenWeights& options) {
   if (!options.key.empty())
-    refuse(ErrorCode::kInvalidArgument, path, "has no dictionaries to choose one of by --key",
-           "leave --key out; it is for files of torch.save's");
+    refuse_path(ErrorCode::kInvalidArgument, path, "has no dictionaries to choose one of by --key",
+                "leave --key out; it is for files of torch.save's");
 }
 
 WeightSource open_file(const std::string& path, const OpenWeights& options) {
   if (options.model != 0)
-    refuse(ErrorCode::kInvalidArgument, path, "is one file, of one model: --model is for folders",
-           "leave --model out");
+    refuse_path(ErrorCode::kInvalidArgument, path,
+                "is one file, of one model: --model is for folders", "leave --model out");
   const std::string_view name = path;
   if (name.ends_with(".safetensors")) {
     refuse_key(path, options);
@@ -60,7 +60,7 @@ WeightSource open_file(const std::string& path, const OpenWeights& options) {
   for (const char* end : {".bin", ".pt", ".pth"}) {
     if (name.ends_with(end)) return open_torch(path, options.key);
   }
-  refuse(ErrorCode::kInvalidArgument, path, "is no file of weights by its name", kKnown);
+  refuse_path(ErrorCode::kInvalidArgument, path, "is no file of weights by its name", kKnown);
 }
 
 // What Accelerate's FSDP and torch.distributed.checkpoint write: their .metadata is a pickle of
@@ -70,7 +70,7 @@ void refuse_distributed(const std::string& folder) {
   const bool itself = is_there(fs::path(folder) / ".metadata");
   if (!itself && !is_there(fs::path(folder) / kFolder)) return;
   const std::string which = itself ? folder : (fs::path(folder) / kFolder).string();
-  refuse(
+  refuse_path(
       ErrorCode::kUnsupported, which,
       "is of torch.distributed.checkpoint, as Accelerate writes with FSDP: where its tensors lie "
       "is in a pickle of Python classes, which is not read",
@@ -102,7 +102,7 @@ std::string other_index(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (!name.ends_with(".index.json")) continue;
     if (!found.empty())
-      refuse(
+      refuse_path(
           ErrorCode::kInvalidArgument, folder,
           fmt::format("has several indices, {} and {}", fs::path(found).filename().string(), name),
           "name the one that is meant");
@@ -127,13 +127,13 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
     return open_index(index, options.key);
   refuse_distributed(folder);
   if (options.model != 0 && !model_file(folder, 0).empty())
-    refuse(ErrorCode::kInvalidArgument, folder,
-           fmt::format("has no model {}, only lower ones", options.model),
-           "models are counted from 0: model.safetensors, model_1.safetensors");
+    refuse_path(ErrorCode::kInvalidArgument, folder,
+                fmt::format("has no model {}, only lower ones", options.model),
+                "models are counted from 0: model.safetensors, model_1.safetensors");
   const auto refuse_model = [&] {
     if (options.model != 0)
-      refuse(ErrorCode::kInvalidArgument, folder, "is DeepSpeed's, of one model",
-             "leave --model out");
+      refuse_path(ErrorCode::kInvalidArgument, folder, "is DeepSpeed's, of one model",
+                  "leave --model out");
   };
   switch (deepspeed_layout(folder)) {
     case DeepSpeedLayout::kStep:
@@ -147,16 +147,16 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
   }
   const std::string foreign = checkpoint::foreign_layout(folder);
   if (foreign.empty())
-    refuse(ErrorCode::kInvalidArgument, folder, "holds no weights that are known", kKnown);
-  refuse(ErrorCode::kInvalidArgument, folder,
-         "is " + foreign + ", but its weights are not where they should be",
-         "name the folder or the file that they are in");
+    refuse_path(ErrorCode::kInvalidArgument, folder, "holds no weights that are known", kKnown);
+  refuse_path(ErrorCode::kInvalidArgument, folder,
+              "is " + foreign + ", but its weights are not where they should be",
+              "name the folder or the file that they are in");
 }
 
 WeightSource open_named(const std::string& path, const OpenWeights& options) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) refuse(ErrorCode::kIo, path, "is not there", "check the path");
+  if (!fs::exists(status)) refuse_path(ErrorCode::kIo, path, "is not there", "check the path");
   if (!fs::is_directory(status)) return open_file(path, options);
   const bool is_step = is_there(fs::path(path) / checkpoint::kManifestName) ||
                        !model_file(path, options.model).empty();

@@ -42,7 +42,8 @@ std::string keys_that_would_do(const pickle::Value& root) {
   return keys;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& problem, std::string hint) {
+[[noreturn]] void refuse_torch_file(const std::string& path, const std::string& problem,
+                                    std::string hint) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, problem),
               {.subject = path, .hint = std::move(hint)});
 }
@@ -58,16 +59,16 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
           : "name the dictionary with --key: " + keys;
   if (key.empty()) {
     if (keys.empty()) return root;  // what is wrong with it its reader says
-    refuse(path, "its root is no state dict, but holds others", hint);
+    refuse_torch_file(path, "its root is no state dict, but holds others", hint);
   }
   const pickle::Value* found = root.find(key);
-  if (found == nullptr) refuse(path, fmt::format("it holds no '{}'", shown(key)), hint);
+  if (found == nullptr) refuse_torch_file(path, fmt::format("it holds no '{}'", shown(key)), hint);
   if (!is_state_dict(*found) && !keys.empty())
-    refuse(path, fmt::format("'{}' is no dictionary of tensors", shown(key)), hint);
+    refuse_torch_file(path, fmt::format("'{}' is no dictionary of tensors", shown(key)), hint);
   return *found;
 }
 
-WeightTensor weight_of(const std::shared_ptr<OpenArchive>& open, const TorchTensor& tensor) {
+WeightTensor torch_weight(const std::shared_ptr<OpenArchive>& open, const TorchTensor& tensor) {
   const uint64_t element = safetensors::bits(tensor.dtype) / 8;
   const auto verify = [open] {
     if (!open->verified) open->archive.verify();
@@ -106,7 +107,7 @@ WeightSource open_torch(const std::string& path, const std::string& key) {
         {tensor.storage_key, tensor.offset, tensor.dtype, tensor.shape, tensor.strides},
         tensor.name);
     if (is_first || empty)
-      source.tensors.push_back(weight_of(open, tensor));
+      source.tensors.push_back(torch_weight(open, tensor));
     else
       source.aliases.emplace(tensor.name, first->second);
   }
@@ -123,7 +124,7 @@ WeightSource open_torch_tensor(const std::string& path, const std::string& key,
         ErrorCode::kIo, fmt::format("{}: it is no tensor, and holds no tensor '{}'", path, key),
         {.subject = path, .hint = "the file is damaged, or of another kind; write it again"});
   WeightSource source{.tensors = {}, .aliases = {}, .files = {path}, .folder = {}};
-  source.tensors.push_back(weight_of(open, open->archive.place(name, value->tensor())));
+  source.tensors.push_back(torch_weight(open, open->archive.place(name, value->tensor())));
   return source;
 }
 

@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& target, const std::string& problem, const char* hint) {
+[[noreturn]] void refuse_target(const std::string& target, const std::string& problem,
+                                const char* hint) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", target, problem),
               {.subject = target, .hint = hint});
 }
@@ -43,8 +44,8 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 void refuse_overlap(const WeightSource& source, const std::string& target) {
   const fs::path to = real(target);
   if (!source.folder.empty() && is_inside(to, real(source.folder)))
-    refuse(target, fmt::format("is in {}, which is read", source.folder),
-           "write to a place outside of what is read");
+    refuse_target(target, fmt::format("is in {}, which is read", source.folder),
+                  "write to a place outside of what is read");
   for (const std::string& file : source.files) {
     // In a folder it is the name that is replaced, be it a link.
     const fs::path from(file);
@@ -52,8 +53,8 @@ void refuse_overlap(const WeightSource& source, const std::string& target) {
                                               : real(from.parent_path().string()) == to &&
                                                     is_weight_file(from.filename().string());
     if (replaced)
-      refuse(target, fmt::format("would take the place of {}, which is read", file),
-             "write to another place");
+      refuse_target(target, fmt::format("would take the place of {}, which is read", file),
+                    "write to another place");
   }
 }
 
@@ -65,8 +66,8 @@ WrittenWeights write_weights(const WeightSource& source, const std::string& targ
                              std::optional<uint64_t> max_shard_size) {
   const bool alone = is_one_file(target);
   if (alone && max_shard_size)
-    refuse(target, "is one file, which cannot be divided",
-           "name a folder, or leave the size of its files out");
+    refuse_target(target, "is one file, which cannot be divided",
+                  "name a folder, or leave the size of its files out");
   refuse_overlap(source, target);
 
   std::map<std::string_view, const WeightTensor*> tensors;

@@ -22,44 +22,47 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& problem,
-                         const std::string& hint) {
+[[noreturn]] void refuse_argument(const std::string& subject, const std::string& problem,
+                                  const std::string& hint) {
   throw Error(ErrorCode::kInvalidArgument, "generate: " + problem,
               {.subject = subject, .hint = hint});
 }
 
 void check(const GenerationOptions& options) {
   if (options.max_new_tokens < 1)
-    refuse("max_new_tokens", fmt::format("max_new_tokens is {}", options.max_new_tokens),
-           "ask for at least one token");
+    refuse_argument("max_new_tokens", fmt::format("max_new_tokens is {}", options.max_new_tokens),
+                    "ask for at least one token");
   if (!options.do_sample) return;
   if (!(options.temperature > 0))
-    refuse("temperature", fmt::format("temperature is {}", options.temperature),
-           "give one above 0; do_sample = false always takes the likeliest token");
+    refuse_argument("temperature", fmt::format("temperature is {}", options.temperature),
+                    "give one above 0; do_sample = false always takes the likeliest token");
   if (options.top_k < 0)
-    refuse("top_k", fmt::format("top_k is {}", options.top_k), "give 1 or more, or 0 for all");
+    refuse_argument("top_k", fmt::format("top_k is {}", options.top_k),
+                    "give 1 or more, or 0 for all");
   if (!(options.top_p > 0 && options.top_p <= 1))
-    refuse("top_p", fmt::format("top_p is {}", options.top_p), "give one above 0 and up to 1");
+    refuse_argument("top_p", fmt::format("top_p is {}", options.top_p),
+                    "give one above 0 and up to 1");
 }
 
 void check(const LanguageModel& model, const Prompts& prompts) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto size = static_cast<int64_t>(prompts[i].size());
     if (size == 0)
-      refuse("prompt", fmt::format("text {} has no tokens to go on from", i),
-             "begin with a token, such as that for the beginning of a text");
+      refuse_argument("prompt", fmt::format("text {} has no tokens to go on from", i),
+                      "begin with a token, such as that for the beginning of a text");
     if (size >= model.context())
-      refuse("prompt",
-             fmt::format("the prompt of text {} has {} tokens, but the model's context is {}, new "
-                         "ones included",
-                         i, size, model.context()),
-             "shorten the prompt, or use a model with a longer context");
+      refuse_argument(
+          "prompt",
+          fmt::format("the prompt of text {} has {} tokens, but the model's context is {}, new "
+                      "ones included",
+                      i, size, model.context()),
+          "shorten the prompt, or use a model with a longer context");
     for (const int64_t token : prompts[i]) {
       if (token < 0 || token >= model.vocabulary())
-        refuse("prompt",
-               fmt::format("text {} has the token {}, but the model has {}", i, token,
-                           model.vocabulary()),
-               "use the tokenizer of this model");
+        refuse_argument("prompt",
+                        fmt::format("text {} has the token {}, but the model has {}", i, token,
+                                    model.vocabulary()),
+                        "use the tokenizer of this model");
     }
   }
 }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder =
     "name a folder as sentence-transformers saves it: tokenizer.json, config.json, weights";
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+[[noreturn]] void refuse_encoder(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kUnsupported, fmt::format("{}: {} is not there", where, what),
               {.subject = where,
                .hint = "use an encoder with a Transformer, a Pooling by mean, cls or max, and "
@@ -43,7 +43,7 @@ std::string pooling_in(const fs::path& folder) {
     constexpr std::string_view kStart = "pooling_mode_";
     if (!std::string_view(key).starts_with(kStart) || !value.is_boolean() || !value.get<bool>())
       continue;
-    if (!mode.empty()) refuse(path, "several poolings at once");
+    if (!mode.empty()) refuse_encoder(path, "several poolings at once");
     mode = key.substr(kStart.size());
   }
   return mode;
@@ -70,10 +70,10 @@ SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, 
         } else if (mode == "max" || mode == "max_tokens") {
           recipe.pooling = Pooling::kMax;
         } else if (mode != "mean" && mode != "mean_tokens") {
-          refuse(path, "pooling '" + shown(mode) + "'");
+          refuse_encoder(path, "pooling '" + shown(mode) + "'");
         }
       } else if (kind != "Transformer") {
-        refuse(path, "the module '" + shown(type) + "'");
+        refuse_encoder(path, "the module '" + shown(type) + "'");
       }
     }
   }

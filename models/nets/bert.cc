@@ -15,8 +15,8 @@
 namespace coupler {
 namespace {
 
-struct Options {
-  explicit Options(const JsonObject& keys)
+struct BertOptions {
+  explicit BertOptions(const JsonObject& keys)
       : vocabulary(keys.size("vocab_size", 30522)),
         positions(keys.size("max_position_embeddings", 512)),
         width(keys.size("hidden_size", 768)),
@@ -46,7 +46,7 @@ struct Options {
 };
 
 struct BertEmbeddingsImpl : torch::nn::Module {
-  explicit BertEmbeddingsImpl(const Options& o) {
+  explicit BertEmbeddingsImpl(const BertOptions& o) {
     word_embeddings =
         register_module("word_embeddings", torch::nn::Embedding(o.vocabulary, o.width));
     position_embeddings =
@@ -70,7 +70,7 @@ struct BertEmbeddingsImpl : torch::nn::Module {
 TORCH_MODULE(BertEmbeddings);
 
 struct BertSelfAttentionImpl : torch::nn::Module {
-  explicit BertSelfAttentionImpl(const Options& o) : heads(o.heads) {
+  explicit BertSelfAttentionImpl(const BertOptions& o) : heads(o.heads) {
     query = register_module("query", linear(o.width, o.width, /*bias=*/true));
     key = register_module("key", linear(o.width, o.width, /*bias=*/true));
     value = register_module("value", linear(o.width, o.width, /*bias=*/true));
@@ -88,7 +88,7 @@ TORCH_MODULE(BertSelfAttention);
 
 // A linear layer, and a norm of what it gives and what went around it.
 struct BertOutputImpl : torch::nn::Module {
-  BertOutputImpl(int64_t in, const Options& o) {
+  BertOutputImpl(int64_t in, const BertOptions& o) {
     dense = register_module("dense", linear(in, o.width, /*bias=*/true));
     norm = register_module("LayerNorm", layer_norm(o.width, o.epsilon));
   }
@@ -101,7 +101,7 @@ struct BertOutputImpl : torch::nn::Module {
 TORCH_MODULE(BertOutput);
 
 struct BertAttentionImpl : torch::nn::Module {
-  explicit BertAttentionImpl(const Options& o) {
+  explicit BertAttentionImpl(const BertOptions& o) {
     self = register_module("self", BertSelfAttention(o));
     output = register_module("output", BertOutput(o.width, o));
   }
@@ -114,7 +114,7 @@ struct BertAttentionImpl : torch::nn::Module {
 TORCH_MODULE(BertAttention);
 
 struct BertIntermediateImpl : torch::nn::Module {
-  explicit BertIntermediateImpl(const Options& o) : activation(o.activation) {
+  explicit BertIntermediateImpl(const BertOptions& o) : activation(o.activation) {
     dense = register_module("dense", linear(o.width, o.inner, /*bias=*/true));
   }
   at::Tensor forward(const at::Tensor& x) { return activation(dense->forward(x)); }
@@ -124,7 +124,7 @@ struct BertIntermediateImpl : torch::nn::Module {
 TORCH_MODULE(BertIntermediate);
 
 struct BertLayerImpl : torch::nn::Module {
-  explicit BertLayerImpl(const Options& o) {
+  explicit BertLayerImpl(const BertOptions& o) {
     attention = register_module("attention", BertAttention(o));
     intermediate = register_module("intermediate", BertIntermediate(o));
     output = register_module("output", BertOutput(o.inner, o));
@@ -140,7 +140,7 @@ struct BertLayerImpl : torch::nn::Module {
 TORCH_MODULE(BertLayer);
 
 struct BertEncoderImpl : torch::nn::Module {
-  explicit BertEncoderImpl(const Options& o) {
+  explicit BertEncoderImpl(const BertOptions& o) {
     for (int64_t i = 0; i < o.layers; ++i) layer->push_back(BertLayer(o));
     register_module("layer", layer);
   }
@@ -157,7 +157,7 @@ struct BertParts {
 
 BertModel::BertModel(const ModelConfig& config)
     : Module("BertModel"), parts_(std::make_shared<BertParts>()) {
-  const Options o(config.keys());
+  const BertOptions o(config.keys());
   width_ = o.width;
   positions_ = o.positions;
   parts_->embeddings = register_module("embeddings", BertEmbeddings(o));

@@ -16,8 +16,8 @@
 namespace coupler {
 namespace {
 
-struct Options {
-  explicit Options(const JsonObject& keys)
+struct GPT2Options {
+  explicit GPT2Options(const JsonObject& keys)
       : vocabulary(keys.size("vocab_size", 50257)),
         positions(keys.size("n_positions", 1024)),
         width(keys.size("n_embd", 768)),
@@ -55,7 +55,7 @@ struct Conv1DImpl : torch::nn::Module {
 TORCH_MODULE(Conv1D);
 
 struct GPT2AttentionImpl : torch::nn::Module {
-  explicit GPT2AttentionImpl(const Options& o) : heads(o.heads) {
+  explicit GPT2AttentionImpl(const GPT2Options& o) : heads(o.heads) {
     c_attn = register_module("c_attn", Conv1D(o.width, 3 * o.width));
     c_proj = register_module("c_proj", Conv1D(o.width, o.width));
   }
@@ -70,7 +70,7 @@ struct GPT2AttentionImpl : torch::nn::Module {
 TORCH_MODULE(GPT2Attention);
 
 struct GPT2MLPImpl : torch::nn::Module {
-  explicit GPT2MLPImpl(const Options& o) : activation(o.activation) {
+  explicit GPT2MLPImpl(const GPT2Options& o) : activation(o.activation) {
     c_fc = register_module("c_fc", Conv1D(o.width, o.inner));
     c_proj = register_module("c_proj", Conv1D(o.inner, o.width));
   }
@@ -81,7 +81,7 @@ struct GPT2MLPImpl : torch::nn::Module {
 TORCH_MODULE(GPT2MLP);
 
 struct GPT2BlockImpl : torch::nn::Module {
-  explicit GPT2BlockImpl(const Options& o) {
+  explicit GPT2BlockImpl(const GPT2Options& o) {
     ln_1 = register_module("ln_1", layer_norm(o.width, o.epsilon));
     attn = register_module("attn", GPT2Attention(o));
     ln_2 = register_module("ln_2", layer_norm(o.width, o.epsilon));
@@ -98,7 +98,7 @@ struct GPT2BlockImpl : torch::nn::Module {
 TORCH_MODULE(GPT2Block);
 
 struct GPT2ModelImpl : torch::nn::Module {
-  explicit GPT2ModelImpl(const Options& o) {
+  explicit GPT2ModelImpl(const GPT2Options& o) {
     wte = register_module("wte", torch::nn::Embedding(o.vocabulary, o.width));
     wpe = register_module("wpe", torch::nn::Embedding(o.positions, o.width));
     for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPT2Block(o));
@@ -113,7 +113,8 @@ TORCH_MODULE(GPT2Model);
 
 class GPT2 : public LanguageModel {
  public:
-  explicit GPT2(const Options& o) : LanguageModel("GPT2LMHeadModel", o.vocabulary, o.positions) {
+  explicit GPT2(const GPT2Options& o)
+      : LanguageModel("GPT2LMHeadModel", o.vocabulary, o.positions) {
     transformer_ = register_module("transformer", GPT2Model(o));
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/false,
                                             o.tied ? transformer_->wte->weight : at::Tensor()));
@@ -166,7 +167,7 @@ class GPT2 : public LanguageModel {
 }  // namespace
 
 std::shared_ptr<LanguageModel> make_gpt2(const ModelConfig& config) {
-  return std::make_shared<GPT2>(Options(config.keys()));
+  return std::make_shared<GPT2>(GPT2Options(config.keys()));
 }
 
 }  // namespace coupler

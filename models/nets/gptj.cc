@@ -12,8 +12,8 @@
 namespace coupler {
 namespace {
 
-struct Options {
-  explicit Options(const JsonObject& keys)
+struct GPTJOptions {
+  explicit GPTJOptions(const JsonObject& keys)
       : vocabulary(keys.size("vocab_size", 50400)),
         positions(keys.size("n_positions", 2048)),
         width(keys.size("n_embd", 4096)),
@@ -37,7 +37,7 @@ struct Options {
 };
 
 struct GPTJAttentionImpl : torch::nn::Module {
-  explicit GPTJAttentionImpl(const Options& o) : heads(o.heads) {
+  explicit GPTJAttentionImpl(const GPTJOptions& o) : heads(o.heads) {
     const auto projection = [&](const char* name) {
       return register_module(name, linear(o.width, o.width, /*bias=*/false));
     };
@@ -59,7 +59,7 @@ struct GPTJAttentionImpl : torch::nn::Module {
 TORCH_MODULE(GPTJAttention);
 
 struct GPTJMLPImpl : torch::nn::Module {
-  explicit GPTJMLPImpl(const Options& o) : activation(o.activation) {
+  explicit GPTJMLPImpl(const GPTJOptions& o) : activation(o.activation) {
     fc_in = register_module("fc_in", linear(o.width, o.inner, /*bias=*/true));
     fc_out = register_module("fc_out", linear(o.inner, o.width, /*bias=*/true));
   }
@@ -70,7 +70,7 @@ struct GPTJMLPImpl : torch::nn::Module {
 TORCH_MODULE(GPTJMLP);
 
 struct GPTJBlockImpl : torch::nn::Module {
-  explicit GPTJBlockImpl(const Options& o) {
+  explicit GPTJBlockImpl(const GPTJOptions& o) {
     ln_1 = register_module("ln_1", layer_norm(o.width, o.epsilon));
     attn = register_module("attn", GPTJAttention(o));
     mlp = register_module("mlp", GPTJMLP(o));
@@ -87,7 +87,7 @@ struct GPTJBlockImpl : torch::nn::Module {
 TORCH_MODULE(GPTJBlock);
 
 struct GPTJModelImpl : torch::nn::Module {
-  explicit GPTJModelImpl(const Options& o) {
+  explicit GPTJModelImpl(const GPTJOptions& o) {
     wte = register_module("wte", torch::nn::Embedding(o.vocabulary, o.width));
     for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPTJBlock(o));
     register_module("h", h);
@@ -101,7 +101,7 @@ TORCH_MODULE(GPTJModel);
 
 class GPTJ : public LanguageModel {
  public:
-  explicit GPTJ(const Options& o)
+  explicit GPTJ(const GPTJOptions& o)
       : LanguageModel("GPTJForCausalLM", o.vocabulary, o.positions), rotary_(o.rotary) {
     transformer_ = register_module("transformer", GPTJModel(o));
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/true,
@@ -161,7 +161,7 @@ class GPTJ : public LanguageModel {
 }  // namespace
 
 std::shared_ptr<LanguageModel> make_gptj(const ModelConfig& config) {
-  return std::make_shared<GPTJ>(Options(config.keys()));
+  return std::make_shared<GPTJ>(GPTJOptions(config.keys()));
 }
 
 }  // namespace coupler

@@ -18,8 +18,8 @@
 namespace coupler {
 namespace {
 
-struct Options {
-  explicit Options(const JsonObject& keys)
+struct LlamaOptions {
+  explicit LlamaOptions(const JsonObject& keys)
       : vocabulary(keys.size("vocab_size", 32000)),
         positions(keys.size("max_position_embeddings", 2048)),
         width(keys.size("hidden_size", 4096)),
@@ -62,7 +62,7 @@ struct LlamaRMSNormImpl : torch::nn::Module {
 TORCH_MODULE(LlamaRMSNorm);
 
 struct LlamaAttentionImpl : torch::nn::Module {
-  explicit LlamaAttentionImpl(const Options& o) : heads(o.heads), key_heads(o.key_heads) {
+  explicit LlamaAttentionImpl(const LlamaOptions& o) : heads(o.heads), key_heads(o.key_heads) {
     const bool bias = o.attention_bias;
     q_proj = register_module("q_proj", linear(o.width, o.heads * o.head, bias));
     k_proj = register_module("k_proj", linear(o.width, o.key_heads * o.head, bias));
@@ -84,7 +84,7 @@ struct LlamaAttentionImpl : torch::nn::Module {
 TORCH_MODULE(LlamaAttention);
 
 struct LlamaMLPImpl : torch::nn::Module {
-  explicit LlamaMLPImpl(const Options& o) : activation(o.activation) {
+  explicit LlamaMLPImpl(const LlamaOptions& o) : activation(o.activation) {
     gate_proj = register_module("gate_proj", linear(o.width, o.inner, o.mlp_bias));
     up_proj = register_module("up_proj", linear(o.width, o.inner, o.mlp_bias));
     down_proj = register_module("down_proj", linear(o.inner, o.width, o.mlp_bias));
@@ -98,7 +98,7 @@ struct LlamaMLPImpl : torch::nn::Module {
 TORCH_MODULE(LlamaMLP);
 
 struct LlamaDecoderLayerImpl : torch::nn::Module {
-  explicit LlamaDecoderLayerImpl(const Options& o) {
+  explicit LlamaDecoderLayerImpl(const LlamaOptions& o) {
     self_attn = register_module("self_attn", LlamaAttention(o));
     mlp = register_module("mlp", LlamaMLP(o));
     input_layernorm = register_module("input_layernorm", LlamaRMSNorm(o.width, o.epsilon));
@@ -118,7 +118,7 @@ struct LlamaDecoderLayerImpl : torch::nn::Module {
 TORCH_MODULE(LlamaDecoderLayer);
 
 struct LlamaModelImpl : torch::nn::Module {
-  explicit LlamaModelImpl(const Options& o) {
+  explicit LlamaModelImpl(const LlamaOptions& o) {
     embed_tokens = register_module("embed_tokens", torch::nn::Embedding(o.vocabulary, o.width));
     for (int64_t i = 0; i < o.layers; ++i) layers->push_back(LlamaDecoderLayer(o));
     register_module("layers", layers);
@@ -132,7 +132,7 @@ TORCH_MODULE(LlamaModel);
 
 class Llama : public LanguageModel {
  public:
-  Llama(const Options& o, ModelConfig config)
+  Llama(const LlamaOptions& o, ModelConfig config)
       : LanguageModel("LlamaForCausalLM", o.vocabulary, o.positions),
         config_(std::move(config)),
         head_size_(o.head) {
@@ -195,7 +195,7 @@ class Llama : public LanguageModel {
 }  // namespace
 
 std::shared_ptr<LanguageModel> make_llama(const ModelConfig& config) {
-  return std::make_shared<Llama>(Options(config.keys()), config);
+  return std::make_shared<Llama>(LlamaOptions(config.keys()), config);
 }
 
 }  // namespace coupler

@@ -20,7 +20,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-Pieces byte_level(const Pieces& tokens) {
+Pieces join_byte_level(const Pieces& tokens) {
   std::string bytes;
   for (const std::string& token : tokens) bytes += from_byte_alphabet(token).value_or(token);
   return {unicode::repaired(bytes)};
@@ -54,7 +54,7 @@ Pieces byte_fallback(const Pieces& tokens) {
   return pieces;
 }
 
-Decoder strip(const JsonObject& description) {
+Decoder strip_tokens(const JsonObject& description) {
   const std::string content = description.text("content");
   const int64_t start = description.integer("start", 0), stop = description.integer("stop", 0);
   return [=](Pieces tokens) {
@@ -68,7 +68,7 @@ Decoder strip(const JsonObject& description) {
   };
 }
 
-Decoder replace(const JsonObject& description) {
+Decoder replace_in_tokens(const JsonObject& description) {
   return [pattern = pattern_of(description), content = description.text("content")](Pieces tokens) {
     for (std::string& token : tokens) {
       std::string text;
@@ -83,7 +83,7 @@ Decoder replace(const JsonObject& description) {
   };
 }
 
-Decoder metaspace(const JsonObject& description) {
+Decoder join_metaspace(const JsonObject& description) {
   const std::string mark = description.text("replacement", "▁");
   const bool older = description.flag("add_prefix_space", true);
   const bool prefixed = description.text("prepend_scheme", older ? "always" : "never") != "never";
@@ -95,7 +95,7 @@ Decoder metaspace(const JsonObject& description) {
 }
 
 // English as it was before WordPiece took its marks apart.
-std::string cleaned(std::string text) {
+std::string marks_joined(std::string text) {
   constexpr std::pair<const char*, const char*> kPairs[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
@@ -115,7 +115,7 @@ Decoder word_piece(const JsonObject& description) {
       } else if (i > 0) {
         token.insert(token.begin(), ' ');
       }
-      if (cleanup) token = cleaned(std::move(token));
+      if (cleanup) token = marks_joined(std::move(token));
     }
     return tokens;
   };
@@ -155,12 +155,12 @@ Decoder make_decoder(const std::optional<JsonObject>& description) {
       return tokens;
     };
   }
-  if (type == "ByteLevel") return byte_level;
+  if (type == "ByteLevel") return join_byte_level;
   if (type == "ByteFallback") return byte_fallback;
   if (type == "Fuse") return fuse;
-  if (type == "Strip") return strip(*description);
-  if (type == "Replace") return replace(*description);
-  if (type == "Metaspace") return metaspace(*description);
+  if (type == "Strip") return strip_tokens(*description);
+  if (type == "Replace") return replace_in_tokens(*description);
+  if (type == "Metaspace") return join_metaspace(*description);
   if (type == "WordPiece") return word_piece(*description);
   if (type == "BPEDecoder") return word_ends(description->text("suffix", "</w>"));
   refuse_kind(*description,

@@ -22,7 +22,7 @@ std::string lower(const std::string& text) {
 }
 
 // Without what cannot be seen, and with plain blanks.
-std::string cleaned(const std::string& text) {
+std::string visible(const std::string& text) {
   return unicode::map(text, [](char32_t code, std::string& out) {
     if (code == 0 || code == 0xFFFD || unicode::is_control(code)) return;
     unicode::append(out, unicode::is_white_space(code) ? U' ' : code);
@@ -44,7 +44,7 @@ Normalizer bert(const JsonObject& description) {
   const bool lowercase = description.flag("lowercase", true);
   const bool accents = description.flag("strip_accents", lowercase);
   return [=](std::string text) {
-    if (clean) text = cleaned(text);
+    if (clean) text = visible(text);
     if (ideographs) text = with_ideographs_apart(text);
     if (accents)
       text = without(unicode::normalized(text, unicode::Form::kNfd), unicode::is_nonspacing_mark);
@@ -52,7 +52,7 @@ Normalizer bert(const JsonObject& description) {
   };
 }
 
-Normalizer strip(bool left, bool right) {
+Normalizer strip_ends(bool left, bool right) {
   return [=](const std::string& text) {
     const auto characters = unicode::characters(text);
     size_t first = 0, last = characters.size();
@@ -64,7 +64,7 @@ Normalizer strip(bool left, bool right) {
   };
 }
 
-Normalizer replace(const unicode::Pattern& pattern, const std::string& content) {
+Normalizer replace_pattern(const unicode::Pattern& pattern, const std::string& content) {
   return [=](const std::string& text) {
     std::string result;
     size_t at = 0;
@@ -76,7 +76,7 @@ Normalizer replace(const unicode::Pattern& pattern, const std::string& content) 
   };
 }
 
-Normalizer sequence(const std::vector<JsonObject>& descriptions) {
+Normalizer in_sequence(const std::vector<JsonObject>& descriptions) {
   std::vector<Normalizer> parts;
   parts.reserve(descriptions.size());
   for (const JsonObject& description : descriptions) parts.push_back(make_normalizer(description));
@@ -91,7 +91,7 @@ Normalizer sequence(const std::vector<JsonObject>& descriptions) {
 Normalizer make_normalizer(const std::optional<JsonObject>& description) {
   if (!description) return [](std::string text) { return text; };
   const std::string type = description->text("type");
-  if (type == "Sequence") return sequence(description->objects("normalizers"));
+  if (type == "Sequence") return in_sequence(description->objects("normalizers"));
   constexpr std::pair<const char*, unicode::Form> kForms[] = {{"NFC", unicode::Form::kNfc},
                                                               {"NFD", unicode::Form::kNfd},
                                                               {"NFKC", unicode::Form::kNfkc},
@@ -104,8 +104,10 @@ Normalizer make_normalizer(const std::optional<JsonObject>& description) {
   if (type == "StripAccents")
     return [](const std::string& text) { return without(text, unicode::is_mark); };
   if (type == "Strip")
-    return strip(description->flag("strip_left", true), description->flag("strip_right", true));
-  if (type == "Replace") return replace(pattern_of(*description), description->text("content"));
+    return strip_ends(description->flag("strip_left", true),
+                      description->flag("strip_right", true));
+  if (type == "Replace")
+    return replace_pattern(pattern_of(*description), description->text("content"));
   if (type == "Prepend") {
     return [prepended = description->text("prepend")](const std::string& text) {
       return text.empty() ? text : prepended + text;

@@ -32,7 +32,7 @@ PreTokenizer by_pattern(const unicode::Pattern& pattern, Found behaviour, bool i
   };
 }
 
-PreTokenizer byte_level(const JsonObject& description) {
+PreTokenizer split_byte_level(const JsonObject& description) {
   const bool prefix = description.flag("add_prefix_space", true);
   const bool divides = description.flag("use_regex", true);
   const auto divide = by_pattern(unicode::Pattern::regex(kByteLevel, description.where()),
@@ -47,7 +47,7 @@ PreTokenizer byte_level(const JsonObject& description) {
   };
 }
 
-PreTokenizer metaspace(const JsonObject& description) {
+PreTokenizer split_metaspace(const JsonObject& description) {
   const std::string mark = description.text("replacement", "▁");
   const bool older = description.flag("add_prefix_space", true);
   const std::string scheme = description.text("prepend_scheme", older ? "always" : "never");
@@ -74,7 +74,7 @@ PreTokenizer metaspace(const JsonObject& description) {
   };
 }
 
-PreTokenizer sequence(std::vector<PreTokenizer> parts) {
+PreTokenizer one_by_one(std::vector<PreTokenizer> parts) {
   return [parts = std::move(parts)](std::vector<Word> words) {
     for (const PreTokenizer& part : parts) words = part(std::move(words));
     return words;
@@ -90,10 +90,10 @@ PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description) {
     std::vector<PreTokenizer> parts;
     for (const JsonObject& part : description->objects("pretokenizers"))
       parts.push_back(make_pre_tokenizer(part));
-    return sequence(std::move(parts));
+    return one_by_one(std::move(parts));
   }
-  if (type == "ByteLevel") return byte_level(*description);
-  if (type == "Metaspace") return metaspace(*description);
+  if (type == "ByteLevel") return split_byte_level(*description);
+  if (type == "Metaspace") return split_metaspace(*description);
   if (type == "Split")
     return by_pattern(pattern_of(*description),
                       found_of(*description, "behavior", Found::kIsolated),
@@ -103,8 +103,8 @@ PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description) {
     return by_pattern(unicode::Pattern::regex(R"(\w+|[^\w\s]+)", description->where()),
                       Found::kRemoved, /*invert=*/true);
   if (type == "BertPreTokenizer")
-    return sequence({by_characters(unicode::is_white_space, Found::kRemoved),
-                     by_characters(unicode::is_punctuation, Found::kIsolated)});
+    return one_by_one({by_characters(unicode::is_white_space, Found::kRemoved),
+                       by_characters(unicode::is_punctuation, Found::kIsolated)});
   if (type == "Digits")
     return by_characters(unicode::is_number, description->flag("individual_digits", false)
                                                  ? Found::kIsolated

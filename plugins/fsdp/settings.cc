@@ -9,8 +9,6 @@
 namespace db::fsdp {
 namespace {
 
-Failure wrong(const std::string& text) { return Failure::make(DB_ERR_INVALID_ARGUMENT, text); }
-
 // "1, 2, 3 and 6"
 std::string divisors(int32_t number) {
   std::vector<std::string> all;
@@ -27,11 +25,11 @@ Failure read_machine_group(const Place& place, int32_t* size) {
   const std::string hint =
       "; set option 'group_size' to a divisor of the number of ranks: " + divisors(place.size);
   if (place.local_size < 1 || place.size % place.local_size != 0)
-    return wrong("hybrid_shard shards among the ranks of a machine, which are " + ours +
-                 " here and do not divide the " + std::to_string(place.size) + " of the job" +
-                 hint);
+    return wrong_option("hybrid_shard shards among the ranks of a machine, which are " + ours +
+                        " here and do not divide the " + std::to_string(place.size) +
+                        " of the job" + hint);
   if (place.local_rank != place.rank % place.local_size)
-    return wrong(
+    return wrong_option(
         "hybrid_shard shards among the ranks of a machine, which do not follow each "
         "other: rank " +
         std::to_string(place.rank) + " is number " + std::to_string(place.local_rank) + " of " +
@@ -45,14 +43,16 @@ Failure read_group(const Options& options, const Place& place, bool hybrid, int3
   *size = place.size;
   if (!hybrid) {
     if (given == 0) return {};
-    return wrong("option 'group_size' is for strategy = \"hybrid_shard\", but strategy is '" +
-                 options.string("strategy") + "'");
+    return wrong_option(
+        "option 'group_size' is for strategy = \"hybrid_shard\", but strategy is '" +
+        options.string("strategy") + "'");
   }
   if (given == 0) return read_machine_group(place, size);
   if (given < 0 || place.size % given != 0)
-    return wrong("option 'group_size' is " + std::to_string(given) +
-                 ", which does not divide the number of ranks, " + std::to_string(place.size) +
-                 "; valid: " + divisors(place.size) + ", or 0 for the ranks of one machine");
+    return wrong_option("option 'group_size' is " + std::to_string(given) +
+                        ", which does not divide the number of ranks, " +
+                        std::to_string(place.size) + "; valid: " + divisors(place.size) +
+                        ", or 0 for the ranks of one machine");
   *size = static_cast<int32_t>(given);
   return {};
 }
@@ -79,8 +79,9 @@ Failure read_dtypes(const Options& options, Settings* settings) {
     Failure failure = read_dtype(options, type.key, type.dtype);
     if (!failure.ok()) return failure;
     if (*type.dtype != 0 && !settings->shards)
-      return wrong("option '" + std::string(type.key) +
-                   "' concerns units, of which strategy = \"no_shard\" makes none; leave it out");
+      return wrong_option(
+          "option '" + std::string(type.key) +
+          "' concerns units, of which strategy = \"no_shard\" makes none; leave it out");
   }
   return {};
 }
@@ -95,8 +96,8 @@ Failure check_policy(const Options& options, size_t policy) {
   static constexpr const char* kPolicies[] = {"modules", "types", "size", "names"};
   for (const auto& owner : kOwners)
     if (options.given(owner.key) && owner.policy != policy)
-      return wrong("option '" + std::string(owner.key) + "' is for units = \"" +
-                   kPolicies[owner.policy] + "\", but units is '" + kPolicies[policy] + "'");
+      return wrong_option("option '" + std::string(owner.key) + "' is for units = \"" +
+                          kPolicies[owner.policy] + "\", but units is '" + kPolicies[policy] + "'");
   return {};
 }
 
@@ -110,9 +111,10 @@ Failure read_units(const Options& options, Settings* settings) {
   settings->unit_types = split_list(options.string("unit_types"));
   settings->unit_names = split_list(options.string("unit_names"));
   if (settings->units == Units::kTypes && settings->unit_types.empty())
-    return wrong("units = \"types\" needs option 'unit_types': the types whose modules are units");
+    return wrong_option(
+        "units = \"types\" needs option 'unit_types': the types whose modules are units");
   if (settings->units == Units::kNames && settings->unit_names.empty())
-    return wrong("units = \"names\" needs option 'unit_names': the modules that are units");
+    return wrong_option("units = \"names\" needs option 'unit_names': the modules that are units");
   int64_t join_below = 0;
   int64_t min_parameters = 0;
   failure = read_number(options, "unit_join_below", 0, INT64_MAX, &join_below);
@@ -128,13 +130,17 @@ Failure read_offload_of_units(const Options& options, Settings* settings) {
                                         "offload.buffer_count"};
   Failure failure = read_offload(options, kKeys, &settings->offload);
   if (failure.ok() && settings->offload.place != DB_PLACE_STAY && !settings->shards)
-    return wrong(
+    return wrong_option(
         "option 'offload.device' concerns units, of which strategy = \"no_shard\" makes none; "
         "leave it out");
   return failure;
 }
 
 }  // namespace
+
+Failure wrong_option(const std::string& text) {
+  return Failure::make(DB_ERR_INVALID_ARGUMENT, text);
+}
 
 Failure read_settings(const Options& options, const Place& place, Settings* settings) {
   Failure failure = read_strategy(options, place, settings);

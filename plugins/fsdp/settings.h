@@ -88,6 +88,9 @@ struct Settings {
   PlannedOffload offload;
 };
 
+// DB_ERR_INVALID_ARGUMENT; text: the option, its value, and the valid ones.
+Failure wrong_option(const std::string& text);
+
 // Every wrong value that can be seen without a model is DB_ERR_INVALID_ARGUMENT here.
 Failure read_settings(const Options& options, const Place& place, Settings* settings);
 

@@ -9,8 +9,6 @@
 namespace db::fsdp {
 namespace {
 
-Failure wrong(const std::string& text) { return Failure::make(DB_ERR_INVALID_ARGUMENT, text); }
-
 std::string_view without_impl(std::string_view type) {
   if (type.size() > 4 && type.ends_with("Impl")) type.remove_suffix(4);
   return type;
@@ -50,8 +48,8 @@ Failure mark_types(const Settings& settings, const Model& model, std::vector<boo
       (*marked)[i] = found = true;
     }
     if (!found)
-      return wrong("option 'unit_types': no module of the model is a '" + wanted +
-                   "'; its types: " + list_some(type_names(model)));
+      return wrong_option("option 'unit_types': no module of the model is a '" + wanted +
+                          "'; its types: " + list_some(type_names(model)));
   }
   return {};
 }
@@ -64,14 +62,14 @@ Failure mark_names(const Settings& settings, const Model& model, std::vector<boo
       const ModelModule& module = model.modules[i];
       if (module.name.empty() || !matches(pattern, module.name)) continue;
       if (matched_by[i] != nullptr)
-        return wrong("option 'unit_names': units overlap: '" + *matched_by[i] + "' and '" +
-                     pattern + "' both match the module '" + std::string(module.name) + "'");
+        return wrong_option("option 'unit_names': units overlap: '" + *matched_by[i] + "' and '" +
+                            pattern + "' both match the module '" + std::string(module.name) + "'");
       matched_by[i] = &pattern;
       (*marked)[i] = found = true;
     }
     if (!found)
-      return wrong("option 'unit_names': no module of the model matches '" + pattern +
-                   "'; its modules: " + list_some(module_names(model)));
+      return wrong_option("option 'unit_names': no module of the model matches '" + pattern +
+                          "'; its modules: " + list_some(module_names(model)));
   }
   return {};
 }
@@ -92,8 +90,8 @@ Failure select(const Settings& settings, const Model& model, std::vector<size_t>
       ignored[i] = found = true;
     }
     if (!found)
-      return wrong("option 'ignore': no module or parameter of the model matches '" + pattern +
-                   "'; its modules: " + list_some(module_names(model)));
+      return wrong_option("option 'ignore': no module or parameter of the model matches '" +
+                          pattern + "'; its modules: " + list_some(module_names(model)));
   }
   // Parents come before their children.
   for (size_t i = 0; i < model.modules.size(); ++i) {

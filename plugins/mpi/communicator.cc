@@ -59,7 +59,7 @@ void destroy(db_communicator* c) {
   if (c != nullptr) delete &Communicator::of(c);
 }
 
-const void* get_extension(const db_communicator*, const char*) { return nullptr; }
+const void* communicator_extension(const db_communicator*, const char*) { return nullptr; }
 
 db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
   return guarded(error, [&] { return SerialQueue::wait(request, timeout_ns, error); });
@@ -76,7 +76,7 @@ constexpr db_communicator_functions kFunctions = {sizeof(db_communicator_functio
                                                   async_error,
                                                   abort,
                                                   destroy,
-                                                  get_extension};
+                                                  communicator_extension};
 
 }  // namespace
 

@@ -100,7 +100,8 @@ Failure check_ranks(const db_communicator_params& params) {
   return Failure::make(DB_ERR_INVALID_ARGUMENT, text);
 }
 
-Failure make(const db_communicator_params& params, std::unique_ptr<Communicator>* result) {
+Failure make_communicator(const db_communicator_params& params,
+                          std::unique_ptr<Communicator>* result) {
   Tuning tuning;
   Yield yield = Yield::kAuto;
   Failure failure = read_options(params, &tuning, &yield);
@@ -145,7 +146,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
                   error);
   try {
     std::unique_ptr<Communicator> made;
-    const Failure failure = make(*params, &made);
+    const Failure failure = make_communicator(*params, &made);
     if (!failure.ok()) return report(failure, error);
     *result = made.release()->handle();
     return DB_OK;

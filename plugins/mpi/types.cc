@@ -17,7 +17,7 @@ void combine(void* in, void* inout, int* count, MPI_Datatype*) {
 }
 
 template <db_dtype kType>
-int make(MPI_Op* operations) {
+int make_operations(MPI_Op* operations) {
   MPI_User_function* const functions[] = {combine<kType, DB_SUM>, combine<kType, DB_PROD>,
                                           combine<kType, DB_MIN>, combine<kType, DB_MAX>};
   for (int i = 0; i < DB_MAX; ++i)
@@ -65,8 +65,8 @@ MPI_Datatype datatype(db_dtype dtype) {
 }
 
 int make_reductions() {
-  int code = make<DB_F16>(half_operations[0]);
-  if (code == MPI_SUCCESS) code = make<DB_BF16>(half_operations[1]);
+  int code = make_operations<DB_F16>(half_operations[0]);
+  if (code == MPI_SUCCESS) code = make_operations<DB_BF16>(half_operations[1]);
   return code == MPI_SUCCESS ? make_narrow_sums() : code;
 }
 

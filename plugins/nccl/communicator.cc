@@ -223,7 +223,7 @@ constexpr db_registration kRegistration = {sizeof(db_registration), add_registra
                                            remove_registration};
 
 // Where this NCCL has what they are made of.
-const void* get_extension(const db_communicator*, const char* id) {
+const void* communicator_extension(const db_communicator*, const char* id) {
   if (id == nullptr) return nullptr;
   const std::string_view name = id;
   if (name == DB_SHRINK && nccl().CommShrink != nullptr) return &kShrink;
@@ -244,7 +244,7 @@ constexpr db_communicator_functions kFunctions = {
     async_error,
     abort,
     destroy,
-    get_extension,
+    communicator_extension,
 };
 
 Communicator::Communicator(const Setup& chosen, std::unique_ptr<Pipeline> made)

@@ -36,7 +36,7 @@ class QuantizedModels : public testing::TestWithParam<const char*> {
 };
 
 // Relative to what scores differ among themselves.
-double apart(const at::Tensor& a, const at::Tensor& b) {
+double relative_distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).norm() / (b - b.mean()).norm()).item<double>();
 }
 
@@ -44,8 +44,8 @@ TEST_P(QuantizedModels, Logits_AreClose_InMemoryAndFromTheDisk) {
   for (const int bits : {8, 4}) {
     auto generator = pipeline("text-generation", folder, with(bits));
     const at::Tensor given = scores(generator);
-    EXPECT_LT(apart(given, logits), bits == 8 ? 0.06 : 0.5) << bits;
-    EXPECT_GT(apart(given, logits), 0);
+    EXPECT_LT(relative_distance(given, logits), bits == 8 ? 0.06 : 0.5) << bits;
+    EXPECT_GT(relative_distance(given, logits), 0);
     auto from_disk = pipeline("text-generation", folder, with(bits, "disk"));
     EXPECT_TRUE(scores(from_disk).allclose(given, 1e-5, 1e-5)) << bits;
   }

@@ -19,7 +19,7 @@ TextToImageOptions bounded(uint64_t more = uint64_t{256} << 20) {
   return {.device = c10::kCPU, .max_memory = resident_bytes() + more};
 }
 
-at::Tensor reference(const std::string& name) {
+at::Tensor picture_reference(const std::string& name) {
   return SafeTensors::open(fixture("diffusion/reference.safetensors")).tensor(name);
 }
 
@@ -39,10 +39,10 @@ TEST(TextToImage, SmallModel_PaintsDiffusersPicture) {
   const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
     return a.to(at::kInt).sub(b.to(at::kInt)).abs().max().item<int>();
   };
-  EXPECT_LE(apart(guided, reference("picture.guided")), 1);
+  EXPECT_LE(apart(guided, picture_reference("picture.guided")), 1);
   options = small();
   options.guidance_scale = 1;
-  EXPECT_LE(apart(paint(kPrompt, options), reference("picture.plain")), 1);
+  EXPECT_LE(apart(paint(kPrompt, options), picture_reference("picture.plain")), 1);
 }
 
 TEST(TextToImage, Bound_ChangesNothing) {

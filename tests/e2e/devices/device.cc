@@ -14,14 +14,6 @@ Batch on_device(coupler::Accelerator& accelerator, const Batch& batch) {
   return {batch.tokens.to(accelerator.device()), batch.targets.to(accelerator.device())};
 }
 
-torch::Tensor loss_of(Net& net, const Batch& batch) {
-  return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
-}
-
-std::vector<torch::Tensor> trainable(Net& net) {
-  return {net->embedding->weight, net->hidden->weight, net->hidden->bias, net->scale};
-}
-
 std::map<std::string, torch::Tensor> values_of(coupler::Accelerator& accelerator, Net& net) {
   std::map<std::string, torch::Tensor> result;
   accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {

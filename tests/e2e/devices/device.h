@@ -7,11 +7,10 @@
 
 #include "check.h"
 
+constexpr int64_t kRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
+
 // A batch's tensors on the Accelerator's device, as a loader would bring them.
 Batch on_device(coupler::Accelerator& accelerator, const Batch& batch);
-
-torch::Tensor loss_of(Net& net, const Batch& batch);
-std::vector<torch::Tensor> trainable(Net& net);
 
 // Every parameter, whole, on the CPU, by name. Collective.
 std::map<std::string, torch::Tensor> values_of(coupler::Accelerator& accelerator, Net& net);

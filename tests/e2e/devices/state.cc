@@ -9,8 +9,6 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 24;
-
 struct Job {
   explicit Job(Accelerator& accelerator, int seed) {
     torch::manual_seed(seed);

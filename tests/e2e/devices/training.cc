@@ -10,7 +10,6 @@ namespace {
 using coupler::Accelerator;
 
 constexpr int kSteps = 6;
-constexpr int64_t kRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
 constexpr double kTolerance = 1e-10;
 
 torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(1e-2).weight_decay(0.01); }

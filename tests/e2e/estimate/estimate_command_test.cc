@@ -17,7 +17,7 @@ Words gpt(const Workplace& here) {
           "--heads", "4",         "--seq",  "32",       "--batch-size", "2",   "--steps",  "4"};
 }
 
-bool says(const Outcome& outcome, const std::string& text) {
+bool err_says(const Outcome& outcome, const std::string& text) {
   return outcome.err.find(text) != std::string::npos;
 }
 
@@ -65,7 +65,7 @@ TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
   const Outcome none =
       here.coupler(with({"config", "recommend", "--limit", "20MiB", "--world", "2"}, gpt(here)));
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_TRUE(says(none, "nothing fits into 20.0 MiB a rank with 2 processes: the least, "))
+  EXPECT_TRUE(err_says(none, "nothing fits into 20.0 MiB a rank with 2 processes: the least, "))
       << none.err;
 }
 
@@ -106,7 +106,7 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
   for (const auto& wrong : cases) {
     const Outcome outcome = here.coupler(wrong.words);
     EXPECT_EQ(outcome.exit_code, wrong.code) << wrong.message << "\n" << outcome.err;
-    EXPECT_TRUE(says(outcome, wrong.message)) << wrong.message << " in\n" << outcome.err;
+    EXPECT_TRUE(err_says(outcome, wrong.message)) << wrong.message << " in\n" << outcome.err;
   }
 }
 
@@ -118,7 +118,7 @@ TEST(EstimateCommand, DryRunOfSeveralProcesses_IsRefused) {
       here.coupler(with({"launch", "-n", "2", "-o", "backend.use=gloo_cpu"}, words),
                    {{"COUPLER_ESTIMATE", "log"}});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(says(outcome, "COUPLER_ESTIMATE is set in a job of 2 processes")) << outcome.err;
+  EXPECT_TRUE(err_says(outcome, "COUPLER_ESTIMATE is set in a job of 2 processes")) << outcome.err;
 }
 
 }  // namespace

@@ -88,6 +88,10 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_TRUE(has(text, part)) << part << "\nis not in\n" << text;
+}
+
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};

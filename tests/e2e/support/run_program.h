@@ -37,6 +37,7 @@ class Workplace {
 
 // Whether the part stands in the text.
 bool has(const std::string& text, const std::string& part);
+void expect_in(const std::string& text, const std::string& part);  // fails the test elsewhere
 // A whole file; "" where it cannot be read.
 std::string text_of(const std::filesystem::path& path);
 

@@ -53,7 +53,7 @@ TORCH_MODULE(Stack);
 
 using Values = std::map<std::string, torch::Tensor>;
 
-Values train(Accelerator& accelerator, int how) {
+Values train_stack(Accelerator& accelerator, int how) {
   coupler::set_seed(11);
   Stack model;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
@@ -82,9 +82,9 @@ void computed_again_gives_the_same_bits(Accelerator& accelerator) {
   for (const int64_t windows : {1, 2}) {
     const int64_t before = accelerator.gradient_accumulation_steps();
     accelerator.set_gradient_accumulation_steps(windows);
-    const Values expected = train(accelerator, 0);
+    const Values expected = train_stack(accelerator, 0);
     for (const int how : {1, 2}) {
-      for (const auto& [name, value] : train(accelerator, how)) {
+      for (const auto& [name, value] : train_stack(accelerator, how)) {
         EXPECT(torch::equal(value, expected.at(name)),
                name + " differs with parts " + std::to_string(how));
       }

@@ -65,7 +65,7 @@ void untouched_rank(Accelerator& accelerator) {
 }
 
 // Four micro-batches in two windows give what two whole batches give; between, nothing moves.
-void accumulation(Accelerator& accelerator) {
+void two_windows(Accelerator& accelerator) {
   torch::manual_seed(1);
   Branch model;
   auto net = accelerator.prepare(model);
@@ -216,7 +216,7 @@ std::vector<Check> behaviour_checks() {
   return {
       {"unused_parameters", unused_parameters},
       {"untouched_rank", untouched_rank},
-      {"accumulation", accumulation},
+      {"accumulation", two_windows},
       {"error_in_backward", error_in_backward},
       {"buffers_follow_rank_0", buffers_follow_rank_0},
       {"tensor_collectives", tensor_collectives},

@@ -31,6 +31,7 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor tied, frozen, scale;  // scale is the float one
 };
 TORCH_MODULE(Net);
+std::vector<torch::Tensor> trainable(Net& net);
 
 // The batch of step `step` for `rows` rows: the same on every rank.
 struct Batch {
@@ -39,6 +40,7 @@ struct Batch {
 Batch joined_batch(int step, int64_t rows);
 // This rank's rows of it.
 Batch own_part(const Batch& joined, int rank, int world);
+torch::Tensor loss_of(Net& net, const Batch& batch);
 
 struct Check {
   const char* name;

@@ -9,17 +9,9 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
+constexpr int64_t kWindowRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
 
-torch::Tensor loss_of(Net& net, const Batch& batch) {
-  return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
-}
-
-std::vector<torch::Tensor> trainable(Net& net) {
-  return {net->embedding->weight, net->hidden->weight, net->hidden->bias, net->scale};
-}
-
-Net copy_of(Accelerator& accelerator, Net& net) {
+Net whole_copy_of(Accelerator& accelerator, Net& net) {
   torch::NoGradGuard no_grad;
   Net copy;
   accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
@@ -40,19 +32,19 @@ void expect_same_weights(Accelerator& accelerator, Net& net, Net& reference, int
 }
 
 // weighted: losses are sums, and windows are divided by what they are sums of.
-void train(Accelerator& accelerator, int64_t window, bool weighted) {
+void train_in_backward(Accelerator& accelerator, int64_t window, bool weighted) {
   accelerator.set_gradient_accumulation_steps(window);
   torch::manual_seed(3);
   Net model;
   torch::optim::AdamW optimizer(trainable(model), torch::optim::AdamWOptions(1e-2));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   EXPECT(opt.description() == "fused AdamW, in backward", opt.description());
-  Net reference = copy_of(accelerator, net);
+  Net reference = whole_copy_of(accelerator, net);
   torch::optim::AdamW reference_optimizer(trainable(reference), torch::optim::AdamWOptions(1e-2));
   for (int step = 0; step < 6; ++step) {
     reference_optimizer.zero_grad();
     for (int64_t i = 0; i < window; ++i) {
-      const Batch joined = joined_batch(static_cast<int>(step * window + i), kRows);
+      const Batch joined = joined_batch(static_cast<int>(step * window + i), kWindowRows);
       (loss_of(reference, joined) / window).backward();
       const auto scope = accelerator.accumulate(net);
       const Batch own = own_part(joined, accelerator.rank(), accelerator.world());
@@ -74,7 +66,7 @@ void train(Accelerator& accelerator, int64_t window, bool weighted) {
 
 void trains_the_same(Accelerator& accelerator) {
   for (const int64_t window : {1, 2}) {
-    for (const bool weighted : {false, true}) train(accelerator, window, weighted);
+    for (const bool weighted : {false, true}) train_in_backward(accelerator, window, weighted);
   }
 }
 

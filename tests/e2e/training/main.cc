@@ -46,6 +46,10 @@ torch::Tensor NetImpl::forward(const torch::Tensor& tokens) {
   return torch::linear(mixed + frozen, tied);
 }
 
+std::vector<torch::Tensor> trainable(Net& net) {
+  return {net->embedding->weight, net->hidden->weight, net->hidden->bias, net->scale};
+}
+
 Batch joined_batch(int step, int64_t rows) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 + step));
   return {torch::randint(0, 11, {rows, 3}, generator, torch::kLong),
@@ -55,6 +59,10 @@ Batch joined_batch(int step, int64_t rows) {
 Batch own_part(const Batch& joined, int rank, int world) {
   const int64_t rows = joined.tokens.size(0) / world;
   return {joined.tokens.narrow(0, rank * rows, rows), joined.targets.narrow(0, rank * rows, rows)};
+}
+
+torch::Tensor loss_of(Net& net, const Batch& batch) {
+  return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
 }
 
 namespace {

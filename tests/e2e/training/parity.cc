@@ -12,10 +12,6 @@ constexpr int64_t kRows = 24;  // divides by worlds 1 to 4
 using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
-torch::Tensor loss_of(Net& net, const Batch& batch) {
-  return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
-}
-
 Net copy_of(Net& net) {
   torch::NoGradGuard no_grad;
   Net copy(net->scale.scalar_type() == torch::kFloat);
@@ -23,10 +19,6 @@ Net copy_of(Net& net) {
     parameter.value().copy_(net->named_parameters()[parameter.key()]);
   }
   return copy;
-}
-
-std::vector<torch::Tensor> trainable(Net& net) {
-  return {net->embedding->weight, net->hidden->weight, net->hidden->bias, net->scale};
 }
 
 void expect_close(const torch::Tensor& ours, const torch::Tensor& reference, double tolerance,

@@ -15,15 +15,15 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 48;   // divides by worlds 1 to 4
-constexpr int64_t kWidth = 16;  // fp8 wants multiples of 16
+constexpr int64_t kExamples = 48;  // divides by worlds 1 to 4
+constexpr int64_t kFeatures = 16;  // fp8 wants multiples of 16
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct ClassifierImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return second->forward(torch::gelu(norm->forward(first->forward(x))));
   }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(kWidth, 32));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kFeatures, 32));
   torch::nn::LayerNorm norm =
       register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({32})));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(32, 4));
@@ -38,16 +38,16 @@ Classifier classifier() {
 // Inputs and targets that have to do with each other, the same on every rank.
 std::pair<torch::Tensor, torch::Tensor> joined(int step) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step % 4));
-  const auto x = torch::randn({kRows, kWidth}, generator);
+  const auto x = torch::randn({kExamples, kFeatures}, generator);
   return {x, x.narrow(1, 0, 4).argmax(1)};
 }
 
 torch::Tensor own_rows(Accelerator& accelerator, const torch::Tensor& all) {
-  const int64_t rows = kRows / accelerator.world();
+  const int64_t rows = kExamples / accelerator.world();
   return all.narrow(0, accelerator.rank() * rows, rows);
 }
 
-torch::Tensor loss_of(Accelerator& accelerator, Classifier& net, int step) {
+torch::Tensor autocast_loss(Accelerator& accelerator, Classifier& net, int step) {
   const auto [x, target] = joined(step);
   const auto scope = accelerator.autocast();
   return torch::cross_entropy_loss(net->forward(own_rows(accelerator, x)),
@@ -73,7 +73,7 @@ torch::ScalarType type_of_a_product() {
   return torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type();
 }
 
-constexpr int kSteps = 40;
+constexpr int kFp16Steps = 40;
 
 // The loss over all ranks in the last four steps, of fp32 on one process that leaves out the same
 // steps of the optimizer.
@@ -81,13 +81,13 @@ double plain_loss(const std::vector<bool>& skipped) {
   Classifier net = classifier();
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
   double sum = 0;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kFp16Steps; ++step) {
     const auto [x, target] = joined(step);
     optimizer.zero_grad();
     const auto loss = torch::cross_entropy_loss(net->forward(x), target);
     loss.backward();
     if (!skipped[static_cast<size_t>(step)]) optimizer.step();
-    if (step >= kSteps - 4) sum += loss.item<double>() / 4;
+    if (step >= kFp16Steps - 4) sum += loss.item<double>() / 4;
   }
   return sum;
 }
@@ -99,9 +99,9 @@ void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
   auto [net, opt] = accelerator.prepare(model, optimizer);
   double first = 0, last = 0;
   std::vector<bool> skipped;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kFp16Steps; ++step) {
     opt.zero_grad();
-    auto loss = loss_of(accelerator, net, step);
+    auto loss = autocast_loss(accelerator, net, step);
     // Outside of accumulate() every backward is a step; backward divides all the same.
     accelerator.backward(loss);
     accelerator.clip_grad_norm(net, 1e6);
@@ -110,14 +110,14 @@ void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
         accelerator.reduce(loss.to(torch::kDouble), coupler::Reduction::kMean).item<double>();
     skipped.push_back(accelerator.optimizer_step_was_skipped());
     if (step < 4) first += mean / 4;
-    if (step >= kSteps - 4) last += mean / 4;
+    if (step >= kFp16Steps - 4) last += mean / 4;
   }
   const double plain = plain_loss(skipped);
   const auto skips = std::count(skipped.begin(), skipped.end(), true);
   const std::string seen =
       std::to_string(first) + " -> " + std::to_string(last) + ", fp32 " + std::to_string(plain);
   // fp16 feels for the limit of its scale every third step here.
-  EXPECT(skips <= (accelerator.loss_scale() == 1 ? 0 : kSteps / 4),
+  EXPECT(skips <= (accelerator.loss_scale() == 1 ? 0 : kFp16Steps / 4),
          std::to_string(skips) + " steps were skipped");
   EXPECT(last < 0.6 * first, "the loss does not fall: " + seen);
   EXPECT(std::abs(last - plain) < tolerance * first, "the loss is not close to fp32's: " + seen);
@@ -189,7 +189,7 @@ void one_scope_for_all(Accelerator& accelerator) {
 // Around 100 bf16 goes in steps of a half: statistics must be taken in more.
 void narrow_batch_norm(Accelerator& accelerator) {
   auto generator = at::detail::createCPUGenerator(3);
-  const auto x = (torch::randn({kRows, 4}, generator) * 4 + 100).to(torch::kBFloat16);
+  const auto x = (torch::randn({kExamples, 4}, generator) * 4 + 100).to(torch::kBFloat16);
   torch::nn::BatchNorm1d reference(4);
   coupler::SyncBatchNorm ours(4);
   const auto got = ours(own_rows(accelerator, x));
@@ -262,7 +262,7 @@ void overflow_skips(Accelerator& accelerator) {
     const auto before = weights_of(accelerator, net);
     const double scale = accelerator.loss_scale();
     const auto rates = scheduler.rates();
-    accelerator.backward(with_overflow(net, loss_of(accelerator, net, step), here));
+    accelerator.backward(with_overflow(net, autocast_loss(accelerator, net, step), here));
     if (step % 2 == 0) {
       const double norm = accelerator.clip_grad_norm(net, 1.0);
       EXPECT(std::isfinite(norm) == !overflow, "the norm is " + std::to_string(norm));
@@ -290,7 +290,7 @@ void grows(Accelerator& accelerator) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1e-3));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   const auto step = [&](bool overflow) {
-    accelerator.backward(with_overflow(net, loss_of(accelerator, net, 0), overflow));
+    accelerator.backward(with_overflow(net, autocast_loss(accelerator, net, 0), overflow));
     opt.step();
     opt.zero_grad();
   };
@@ -308,7 +308,7 @@ void unscaled_once(Accelerator& accelerator) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1.0));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   const auto before = weights_of(accelerator, net);
-  accelerator.backward(loss_of(accelerator, net, 0));
+  accelerator.backward(autocast_loss(accelerator, net, 0));
   const auto scaled = accelerator.gradient(net->first->weight).clone();
   accelerator.unscale_gradients();
   const auto gradient = accelerator.gradient(net->first->weight).clone();
@@ -331,7 +331,7 @@ void accumulating(Accelerator& accelerator) {
     const auto before = weights_of(accelerator, net);
     const auto window = accelerator.accumulate(net);
     const bool last = batch % 2 == 1;
-    accelerator.backward(loss_of(accelerator, net, batch));
+    accelerator.backward(autocast_loss(accelerator, net, batch));
     accelerator.unscale_gradients();
     const double norm = accelerator.clip_grad_norm(net, 1.0);
     EXPECT((norm != 0) == last && norm < 100, "the norm is " + std::to_string(norm));

@@ -26,7 +26,7 @@ struct SlopeImpl : torch::nn::Module {
 TORCH_MODULE(Slope);
 
 // Two groups with rates 0.5 and 0.25.
-torch::optim::SGD two_groups(Slope& model) {
+torch::optim::SGD two_rates(Slope& model) {
   using torch::optim::SGDOptions;
   return torch::optim::SGD(
       std::vector<torch::optim::OptimizerParamGroup>{
@@ -35,15 +35,17 @@ torch::optim::SGD two_groups(Slope& model) {
       SGDOptions(0.5));
 }
 
-double weight_of(torch::nn::Linear& linear) { return linear->weight.detach()[0][0].item<double>(); }
+double first_weight(torch::nn::Linear& linear) {
+  return linear->weight.detach()[0][0].item<double>();
+}
 
 // Takes a step and returns how far each group's weights moved.
 std::vector<double> moved(Accelerator& accelerator, Slope& net, coupler::Optimizer& opt) {
-  const double first = weight_of(net->first), second = weight_of(net->second);
+  const double first = first_weight(net->first), second = first_weight(net->second);
   accelerator.backward(net->forward());
   opt.step();
   opt.zero_grad();
-  return {first - weight_of(net->first), second - weight_of(net->second)};
+  return {first - first_weight(net->first), second - first_weight(net->second)};
 }
 
 void expect_rates(const std::vector<double>& got, const std::vector<double>& expected,
@@ -58,7 +60,7 @@ void expect_rates(const std::vector<double>& got, const std::vector<double>& exp
 
 void ours(Accelerator& accelerator) {
   Slope model;
-  auto optimizer = two_groups(model);
+  auto optimizer = two_rates(model);
   // Before the optimizer in the call: the order does not matter.
   auto [scheduler, net, opt] =
       accelerator.prepare(coupler::linear_schedule(optimizer, {2, 6}), model, optimizer);
@@ -79,7 +81,7 @@ void ours(Accelerator& accelerator) {
 
 void units(Accelerator& accelerator) {
   Slope model;
-  auto optimizer = two_groups(model);
+  auto optimizer = two_rates(model);
   const int64_t world = accelerator.world();
   auto [net, opt, scheduler] = accelerator.prepare(
       model, optimizer,
@@ -96,9 +98,9 @@ void units(Accelerator& accelerator) {
 
 void torchs(Accelerator& accelerator) {
   Slope model;
-  auto optimizer = two_groups(model);
+  auto optimizer = two_rates(model);
   Slope other_model;
-  auto other_optimizer = two_groups(other_model);
+  auto other_optimizer = two_rates(other_model);
   torch::optim::StepLR halves(optimizer, 1, 0.5);
   auto [net, opt, other_net, other_opt, scheduler] =
       accelerator.prepare(model, optimizer, other_model, other_optimizer, halves);
@@ -126,7 +128,7 @@ void torchs(Accelerator& accelerator) {
 // One rank alone would keep its rate: the mean decides, for all.
 void plateau(Accelerator& accelerator) {
   Slope model;
-  auto optimizer = two_groups(model);
+  auto optimizer = two_rates(model);
   torch::optim::ReduceLROnPlateauScheduler torchs_own(
       optimizer, torch::optim::ReduceLROnPlateauScheduler::min, 0.5, /*patience=*/0);
   auto [net, opt, scheduler] =
@@ -146,7 +148,7 @@ void plateau(Accelerator& accelerator) {
 
 void state_of_ours(Accelerator& accelerator) {
   Slope model, again;
-  auto optimizer = two_groups(model), second = two_groups(again);
+  auto optimizer = two_rates(model), second = two_rates(again);
   auto make = [](torch::optim::Optimizer& of) { return coupler::cosine_schedule(of, {1, 9}); };
   auto [net, opt, scheduler] = accelerator.prepare(model, optimizer, make(optimizer));
   for (int step = 0; step < 4; ++step) scheduler.step();
@@ -163,7 +165,7 @@ void wrong_schedulers(Accelerator& accelerator) {
     EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
   };
   Slope model, other;
-  auto optimizer = two_groups(model), second = two_groups(other);
+  auto optimizer = two_rates(model), second = two_rates(other);
   torch::optim::StepLR halves(optimizer, 1, 0.5);
   const auto linear = coupler::linear_schedule(optimizer, {0, 5});
   contains(error_of([&] { accelerator.prepare(linear); }),

@@ -61,10 +61,6 @@ std::string loss_in(const std::string& output) {
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
 }
 
-void expect_in(const std::string& text, const std::string& what) {
-  EXPECT_NE(text.find(what), std::string::npos) << what << " is not in:\n" << text;
-}
-
 TEST(Offload, EndsInTheSameBits_AndLeavesNothing) {
   const Workplace here;
   fs::create_directory(here.path() / "disk");

@@ -42,7 +42,7 @@ std::shared_ptr<Communicator> mixed(const RankSetup& setup) {
   return Communicator::create(options);
 }
 
-db_op on_device(db_op op) {
+db_op in_device_memory(db_op op) {
   op.memory = DB_MEMORY_CUDA;
   return op;
 }
@@ -70,8 +70,8 @@ TEST(Streams, RunAndSubmit_OnTheDevice_DoNotWaitForOtherRanks) {
       while (!returned) std::this_thread::yield();
     }
     std::vector<float> first(3, 1.0f), second(5, 2.0f);
-    c.run(on_device(all_reduce(first)));
-    c.submit(on_device(all_reduce(second))).wait();
+    c.run(in_device_memory(all_reduce(first)));
+    c.submit(in_device_memory(all_reduce(second))).wait();
     EXPECT_EQ(CountingDevice::waits(), 2);
     if (c.rank() == 0) returned = true;
     c.run(barrier());  // of the host side: both are complete behind it
@@ -88,10 +88,10 @@ TEST(Streams, HostMemory_GoesOverTheHostSide_AlsoOfAPart) {
       std::vector<float> values(3, 1.0f), there(3, 1.0f);
       each->run(all_reduce(values));
       EXPECT_EQ(values, std::vector<float>(3, 2.0f));
-      each->run(on_device(all_reduce(there)));
+      each->run(in_device_memory(all_reduce(there)));
       each->run(barrier());
       EXPECT_EQ(there, std::vector<float>(3, 2.0f));
-      EXPECT_TRUE(each->supports(on_device(all_reduce(there))));
+      EXPECT_TRUE(each->supports(in_device_memory(all_reduce(there))));
       EXPECT_TRUE(each->supports(all_reduce(values)));
     }
     EXPECT_EQ(CountingDevice::waits(), 2);
@@ -135,7 +135,7 @@ TEST(Streams, Spans_AreToldOnce_WhicheverWayTheOperationGoes) {
   run_mixed(2, [&](Communicator& c) {
     std::vector<float> here(3, 1.0f), there(3, 1.0f);
     c.run(all_reduce(here));
-    c.run(on_device(all_reduce(there)));
+    c.run(in_device_memory(all_reduce(there)));
     c.run(barrier());
   });
   EXPECT_EQ(spans.of("all_reduce"), 2 * 2);
@@ -153,11 +153,11 @@ TEST(Streams, AnOperationThatNobodyJoins_IsTheErrorOfTheNext) {
           return;
         }
         std::vector<float> values(3, 1.0f);
-        c.run(on_device(all_reduce(values)));
+        c.run(in_device_memory(all_reduce(values)));
         std::string text;
         while (text.empty()) {
           try {
-            c.run(on_device(all_reduce(values)));
+            c.run(in_device_memory(all_reduce(values)));
           } catch (const Error& error) {
             EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
             text = error.what();

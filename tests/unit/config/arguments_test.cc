@@ -26,7 +26,7 @@ Taken take(std::vector<std::string> arguments) {
   return taken;
 }
 
-std::string message_of(const std::vector<std::string>& arguments) {
+std::string refusal_of(const std::vector<std::string>& arguments) {
   try {
     take(arguments);
   } catch (const Error& error) {
@@ -69,18 +69,18 @@ TEST(TakeConfigArguments, NameOfTheProgram_IsNeverTaken) {
 }
 
 TEST(TakeConfigArguments, MissingValue_ShowsTheForm) {
-  EXPECT_EQ(message_of({"prog", "--config"}),
+  EXPECT_EQ(refusal_of({"prog", "--config"}),
             "--config: expected a file behind it\n  hint: write --config train.toml");
-  EXPECT_EQ(message_of({"prog", "-o"}),
+  EXPECT_EQ(refusal_of({"prog", "-o"}),
             "-o: expected key=value behind it\n  hint: write -o backend.use=gloo_cpu");
-  EXPECT_EQ(message_of({"prog", "-o", "--", "x"}),
+  EXPECT_EQ(refusal_of({"prog", "-o", "--", "x"}),
             "-o: expected key=value behind it\n  hint: write -o backend.use=gloo_cpu");
-  EXPECT_EQ(message_of({"prog", "--config="}),
+  EXPECT_EQ(refusal_of({"prog", "--config="}),
             "--config: expected a file, got ''\n  hint: write --config train.toml");
 }
 
 TEST(TakeConfigArguments, TwoFiles_AreAnError) {
-  EXPECT_EQ(message_of({"prog", "--config", "a", "--config=b"}),
+  EXPECT_EQ(refusal_of({"prog", "--config", "a", "--config=b"}),
             "--config is given twice: 'a' and 'b'\n  hint: name one file; single keys are set with "
             "-o");
   EXPECT_EQ(take({"prog", "--config", "a", "--config=a"}).request.file, "a");

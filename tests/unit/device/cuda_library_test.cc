@@ -25,22 +25,22 @@ std::string reason_with(const std::vector<std::string>& variables) {
 
 std::string driver() { return fmt::format("LD_LIBRARY_PATH={}", DRIVER_FOLDER); }
 
-void expect_says(const std::string& text, const std::string& part) {
+void expect_reason(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 TEST(CudaLibrary, VariableSaysCpu_IsNotLookedFor) {
-  expect_says(reason_with({driver(), "COUPLER_TRAINING_DEVICE=cpu"}),
-              "COUPLER_TRAINING_DEVICE is cpu");
+  expect_reason(reason_with({driver(), "COUPLER_TRAINING_DEVICE=cpu"}),
+                "COUPLER_TRAINING_DEVICE is cpu");
 }
 
 TEST(CudaLibrary, NoDevice_SaysWhereToLook) {
-  expect_says(reason_with({driver(), "DRIVER_DEVICES=0"}), "see CUDA_VISIBLE_DEVICES");
-  expect_says(reason_with({driver(), "DRIVER_STATUS=100"}), "see CUDA_VISIBLE_DEVICES");
+  expect_reason(reason_with({driver(), "DRIVER_DEVICES=0"}), "see CUDA_VISIBLE_DEVICES");
+  expect_reason(reason_with({driver(), "DRIVER_STATUS=100"}), "see CUDA_VISIBLE_DEVICES");
 }
 
 TEST(CudaLibrary, DriverDoesNotStart_SaysItsError) {
-  expect_says(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 of cuInit");
+  expect_reason(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 of cuInit");
 }
 
 // Whether LibTorch's CUDA libraries are installed is this machine's: without them a device of no
@@ -49,9 +49,9 @@ TEST(CudaLibrary, DeviceThatLibTorchCannotUse_SaysWhy) {
   const std::string text = reason_with({driver(), "DRIVER_VERSION=11040"});
   const bool installed = text.find("are not all installed") == std::string::npos;
   if (installed) {
-    expect_says(text, "the NVIDIA driver is too old: it serves CUDA 11.4, LibTorch needs 13");
+    expect_reason(text, "the NVIDIA driver is too old: it serves CUDA 11.4, LibTorch needs 13");
   } else {
-    expect_says(text, "cannot open shared object file");
+    expect_reason(text, "cannot open shared object file");
   }
 }
 

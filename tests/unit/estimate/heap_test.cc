@@ -5,11 +5,10 @@
 #include "estimate/heap_model.h"
 #include "estimate/own_process.h"
 #include "estimate/process_heap.h"
+#include "sizes.h"
 
 namespace coupler {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(HeapModel, FreedNeighbours_AreUsedAgain) {
   HeapModel heap;

@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "estimate/heap_model.h"
+#include "sizes.h"
 
 namespace coupler {
 namespace {
 
 using Kind = StepEvent::Kind;
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kElements = kMiB / 4;
 
 StepLog two_parameters() {

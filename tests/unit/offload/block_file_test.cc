@@ -25,7 +25,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<char, Free>;
 
-Memory filled(char value, size_t size = kBlock) {
+Memory filled_block(char value, size_t size = kBlock) {
   Memory memory(static_cast<char*>(std::aligned_alloc(BlockFile::kAlignment, size)));
   std::memset(memory.get(), value, size);
   return memory;
@@ -47,12 +47,12 @@ TEST(BlockFile, GivesBackWhatWasWrittenAndZerosElsewhere) {
   EXPECT_EQ(first, 0u);
   EXPECT_EQ(second, kBlock);
   EXPECT_EQ(file.size(), 2 * kBlock);
-  file.write(second, filled('b').get(), kBlock);
-  const Memory read = filled('x');
+  file.write(second, filled_block('b').get(), kBlock);
+  const Memory read = filled_block('x');
   file.read(second, read.get(), kBlock);
-  EXPECT_EQ(std::memcmp(read.get(), filled('b').get(), kBlock), 0);
+  EXPECT_EQ(std::memcmp(read.get(), filled_block('b').get(), kBlock), 0);
   file.read(first, read.get(), kBlock);
-  EXPECT_EQ(std::memcmp(read.get(), filled('\0').get(), kBlock), 0);
+  EXPECT_EQ(std::memcmp(read.get(), filled_block('\0').get(), kBlock), 0);
 }
 
 TEST(BlockFile, LeavesNothingInItsFolder) {

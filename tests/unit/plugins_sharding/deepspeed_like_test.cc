@@ -13,7 +13,7 @@ const ShardingPlugin& deepspeed_like() {
 }
 
 // 40 x 3 + 40, 2 x 40 + 2, and one frozen parameter.
-void make_mlp(TestModel& model) {
+void make_net(TestModel& model) {
   model.add_linear("fc1", 3, 40);
   model.add_linear("fc2", 40, 2);
   model.add_parameter(0, "mean", {64}, DB_F32, false);
@@ -21,7 +21,7 @@ void make_mlp(TestModel& model) {
 
 Plan plan(const Givens& options, int32_t ranks = 2) {
   TestModel model;
-  make_mlp(model);
+  make_net(model);
   const Answer answer = deepspeed_like().plan(model, rank_of(0, ranks), options);
   EXPECT_EQ(answer.status, DB_OK) << answer.message;
   EXPECT_EQ(answer.plan.group, 0);
@@ -30,13 +30,13 @@ Plan plan(const Givens& options, int32_t ranks = 2) {
 
 std::string rendered(const Givens& options, int32_t ranks = 2) {
   TestModel model;
-  make_mlp(model);
+  make_net(model);
   return render(plan(options, ranks), model);
 }
 
-std::string refusal(const Givens& options) {
+std::string refusal_of(const Givens& options) {
   TestModel model;
-  make_mlp(model);
+  make_net(model);
   return deepspeed_like().refusal(model, rank_of(0, 2), options);
 }
 
@@ -117,25 +117,25 @@ TEST(DeepspeedLike_MixedTypes_AreUnitsOfTheirOwn, NamedByType) {
 }
 
 TEST(DeepspeedLike_WrongOptions_Message, NamesTheValidOnes) {
-  EXPECT_EQ(refusal({number("stage", 4)}),
+  EXPECT_EQ(refusal_of({number("stage", 4)}),
             "option 'stage' is 4; valid: 0 (nothing is sharded), 1 (the optimizer's state), 2 "
             "(gradients too), 3 (parameters too)");
-  EXPECT_EQ(refusal({number("stage", -1)}).find("option 'stage' is -1; valid: 0 "), 0u);
-  EXPECT_EQ(refusal({text("overlap_comm", "yes")}),
+  EXPECT_EQ(refusal_of({number("stage", -1)}).find("option 'stage' is -1; valid: 0 "), 0u);
+  EXPECT_EQ(refusal_of({text("overlap_comm", "yes")}),
             "option 'overlap_comm' is 'yes'; valid: auto, true, false");
-  EXPECT_EQ(refusal({flag("overlap_comm", true)}),
+  EXPECT_EQ(refusal_of({flag("overlap_comm", true)}),
             "option 'overlap_comm' must be a string, but is true or false");
   for (const char* key : {"reduce_bucket_size", "allgather_bucket_size"})
-    EXPECT_EQ(refusal({number(key, 0)}),
+    EXPECT_EQ(refusal_of({number(key, 0)}),
               "option '" + std::string(key) + "' is 0; valid: 1 or more");
   for (const char* key : {"stage3_prefetch_bucket_size", "stage3_max_live_parameters",
                           "stage3_param_persistence_threshold"})
-    EXPECT_EQ(refusal({number(key, -1)}),
+    EXPECT_EQ(refusal_of({number(key, -1)}),
               "option '" + std::string(key) + "' is -1; valid: 0 or more");
-  EXPECT_EQ(refusal({text("communication_data_type", "int8")}),
+  EXPECT_EQ(refusal_of({text("communication_data_type", "int8")}),
             "option 'communication_data_type' is 'int8'; valid: bf16, f16 (or fp16), f32 (or "
             "fp32), f64 (or fp64), or empty for the parameter's own type");
-  EXPECT_EQ(refusal({number("stage", 0), text("communication_data_type", "bf16")}),
+  EXPECT_EQ(refusal_of({number("stage", 0), text("communication_data_type", "bf16")}),
             "option 'communication_data_type' concerns units, of which stage = 0 makes none; leave "
             "it out, or take stage 1, 2 or 3");
 }
@@ -158,28 +158,28 @@ TEST(DeepspeedLike_Offload, IsInThePlan) {
 }
 
 TEST(DeepspeedLike_Offload, RefusesWhatCannotBe) {
-  EXPECT_EQ(refusal({text("offload_optimizer.device", "disk")}),
+  EXPECT_EQ(refusal_of({text("offload_optimizer.device", "disk")}),
             "option 'offload_optimizer.device' is 'disk'; valid: none, cpu, nvme");
-  EXPECT_EQ(refusal({text("offload_optimizer.device", "nvme")}),
+  EXPECT_EQ(refusal_of({text("offload_optimizer.device", "nvme")}),
             "offload_optimizer.device = \"nvme\" needs option 'offload_optimizer.nvme_path': a "
             "folder on the disk to offload to");
-  EXPECT_EQ(refusal({text("offload_optimizer.nvme_path", "/scratch")}),
+  EXPECT_EQ(refusal_of({text("offload_optimizer.nvme_path", "/scratch")}),
             "option 'offload_optimizer.nvme_path' is for offload_optimizer.device = \"nvme\", but "
             "that is 'none'");
-  EXPECT_EQ(refusal({text("offload_optimizer.device", "cpu"),
-                     number("offload_optimizer.buffer_count", 2)}),
+  EXPECT_EQ(refusal_of({text("offload_optimizer.device", "cpu"),
+                        number("offload_optimizer.buffer_count", 2)}),
             "option 'offload_optimizer.buffer_count' is for offload_optimizer.device = \"nvme\", "
             "but that is 'cpu'");
-  EXPECT_EQ(refusal({number("stage", 3), text("offload_param.device", "nvme"),
-                     text("offload_param.nvme_path", "/scratch"),
-                     flag("offload_param.pin_memory", true)}),
+  EXPECT_EQ(refusal_of({number("stage", 3), text("offload_param.device", "nvme"),
+                        text("offload_param.nvme_path", "/scratch"),
+                        flag("offload_param.pin_memory", true)}),
             "option 'offload_param.pin_memory' is for offload_param.device = \"cpu\", but that is "
             "'nvme'");
-  EXPECT_EQ(refusal({number("offload_optimizer.buffer_count", 0)}),
+  EXPECT_EQ(refusal_of({number("offload_optimizer.buffer_count", 0)}),
             "option 'offload_optimizer.buffer_count' is 0; valid: 1 to 1024");
-  EXPECT_EQ(refusal({number("stage", 0), text("offload_optimizer.device", "cpu")}),
+  EXPECT_EQ(refusal_of({number("stage", 0), text("offload_optimizer.device", "cpu")}),
             "option 'offload_optimizer.device' needs stage 1 or more, but stage is 0");
-  EXPECT_EQ(refusal({text("offload_param.device", "cpu")}),
+  EXPECT_EQ(refusal_of({text("offload_param.device", "cpu")}),
             "option 'offload_param.device' needs stage 3, but stage is 2");
 }
 

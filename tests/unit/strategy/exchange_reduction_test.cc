@@ -21,9 +21,9 @@ std::shared_ptr<const GradientCodec> codec_of(const std::string& kind, int64_t b
   return make_codec(config);
 }
 
-struct Job {
+struct CodedJob {
   // padding: the last so many of n elements are no gradients.
-  Job(const std::string& kind, int64_t n, int ranks, int64_t padding = 0) {
+  CodedJob(const std::string& kind, int64_t n, int ranks, int64_t padding = 0) {
     const auto codec = codec_of(kind);
     for (int r = 0; r < ranks; ++r) {
       memory.push_back(at::zeros({n}));
@@ -69,7 +69,7 @@ TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
                                      Precision{"int8", 0.5 / 127}}) {
     for (const int ranks : {2, 3, 5}) {
       for (const int64_t n : {1, 7, 31, 64, 100, 1000, 4099, 200003}) {
-        Job job(precision.kind, n, ranks);
+        CodedJob job(precision.kind, n, ranks);
         const auto gradients = draw(ranks, n);
         const at::Tensor expected = true_sum(gradients), got = job.sum(gradients);
         double most = expected.abs().max().item<double>();
@@ -86,7 +86,7 @@ TEST(ExchangeReduction, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
   at::manual_seed(2);
   constexpr int kRanks = 3, kSteps = 60;
   constexpr int64_t kElements = 500;
-  Job job("int8", kElements, kRanks);
+  CodedJob job("int8", kElements, kRanks);
   at::Tensor all_true = at::zeros({kElements}, at::kDouble), all_sent = all_true.clone();
   for (int step = 0; step < kSteps; ++step) {
     const auto gradients = draw(kRanks, kElements);
@@ -106,7 +106,7 @@ TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextS
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       for (const int64_t place : {3, 90}) {  // in this rank's own part, and in the other's
-        Job job(kind, 100, 2);
+        CodedJob job(kind, 100, 2);
         auto gradients = draw(2, 100);
         gradients[0][place] = bad;
         EXPECT_FALSE(at::isfinite(job.sum(gradients)).all().item<bool>()) << kind;
@@ -121,7 +121,7 @@ TEST(ExchangeReduction, Padding_IsZeroBehindAnOverflow) {
   at::manual_seed(5);
   constexpr int64_t kElements = 100, kPadding = 4;  // in the block of the last elements
   for (const char* kind : {"fp16", "int8"}) {
-    Job job(kind, kElements, 2, kPadding);
+    CodedJob job(kind, kElements, 2, kPadding);
     auto gradients = draw(2, kElements);
     for (at::Tensor& gradient : gradients)
       gradient.narrow(0, kElements - kPadding, kPadding).zero_();

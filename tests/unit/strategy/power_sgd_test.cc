@@ -25,8 +25,8 @@ CommunicationConfig config_of(int64_t rank, int64_t start = 0, bool warm = true)
 }
 
 // Ranks that reduce a model of a matrix [40, 6·5], a bias and a matrix too small to gain.
-struct Job {
-  explicit Job(const CommunicationConfig& config) {
+struct PowerSgdJob {
+  explicit PowerSgdJob(const CommunicationConfig& config) {
     for (int r = 0; r < kRanks; ++r) {
       flats.push_back(std::make_unique<FlatParameters>(
           std::vector<std::pair<std::string, at::Tensor>>{{"matrix", at::zeros({40, 6, 5})},
@@ -70,7 +70,7 @@ struct Job {
 
 TEST(PowerSgd, OfWhatIsReducedWhole_SumIsExact) {
   at::manual_seed(1);
-  Job job(config_of(2));
+  PowerSgdJob job(config_of(2));
   job.draw();
   const at::Tensor bias = job.sum_of("bias"), small = job.sum_of("small");
   const at::Tensor matrix = job.sum_of("matrix");
@@ -85,7 +85,7 @@ TEST(PowerSgd, OfWhatIsReducedWhole_SumIsExact) {
 
 TEST(PowerSgd, BeforeStartStep_AllIsExact) {
   at::manual_seed(2);
-  Job job(config_of(1, /*start=*/2));
+  PowerSgdJob job(config_of(1, /*start=*/2));
   for (int step = 0; step < 3; ++step) {
     job.draw();
     const at::Tensor expected = job.sum_of("matrix");
@@ -97,7 +97,7 @@ TEST(PowerSgd, BeforeStartStep_AllIsExact) {
 TEST(PowerSgd, SeveralSteps_AreThoseOfTheDefinition) {
   for (const int64_t rank : {1, 3}) {
     at::manual_seed(3);
-    Job job(config_of(rank));
+    PowerSgdJob job(config_of(rank));
     // The sum of what all ranks have and carry: everything in it is linear.
     at::Tensor carried = at::zeros({40, 30}, at::kDouble), factor;
     for (int step = 0; step < 5; ++step) {
@@ -131,7 +131,7 @@ TEST(PowerSgd, SeveralSteps_AreThoseOfTheDefinition) {
 TEST(PowerSgd, SameGradientsAgainAndAgain_SumOfSumsConverges) {
   at::manual_seed(4);
   for (const bool warm : {true, false}) {
-    Job job(config_of(2, 0, warm));
+    PowerSgdJob job(config_of(2, 0, warm));
     std::vector<at::Tensor> own;
     for (int r = 0; r < kRanks; ++r) own.push_back(at::randn({40, 6, 5}));
     const at::Tensor expected = own[0] + own[1] + own[2];
@@ -150,7 +150,7 @@ TEST(PowerSgd, SameGradientsAgainAndAgain_SumOfSumsConverges) {
 TEST(PowerSgd, GradientNotFinite_IsSeenAndIsGoneInTheNextStep) {
   at::manual_seed(5);
   for (const int64_t rank : {1, 2}) {
-    Job job(config_of(rank));
+    PowerSgdJob job(config_of(rank));
     job.draw();
     job.reduce();
     job.draw();
@@ -169,7 +169,7 @@ TEST(PowerSgd, GradientNotFinite_IsSeenAndIsGoneInTheNextStep) {
 TEST(PowerSgd, GradientNotFinite_LeavesWhatIsCarriedAsItWas) {
   for (const char* where : {"matrix", "bias"}) {
     at::manual_seed(6);
-    Job job(config_of(2)), plain(config_of(2));
+    PowerSgdJob job(config_of(2)), plain(config_of(2));
     const auto draw_alike = [&] {
       job.draw();
       for (int r = 0; r < kRanks; ++r) {
@@ -198,7 +198,7 @@ TEST(PowerSgd, GradientNotFinite_LeavesWhatIsCarriedAsItWas) {
 
 TEST(PowerSgd, GradientsOfZero_StayZero) {
   for (const int64_t rank : {1, 2}) {
-    Job job(config_of(rank));
+    PowerSgdJob job(config_of(rank));
     job.reduce();
     EXPECT_EQ(job.gradient(0, "matrix").abs().max().item<double>(), 0);
   }
@@ -206,7 +206,7 @@ TEST(PowerSgd, GradientsOfZero_StayZero) {
 
 TEST(PowerSgd, RankAboveTheSmallerSide_SaysWhichAreReducedWhole) {
   testing::internal::CaptureStderr();
-  Job job(config_of(4));
+  PowerSgdJob job(config_of(4));
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("communication.powersgd_rank is 4, which is more than the smaller side of "
                       "'small' [2, 3]: reduced whole"),
@@ -220,7 +220,7 @@ TEST(PowerSgd, RankAboveTheSmallerSide_SaysWhichAreReducedWhole) {
 
 TEST(PowerSgd, NothingGains_SaysSoAndReducesWhole) {
   testing::internal::CaptureStderr();
-  Job job(config_of(20));
+  PowerSgdJob job(config_of(20));
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("with rank 20 none of the model's gradients becomes less than half as large: "
                       "all are reduced whole; set a lower communication.powersgd_rank"),

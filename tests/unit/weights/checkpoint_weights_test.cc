@@ -91,11 +91,12 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
         entries.push_back({part.name, part.tensor.dtype, part.tensor.shape});
         bytes[part.name] = &part.tensor.bytes;
       }
-      safetensors::Writer file(folder + "/" + name, entries);
+      safetensors::Writer file(folder + "/" + name, entries,
+                               {{checkpoint::kSaveKey, writer.save()}});
       for (const auto& info : file.tensors())
         file.write(info.name, bytes.at(info.name)->data(), bytes.at(info.name)->size());
       const WrittenFile written = file.finish();
-      manifest.files.push_back({name, written.bytes, written.sha256});
+      manifest.files.push_back({name, written.bytes, written.sha256, static_cast<int>(i)});
       manifest.state["sums"][name] = checkpoint::encode_sums(written.sums);
     }
     return writer.commit(manifest);
