@@ -87,7 +87,6 @@ class Handshake {
   int32_t peer_size_ = 0;
   Protect peer_protect_ = Protect::kNone;
   std::string in_, out_;
-  bool closed_ = false;  // the other end has sent all it will
   bool refused_ = false;
   bool wrong_proof_ = false;
   std::string problem_, mismatch_;

@@ -25,7 +25,7 @@ constexpr uint64_t kBytesUnderKey = uint64_t{1} << 36;
 
 // OpenSSL's own socket BIO would raise SIGPIPE.
 int write_bio(BIO* bio, const char* data, int size) {
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  const auto fd = *static_cast<const int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const ssize_t sent = ::send(fd, data, static_cast<size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
@@ -33,7 +33,7 @@ int write_bio(BIO* bio, const char* data, int size) {
 }
 
 int read_bio(BIO* bio, char* data, int size) {
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  const auto fd = *static_cast<const int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const ssize_t got = ::recv(fd, data, static_cast<size_t>(size), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
@@ -90,7 +90,7 @@ unsigned Tls::offer(SSL* ssl, const char*, char* identity, unsigned identity_siz
                     unsigned char* key, unsigned key_size) {
   const Bytes32& ours = key_of(ssl);
   if (identity_size < sizeof kIdentity || key_size < ours.size()) return 0;
-  std::strcpy(identity, kIdentity);
+  std::memcpy(identity, kIdentity, sizeof kIdentity);
   std::copy(ours.begin(), ours.end(), key);
   return static_cast<unsigned>(ours.size());
 }
@@ -104,11 +104,11 @@ unsigned Tls::accept(SSL* ssl, const char* identity, unsigned char* key, unsigne
 }
 
 TlsStream::TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects)
-    : key_(key), ssl_(SSL_new(tls.context()), &SSL_free) {
+    : fd_(fd), key_(key), ssl_(SSL_new(tls.context()), &SSL_free) {
   BIO* const bio = ssl_ == nullptr ? nullptr : BIO_new(socket_method());
   if (bio == nullptr || SSL_set_ex_data(ssl_.get(), key_place(), const_cast<Bytes32*>(&key_)) != 1)
     throw std::runtime_error("OpenSSL cannot start TLS");
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
+  BIO_set_data(bio, const_cast<int*>(&fd_));
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
   if (connects) {

@@ -39,7 +39,7 @@ class Tls {
 class TlsStream {
  public:
   TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects);
-  TlsStream(const TlsStream&) = delete;  // OpenSSL knows where the key is
+  TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
   enum class State { kUnderWay, kDone, kFailed };
@@ -56,6 +56,7 @@ class TlsStream {
  private:
   int64_t conclude(int result);
 
+  const int fd_;  // OpenSSL knows where this and the key are
   const Bytes32 key_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
   short events_ = 0;
