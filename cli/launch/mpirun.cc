@@ -133,6 +133,12 @@ Variables shim_variables(const LaunchPlan& plan) {
       lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
     }
   }
+  // To ask processors what Linux knows, too, mpirun would move to each in turn when it begins, and
+  // wait there for its turn: on a busy machine for seconds, in which not even SIGKILL ends it.
+  if (stays_on_this_machine(plan) && std::getenv(kTopologyParts) == nullptr) {
+    variables[kTopologyParts] = "-x86";
+    variables[kShimTopologyParts] = "1";
+  }
   if (::geteuid() == 0) {
     variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
   }

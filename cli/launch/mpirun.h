@@ -35,6 +35,10 @@ Variables shim_rank_variables(const LaunchPlan& plan);
 // The same, and what the shims are to do besides starting their ranks.
 Variables shim_variables(const LaunchPlan& plan);
 
+// In the environment of mpirun alone; where the second is set, the first is ours.
+inline constexpr const char* kTopologyParts = "HWLOC_COMPONENTS";
+inline constexpr const char* kShimTopologyParts = "COUPLER_SHIM_TOPOLOGY_PARTS";
+
 // What starts the ranks themselves, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);
 

@@ -25,6 +25,7 @@
 #include "cli/commands.h"
 #include "cli/launch/log_files.h"
 #include "cli/launch/mpi_folder.h"
+#include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
@@ -50,6 +51,8 @@ constexpr auto kDecisionTime = 5s;
 
 std::vector<std::string> program_environment(const ProcessInfo& process) {
   std::vector<std::string> environment;
+  const auto of_mpirun =
+      std::getenv(kShimTopologyParts) == nullptr ? "" : fmt::format("{}=", kTopologyParts);
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     // mpirun puts its own folders into LD_LIBRARY_PATH. The program gets the user's: where libmpi
@@ -57,6 +60,7 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
     if (text.starts_with("COUPLER_SHIM_") || text.starts_with("LD_LIBRARY_PATH=")) continue;
     // It tells ranks orte_tmpdir_base, beside which their libmpi refuses what mpirun itself takes.
     if (text.starts_with("OMPI_MCA_orte_local_tmpdir_base=")) continue;
+    if (!of_mpirun.empty() && text.starts_with(of_mpirun)) continue;
     environment.emplace_back(text);
   }
   if (const char* path = std::getenv(kShimLibraryPath)) {
