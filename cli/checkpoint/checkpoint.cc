@@ -32,7 +32,7 @@ Shows, checks and converts checkpoints. Nothing of them is changed, and a job ma
 meanwhile.
 
   list     every checkpoint in DIR: by what and when it was saved, its size, and whether it is
-           valid: its manifest can be read and its files are there
+           valid: its manifest can be read, and its files are there and of that save
   show     what one says about itself, its files, and the tensors in them
   verify   reads every file of one and compares it with what was saved; exit code 1 and the
            files' names where one differs

@@ -191,17 +191,17 @@ std::string answer_for_table(const std::string& table) {
   return found == answers.end() ? "" : found->second;
 }
 
-std::string value_text(const Json& value) {
+std::string entry_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump();
   std::string text;
-  for (const Json& item : value) text += (text.empty() ? "" : ",") + value_text(item);
+  for (const Json& item : value) text += (text.empty() ? "" : ",") + entry_text(item);
   return text;
 }
 
 void flatten(const std::string& path, const Json& value, ImportEntries& entries) {
   if (!value.is_object()) {
-    entries.emplace_back(path, value_text(value));
+    entries.emplace_back(path, entry_text(value));
     return;
   }
   for (const auto& [key, inner] : value.items())

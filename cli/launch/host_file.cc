@@ -25,8 +25,8 @@ struct Place {
   int line;
 };
 
-[[noreturn]] void fail(const Place& place, const std::string& message,
-                       const std::string& hint = "write 'node1 slots=4', one machine a line") {
+[[noreturn]] void fail_line(const Place& place, const std::string& message,
+                            const std::string& hint = "write 'node1 slots=4', one machine a line") {
   const auto subject = fmt::format("{}:{}", place.path, place.line);
   throw Error(ErrorCode::kConfig, fmt::format("{}: {}", subject, message),
               {.subject = subject, .hint = hint});
@@ -37,7 +37,7 @@ int read_slots(const Place& place, const std::string& text, const std::string& w
   const auto* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, slots);
   if (status != std::errc() || stop != end || slots < 1) {
-    fail(place, fmt::format("'{}' is no number of processes (1 or more) in '{}'", text, word));
+    fail_line(place, fmt::format("'{}' is no number of processes (1 or more) in '{}'", text, word));
   }
   return slots;
 }
@@ -54,22 +54,23 @@ void read_word(const Place& place, const std::string& word, std::optional<int>& 
   const auto equals = word.find('=');
   const auto key = word.substr(0, equals);
   if (equals == std::string::npos) {
-    fail(place, fmt::format("'{}' is neither the machine's name nor key=value", word));
+    fail_line(place, fmt::format("'{}' is neither the machine's name nor key=value", word));
   }
   if (key == "slots") {
     if (slots) {
-      fail(place, fmt::format("the number of processes is given twice, the second is '{}'", word));
+      fail_line(place,
+                fmt::format("the number of processes is given twice, the second is '{}'", word));
     }
     slots = read_slots(place, word.substr(equals + 1), word);
   } else if (key == "max_slots" || key == "max-slots") {
     read_slots(place, word.substr(equals + 1), word);  // never more than slots are started
   } else if (key == "user" || key == "username") {
-    fail(place, fmt::format("'{}': a hostfile cannot name users here", word),
-         "put 'User NAME' for this host into ~/.ssh/config");
+    fail_line(place, fmt::format("'{}': a hostfile cannot name users here", word),
+              "put 'User NAME' for this host into ~/.ssh/config");
   } else {
     const std::string nearest = nearest_name(key, {"slots", "max_slots"});
-    fail(place, fmt::format("unknown word '{}'{}", word,
-                            nearest.empty() ? "" : "; did you mean '" + nearest + "=…'?"));
+    fail_line(place, fmt::format("unknown word '{}'{}", word,
+                                 nearest.empty() ? "" : "; did you mean '" + nearest + "=…'?"));
   }
 }
 
@@ -84,7 +85,7 @@ HostSlots read_line(const Place& place, std::istringstream& words) {
     entry.host.resize(colon);
   }
   if (!is_host_name(entry.host)) {
-    fail(place, fmt::format("'{}' is no name of a machine", entry.host));
+    fail_line(place, fmt::format("'{}' is no name of a machine", entry.host));
   }
   for (std::string word; words >> word;) {
     read_word(place, word, slots);

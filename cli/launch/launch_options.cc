@@ -47,7 +47,7 @@ struct Argument {
   std::optional<std::string> value;
 };
 
-Argument split(const std::string& text) {
+Argument split_argument(const std::string& text) {
   if (text.rfind("--", 0) != 0) {
     return text.size() > 2 ? Argument{text.substr(0, 2), text.substr(2)} : Argument{text, {}};
   }
@@ -92,7 +92,7 @@ LaunchOptions parse_launch_options(int argc, char** argv) {
       ++i;
       break;
     }
-    const Argument argument = split(text);
+    const Argument argument = split_argument(text);
     const bool is_long = argument.name.rfind("--", 0) == 0;
     const LaunchWord* word = find_word(is_long ? normalized(argument.name) : argument.name);
     if (word == nullptr) {

@@ -32,7 +32,7 @@ std::string cuda_of(const std::string& root) {
   return value.empty() || std::isdigit(static_cast<unsigned char>(value[0])) == 0 ? "" : value;
 }
 
-bool is_there(const fs::path& file) {
+bool file_exists(const fs::path& file) {
   std::error_code unreadable;
   return fs::exists(file, unreadable);
 }
@@ -97,7 +97,7 @@ std::string describe(const TorchInfo& torch) {
     return fmt::format("none in {} (run coupler setup-torch, or set COUPLER_TORCH_ROOT)",
                        expected_torch_root());
   }
-  const bool has_cuda = is_there(torch.root + "/lib/libtorch_cuda.so");
+  const bool has_cuda = file_exists(torch.root + "/lib/libtorch_cuda.so");
   const std::string build = !torch.cuda.empty() ? "built for CUDA " + torch.cuda
                             : has_cuda          ? "built for CUDA"
                                                 : "CPU only";
@@ -107,7 +107,7 @@ std::string describe(const TorchInfo& torch) {
 std::string nccl(const TorchInfo& torch) {
   for (const fs::path& folder : nccl_folders(torch)) {
     const fs::path file = folder / "libnccl.so.2";
-    if (!is_there(file)) continue;
+    if (!file_exists(file)) continue;
     std::string version = name_version(file);
     // …/nvidia/nccl/lib
     if (version.empty()) {

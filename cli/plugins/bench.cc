@@ -48,8 +48,8 @@ compares across operations and numbers of ranks. Bandwidths are in GB/s (10^9 by
 
 namespace {
 
-[[noreturn]] void fail(const std::string& message, const std::string& subject,
-                       const std::string& hint) {
+[[noreturn]] void fail_option(const std::string& message, const std::string& subject,
+                              const std::string& hint) {
   throw Error(ErrorCode::kUsage, message, {.subject = subject, .hint = hint});
 }
 
@@ -67,7 +67,7 @@ uint64_t parse_size(const std::string& text) {
   }
   constexpr uint64_t kLargest = uint64_t{1} << 40;
   if (status != std::errc() || unit == 0 || number == 0 || number > kLargest / unit) {
-    fail(fmt::format("--bytes: '{}' is no size", text), "--bytes", "write e.g. 8,64K,16M");
+    fail_option(fmt::format("--bytes: '{}' is no size", text), "--bytes", "write e.g. 8,64K,16M");
   }
   return number * unit;
 }
@@ -79,8 +79,8 @@ db_kind parse_kind(const std::string& text) {
     if (kind_name(kind) == text) return kind;
     valid += fmt::format("{}{}", valid.empty() ? "" : ", ", kind_name(kind));
   }
-  fail(fmt::format("--op: '{}' is no operation that can be measured", text), "--op",
-       "valid: " + valid);
+  fail_option(fmt::format("--op: '{}' is no operation that can be measured", text), "--op",
+              "valid: " + valid);
 }
 
 db_dtype parse_dtype(const std::string& text) {
@@ -89,7 +89,7 @@ db_dtype parse_dtype(const std::string& text) {
     if (dtype_name(dtype) == text) return dtype;
     valid += fmt::format("{}{}", valid.empty() ? "" : ", ", dtype_name(dtype));
   }
-  fail(fmt::format("--dtype: '{}' is no type", text), "--dtype", "valid: " + valid);
+  fail_option(fmt::format("--dtype: '{}' is no type", text), "--dtype", "valid: " + valid);
 }
 
 double parse_seconds(const std::string& text) {
@@ -97,8 +97,8 @@ double parse_seconds(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, seconds);
   if (status != std::errc() || stop != end || !(seconds > 0) || seconds > 3600) {
-    fail(fmt::format("--seconds: '{}' is no time", text), "--seconds",
-         "write a number above 0, at most 3600");
+    fail_option(fmt::format("--seconds: '{}' is no time", text), "--seconds",
+                "write a number above 0, at most 3600");
   }
   return seconds;
 }
@@ -120,7 +120,8 @@ Options parse(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     const auto value = [&]() -> std::string {
-      if (i + 1 >= argc) fail(name + " needs a value", name, "`coupler bench --help` explains it");
+      if (i + 1 >= argc)
+        fail_option(name + " needs a value", name, "`coupler bench --help` explains it");
       return argv[++i];
     };
     if (name == "-n") {
@@ -147,8 +148,8 @@ Options parse(int argc, char** argv) {
     } else if (name == "-h" || name == "--help") {
       options.help = true;
     } else {
-      fail(fmt::format("coupler bench collectives has no option '{}'", name), name,
-           "`coupler bench --help` lists them");
+      fail_option(fmt::format("coupler bench collectives has no option '{}'", name), name,
+                  "`coupler bench --help` lists them");
     }
   }
   return options;
@@ -214,9 +215,9 @@ int run_bench(int argc, char** argv) {
   const bool help =
       argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
   if (!help && (argc < 2 || std::strcmp(argv[1], "collectives") != 0)) {
-    fail(argc < 2 ? std::string("coupler bench needs the name of what to measure")
-                  : fmt::format("coupler bench knows no '{}'", argv[1]),
-         "bench", "write coupler bench collectives");
+    fail_option(argc < 2 ? std::string("coupler bench needs the name of what to measure")
+                         : fmt::format("coupler bench knows no '{}'", argv[1]),
+                "bench", "write coupler bench collectives");
   }
   const Options options = help ? Options{.plan = {}, .help = true} : parse(argc, argv);
   if (options.help) {

@@ -44,7 +44,7 @@ namespace {
   ::_exit(127);
 }
 
-[[noreturn]] void fail(const std::string& name, const std::string& what, std::string hint) {
+[[noreturn]] void fail_start(const std::string& name, const std::string& what, std::string hint) {
   throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
               {.subject = name, .hint = std::move(hint)});
 }
@@ -162,22 +162,22 @@ std::string find_program(const std::string& name, const std::string& path) {
     auto found = name.empty() ? std::string() : search_path(name, path);
     if (found.empty()) {
       const bool here = is_program("./" + name);
-      fail(name, fmt::format("is in none of the folders of PATH ({})", path),
-           here ? fmt::format("it is in this folder: write ./{}", name)
-                : "check the name, or give the program's path");
+      fail_start(name, fmt::format("is in none of the folders of PATH ({})", path),
+                 here ? fmt::format("it is in this folder: write ./{}", name)
+                      : "check the name, or give the program's path");
     }
     return found;
   }
   struct stat status {};
   if (::stat(name.c_str(), &status) != 0) {
-    fail(name, fmt::format("cannot be started: {}", std::generic_category().message(errno)),
-         "check the path");
+    fail_start(name, fmt::format("cannot be started: {}", std::generic_category().message(errno)),
+               "check the path");
   }
   if (S_ISDIR(status.st_mode)) {
-    fail(name, "is a folder", "give the path of an executable file");
+    fail_start(name, "is a folder", "give the path of an executable file");
   }
   if (!is_program(name)) {
-    fail(name, "is not executable", fmt::format("chmod +x {}", name));
+    fail_start(name, "is not executable", fmt::format("chmod +x {}", name));
   }
   return name;
 }

@@ -24,7 +24,7 @@ T at_or(const std::array<T, N>& table, int32_t index, T otherwise) {
                                                       : otherwise;
 }
 
-uint64_t pack(int32_t kind, int32_t dtype, int32_t reduce, int32_t root) {
+uint64_t pack_operation(int32_t kind, int32_t dtype, int32_t reduce, int32_t root) {
   return (static_cast<uint64_t>(kind) & 0xff) | (static_cast<uint64_t>(dtype) & 0xff) << 8 |
          (static_cast<uint64_t>(reduce) & 0xff) << 16 |
          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
@@ -63,7 +63,7 @@ bool is_pairwise(db_kind kind) { return kind == DB_SEND || kind == DB_RECV; }
 Fingerprint fingerprint_of(const db_op& op, int world) {
   Fingerprint result;
   if (op.kind == DB_BARRIER) {
-    result.what = pack(op.kind, 0, 0, 0);
+    result.what = pack_operation(op.kind, 0, 0, 0);
     return result;
   }
   int32_t root = 0;
@@ -72,7 +72,7 @@ Fingerprint fingerprint_of(const db_op& op, int world) {
   } else if (is_pairwise(op.kind)) {
     root = op.tag;
   }
-  result.what = pack(op.kind, op.dtype, is_reducing(op.kind) ? op.reduce : 0, root);
+  result.what = pack_operation(op.kind, op.dtype, is_reducing(op.kind) ? op.reduce : 0, root);
   switch (op.kind) {
     case DB_ALL_GATHER_V:
     case DB_REDUCE_SCATTER_V:
@@ -89,7 +89,7 @@ Fingerprint fingerprint_of(const db_op& op, int world) {
 
 Fingerprint split_fingerprint(std::string_view name) {
   Fingerprint result;
-  result.what = pack(kSplitKind, 0, 0, 0);
+  result.what = pack_operation(kSplitKind, 0, 0, 0);
   result.size = 14695981039346656037u;  // FNV-1a of the name
   for (char c : name) result.size = (result.size ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return result;

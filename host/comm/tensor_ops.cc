@@ -11,7 +11,7 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const at::Tensor& tensor) {
+[[noreturn]] void refuse_tensor(const at::Tensor& tensor) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("a collective needs a dense, contiguous tensor, got one of shape [{}] on {}{}",
@@ -22,7 +22,7 @@ namespace {
 
 void require_plain(const at::Tensor& tensor) {
   require_dense(tensor);
-  if (!tensor.is_contiguous()) refuse(tensor);
+  if (!tensor.is_contiguous()) refuse_tensor(tensor);
 }
 
 db_op tensor_op(db_kind kind, const at::Tensor& tensor) {
@@ -44,7 +44,7 @@ db_memory memory_of(c10::Device device) {
 }
 
 void require_dense(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided || tensor.is_meta()) refuse(tensor);
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) refuse_tensor(tensor);
 }
 
 db_dtype to_db_dtype(at::ScalarType type) {

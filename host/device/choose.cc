@@ -12,7 +12,8 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse(const std::string& wanted, const std::string& why, const char* hint) {
+[[noreturn]] void refuse_device(const std::string& wanted, const std::string& why,
+                                const char* hint) {
   throw Error(ErrorCode::kConfig, fmt::format("training.device is \"{}\": {}", wanted, why),
               {.subject = "training.device", .hint = hint});
 }
@@ -21,8 +22,8 @@ c10::Device parse(const std::string& wanted) {
   try {
     return c10::Device(wanted);
   } catch (const c10::Error&) {
-    refuse(wanted, "that is none of LibTorch's devices",
-           "use \"auto\", \"cpu\", \"cuda\" or \"cuda:1\"");
+    refuse_device(wanted, "that is none of LibTorch's devices",
+                  "use \"auto\", \"cpu\", \"cuda\" or \"cuda:1\"");
   }
 }
 
@@ -39,19 +40,21 @@ c10::Device choose_device(const std::string& wanted, const ProcessInfo& process)
   const c10::Device named = parse(wanted);
   if (named.is_cpu()) return c10::kCPU;
   if (named.is_cuda() && !why_no_cuda().empty()) {
-    refuse(wanted, why_no_cuda(),
-           "install the driver, or what LibTorch's CUDA part needs with `scripts/setup --cuda`; or "
-           "use training.device = \"cpu\"");
+    refuse_device(
+        wanted, why_no_cuda(),
+        "install the driver, or what LibTorch's CUDA part needs with `scripts/setup --cuda`; or "
+        "use training.device = \"cpu\"");
   }
   if (named.is_meta() || !c10::impl::hasDeviceGuardImpl(named.type())) {
-    refuse(wanted, "this LibTorch cannot compute on it", "use \"auto\", \"cpu\" or \"cuda\"");
+    refuse_device(wanted, "this LibTorch cannot compute on it",
+                  "use \"auto\", \"cpu\" or \"cuda\"");
   }
   const int count = c10::impl::VirtualGuardImpl(named.type()).deviceCount();
-  if (count == 0) refuse(wanted, "there is none", "use training.device = \"cpu\"");
+  if (count == 0) refuse_device(wanted, "there is none", "use training.device = \"cpu\"");
   if (named.has_index()) {
     if (named.index() < count) return named;
-    refuse(wanted, fmt::format("this process sees {} of them, numbered from 0", count),
-           "name one of these, or none: then each process takes its own");
+    refuse_device(wanted, fmt::format("this process sees {} of them, numbered from 0", count),
+                  "name one of these, or none: then each process takes its own");
   }
   return {named.type(), static_cast<c10::DeviceIndex>(process.local_rank % count)};
 }

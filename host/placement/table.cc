@@ -24,7 +24,7 @@ bool all_digits(std::string_view text) {
 }
 
 // "a.b.7" as "a.b." and 7.
-std::optional<std::pair<std::string, int64_t>> numbered(const std::string& path) {
+std::optional<std::pair<std::string, int64_t>> split_number(const std::string& path) {
   const size_t dot = path.rfind('.');
   const size_t begin = dot == std::string::npos ? 0 : dot + 1;
   if (!all_digits(std::string_view(path).substr(begin)) || path.size() - begin > 9)
@@ -33,7 +33,8 @@ std::optional<std::pair<std::string, int64_t>> numbered(const std::string& path)
 }
 
 bool follows(const Row& row, const Row& next) {
-  const auto a = numbered(row.last.empty() ? row.first : row.last), b = numbered(next.first);
+  const auto a = split_number(row.last.empty() ? row.first : row.last),
+             b = split_number(next.first);
   return a && b && a->first == b->first && a->second + 1 == b->second &&
          row.device == next.device && row.each == next.each;
 }
@@ -41,7 +42,7 @@ bool follows(const Row& row, const Row& next) {
 std::string name_of(const Row& row) {
   if (row.first.empty()) return "(the model)";
   return row.last.empty() ? row.first
-                          : fmt::format("{} … {}", row.first, numbered(row.last)->second);
+                          : fmt::format("{} … {}", row.first, split_number(row.last)->second);
 }
 
 // What speaks for a tensor: the longest entry on its way up.

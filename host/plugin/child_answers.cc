@@ -24,7 +24,7 @@ namespace coupler {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Work = std::function<std::string()>;
+using ChildWork = std::function<std::string()>;
 
 constexpr size_t kAtOnce = 16;
 // Behind an answer that is whole.
@@ -82,7 +82,7 @@ struct Child {
   Stream answer, errors;
 };
 
-Child start(const Work& work, std::chrono::seconds deadline, Leave leave) {
+Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
   Child child;
   std::array<int, 2> answer = {-1, -1}, errors = {-1, -1};
   if (pipe2(answer.data(), O_CLOEXEC) != 0) return child;
@@ -186,7 +186,7 @@ ChildAnswer finish(Child& child) {
 
 }  // namespace
 
-std::vector<ChildAnswer> answers_of_children(const std::vector<Work>& works,
+std::vector<ChildAnswer> answers_of_children(const std::vector<ChildWork>& works,
                                              std::chrono::seconds deadline, Leave leave) {
   std::vector<ChildAnswer> answers;
   const bool in_place = has_other_threads();

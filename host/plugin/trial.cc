@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kDeadline(10);
 
 // Everything a report holds, fields separated by zero bytes, in one order for both directions.
-std::string pack(const PluginReport& report) {
+std::string pack_report(const PluginReport& report) {
   const std::array<std::string, 9> fields = {
       report.name,
       report.path,
@@ -103,10 +103,10 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
     rows.push_back(i);
     works.emplace_back([one, failed]() mutable {
       try {
-        return pack(probe_plugin(Plugin::load(one)));
+        return pack_report(probe_plugin(Plugin::load(one)));
       } catch (const Error& error) {
         failed.reason = error.what();
-        return pack(failed);
+        return pack_report(failed);
       }
     });
   }

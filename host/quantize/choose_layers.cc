@@ -35,17 +35,17 @@ bool is_part(std::string_view part, const std::string& name) {
   return !part.empty() && ("." + name + ".").find(fmt::format(".{}.", part)) != std::string::npos;
 }
 
-enum class Kind { kOther, kLinear, kTransposed };
+enum class LayerKind { kOther, kLinear, kTransposed };
 
-Kind kind_of(const ModelModule& module, const QuantizeOptions& options) {
-  if (names_class(options.transposed_classes, module.type)) return Kind::kTransposed;
+LayerKind kind_of(const ModelModule& module, const QuantizeOptions& options) {
+  if (names_class(options.transposed_classes, module.type)) return LayerKind::kTransposed;
   const bool linear = names_class({"torch::nn::Linear"}, module.type) ||
                       names_class(options.linear_classes, module.type);
-  return linear ? Kind::kLinear : Kind::kOther;
+  return linear ? LayerKind::kLinear : LayerKind::kOther;
 }
 
 // A tied weight is one parameter: all modules that have it must be linear, and alike.
-bool is_shared_otherwise(const Model& model, const std::string& name, Kind kind,
+bool is_shared_otherwise(const Model& model, const std::string& name, LayerKind kind,
                          const QuantizeOptions& options) {
   return std::any_of(model.aliases.begin(), model.aliases.end(), [&](const auto& alias) {
     if (alias.second != name) return false;
@@ -110,9 +110,9 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const ModelParameter& weight = model.parameters[i];
     const ModelModule& module = model.modules[weight.module];
-    const Kind kind = kind_of(module, options);
+    const LayerKind kind = kind_of(module, options);
     const bool named = weight.name == "weight" || weight.name.ends_with(".weight");
-    if (kind == Kind::kOther || !named) continue;
+    if (kind == LayerKind::kOther || !named) continue;
     if (is_shared_otherwise(model, weight.name, kind, options)) continue;
     any = true;
     bool skipped = false;
@@ -122,7 +122,7 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
     }
     if (skipped) continue;
     check_weight(weight, module.type);
-    const bool transposed = kind == Kind::kTransposed;
+    const bool transposed = kind == LayerKind::kTransposed;
     ChosenLayer layer{.parameter = i, .transposed = transposed, .layout = {}};
     layer.layout.bits = options.bits;
     layer.layout.rows = weight.tensor.size(transposed ? 1 : 0);

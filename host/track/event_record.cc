@@ -106,7 +106,7 @@ std::string any_value(const TrackValue& value) {
   } else if (const auto number = number_of(value)) {
     writer.add_double(kNumber, *number);
   } else {
-    writer.add_string(kString, valid_utf8(std::get<std::string>(value)));
+    writer.add_string(kString, as_utf8(std::get<std::string>(value)));
   }
   return any;
 }
@@ -139,10 +139,10 @@ std::string version_event(double time) {
 std::string values_event(const TrackedStep& entry) {
   std::string summary;
   for (const auto& [name, value] : entry.values) {
-    const std::string tag = valid_utf8(name);
+    const std::string tag = as_utf8(name);
     const auto number = number_of(value);
     if (!number) {
-      add_text_value(summary, tag, valid_utf8(std::get<std::string>(value)));
+      add_text_value(summary, tag, as_utf8(std::get<std::string>(value)));
       continue;
     }
     std::string scalar;
@@ -160,11 +160,11 @@ std::string hparams_start_event(double time, const TrackerRun& run) {
   for (const auto& [name, value] : run.config) {
     std::string entry;
     pbf_writer pair(entry);
-    pair.add_string(kKey, valid_utf8(name));
+    pair.add_string(kKey, as_utf8(name));
     pair.add_message(kMapped, any_value(value));
     writer.add_message(kHyperparameters, entry);
   }
-  writer.add_string(kGroupName, valid_utf8(run.run_name.empty() ? run.project : run.run_name));
+  writer.add_string(kGroupName, as_utf8(run.run_name.empty() ? run.project : run.run_name));
   writer.add_double(kStartTime, time);
   return hparams_event(time, "_hparams_/session_start_info", kSessionStart, session);
 }

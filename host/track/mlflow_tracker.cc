@@ -187,7 +187,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
 }
 
 std::string MlflowTracker::experiment_id() {
-  const std::string name = valid_utf8(experiment_);
+  const std::string name = as_utf8(experiment_);
   const std::string by_name = "experiments/get-by-name?experiment_name=" + url_encoded(name);
   const json found = call("GET", by_name, "", "RESOURCE_DOES_NOT_EXIST");
   if (found.contains("experiment")) return found["experiment"].at("experiment_id");
@@ -204,7 +204,7 @@ void MlflowTracker::connect() {
   json body;
   body["experiment_id"] = experiment;
   body["start_time"] = start_time_;
-  if (!run_.run_name.empty()) body["run_name"] = valid_utf8(run_.run_name);
+  if (!run_.run_name.empty()) body["run_name"] = as_utf8(run_.run_name);
   body["tags"] = json::array({{{"key", "mlflow.source.name"}, {"value", "coupler"}}});
   const json made = call("POST", "runs/create", body.dump());
   {
@@ -213,7 +213,7 @@ void MlflowTracker::connect() {
     run_id_ = made.at("run").at("info").at("run_id");
   }
   for (const auto& [name, value] : run_.config) {
-    set_pair(params_, name, at_most(valid_utf8(text_of(value)), kLongestParam));
+    set_pair(params_, name, at_most(as_utf8(text_of(value)), kLongestParam));
   }
 }
 
@@ -221,7 +221,7 @@ void MlflowTracker::log(const TrackedStep& entry) {
   for (const auto& [name, value] : entry.values) {
     const auto number = number_of(value);
     if (!number) {
-      set_pair(tags_, name, at_most(valid_utf8(std::get<std::string>(value)), kLongestTag));
+      set_pair(tags_, name, at_most(as_utf8(std::get<std::string>(value)), kLongestTag));
       continue;
     }
     std::string metric = "{\"key\": ";

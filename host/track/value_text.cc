@@ -39,7 +39,7 @@ std::optional<double> number_of(const TrackValue& value) {
   return std::nullopt;
 }
 
-std::string valid_utf8(std::string_view text) {
+std::string as_utf8(std::string_view text) {
   if (is_plain_ascii(text)) return std::string(text);
   return nlohmann::json::parse(quoted(text)).get<std::string>();
 }

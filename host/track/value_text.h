@@ -17,7 +17,7 @@ std::string text_of(const TrackValue& value);
 std::optional<double> number_of(const TrackValue& value);
 
 // The text with what is no UTF-8 replaced by U+FFFD, as most readers insist on it.
-std::string valid_utf8(std::string_view text);
+std::string as_utf8(std::string_view text);
 
 // Adds the value in JSON. There is no NaN in it: NaN, Infinity and -Infinity are written as these
 // texts, as Protobuf's JSON has them.

@@ -8,11 +8,10 @@
 
 #include "io/file_text.h"
 #include "json_file.h"
+#include "tokenizer/clip_files.h"
 
 namespace coupler::diffusion {
 namespace {
-
-constexpr const char* kEnd = "<|endoftext|>";
 
 // "pad_token": a text, or an object with its "content". CLIP's end token where nothing says it.
 std::string filler_of(const std::filesystem::path& folder) {
@@ -25,7 +24,7 @@ std::string filler_of(const std::filesystem::path& folder) {
     return keys.raw("pad_token").is_object() ? keys.object("pad_token").text("content")
                                              : keys.text("pad_token");
   }
-  return kEnd;
+  return kClipEnd;
 }
 
 }  // namespace

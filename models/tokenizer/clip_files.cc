@@ -12,7 +12,6 @@ namespace coupler {
 namespace {
 
 constexpr const char* kStart = "<|startoftext|>";
-constexpr const char* kEnd = "<|endoftext|>";
 constexpr const char* kWords =
     R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
 
@@ -41,10 +40,10 @@ std::optional<nlohmann::json> read_clip_files(const std::string& folder) {
   const std::string merges = (std::filesystem::path(folder) / "merges.txt").string();
   if (!std::filesystem::exists(vocab) || !std::filesystem::exists(merges)) return std::nullopt;
   nlohmann::json vocabulary = read_json_file(vocab, "copy the folder tokenizer/ again");
-  if (!vocabulary.is_object() || !vocabulary.contains(kStart) || !vocabulary.contains(kEnd))
+  if (!vocabulary.is_object() || !vocabulary.contains(kStart) || !vocabulary.contains(kClipEnd))
     return std::nullopt;
   nlohmann::json document;
-  document["added_tokens"] = {added(vocabulary, kStart), added(vocabulary, kEnd)};
+  document["added_tokens"] = {added(vocabulary, kStart), added(vocabulary, kClipEnd)};
   document["normalizer"] = {
       {"type", "Sequence"},
       {"normalizers",
@@ -60,7 +59,7 @@ std::optional<nlohmann::json> read_clip_files(const std::string& folder) {
                                  {{"type", "ByteLevel"}, {"add_prefix_space", false}}}}};
   document["post_processor"]["type"] = "RobertaProcessing";
   document["post_processor"]["cls"] = nlohmann::json::array({kStart, vocabulary[kStart]});
-  document["post_processor"]["sep"] = nlohmann::json::array({kEnd, vocabulary[kEnd]});
+  document["post_processor"]["sep"] = nlohmann::json::array({kClipEnd, vocabulary[kClipEnd]});
   document["decoder"] = {
       {"type", "Sequence"},
       {"decoders",
@@ -68,7 +67,7 @@ std::optional<nlohmann::json> read_clip_files(const std::string& folder) {
         {{"type", "Replace"}, {"pattern", {{"String", "</w>"}}}, {"content", " "}},
         {{"type", "Strip"}, {"content", " "}, {"start", 0}, {"stop", 1}}}}};
   document["model"] = {{"type", "BPE"},
-                       {"unk_token", kEnd},
+                       {"unk_token", kClipEnd},
                        {"end_of_word_suffix", "</w>"},
                        {"merges", read_merges(merges)},
                        {"vocab", std::move(vocabulary)}};

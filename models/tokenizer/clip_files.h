@@ -8,6 +8,9 @@
 
 namespace coupler {
 
+// Ends a text.
+inline constexpr const char* kClipEnd = "<|endoftext|>";
+
 // What tokenizer.json would say: lower-cased words of byte-level BPE that end with "</w>", between
 // <|startoftext|> and <|endoftext|>. Nothing where the folder has not both files, or where they are
 // another tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.

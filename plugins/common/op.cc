@@ -119,6 +119,14 @@ InPlace in_place_form(const Op& op, int32_t rank) {
 }
 
 Failure check_buffers(Op* op, int32_t rank, int32_t size) {
+  // Between two ranks a difference shows when they meet; of what a rank gives itself nobody else
+  // knows.
+  const auto self = static_cast<size_t>(rank);
+  if (op->kind == DB_ALL_TO_ALL_V && op->send_counts[self] != op->recv_counts[self])
+    return invalid(*op, "this rank (" + std::to_string(rank) + ") gives itself " +
+                            std::to_string(op->send_counts[self]) +
+                            " elements by send_counts, but takes " +
+                            std::to_string(op->recv_counts[self]) + " by recv_counts");
   const auto send = reinterpret_cast<uintptr_t>(op->send);
   const auto recv = reinterpret_cast<uintptr_t>(op->recv);
   const struct {

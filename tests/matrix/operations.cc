@@ -1,8 +1,10 @@
 // Every operation, dtype, reduction and size, in place or not, blocking or not, against the naive
 // reference, with canaries around the buffers; and what supports() refuses, submit() refuses.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -237,6 +239,9 @@ class Tally {
 }  // namespace
 
 int operations(Rank& rank) {
+  // Large buffers come and go by the thousand: their pages stay.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   const auto communicator = rank.connect();
   uint64_t number = 0, run = 0, refused = 0, wrong = 0;
   Tally tally;

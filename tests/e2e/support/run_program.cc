@@ -53,6 +53,11 @@ void Workplace::write(const std::string& name, const std::string& text, int mode
 
 Outcome Workplace::coupler(const std::vector<std::string>& arguments,
                            std::map<std::string, std::string> variables) const {
+  if (!arguments.empty() && arguments.front() == "launch") {
+    // Those that wait leave their core to others; see tests/schedule/CMakeLists.txt.
+    variables.try_emplace("OMP_WAIT_POLICY", "passive");
+    variables.try_emplace("OMPI_MCA_mpi_yield_when_idle", "1");
+  }
   return run(COUPLER_PROGRAM, arguments, std::move(variables));
 }
 

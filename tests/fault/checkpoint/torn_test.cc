@@ -108,23 +108,26 @@ Seen run_job(const Setting& setting, const std::string& steps) {
   const std::string folder = (here.path() / "saved").string();
   const std::string hits = (here.path() / "hits").string();
   std::filesystem::create_directory(folder);
-  std::vector<std::string> arguments{"launch",
-                                     "-n",
-                                     std::to_string(setting.world),
-                                     "-o",
-                                     "launch.threads_per_process=1",
-                                     "-o",
-                                     "backend.timeout=\"20s\"",
-                                     "-o",
-                                     "checkpoint.dir=" + folder,
-                                     "-o",
-                                     fmt::format("checkpoint.every={}", setting.every),
-                                     "-o",
-                                     fmt::format("checkpoint.async={}", setting.async),
-                                     "-o",
-                                     fmt::format("checkpoint.total_limit={}", setting.limit),
-                                     "-o",
-                                     "training.bucket_cap_mb=1"};
+  std::vector<std::string> arguments{
+      "launch",
+      "-n",
+      std::to_string(setting.world),
+      "-o",
+      "launch.threads_per_process=1",
+      "-o",
+      "backend.timeout=\"20s\"",
+      "-o",
+      "checkpoint.dir=" + folder,
+      "-o",
+      fmt::format("checkpoint.every={}", setting.every),
+      "-o",
+      fmt::format("checkpoint.async={}", setting.async),
+      "-o",
+      fmt::format("checkpoint.total_limit={}", setting.limit),
+      "-o",
+      setting.kills() ? "checkpoint.resume=auto" : "checkpoint.resume=no",
+      "-o",
+      "training.bucket_cap_mb=1"};
   const Backend& backend = kBackends.at(setting.backend);
   arguments.insert(arguments.end(), backend.options.begin(), backend.options.end());
   if (setting.kills())
@@ -182,6 +185,37 @@ TEST(TornCheckpoint, RanksThatLearnOfAFailureAtDifferentSteps_SaveTheSameOne) {
   EXPECT_GE(seen.checkpoints, 3);
   EXPECT_GE(seen.failed_saves, 3);
   EXPECT_GE(seen.faults.at("ENOSPC"), 3);
+}
+
+// Machines without a common file system may each have a folder of their own under the path: what
+// ranks load is of one save, or they load nothing.
+TEST(TornCheckpoint, RanksThatFindDifferentSavesUnderAPath_LoadNone) {
+  const Workplace here;
+  const auto run = [&](const std::string& folders, const std::string& resume) {
+    const std::string start =
+        fmt::format("cd {}/{} && exec {} 6", here.path().string(), folders, STAMP_JOB);
+    return here.coupler({"launch", "-n", "2", "-o", "backend.use=gloo_cpu", "-o",
+                         "launch.threads_per_process=1", "-o", "checkpoint.dir=saved", "-o",
+                         "checkpoint.every=3", "-o", "checkpoint.resume=" + resume, "sh", "-c",
+                         start});
+  };
+  for (const char* folder : {"machine_0", "machine_1"}) {
+    std::filesystem::create_directory(here.path() / folder);
+    EXPECT_EQ(run(folder, "no").exit_code, 0);
+    EXPECT_EQ(run(folder, "auto").exit_code, 0);
+  }
+  const Outcome outcome = run("machine_$COUPLER_RANK", "auto");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_TRUE(has(outcome.err, "rank 1 finds another save in saved/checkpoint_1 than rank 0"))
+      << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "has to be on a file system that all machines share"))
+      << outcome.err;
+  // The same, once they have the same.
+  std::filesystem::remove_all(here.path() / "machine_1");
+  std::filesystem::copy(here.path() / "machine_0", here.path() / "machine_1",
+                        std::filesystem::copy_options::recursive);
+  const Outcome same = run("machine_$COUPLER_RANK", "auto");
+  EXPECT_EQ(same.exit_code, 0) << same.err;
 }
 
 // What a setting has by chance.

@@ -68,12 +68,18 @@ std::string result_in(const std::string& output, const Program& program) {
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
 }
 
+// Whether another process finds anything else after the call than before it. An opening may make a
+// file, but so it lies before the next call, too.
+bool changes_the_folder(const Operation& call) {
+  return call.name != "open" && call.name != "close" && call.name != "fsync" && call.name != "hint";
+}
+
 // Every step-th call of one rank from the first of `from`, a part of them all, on; returns how many
 // there were.
 size_t kill_at_calls(const Setting& setting, const Program& program, int rank, size_t step,
                      double from = 0) {
   std::string expected;
-  size_t calls = 0;
+  std::vector<Operation> log_of_calls;
   {
     const Workplace here;
     const std::string log = (here.path() / "log").string();
@@ -81,14 +87,17 @@ size_t kill_at_calls(const Setting& setting, const Program& program, int rank, s
                                   {{"FAULT_RANK", std::to_string(rank)}, {"DISK_FAULTS_LOG", log}});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     expected = result_in(outcome.out, program);
-    calls = read_log(log).size();
+    log_of_calls = read_log(log);
   }
+  const size_t calls = log_of_calls.size();
   EXPECT_NE(expected, "") << program.command;
   EXPECT_GT(calls, 20u);
   size_t tried = 0;
   for (const std::string when : {"kill_before", "kill_after"}) {
     for (size_t at = 1 + static_cast<size_t>(from * static_cast<double>(calls)); at <= calls;
          at += step) {
+      // If every call is tried, once is enough for those that leave the job where it was.
+      if (step == 1 && when == "kill_after" && !changes_the_folder(log_of_calls[at - 1])) continue;
       const Workplace here;
       const Outcome outcome = train(here, setting, program,
                                     {{"FAULT_RANK", std::to_string(rank)},

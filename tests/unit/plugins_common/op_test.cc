@@ -74,6 +74,12 @@ TEST(Validate_WrongInput_NamesIt, AndTheValidOnes) {
   EXPECT_NE(problem(op).find("0 to 32767"), std::string::npos);
   op.kind = DB_ALL_TO_ALL_V;
   EXPECT_NE(problem(op).find("recv_counts is NULL"), std::string::npos);
+  const uint64_t send_counts[] = {1, 4};
+  const uint64_t recv_counts[] = {3, 2};
+  op.send_counts = send_counts;
+  op.recv_counts = recv_counts;
+  EXPECT_NE(problem(op, 1).find("(1) gives itself 4 elements by send_counts, but takes 2"),
+            std::string::npos);
 }
 
 TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
@@ -94,7 +100,7 @@ TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
   raw.recv = memory + 8;
   ASSERT_TRUE(validate(&raw, 1, 2, 1, &op).ok());
   EXPECT_TRUE(op.in_place);
-  const uint64_t sends[] = {2, 3}, recvs[] = {3, 2};
+  const uint64_t sends[] = {2, 3}, recvs[] = {2, 4};
   raw.kind = DB_ALL_TO_ALL_V;
   raw.recv = memory;
   raw.send_counts = sends;
