@@ -46,9 +46,6 @@ class MpiJob {
       added[kShimStore] = encode(*network_job_);
     } else {
       added["COUPLER_JOB_FILE"] = host_.job_file();
-      // Ranks of one machine meet in shared memory; with TCP at hand each listens on every
-      // interface.
-      if (std::getenv("OMPI_MCA_btl") == nullptr) added["OMPI_MCA_btl"] = "^tcp";
     }
     command.environment = environment_with(added, plan_.owns_ranks);
     for (auto& variable : folder_.environment(!network_job_)) {
