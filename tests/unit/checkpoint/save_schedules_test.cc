@@ -187,6 +187,7 @@ class SaveSchedules : public CheckpointFiles {
   // Where the folders of saves are, by identity.
   std::map<std::string, Place> places() {
     std::map<std::string, Place> found;
+    if (!std::filesystem::exists(checkpoints())) return found;  // where no save could begin yet
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
       const auto name = read_name(entry.path().filename().string());
       if (!name) continue;  // the lock
