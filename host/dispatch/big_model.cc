@@ -43,8 +43,7 @@ DispatchRules rules_for(const MaxMemory& memory, int prefetch) {
 // Numpy's and Accelerate's name: "float16".
 std::string name_of(std::optional<c10::ScalarType> type) {
   if (!type) return "";
-  const auto names = c10::getDtypeNames(*type);
-  return names.first;
+  return std::string(c10::getDtypeNames(*type).first);
 }
 
 // What the process has already is no part of what the model may take.

@@ -30,7 +30,7 @@ class Describer {
 
   void add(size_t module, const std::string& name, const at::Tensor& tensor, TensorKind kind) {
     if (!tensor.defined()) return;
-    const std::string type = c10::getDtypeNames(tensor.scalar_type()).first;
+    const std::string type(c10::getDtypeNames(tensor.scalar_type()).first);
     tree_.add_tensor(module, {.name = name,
                               .elements = static_cast<uint64_t>(tensor.numel()),
                               .type = &tensor_type(type, tree_.modules[module].name + "." + name),

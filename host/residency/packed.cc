@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "residency/arguments.h"
+#include "residency/autograd_node.h"
 #include "residency/intercept.h"
 
 namespace coupler {
@@ -44,7 +45,7 @@ bool is_recorded(std::initializer_list<const at::Tensor*> tensors) {
 
 template <class... Tensors>
 void end_backward(const at::Tensor& result, const Home& home, const Tensors&... from) {
-  const std::shared_ptr<NoBackward> node(new NoBackward(home.name), torch::autograd::deleteNode);
+  const AutogradNode node = make_autograd_node<NoBackward>(home.name);
   node->set_next_edges(torch::autograd::collect_next_edges(from...));
   torch::autograd::set_history(result, node);
 }

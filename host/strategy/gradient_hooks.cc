@@ -7,7 +7,10 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <memory>
 #include <utility>
+
+#include "residency/autograd_node.h"
 
 namespace coupler {
 namespace {
@@ -36,7 +39,7 @@ void GradientHooks::add(const at::Tensor& parameter, std::weak_ptr<GradientListe
                         size_t index) {
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   accumulator->add_post_hook(std::make_unique<Hook>(std::move(listener), index));
-  accumulators_.push_back(std::move(accumulator));
+  accumulators_.push_back(std::make_shared<AutogradNode>(std::move(accumulator)));
 }
 
 void after_backward(std::function<void()> done) {

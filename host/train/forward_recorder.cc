@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "residency/arguments.h"
+#include "residency/autograd_node.h"
 #include "train/autocast_now.h"
 
 namespace coupler {
@@ -68,8 +69,8 @@ class HookingEngine final : public torch::autograd::Engine {
                                      outputs);
   }
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& task,
-      std::shared_ptr<torch::autograd::Node> root, torch::autograd::InputBuffer&& inputs) override {
+      const std::shared_ptr<torch::autograd::GraphTask>& task, AutogradNode root,
+      torch::autograd::InputBuffer&& inputs) override {
     return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
   }
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string name_of(c10::ScalarType type) { return c10::getDtypeNames(type).first; }
+std::string name_of(c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }
 
 // Where a model with these options will run.
 c10::Device running_device(const PretrainedOptions& options) {
