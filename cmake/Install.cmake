@@ -47,7 +47,7 @@ if(COUPLER_WITH_TORCH)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/CouplerConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/CouplerConfig.cmake ${PROJECT_BINARY_DIR}/CouplerConfigVersion.cmake
-                cmake/TorchTargets.cmake
+                cmake/TorchTargets.cmake cmake/CouplerPrecompile.cmake
           DESTINATION ${_package_dir} COMPONENT development)
 endif()
 

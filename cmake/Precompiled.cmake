@@ -1,7 +1,7 @@
-# coupler_precompile(target): the target's C++ sources that see LibTorch are compiled after a header
-# that is compiled once for all of them, which halves their time: host/precompiled.h, or for what lies
-# in tests, tests/precompiled.h. Sources include what they need all the same: the debug preset builds
-# without it.
+# coupler_use_precompiled(target): the target's C++ sources that see LibTorch are compiled after a header
+# that is compiled once for all of them, which halves their time: host/precompiled.h, or for tests and,
+# where tests are built, examples tests/precompiled.h. Sources include what they need all the same: the
+# debug preset builds without it.
 option(COUPLER_PRECOMPILE "Compile LibTorch's headers once for all sources; takes 600 MB of disk, and 700 for tests" ON)
 
 if(COUPLER_PRECOMPILE)
@@ -17,19 +17,20 @@ function(coupler_add_precompiled name folder)
   target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/${folder}/precompiled.h)
 endfunction()
 
-function(coupler_precompile target)
+function(coupler_use_precompiled target)
   if(NOT COUPLER_PRECOMPILE)
     return()
   endif()
   get_target_property(folder ${target} SOURCE_DIR)
   set(precompiled coupler_precompiled)
-  if("${folder}/" MATCHES "^${PROJECT_SOURCE_DIR}/tests/")
+  if("${folder}/" MATCHES "^${PROJECT_SOURCE_DIR}/tests/" OR
+     (COUPLER_BUILD_TESTS AND "${folder}/" MATCHES "^${PROJECT_SOURCE_DIR}/examples/"))
     set(precompiled test_precompiled)
   endif()
   if(NOT TARGET ${precompiled})
     if(precompiled STREQUAL "test_precompiled")
       coupler_add_precompiled(test_precompiled tests coupler::coupler GTest::gtest)
-      target_compile_options(test_precompiled PRIVATE ${COUPLER_TEST_OPTIONS})
+      target_compile_options(test_precompiled PRIVATE ${COUPLER_QUICK_OPTIONS})
     else()
       coupler_add_precompiled(coupler_precompiled host coupler_core coupler::torch)
     endif()
@@ -46,7 +47,7 @@ function(coupler_precompile target)
 endfunction()
 
 # Every target below a folder that links libcoupler.
-function(coupler_precompile_all folder)
+function(coupler_use_precompiled_all folder)
   if(NOT COUPLER_PRECOMPILE)
     return()
   endif()
@@ -55,11 +56,11 @@ function(coupler_precompile_all folder)
     get_target_property(type ${target} TYPE)
     get_target_property(links ${target} LINK_LIBRARIES)
     if(type MATCHES "EXECUTABLE|OBJECT_LIBRARY|STATIC_LIBRARY" AND "${links}" MATCHES "coupler::coupler|e2e_checks")
-      coupler_precompile(${target})
+      coupler_use_precompiled(${target})
     endif()
   endforeach()
   get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   foreach(below IN LISTS folders)
-    coupler_precompile_all(${below})
+    coupler_use_precompiled_all(${below})
   endforeach()
 endfunction()

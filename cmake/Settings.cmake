@@ -13,6 +13,13 @@ endif()
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
+# For tests and examples, which are compiled more often than they run, or leave their time to LibTorch:
+# without what the compiler takes most of its time for.
+set(COUPLER_QUICK_OPTIONS "")
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT COUPLER_FUZZERS)
+  set(COUPLER_QUICK_OPTIONS -O1)
+endif()
+
 find_program(COUPLER_CCACHE ccache)
 if(COUPLER_CCACHE)
   # It caches nothing that uses a precompiled header otherwise.

@@ -1,6 +1,5 @@
 # coupler::torch for the build: the LibTorch in COUPLER_TORCH_ROOT. A project that already has a
 # target named torch keeps it: two LibTorches in one program clash.
-include(${CMAKE_CURRENT_LIST_DIR}/TorchTargets.cmake)
 
 # LibTorch's include folder holds the headers of another fmt, without its library: the folder below,
 # searched before it, holds those of the fmt we link.
@@ -19,15 +18,14 @@ if(TARGET torch)
   return()
 endif()
 
-coupler_torch_version(${COUPLER_TORCH_ROOT} COUPLER_TORCH_VERSION)
 if(NOT COUPLER_TORCH_VERSION)
   message(FATAL_ERROR "No LibTorch 2.11 or newer in COUPLER_TORCH_ROOT=${COUPLER_TORCH_ROOT}.\n"
                       "Run scripts/setup, or pass -DCOUPLER_TORCH_ROOT=<the torch folder of a wheel>.")
 endif()
 if(COUPLER_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "LibTorch ${COUPLER_TORCH_VERSION} in ${COUPLER_TORCH_ROOT} is too old: 2.11 or newer")
-elseif(COUPLER_TORCH_VERSION VERSION_GREATER_EQUAL 2.12)
-  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11)")
+elseif(COUPLER_TORCH_VERSION VERSION_GREATER_EQUAL 2.16)
+  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11 to 2.15)")
 endif()
 string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR ${COUPLER_TORCH_VERSION})
 message(STATUS "LibTorch ${COUPLER_TORCH_VERSION}: ${COUPLER_TORCH_ROOT}")

@@ -18,7 +18,7 @@
 namespace coupler::cli {
 
 const char kSetupTorchHelp[] =
-    R"help(usage: coupler setup-torch [--prefix DIR] [--cuda]
+    R"help(usage: coupler setup-torch [--prefix DIR] [--torch VERSION] [--cuda]
 
 Fetches LibTorch )help" COUPLER_TORCH_WHEEL
     R"help( (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
@@ -28,8 +28,10 @@ others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_W
     R"help(/torch. What is there already is
 not fetched again.
 
-  --prefix DIR  where to put it
-  --cuda        what LibTorch's CUDA part needs as well, for machines with a GPU (4 GB more)
+  --prefix DIR     where to put it
+  --torch VERSION  another LibTorch, from 2.11.0 on: for a Coupler to be built against it, since this
+                   one needs the LibTorch that it was built for, but for the last number
+  --cuda           what LibTorch's CUDA part needs as well, for machines with a GPU (4 GB more)
 
   sudo coupler setup-torch
 )help";
@@ -55,6 +57,7 @@ std::string script() {
 
 int run_setup_torch(int argc, char** argv) {
   std::string prefix = default_torch_prefix();
+  std::string version = COUPLER_TORCH_WHEEL;
   bool cuda = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
@@ -66,15 +69,23 @@ int run_setup_torch(int argc, char** argv) {
       cuda = true;
     } else if (word == "--prefix" && i + 1 < argc) {
       prefix = argv[++i];
-    } else if (word.rfind("--prefix=", 0) == 0) {
+    } else if (word == "--torch" && i + 1 < argc) {
+      version = argv[++i];
+    } else if (word.starts_with("--prefix=")) {
       prefix = word.substr(std::strlen("--prefix="));
+    } else if (word.starts_with("--torch=")) {
+      version = word.substr(std::strlen("--torch="));
+    } else if (word == "--prefix") {
+      refuse(std::string(word), "--prefix needs a folder");
+    } else if (word == "--torch") {
+      refuse(std::string(word), "--torch needs a version");
     } else {
-      refuse(std::string(word), word == "--prefix" ? "--prefix needs a folder"
-                                                   : fmt::format("'{}' is no option", word));
+      refuse(std::string(word), fmt::format("'{}' is no option", word));
     }
   }
   if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
-  std::vector<std::string> command = {script()};
+  if (version.empty() || version[0] == '-') refuse("--torch", "--torch needs a version");
+  std::vector<std::string> command = {script(), "--torch", version};
   if (cuda) command.emplace_back("--cuda");
   command.push_back(prefix);
   become(command, "it is a bash script: install bash");

@@ -20,7 +20,7 @@ double apart(const at::Tensor& a, const at::Tensor& b) {
   return a.sub(b).abs().max().item<double>();
 }
 
-class LanguageModels : public testing::TestWithParam<const char*> {
+class LanguageModels : public ::testing::TestWithParam<const char*> {
  protected:
   LanguageModels() {
     const auto reference = SafeTensors::open(folder + "/reference.safetensors");
@@ -141,7 +141,7 @@ TEST_P(LanguageModels, SavePretrained_ReadsBackTheSame) {
   EXPECT_EQ(again("You may").tokens, pipeline("text-generation", folder)("You may").tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(, LanguageModels, testing::Values("gpt2", "gptj", "llama", "llama3"),
+INSTANTIATE_TEST_SUITE_P(, LanguageModels, ::testing::Values("gpt2", "gptj", "llama", "llama3"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-class QuantizedModels : public testing::TestWithParam<const char*> {
+class QuantizedModels : public ::testing::TestWithParam<const char*> {
  protected:
   PretrainedOptions with(int bits, const char* place = "cpu") const {
     PretrainedOptions options;
@@ -81,7 +81,7 @@ TEST_P(QuantizedModels, Saved_AreTheQuantisedValues_AndOpenAsUsual) {
   EXPECT_TRUE(scores(again).allclose(scores(generator), 1e-4, 1e-4));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, QuantizedModels, testing::Values("gpt2", "gptj", "llama", "llama3"),
+INSTANTIATE_TEST_SUITE_P(All, QuantizedModels, ::testing::Values("gpt2", "gptj", "llama", "llama3"),
                          [](const auto& name) { return std::string(name.param); });
 
 TEST(QuantizedPipeline, WrongOptions_SayWhatIsRight) {

@@ -72,7 +72,7 @@ TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
 }
 
 // 90 MB of weights, which are fetched, not stored.
-class MiniLm : public testing::Test {
+class MiniLm : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* const named = std::getenv("COUPLER_TEST_MINILM");

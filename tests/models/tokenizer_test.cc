@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-class Tokenizers : public testing::TestWithParam<const char*> {
+class Tokenizers : public ::testing::TestWithParam<const char*> {
  protected:
   Tokenizers()
       : folder(fixture(std::string("tokenizers/") + GetParam())),
@@ -48,8 +48,8 @@ TEST_P(Tokenizers, Stream_GivesTheWholeTextInPieces) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Tokenizers,
-                         testing::Values("byte-level", "byte-level-prefix", "llama3", "llama2",
-                                         "metaspace", "digits", "word-piece"),
+                         ::testing::Values("byte-level", "byte-level-prefix", "llama3", "llama2",
+                                           "metaspace", "digits", "word-piece"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& character : name)

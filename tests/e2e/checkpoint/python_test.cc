@@ -20,7 +20,7 @@ std::string python() {
   return named == nullptr ? "python3" : named;
 }
 
-double loss_in(const std::string& text) {
+double final_loss(const std::string& text) {
   const std::string words = "final loss: ";
   const size_t at = text.find(words);
   EXPECT_NE(at, std::string::npos) << text;
@@ -50,7 +50,7 @@ class Python : public ::testing::Test {
       text.append(buffer, size);
     }
     EXPECT_EQ(::pclose(pipe), 0) << text;
-    return loss_in(text);
+    return final_loss(text);
   }
   void run(const Arguments& arguments) const {
     const Outcome outcome = here_.coupler(arguments);
@@ -62,7 +62,7 @@ class Python : public ::testing::Test {
     launch.insert(launch.end(), more.begin(), more.end());
     const Outcome outcome = here_.coupler(launch);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return loss_in(outcome.out);
+    return final_loss(outcome.out);
   }
 
   const Workplace here_;

@@ -6,10 +6,6 @@
 namespace coupler {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(ConfigRanks, OfARightConfiguration_AreSaidToBeRight) {
   const Workplace here;
   here.write("train.toml",

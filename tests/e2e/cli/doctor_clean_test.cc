@@ -39,7 +39,7 @@ ProcessIdentity dead_process() {
   return process;
 }
 
-std::string name_of(const ProcessIdentity& process) {
+std::string name_of_left(const ProcessIdentity& process) {
   return std::to_string(process.pid) + "-" + process.started;
 }
 
@@ -59,7 +59,7 @@ std::string job_file(const fs::path& socket, const ProcessIdentity& host) {
          std::to_string(host.pid) + " " + host.started + "\n";
 }
 
-class DoctorClean : public testing::Test {
+class DoctorClean : public ::testing::Test {
  protected:
   DoctorClean() {
     fs::create_directories(runtime());
@@ -79,7 +79,7 @@ class DoctorClean : public testing::Test {
   }
 
   fs::path make_mpi_folder(const ProcessIdentity& launcher) {
-    fs::path path = "/dev/shm/coupler-mpi-" + name_of(launcher);
+    fs::path path = "/dev/shm/coupler-mpi-" + name_of_left(launcher);
     fs::create_directories(path / "below");
     shared_.push_back(path);
     return path;
@@ -134,7 +134,7 @@ TEST_F(DoctorClean, LaunchersFolder_IsRemovedOnceNobodyUsesIt) {
 
 TEST_F(DoctorClean, StoresOfRanks_AreRemovedWithTheirHost) {
   const auto socket_of = [&](const ProcessIdentity& host) {
-    return runtime() / ("store-0123456789ab-" + name_of(host) + "-0123456789abcdef");
+    return runtime() / ("store-0123456789ab-" + name_of_left(host) + "-0123456789abcdef");
   };
   const fs::path left = socket_of(dead_), living = socket_of(own_identity());
   listen_at(left);
@@ -143,7 +143,7 @@ TEST_F(DoctorClean, StoresOfRanks_AreRemovedWithTheirHost) {
   const fs::path elsewhere = socket_of(dead_process());
   const UniqueFd listening_elsewhere = listen_at(elsewhere);
   const fs::path hidden =
-      here_.path() / (".coupler-store-0123456789ab-" + name_of(dead_) + "-0123456789abcdef");
+      here_.path() / (".coupler-store-0123456789ab-" + name_of_left(dead_) + "-0123456789abcdef");
   listen_at(hidden);
   const std::string folder = runtime().filename();
   here_.write(folder + "/job-1", job_file(left, dead_));
@@ -229,7 +229,8 @@ TEST_F(DoctorClean, WhatCannotBeRemoved_IsSaid) {
 
 TEST_F(DoctorClean, WithoutClean_DoctorNamesItAndRemovesNothing) {
   // In a folder of the test's own: what is in /dev/shm any `coupler launch` may remove.
-  const fs::path left = runtime() / ("store-0123456789ab-" + name_of(dead_) + "-0123456789abcdef");
+  const fs::path left =
+      runtime() / ("store-0123456789ab-" + name_of_left(dead_) + "-0123456789abcdef");
   listen_at(left);
   const Outcome outcome = doctor({"--json"});
   const Json report = Json::parse(outcome.out);

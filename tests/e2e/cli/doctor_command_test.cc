@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool has(const Json& finding, const char* field, const std::string& part) {
+bool finding_has(const Json& finding, const char* field, const std::string& part) {
   return finding.at(field).get<std::string>().find(part) != std::string::npos;
 }
 
@@ -31,7 +31,7 @@ std::vector<Json> findings(const Outcome& outcome, const std::string& check,
 Json finding(const Outcome& outcome, const std::string& check, const std::string& level,
              const std::string& what) {
   for (const Json& one : findings(outcome, check, level)) {
-    if (has(one, "what", what)) return one;
+    if (finding_has(one, "what", what)) return one;
   }
   ADD_FAILURE() << check << " has no " << level << " with '" << what << "' in\n" << outcome.out;
   return {{"what", ""}, {"why", ""}, {"mend", ""}};
@@ -84,9 +84,9 @@ TEST(DoctorCommand, NothingInstalled_StillReportsAndNamesTheCommands) {
       doctor(here, {}, {{"PATH", here.path()}, {"COUPLER_TORCH_ROOT", "/nowhere"}});
   EXPECT_NE(outcome.exit_code, 0);
   const Json torch = finding(outcome, "LibTorch", "error", "/nowhere/lib/libtorch_cpu.so");
-  EXPECT_TRUE(has(torch, "mend", "coupler setup-torch")) << torch;
+  EXPECT_TRUE(finding_has(torch, "mend", "coupler setup-torch")) << torch;
   const Json mpi = finding(outcome, "Open MPI", "note", "mpirun is not in PATH");
-  EXPECT_TRUE(has(mpi, "mend", "openmpi-bin")) << mpi;
+  EXPECT_TRUE(finding_has(mpi, "mend", "openmpi-bin")) << mpi;
 }
 
 TEST(DoctorCommand, LibTorchThatIsNoLibrary_IsAnError) {
@@ -128,7 +128,7 @@ TEST(DoctorCommand, MoreRanksThanCores_IsAWarning) {
   const Workplace here;
   const Json one = finding(doctor(here, {"-o", "launch.processes=5000"}), "processors", "warning",
                            "launch.processes is 5000");
-  EXPECT_TRUE(has(one, "mend", "-o launch.processes=")) << one;
+  EXPECT_TRUE(finding_has(one, "mend", "-o launch.processes=")) << one;
 }
 
 TEST(DoctorCommand, OmpNumThreads_ThatIsWrongIsAWarning) {
@@ -136,7 +136,7 @@ TEST(DoctorCommand, OmpNumThreads_ThatIsWrongIsAWarning) {
   for (const char* value : {"many", "0", "100000", "-1"}) {
     const Outcome outcome = doctor(here, {}, {{"OMP_NUM_THREADS", value}});
     const Json one = finding(outcome, "processors", "warning", "OMP_NUM_THREADS is");
-    EXPECT_TRUE(has(one, "mend", "unset OMP_NUM_THREADS")) << value;
+    EXPECT_TRUE(finding_has(one, "mend", "unset OMP_NUM_THREADS")) << value;
   }
   const Outcome outcome =
       doctor(here, {"-o", "launch.threads_per_process=1"}, {{"OMP_NUM_THREADS", "100000"}});
@@ -150,7 +150,7 @@ TEST(DoctorCommand, Interface_IsTriedWithAConnection) {
   const Outcome outcome = doctor(here, {"-o", "backend.interface=nowhere0"});
   EXPECT_EQ(outcome.exit_code, 2);
   const Json one = finding(outcome, "network", "error", "nowhere0");
-  EXPECT_TRUE(has(one, "mend", "lo (127.0.0.1)")) << one;
+  EXPECT_TRUE(finding_has(one, "mend", "lo (127.0.0.1)")) << one;
 }
 
 TEST(DoctorCommand, FirewallThatDrops_IsAWarning) {
@@ -181,7 +181,7 @@ Outcome limited(const Workplace& here, const std::string& limit) {
 TEST(DoctorCommand, OpenFiles_TooFewAreAWarning) {
   const Workplace here;
   const Json files = finding(limited(here, "-n 100"), "limits", "warning", "100 open files");
-  EXPECT_TRUE(has(files, "mend", "nofile")) << files;
+  EXPECT_TRUE(finding_has(files, "mend", "nofile")) << files;
   EXPECT_EQ(finding(limited(here, "-S -n 100"), "limits", "warning", "100 open files").at("mend"),
             "ulimit -n 4096");
 }

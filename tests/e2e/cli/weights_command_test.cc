@@ -24,7 +24,7 @@ std::string fixture(const std::string& name) {
   return COUPLER_SOURCE_DIR "/tests/unit/weights/fixtures/" + name;
 }
 
-std::string file_text(const fs::path& path) {
+std::string bytes_in(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -36,8 +36,8 @@ std::string names_in(const fs::path& folder) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-void write(const std::string& path, const std::string& tensor, const std::string& bytes,
-           checkpoint::Manifest& manifest) {
+void write_part(const std::string& path, const std::string& tensor, const std::string& bytes,
+                checkpoint::Manifest& manifest) {
   safetensors::Writer file(
       path, {{tensor, safetensors::DType::kU8, {static_cast<int64_t>(bytes.size())}}},
       {{checkpoint::kSaveKey, manifest.save}});
@@ -62,9 +62,9 @@ std::string save_divided(const Workplace& here, int64_t number,
   manifest.state = {{"models",
                      {{{"tensors", {{"w", {"U8", {2, 5}}}}}, {"aliases", {{"tied", "w"}}}},
                       {{"tensors", {{"v", {"U8", {3}}}}}, {"aliases", nlohmann::json::object()}}}}};
-  write(folder + "/model-00001-of-00002.safetensors", "w[0:4]", text.substr(0, 4), manifest);
-  write(folder + "/model-00002-of-00002.safetensors", "w[4:10]", text.substr(4), manifest);
-  write(folder + "/model_1.safetensors", "v", "xyz", manifest);
+  write_part(folder + "/model-00001-of-00002.safetensors", "w[0:4]", text.substr(0, 4), manifest);
+  write_part(folder + "/model-00002-of-00002.safetensors", "w[4:10]", text.substr(4), manifest);
+  write_part(folder + "/model_1.safetensors", "v", "xyz", manifest);
   return writer.commit(manifest);
 }
 
@@ -89,14 +89,14 @@ TEST(MergeWeights, OfACheckpoint_AreOneFile_OfTheWholeTensors) {
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(outcome.out, "out: 1 tensor, 10 B in 1 file.\n");
   EXPECT_EQ(names_in(here.path() / "out"), "model.safetensors");
-  EXPECT_EQ(file_text(here.path() / "out/model.safetensors"), kMerged);
+  EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
   // The newest of a folder; another model; one file; and the same by convert.
   outcome = here.coupler({"merge-weights", "checkpoints", "a/b.safetensors", "--model", "1"});
   EXPECT_EQ(outcome.out, "a/b.safetensors: 1 tensor, 3 B in 1 file.\n") << outcome.err;
-  EXPECT_EQ(file_text(here.path() / "a/b.safetensors"), weights_file("v", "3", "xyz"));
+  EXPECT_EQ(bytes_in(here.path() / "a/b.safetensors"), weights_file("v", "3", "xyz"));
   outcome = here.coupler({"checkpoint", "convert", "checkpoints", "c.safetensors"});
   EXPECT_EQ(outcome.out, "c.safetensors: 1 tensor, 10 B in 1 file.\n") << outcome.err;
-  EXPECT_EQ(file_text(here.path() / "c.safetensors"), kMerged);
+  EXPECT_EQ(bytes_in(here.path() / "c.safetensors"), kMerged);
 }
 
 TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
@@ -109,7 +109,7 @@ TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
     const Outcome outcome = here.coupler(words);
     EXPECT_EQ(outcome.exit_code, 0);
     expect_in(outcome.err, "coupler: checkpoints/checkpoint_2 is skipped: has no manifest.json");
-    EXPECT_EQ(file_text(here.path() / "out/model.safetensors"), kMerged);
+    EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
   }
 }
 
@@ -129,7 +129,7 @@ TEST(MergeWeights, WithRemoveCheckpointDir_RemoveIt_OnceTheTargetIsThere) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "out: 1 tensor, 10 B in 1 file; checkpoints/checkpoint_1 is removed.\n");
   EXPECT_FALSE(fs::exists(checkpoint));
-  EXPECT_EQ(file_text(here.path() / "out/model.safetensors"), kMerged);
+  EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
 }
 
 TEST(MergeWeights, OfOtherPrograms_AreRefused_AndNothingIsRemoved) {
@@ -150,7 +150,7 @@ TEST(MergeWeights, OfADamagedCheckpoint_AreRefused_AndTheTargetStaysAsItWas) {
   const Workplace here;
   const std::string checkpoint = save_divided(here, 1);
   const std::string file = checkpoint + "/model-00002-of-00002.safetensors";
-  std::string bytes = file_text(file);
+  std::string bytes = bytes_in(file);
   bytes.back() = 'X';
   std::ofstream(file, std::ios::binary) << bytes;
   fs::create_directory(here.path() / "out");
@@ -159,7 +159,7 @@ TEST(MergeWeights, OfADamagedCheckpoint_AreRefused_AndTheTargetStaysAsItWas) {
   EXPECT_EQ(outcome.exit_code, 1);
   expect_in(outcome.err, "its checksum differs");
   EXPECT_EQ(names_in(here.path() / "out"), "model.safetensors");
-  EXPECT_EQ(file_text(here.path() / "out/model.safetensors"), "old");
+  EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), "old");
 }
 
 TEST(MergeWeights, UnsafeSerialization_IsRefused_SayingWhy) {
@@ -197,8 +197,8 @@ TEST(ConvertCheckpoint, EachLayout_IsReadAsPythonSaysItIs) {
     convert(words, "out.safetensors");
     // Written anew, what Python has written has its strings in the order of ours.
     convert({fixture(expected + "/expected.safetensors")}, "expected.safetensors");
-    EXPECT_TRUE(file_text(here.path() / "out.safetensors") ==
-                file_text(here.path() / "expected.safetensors"))
+    EXPECT_TRUE(bytes_in(here.path() / "out.safetensors") ==
+                bytes_in(here.path() / "expected.safetensors"))
         << expected;
   }
 }
@@ -291,7 +291,7 @@ TEST(ConvertCheckpoint, OntoItsSource_IsRefused) {
     EXPECT_EQ(outcome.exit_code, 1);
     expect_in(outcome.err, "would take the place of model.safetensors, which is read");
   }
-  EXPECT_EQ(file_text(here.path() / "model.safetensors"), kMerged);
+  EXPECT_EQ(bytes_in(here.path() / "model.safetensors"), kMerged);
 }
 
 TEST(WeightCommands, WrongWords_EndWithTwo_AndTheNearestFlag) {
@@ -361,11 +361,11 @@ cmp old.safetensors disk/out/model.safetensors && ls disk disk/out >names
                                     here.path().string(), COUPLER_BINARY_DIR)
                             .c_str()),
             0);
-  EXPECT_EQ(file_text(here.path() / "codes"), "1\n1\n");
-  expect_in(file_text(here.path() / "err"),
+  EXPECT_EQ(bytes_in(here.path() / "codes"), "1\n1\n");
+  expect_in(bytes_in(here.path() / "err"),
             "cannot write disk/out/model.safetensors.new: No space left on device");
-  expect_in(file_text(here.path() / "err"), "cannot write disk/new.safetensors.new: No space");
-  EXPECT_EQ(file_text(here.path() / "names"),
+  expect_in(bytes_in(here.path() / "err"), "cannot write disk/new.safetensors.new: No space");
+  EXPECT_EQ(bytes_in(here.path() / "names"),
             "disk:\nfits.safetensors\nout\n\ndisk/out:\nmodel.safetensors\n");
 }
 

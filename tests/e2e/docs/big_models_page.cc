@@ -64,7 +64,7 @@ std::string without_blanks(std::string text) {
   return text;
 }
 
-class Page : public testing::TestWithParam<Fragment> {};
+class Page : public ::testing::TestWithParam<Fragment> {};
 
 TEST_P(Page, Runs) {
   static const Place here;
@@ -96,9 +96,9 @@ TEST_P(Page, Runs) {
               {.max_memory = {{0, "1GB"}, {"cpu", "1GB"}}},
               1,
               AverageOfWeights()};
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   GetParam().run(names);
-  const std::string printed = testing::internal::GetCapturedStdout();
+  const std::string printed = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(without_blanks(printed).find(without_blanks(GetParam().prints)), 0u)
       << printed << "the page says that it prints\n"
       << GetParam().prints;
@@ -113,7 +113,7 @@ std::vector<Fragment> of_the_page() {
   return found;
 }
 
-INSTANTIATE_TEST_SUITE_P(BigModels, Page, testing::ValuesIn(of_the_page()),
+INSTANTIATE_TEST_SUITE_P(BigModels, Page, ::testing::ValuesIn(of_the_page()),
                          [](const auto& fragment) {
                            return "line" + std::to_string(fragment.param.line);
                          });

@@ -9,7 +9,7 @@
 namespace coupler {
 namespace {
 
-Words launch(const Workplace& here, const Words& options, const Words& more) {
+Words launch_limited(const Workplace& here, const Words& options, const Words& more) {
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "in the beginning was the word, and the word was number ";
   here.write("text.txt", text);
@@ -26,7 +26,7 @@ bool says(const Outcome& outcome, const std::string& text) {
 
 TEST(MemoryLimit, RoomEnough_TrainsAsEver) {
   const Workplace here;
-  const Outcome outcome = here.coupler(launch(
+  const Outcome outcome = here.coupler(launch_limited(
       here, {"-o", "memory.limit=4GiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
@@ -34,7 +34,7 @@ TEST(MemoryLimit, RoomEnough_TrainsAsEver) {
 TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
   const Workplace here;
   // 12.8 million parameters: 205 MB of state, and some 140 MiB for the process itself.
-  const Outcome outcome = here.coupler(launch(
+  const Outcome outcome = here.coupler(launch_limited(
       here, {"-o", "memory.limit=290MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   for (const char* text :
@@ -47,7 +47,7 @@ TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
 
 TEST(MemoryLimit, BelowTheLargestUnit_NamesIt) {
   const Workplace here;
-  const Outcome outcome = here.coupler(launch(
+  const Outcome outcome = here.coupler(launch_limited(
       here, {"-o", "memory.limit=16MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_TRUE(says(outcome, "memory.limit is 16.0 MiB, but the unit 'blocks.")) << outcome.err;
@@ -58,10 +58,10 @@ TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
   const Workplace here;
   const Words keep{"-o", "checkpoint.dir=saved", "-o", "checkpoint.every=2"};
   const Words little{"--batch-size", "1", "--seq", "16", "--steps", "4"};
-  ASSERT_EQ(here.coupler(launch(here, keep, little)).exit_code, 0);
+  ASSERT_EQ(here.coupler(launch_limited(here, keep, little)).exit_code, 0);
   const Outcome outcome =
-      here.coupler(launch(here, with(keep, {"-o", "memory.limit=480MiB"}),
-                          {"--batch-size", "256", "--seq", "16", "--steps", "9"}));
+      here.coupler(launch_limited(here, with(keep, {"-o", "memory.limit=480MiB"}),
+                                  {"--batch-size", "256", "--seq", "16", "--steps", "9"}));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
                            "of gathered units and buffers, and ", "by the process itself",

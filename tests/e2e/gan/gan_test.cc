@@ -11,7 +11,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-double number_of(const Outcome& outcome, const std::string& name) {
+double gan_number_of(const Outcome& outcome, const std::string& name) {
   const size_t at = outcome.out.find(name + ": ");
   if (at == std::string::npos) {
     ADD_FAILURE() << "no '" << name << "' in\n" << outcome.out << outcome.err;
@@ -27,7 +27,8 @@ void expect_learns(const Arguments& options) {
   arguments.insert(arguments.end(), {GAN_PROGRAM, "--epochs", "10"});
   const Outcome outcome = here.coupler(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_LT(number_of(outcome, "distance after"), 0.5 * number_of(outcome, "distance before"));
+  EXPECT_LT(gan_number_of(outcome, "distance after"),
+            0.5 * gan_number_of(outcome, "distance before"));
 }
 
 TEST(Gan, OneProcess_Learns) { expect_learns({"-n", "1"}); }

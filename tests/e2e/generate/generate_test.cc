@@ -15,8 +15,8 @@ namespace {
 
 std::string expected() { return text_of(GPTJ_FIXTURE "/expected.txt"); }
 
-Outcome run(const Workplace& here, const std::vector<std::string>& more,
-            const std::string& checkpoint = GPTJ_FIXTURE) {
+Outcome run_generate(const Workplace& here, const std::vector<std::string>& more,
+                     const std::string& checkpoint = GPTJ_FIXTURE) {
   std::vector<std::string> words{"launch",   "-n",       "1",         GENERATE_PROGRAM,   "--model",
                                  checkpoint, "--tokens", "3,1,4,1,5", "--max-new-tokens", "12"};
   words.insert(words.end(), more.begin(), more.end());
@@ -37,7 +37,7 @@ TEST(Generate, EveryMap_GoesOnAsTransformersDoes) {
              R"({"transformer.wte": "cpu", "transformer.h.0": "disk", "transformer.h.1": "cpu",
                                "transformer.ln_f": "disk", "lm_head": "disk"})");
   for (const char* map : {"auto", "sequential", "optimal", "disk.json", "mixed.json"}) {
-    const Outcome outcome = run(here, {"--device-map", map});
+    const Outcome outcome = run_generate(here, {"--device-map", map});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(last_line(outcome), expected()) << map;
   }
@@ -46,7 +46,7 @@ TEST(Generate, EveryMap_GoesOnAsTransformersDoes) {
 TEST(Generate, PrintMap_ShowsWhereEachPartLies) {
   const Workplace here;
   here.write("mixed.json", R"({"transformer": "cpu", "lm_head": "disk"})");
-  const Outcome outcome = run(here, {"--device-map", "mixed.json", "--print-map"});
+  const Outcome outcome = run_generate(here, {"--device-map", "mixed.json", "--print-map"});
   for (const char* text : {"transformer", "lm_head", "disk"}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << outcome.out;
   }
@@ -67,7 +67,7 @@ TEST(Generate, WrongInput_EndsWithItsMessage) {
       {{"--max-memory", "cpu=some"}, GPTJ_FIXTURE, "some"},
   };
   for (const auto& wrong : cases) {
-    const Outcome outcome = run(here, wrong.words, wrong.checkpoint);
+    const Outcome outcome = run_generate(here, wrong.words, wrong.checkpoint);
     EXPECT_NE(outcome.exit_code, 0) << wrong.message;
     EXPECT_NE(outcome.err.find(wrong.message), std::string::npos) << outcome.err;
   }

@@ -58,16 +58,16 @@ TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
       << outcome.out;
 }
 
-std::string name_of(const ::testing::TestParamInfo<const char*>& instance) {
+std::string gpt_name_of(const ::testing::TestParamInfo<const char*>& instance) {
   std::string name = instance.param;
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Transports, GptOver, ::testing::Values("gloo_cpu", "mpi"), name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, GptOver, ::testing::Values("gloo_cpu", "mpi"), gpt_name_of);
 INSTANTIATE_TEST_SUITE_P(Sharding, GptOver,
-                         ::testing::Values("fsdp/mpi", "deepspeed_like/gloo_cpu"), name_of);
+                         ::testing::Values("fsdp/mpi", "deepspeed_like/gloo_cpu"), gpt_name_of);
 INSTANTIATE_TEST_SUITE_P(Full, GptOver, ::testing::Values("fsdp/gloo_cpu", "deepspeed_like/mpi"),
-                         name_of);
+                         gpt_name_of);
 
 TEST(Gpt, WidthThatHeadsDoNotDivide_IsAUsageErrorNamingBoth) {
   const Workplace here;

@@ -19,12 +19,12 @@ namespace {
 
 constexpr int kPort = 29500;  // of a network of our own
 
-class Hosts : public testing::Test {
+class Hosts : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = TwoHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason;
     hosts_ = std::make_unique<TwoHosts>();
-    std::string name = testing::TempDir() + "coupler-hosts-XXXXXX";
+    std::string name = ::testing::TempDir() + "coupler-hosts-XXXXXX";
     folder_ = ::mkdtemp(name.data());
     secret_ = folder_ / "secret";
     std::ofstream(secret_) << std::string(32, 's');
@@ -210,7 +210,7 @@ TEST_F(HostsOfMpirun, LauncherKilled_NothingIsLeftOnEither) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (!left.empty() && std::chrono::steady_clock::now() < deadline);
   EXPECT_EQ(left, "");
-  for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
+  for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir())) {
     const std::string name = entry.path().filename();  // ompi.HOST.USER is mpirun's
     EXPECT_EQ(name.find(hosts_->name(0)), std::string::npos) << name << " was left behind";
   }

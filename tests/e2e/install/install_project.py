@@ -20,7 +20,13 @@ project(train LANGUAGES CXX)
 set(CMAKE_CXX_STANDARD 20)
 find_package(Coupler REQUIRED COMPONENTS coupler models)
 add_executable(train main.cc)
-target_link_libraries(train PRIVATE coupler::coupler coupler::models)
+target_link_libraries(train PRIVATE Coupler::coupler Coupler::models)
+"""
+# Beside the program of `coupler new project`, whose precompiled header it shares.
+SECOND = """
+add_executable(second main.cc)
+target_link_libraries(second PRIVATE coupler::coupler)
+coupler_precompile(second)
 """
 # The names are what find_package(Torch) makes; only that a target is there counts.
 OWN_TORCH = """cmake_minimum_required(VERSION 3.20)
@@ -93,6 +99,11 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     write(folder / "own/CMakeLists.txt", OWN_TORCH)
     configure("own")
 
+    write(folder / "misspelt/CMakeLists.txt", PROJECT + "coupler_precompile(trian)\n")
+    write(folder / "misspelt/main.cc", "int main() {}")
+    said = configure("misspelt", fails=True)
+    check("there is no target trian" in said, "a target that there is not is taken", said)
+
     write(folder / "none/CMakeLists.txt", PROJECT)
     write(folder / "none/main.cc", "int main() {}")
     said = configure("none", "-DCOUPLER_TORCH_ROOT=/nowhere", fails=True)
@@ -104,7 +115,11 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
                                   ("project", "my_training")):
         run(coupler, "new", kind, name, *language, cwd=folder, env=environment)
         check(not list(folder.glob("*.unfinished")), "something is left over", list(folder.glob("*")))
-        configure(name)
+        if kind == "project":
+            with open(folder / name / "CMakeLists.txt", "a") as file:
+                file.write(SECOND)
+        # A precompiled header that is there but not used would be no error otherwise.
+        configure(name, "-DCMAKE_CXX_FLAGS=-Winvalid-pch -Werror=invalid-pch")
         run(cmake, "--build", folder / name / "build", env=environment)
         print(run("ctest", "--test-dir", folder / name / "build", "--output-on-failure", env=tools))
         again = run(coupler, "new", kind, name, fails=True, cwd=folder, env=environment)
@@ -129,8 +144,14 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     check("coupler: " in refused and sorted(folder.iterdir()) == before, "something is left over", refused)
 
     help_text = run(coupler, "setup-torch", "--help", env=environment)
-    version = run(prefix / "libexec/coupler/install-torch", "--version", env=environment).strip()
-    check(f"torch-{version}" in help_text, "setup-torch names another version than it fetches", help_text)
+    header = (pathlib.Path(torch_root) / "include/torch/headeronly/version.h").read_text()
+    version = ".".join(re.search(rf"#define TORCH_VERSION_{part} (\d+)", header)[1]
+                       for part in ("MAJOR", "MINOR", "PATCH"))
+    check(f"torch-{version}" in help_text, "setup-torch fetches another version than it was built for", help_text)
+    for wrong, reason in ((("--torch", "2.10.0"), "from 2.11.0 on"), (("--torch",), "--torch needs a version"),
+                          (("--torch=newest",), "from 2.11.0 on")):
+        refused = run(coupler, "setup-torch", "--prefix", folder / "torches", *wrong, fails=True, env=environment)
+        check(reason in refused and not (folder / "torches").exists(), f"{wrong} is taken", refused)
     refused = run(coupler, "setup-torch", "--prefx", "x", fails=True, env=environment)
     check("'--prefx' is no option" in refused, "a misspelt option is taken", refused)
 print("installed, found and used")

@@ -38,7 +38,7 @@ double loss_in(const std::string& text) {
                                                                                : -1.0;
 }
 
-class LaunchersTest : public testing::Test {
+class LaunchersTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);

@@ -15,7 +15,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-Lines lines_of(const std::string& path) {
+Lines matching_lines(const std::string& path) {
   std::istringstream text(text_of(path));
   Lines lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
@@ -51,7 +51,7 @@ Difference difference(const Lines& before, const Lines& after) {
 
 Difference between(const std::string& before, const std::string& after) {
   const std::string folder = COUPLER_SOURCE_DIR "/examples/migration/";
-  return difference(lines_of(folder + before), lines_of(folder + after));
+  return difference(matching_lines(folder + before), matching_lines(folder + after));
 }
 Difference of_the_port() { return between("before.cc", "after.cc"); }
 Difference of_resuming() { return between("after.cc", "resuming.cc"); }
@@ -70,7 +70,7 @@ TEST(Migration, ToGoOnAfterAKill_ChangesThreeLines) {
 }
 
 TEST(Migration, PageShowsWhatChanges) {
-  const Lines page = lines_of(COUPLER_SOURCE_DIR "/docs/from-accelerate.md");
+  const Lines page = matching_lines(COUPLER_SOURCE_DIR "/docs/from-accelerate.md");
   std::multiset<std::string> shown;
   bool in_block = false;
   for (const std::string& line : page) {
@@ -88,7 +88,7 @@ TEST(Migration, PageShowsWhatChanges) {
   EXPECT_EQ(shown, expected);
 }
 
-void expect_learns(const std::string& program, const Lines& options) {
+void expect_migrated_learns(const std::string& program, const Lines& options) {
   const Workplace here;
   Lines arguments{"launch"};
   arguments.insert(arguments.end(), options.begin(), options.end());
@@ -101,14 +101,15 @@ void expect_learns(const std::string& program, const Lines& options) {
   EXPECT_GT(std::strtod(outcome.out.c_str() + at + name.size(), nullptr), 0.85);
 }
 
-TEST(Migration, Before_Learns) { expect_learns(BEFORE_PROGRAM, {"-n", "1"}); }
+TEST(Migration, Before_Learns) { expect_migrated_learns(BEFORE_PROGRAM, {"-n", "1"}); }
 
-TEST(Migration, After_OneProcess_Learns) { expect_learns(AFTER_PROGRAM, {"-n", "1"}); }
+TEST(Migration, After_OneProcess_Learns) { expect_migrated_learns(AFTER_PROGRAM, {"-n", "1"}); }
 
 class MigrationOver : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MigrationOver, TwoProcesses_Learn) {
-  expect_learns(AFTER_PROGRAM, {"-n", "2", "-o", std::string("backend.use=") + GetParam()});
+  expect_migrated_learns(AFTER_PROGRAM,
+                         {"-n", "2", "-o", std::string("backend.use=") + GetParam()});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MigrationOver,

@@ -15,15 +15,15 @@
 namespace coupler::testing_checkpoint {
 namespace {
 
-struct Setting {
+struct JobSetting {
   const char* name;
   std::vector<std::string> options;
 };
 
 // Written while training goes on, and not; replicated and divided.
-const Setting kGloo{"gloo_cpu", {"-o", "backend.use=gloo_cpu", "-o", "checkpoint.async=true"}};
-const Setting kFsdp{"fsdp", {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu"}};
-const Setting kMpi{"mpi", {"-o", "backend.use=mpi"}};
+const JobSetting kGloo{"gloo_cpu", {"-o", "backend.use=gloo_cpu", "-o", "checkpoint.async=true"}};
+const JobSetting kFsdp{"fsdp", {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu"}};
+const JobSetting kMpi{"mpi", {"-o", "backend.use=mpi"}};
 
 // A program, and the line of its output that has to be the same.
 struct Program {
@@ -32,11 +32,11 @@ struct Program {
 };
 
 // 88 steps: two checkpoints in the loop and one at the end, each of which removes the one before.
-const Program kDigits{DIGITS_PROGRAM " --epochs 2", "final loss: "};
+const Program kDigitsProgram{DIGITS_PROGRAM " --epochs 2", "final loss: "};
 
-bool is_full() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
+bool is_every_call() { return std::getenv("COUPLER_TEST_DISK_FULL") != nullptr; }
 
-Outcome train(const Workplace& here, const Setting& setting, const Program& program,
+Outcome train(const Workplace& here, const JobSetting& setting, const Program& program,
               std::map<std::string, std::string> variables) {
   std::vector<std::string> arguments{"launch",
                                      "-n",
@@ -76,7 +76,7 @@ bool changes_the_folder(const Operation& call) {
 
 // Every step-th call of one rank from the first of `from`, a part of them all, on; returns how many
 // there were.
-size_t kill_at_calls(const Setting& setting, const Program& program, int rank, size_t step,
+size_t kill_at_calls(const JobSetting& setting, const Program& program, int rank, size_t step,
                      double from = 0) {
   std::string expected;
   std::vector<Operation> log_of_calls;
@@ -117,13 +117,13 @@ size_t kill_at_calls(const Setting& setting, const Program& program, int rank, s
 }
 
 TEST(TrainingJob, ARankKilledAtAnyCallToTheDisk_EndsInTheSameBits) {
-  const size_t step = is_full() ? 1 : 61;
+  const size_t step = is_every_call() ? 1 : 61;
   for (const int rank : {0, 1}) {
-    EXPECT_GE(kill_at_calls(kGloo, kDigits, rank, step), 2u);
-    EXPECT_GE(kill_at_calls(kFsdp, kDigits, rank, step), 2u);
+    EXPECT_GE(kill_at_calls(kGloo, kDigitsProgram, rank, step), 2u);
+    EXPECT_GE(kill_at_calls(kFsdp, kDigitsProgram, rank, step), 2u);
   }
   // As everywhere, mpirun ends the other rank itself.
-  EXPECT_GT(kill_at_calls(kMpi, kDigits, 1, is_full() ? 5 : 40), 1u);
+  EXPECT_GT(kill_at_calls(kMpi, kDigitsProgram, 1, is_every_call() ? 5 : 40), 1u);
 }
 
 // Once each, behind the middle.

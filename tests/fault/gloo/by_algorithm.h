@@ -19,7 +19,7 @@ inline db_option text_option(const char* key, const char* value) {
 }
 
 // The parameter is the value of the option algorithm.
-class ByAlgorithm : public testing::TestWithParam<const char*> {
+class ByAlgorithm : public ::testing::TestWithParam<const char*> {
  protected:
   Job job_of(int32_t size) const {
     Job job;
@@ -32,7 +32,7 @@ class ByAlgorithm : public testing::TestWithParam<const char*> {
   const db_option algorithm_ = text_option("algorithm", GetParam());
 };
 
-inline std::string algorithm_name(const testing::TestParamInfo<const char*>& info) {
+inline std::string algorithm_name(const ::testing::TestParamInfo<const char*>& info) {
   return info.param;
 }
 

@@ -20,7 +20,7 @@ bool contains(const Error& error, const std::string& text) {
 }
 
 class GlooFaultByAlgorithm : public ByAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, testing::Values("auto", "gloo"), algorithm_name);
+INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, ::testing::Values("auto", "gloo"), algorithm_name);
 
 // Ranks all-reduce until it fails; the victim kills itself in the middle. Everybody else must name
 // it, and the communicator must be dead.

@@ -29,7 +29,7 @@ TEST(GlooIsolation, Host_LinkedToLibTorch_ExportsClashingSymbols) {
 }
 
 class GlooIsolationByAlgorithm : public ByAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(, GlooIsolationByAlgorithm, testing::Values("auto", "gloo"),
+INSTANTIATE_TEST_SUITE_P(, GlooIsolationByAlgorithm, ::testing::Values("auto", "gloo"),
                          algorithm_name);
 
 TEST_P(GlooIsolationByAlgorithm, Training_InAProgramLinkedToLibTorch_Converges) {

@@ -93,7 +93,7 @@ void check_reductions(Rank& self, int32_t rank, int32_t size, db_dtype dtype, ui
 }
 
 class GlooOperationsByAlgorithm : public ByAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(, GlooOperationsByAlgorithm, testing::Values("auto", "gloo"),
+INSTANTIATE_TEST_SUITE_P(, GlooOperationsByAlgorithm, ::testing::Values("auto", "gloo"),
                          algorithm_name);
 
 TEST_P(GlooOperationsByAlgorithm, Reductions_EveryReductionAndSize_MatchTheReference) {

@@ -14,6 +14,9 @@
 
 namespace coupler::testing_launch {
 
+// A rank that does nothing but meet the others.
+inline const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
+
 struct RunResult {
   int code = -1;  // 128 + signal; -1: it did not end in time
   std::string output, error;

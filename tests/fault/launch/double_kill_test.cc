@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 // A second is promised, tested at ten times its value.
-constexpr auto kPromised = 10s;
+constexpr auto kPromisedEnd = 10s;
 constexpr int kRanks = 2;
 
 enum class Moment { kMiddle, kStart, kEnd };
@@ -104,7 +104,7 @@ void await(const CouplerRun& run, const Kills& kills, Moment moment, std::mt1993
 }
 
 // Of the files in memory those that name that process.
-std::vector<std::string> shared_memory_of(pid_t launcher) {
+std::vector<std::string> shared_memory_named_by(pid_t launcher) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
     auto name = entry.path().filename().string();
@@ -127,7 +127,7 @@ std::vector<std::string> files_in(const CouplerRun& run) {
   return names;
 }
 
-class DoubleKillTest : public testing::TestWithParam<Kills> {
+class DoubleKillTest : public ::testing::TestWithParam<Kills> {
  protected:
   void SetUp() override {
     if (GetParam().over_mpi && !fs::exists("/usr/bin/mpirun.openmpi")) {
@@ -147,19 +147,19 @@ TEST_P(DoubleKillTest, LauncherAndGuardKilledAtOnce_NothingIsLeft) {
     await(run, kills, moment, random);
     ASSERT_FALSE(HasFatalFailure()) << run.wait(0s).error;
     kill_launcher_and_guard(run, i % 2 == 1);
-    const auto time = run.time_until_gone(kPromised);
+    const auto time = run.time_until_gone(kPromisedEnd);
     ASSERT_TRUE(time) << "round " << i << ": " << fmt::format("{}", fmt::join(run.alive(), " "));
     times.push_back(*time);
     const int code = run.wait().code;
     EXPECT_TRUE(code == 128 + SIGKILL || (moment == Moment::kEnd && code == 0))
         << "round " << i << ": " << run.wait().error;
     if (moment != Moment::kStart) {  // there were shims, the last of which has removed it
-      ASSERT_EQ(shared_memory_of(run.pid()), std::vector<std::string>{}) << "round " << i;
+      ASSERT_EQ(shared_memory_named_by(run.pid()), std::vector<std::string>{}) << "round " << i;
     }
-    left_to_next_start += shared_memory_of(run.pid()).empty() ? 0 : 1;
+    left_to_next_start += shared_memory_named_by(run.pid()).empty() ? 0 : 1;
     const auto next = run_coupler(launch(1, {"/bin/true"}));
     EXPECT_EQ(next.code, 0) << next.error;
-    ASSERT_EQ(shared_memory_of(run.pid()), std::vector<std::string>{}) << "round " << i;
+    ASSERT_EQ(shared_memory_named_by(run.pid()), std::vector<std::string>{}) << "round " << i;
     ASSERT_EQ(files_in(run), std::vector<std::string>{}) << "round " << i;
   }
   std::sort(times.begin(), times.end());
@@ -174,7 +174,7 @@ TEST_P(DoubleKillTest, LauncherAndGuardKilledAtOnce_NothingIsLeft) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, DoubleKillTest,
-    testing::Values(
+    ::testing::Values(
         Kills{"gloo_cpu", {"backend.use=gloo_cpu"}, false, false, 1},
         Kills{"mpi", {"backend.use=mpi"}, true, false, 3}
 #ifdef DIGITS_PROGRAM

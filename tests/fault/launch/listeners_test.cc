@@ -43,7 +43,7 @@ int listeners_of(pid_t pid) {
   return count;
 }
 
-class Listeners : public testing::TestWithParam<const char*> {};
+class Listeners : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Listeners, OnOneMachine_NoRankHasAny) {
   const CouplerRun run(launch_script(
@@ -55,7 +55,7 @@ TEST_P(Listeners, OnOneMachine_NoRankHasAny) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Listeners, testing::Values("gloo_cpu"));
+INSTANTIATE_TEST_SUITE_P(Backends, Listeners, ::testing::Values("gloo_cpu"));
 
 }  // namespace
 }  // namespace coupler::testing_launch

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class LaunchMpiTest : public testing::Test {
+class LaunchMpiTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* path :
@@ -44,7 +44,7 @@ void wait_until_watched(pid_t launcher, size_t ranks) {
   }
 }
 
-const std::string kRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
+const std::string kMpiRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
 
 // What is left of that launcher's folder for Open MPI's files: "" or its name.
 std::string shared_memory_of(pid_t launcher) {
@@ -132,7 +132,7 @@ TEST_F(LaunchMpiTest, Sigterm_ReachesTheRanks_WhichMayFinish) {
 
 TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
   for (int i = 0; i < kill_count(8); ++i) {
-    CouplerRun run(launch_script(2, kRank, "mpi"));
+    CouplerRun run(launch_script(2, kMpiRank, "mpi"));
     const pid_t rank = run.wait_for_pid("pid.1");
     ASSERT_GT(run.wait_for_pid("pid.0"), 0);
     const pid_t shim = parent_of(rank);
@@ -158,7 +158,7 @@ TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
 TEST_F(LaunchMpiTest, LauncherKilledAtARandomMoment_LeavesNoProcess) {
   std::mt19937 random(6);
   for (int i = 0; i < kill_count(8); ++i) {
-    CouplerRun run(launch_script(2, kRank, "mpi"));
+    CouplerRun run(launch_script(2, kMpiRank, "mpi"));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 400000));
     run.signal(SIGKILL);
     EXPECT_EQ(run.wait().code, 128 + SIGKILL);

@@ -12,9 +12,7 @@
 namespace coupler::testing_launch {
 namespace {
 
-const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
-
-std::set<std::string> lines_of(const std::string& text) {
+std::set<std::string> set_of_lines(const std::string& text) {
   std::istringstream stream(text);
   std::set<std::string> lines;
   for (std::string line; std::getline(stream, line);) {
@@ -48,7 +46,7 @@ TEST(LaunchOptions, LogDir_HasAFileARank_WithBothOutputs_AndTheTerminalAll) {
   EXPECT_EQ(result.code, 0) << result.error;
   for (const char* rank : {"0", "1"}) {
     const auto log = read_file(run.folder() + "/deep/logs/rank-" + rank + ".log");
-    EXPECT_EQ(lines_of(log),
+    EXPECT_EQ(set_of_lines(log),
               (std::set<std::string>{std::string("out ") + rank, std::string("err ") + rank}));
     EXPECT_SAYS(result.output, std::string("out ") + rank + "\n");
     EXPECT_SAYS(result.error, std::string("err ") + rank + "\n");
@@ -88,7 +86,7 @@ TEST(LaunchOptions, BindCore_GivesEachRankCoresOfItsOwn) {
     const auto result =
         run_coupler(launch(2, {"--bind", "core", "/bin/sh", "-c", kAllowed}, backend));
     EXPECT_EQ(result.code, 0) << result.error;
-    const auto lists = lines_of(result.output);
+    const auto lists = set_of_lines(result.output);
     EXPECT_EQ(lists.size(), 2U) << result.output;  // different ones
     EXPECT_EQ(lists.count(all.substr(0, all.size() - 1)), 0U);
   }
@@ -130,7 +128,7 @@ TEST(LaunchOptions, SeveralMachines_EachLauncherStartsItsRanks) {
                  "echo \"$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
                  "$COUPLER_RANK\""}));
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_EQ(lines_of(result.output),
+  EXPECT_EQ(set_of_lines(result.output),
             (std::set<std::string>{"2 4 0 2 10.0.0.1 29500 ", "3 4 1 2 10.0.0.1 29500 "}));
 }
 

@@ -7,8 +7,6 @@
 namespace coupler::testing_launch {
 namespace {
 
-const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
-
 TEST(Launch, EightRanks_Meet_ThroughTheLaunchersStore) {
   const auto result = run_coupler(launch(8, {kMeet}));
   EXPECT_EQ(result.code, 0) << result.error;

@@ -7,10 +7,9 @@
 namespace coupler::testing_launch {
 namespace {
 
-const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
 const std::string kLaunch = COUPLER_BINARY_DIR "/bin/coupler launch -o backend.use=gloo_cpu ";
 
-class SlurmTest : public testing::Test {
+class SlurmTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     if (SlurmCluster::is_installed()) {

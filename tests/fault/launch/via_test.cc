@@ -12,8 +12,6 @@
 namespace coupler::testing_launch {
 namespace {
 
-const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
-
 // "launch --via WHICH -o backend.use=gloo_cpu" and the rest.
 std::vector<std::string> via(const std::string& which, const std::vector<std::string>& rest) {
   std::vector<std::string> words = {"launch", "--via", which, "-o", "backend.use=gloo_cpu"};

@@ -27,7 +27,7 @@ void PrintTo(const Loss& loss, std::ostream* out) {
   *out << loss.backend << ", " << loss.moment << ", signal " << loss.signal;
 }
 
-class PeersTest : public testing::TestWithParam<Loss> {
+class PeersTest : public ::testing::TestWithParam<Loss> {
  protected:
   void SetUp() override {
     if (GetParam().backend == std::string("mpi") &&
@@ -76,7 +76,7 @@ std::vector<Loss> all_losses() {
   return losses;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PeersTest, testing::ValuesIn(all_losses()), [](const auto& row) {
+INSTANTIATE_TEST_SUITE_P(All, PeersTest, ::testing::ValuesIn(all_losses()), [](const auto& row) {
   return fmt::format("{}_{}_{}", row.param.backend, row.param.moment,
                      row.param.signal == SIGKILL ? "killed" : "stopped");
 });

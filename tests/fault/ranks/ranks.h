@@ -179,7 +179,7 @@ inline std::vector<int> fork_ranks(const Job& job,
         if (self.created == DB_OK || !job.must_connect) body(rank, self);
       }
       std::fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
     }
     pids.push_back(pid);
   }

@@ -15,7 +15,7 @@
 namespace backend_test {
 namespace {
 
-class OnThePath : public testing::Test {
+class OnThePath : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = Network::why_not(); !reason.empty()) GTEST_SKIP() << reason;
@@ -91,7 +91,7 @@ TEST_F(OnThePath, CrossedConnectionsWithoutProtection_ResultIsWrong) {
   EXPECT_EQ(verdict.wrong, 1) << verdict.describe();
 }
 
-class Protected : public OnThePath, public testing::WithParamInterface<const char*> {};
+class Protected : public OnThePath, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(Protected, TamperedBytes_JobEndsWithAnError) {
   for (const Tampering what :
@@ -129,7 +129,7 @@ TEST_P(Protected, CrossedConnections_NoResultIsWrong) {
   EXPECT_EQ(verdict.wrong, 0) << verdict.describe();
 }
 
-INSTANTIATE_TEST_SUITE_P(OnThePath, Protected, testing::Values("mac", "tls"),
+INSTANTIATE_TEST_SUITE_P(OnThePath, Protected, ::testing::Values("mac", "tls"),
                          [](const auto& given) { return std::string(given.param); });
 
 }  // namespace

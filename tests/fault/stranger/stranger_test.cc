@@ -32,7 +32,7 @@ std::vector<unsigned> attacks() {
   return result;
 }
 
-class StrangerTest : public testing::Test {
+class StrangerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = Network::why_not(); !reason.empty()) GTEST_SKIP() << reason;

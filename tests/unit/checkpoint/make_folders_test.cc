@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class MakeFolders : public testing::Test {
+class MakeFolders : public ::testing::Test {
  protected:
   MakeFolders() {
     std::string path = (fs::temp_directory_path() / "coupler-folders-XXXXXX").string();

@@ -28,7 +28,7 @@ Manifest example() {
   return manifest;
 }
 
-std::string message_of(const std::function<void()>& action, ErrorCode code) {
+std::string manifest_message(const std::function<void()>& action, ErrorCode code) {
   try {
     action();
   } catch (const Error& error) {
@@ -39,8 +39,8 @@ std::string message_of(const std::function<void()>& action, ErrorCode code) {
   return "no error";
 }
 
-std::string refusal(const std::string& text) {
-  return message_of([&] { parse(text, "m.json"); }, ErrorCode::kIo);
+std::string manifest_refusal(const std::string& text) {
+  return manifest_message([&] { parse(text, "m.json"); }, ErrorCode::kIo);
 }
 
 // The example with one piece of its text replaced, and a checksum that fits.
@@ -68,30 +68,31 @@ TEST(CheckpointManifest, AnyBitFlipped_IsRefused) {
   for (size_t i = 0; i < text.size() * 8; ++i) {
     std::string flipped = text;
     flipped[i / 8] = static_cast<char>(flipped[i / 8] ^ (1 << (i % 8)));
-    EXPECT_NE(refusal(flipped), "no error") << "bit " << i;
+    EXPECT_NE(manifest_refusal(flipped), "no error") << "bit " << i;
   }
 }
 
 TEST(CheckpointManifest, CutOffAnywhere_OrGoingOn_IsRefused) {
   const std::string text = format(example());
-  for (size_t i = 0; i < text.size(); ++i) EXPECT_NE(refusal(text.substr(0, i)), "no error") << i;
-  EXPECT_NE(refusal(text + " "), "no error");
-  EXPECT_NE(refusal(text + text), "no error");
-  EXPECT_NE(refusal(std::string(text).append(1, '\0')), "no error");
+  for (size_t i = 0; i < text.size(); ++i)
+    EXPECT_NE(manifest_refusal(text.substr(0, i)), "no error") << i;
+  EXPECT_NE(manifest_refusal(text + " "), "no error");
+  EXPECT_NE(manifest_refusal(text + text), "no error");
+  EXPECT_NE(manifest_refusal(std::string(text).append(1, '\0')), "no error");
 }
 
 TEST(CheckpointManifest, ChangedByHand_SaysSo) {
   std::string text = format(example());
   text.replace(text.find("1200"), 4, "1300");
-  EXPECT_EQ(refusal(text),
+  EXPECT_EQ(manifest_refusal(text),
             "m.json: 'checksum' does not fit the text: the file was changed or damaged");
 }
 
 TEST(CheckpointManifest, ALaterMajorVersion_IsRefused_NamingBoth) {
-  EXPECT_EQ(refusal(changed("coupler.checkpoint/1.1", "coupler.checkpoint/2.1")),
+  EXPECT_EQ(manifest_refusal(changed("coupler.checkpoint/1.1", "coupler.checkpoint/2.1")),
             "m.json: 'format' is coupler.checkpoint/2.1, written by Coupler 0.3.0; this Coupler "
             "reads coupler.checkpoint/1");
-  EXPECT_EQ(refusal(changed("coupler.checkpoint/1.1", "other/1")),
+  EXPECT_EQ(manifest_refusal(changed("coupler.checkpoint/1.1", "other/1")),
             "m.json: 'format' is 'other/1', not coupler.checkpoint/1");
 }
 
@@ -121,7 +122,7 @@ TEST(CheckpointManifest, AnEarlierMinorVersion_IsRead_WithoutAnIdentity) {
   EXPECT_EQ(format(manifest), with_checksum(text));
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string other = text;
-    return refusal(with_checksum(other.replace(other.find(from), from.size(), to)));
+    return manifest_refusal(with_checksum(other.replace(other.find(from), from.size(), to)));
   };
   EXPECT_EQ(with("\"number\"", "\"save\": \"\", \"number\""),
             "m.json: 'save' is no key of the format");
@@ -133,7 +134,7 @@ TEST(CheckpointManifest, ALaterMinorVersion_IsRead_WithKeysThatAreNotKnown) {
   const std::string later =
       changed("coupler.checkpoint/1.1\"", "coupler.checkpoint/1.4\",\n\"x\": 1");
   EXPECT_EQ(parse(later, "m.json"), example());
-  EXPECT_EQ(refusal(changed("\"number\"", "\"x\": 1, \"number\"")),
+  EXPECT_EQ(manifest_refusal(changed("\"number\"", "\"x\": 1, \"number\"")),
             "m.json: 'x' is no key of the format");
 }
 
@@ -185,7 +186,7 @@ TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
        "is not valid JSON in UTF-8, at its byte "},
   };
   for (const auto& wrong : cases) {
-    const std::string message = refusal(changed(wrong.from, wrong.to));
+    const std::string message = manifest_refusal(changed(wrong.from, wrong.to));
     EXPECT_TRUE(message.starts_with(std::string("m.json: ") + wrong.message)) << message;
   }
 }
@@ -193,21 +194,21 @@ TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
 TEST(CheckpointManifest, FileNamesThatLeadElsewhere_AreRefused_ReadingAndWriting) {
   for (const char* name : {"", ".", "..", "../x", "/etc/passwd", "a/b", "a\\\\b", ".hidden",
                            "manifest.json", "a\\u0000b", "a\\nb"}) {
-    const std::string message = refusal(changed("model.safetensors", name));
+    const std::string message = manifest_refusal(changed("model.safetensors", name));
     EXPECT_TRUE(message.starts_with("m.json: 'files[0].name' ")) << name << ": " << message;
   }
   EXPECT_EQ(check_file_name(std::string(256, 'a')), "is longer than 255 bytes");
   EXPECT_EQ(check_file_name("a..b"), "");
   Manifest manifest = example();
   manifest.files[0].name = "../x";
-  EXPECT_EQ(message_of([&] { format(manifest); }, ErrorCode::kInvalidArgument),
+  EXPECT_EQ(manifest_message([&] { format(manifest); }, ErrorCode::kInvalidArgument),
             "the checkpoint's manifest cannot be written: files[0].name '../x' begins with '.'");
 }
 
 TEST(CheckpointManifest, WhatIsTooDeepOrTooLong_IsRefused) {
   const std::string deep(100000, '[');
-  EXPECT_EQ(refusal(deep), "m.json: more than 64 levels of brackets");
-  EXPECT_EQ(refusal(std::string(kMaxManifestBytes + 1, ' ')),
+  EXPECT_EQ(manifest_refusal(deep), "m.json: more than 64 levels of brackets");
+  EXPECT_EQ(manifest_refusal(std::string(kMaxManifestBytes + 1, ' ')),
             "m.json: has 67108865 bytes, more than the 67108864 that are allowed");
 }
 
@@ -215,7 +216,7 @@ TEST(CheckpointManifest, StateThatJsonCannotHold_IsNotWritten) {
   const auto refused = [](const nlohmann::json& value) {
     Manifest manifest = example();
     manifest.state["x"] = value;
-    return message_of([&] { format(manifest); }, ErrorCode::kInvalidArgument)
+    return manifest_message([&] { format(manifest); }, ErrorCode::kInvalidArgument)
         .substr(sizeof "the checkpoint's manifest cannot be written: " - 1);
   };
   EXPECT_EQ(refused({1.0, std::nan("")}), "state.x[1] is no finite number, which JSON cannot hold");
@@ -228,7 +229,7 @@ TEST(CheckpointManifest, StateThatJsonCannotHold_IsNotWritten) {
   EXPECT_EQ(parse(format(manifest), "m.json"), manifest);
   EXPECT_TRUE(refused(nlohmann::json::array({deep})).ends_with("more than 64 levels of brackets"));
   manifest.state = nlohmann::json::array();
-  EXPECT_EQ(message_of([&] { format(manifest); }, ErrorCode::kInvalidArgument),
+  EXPECT_EQ(manifest_message([&] { format(manifest); }, ErrorCode::kInvalidArgument),
             "the checkpoint's manifest cannot be written: state must be an object");
 }
 

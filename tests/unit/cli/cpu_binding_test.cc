@@ -14,7 +14,7 @@ using Lists = std::vector<std::vector<int>>;
 
 // A machine as the kernel shows it: two NUMA nodes of two cores of two threads each, numbered as
 // Linux does: threads 4 to 7 are the second ones of cores 0 to 3.
-class BindingTest : public testing::Test {
+class BindingTest : public ::testing::Test {
  protected:
   BindingTest() {
     char name[] = "/tmp/coupler-sys-XXXXXX";

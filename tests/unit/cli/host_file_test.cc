@@ -11,7 +11,7 @@
 namespace coupler::cli {
 namespace {
 
-class HostFileTest : public testing::Test {
+class HostFileTest : public ::testing::Test {
  protected:
   HostFileTest() {
     char name[] = "/tmp/coupler-hostfile-XXXXXX";

@@ -13,7 +13,7 @@
 namespace coupler::cli {
 namespace {
 
-class MachineTest : public testing::Test {
+class MachineTest : public ::testing::Test {
  protected:
   MachineTest() {
     std::string name = (std::filesystem::temp_directory_path() / "coupler-machine-XXXXXX").string();

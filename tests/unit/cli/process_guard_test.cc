@@ -35,7 +35,7 @@ bool becomes(const std::function<bool()>& so) {
   return so();
 }
 
-class ProcessGuardTest : public testing::Test {
+class ProcessGuardTest : public ::testing::Test {
  protected:
   ProcessGuardTest() {
     char name[] = "/tmp/coupler-guard-test-XXXXXX";

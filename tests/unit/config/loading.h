@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "temporary_folder.h"
+#include "working_folder.h"
 
 namespace coupler {
 
@@ -21,7 +21,7 @@ struct Layers {
 };
 
 inline Config load(const Layers& layers) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   if (!layers.file.empty()) folder.write("train.toml", layers.file);
   std::vector<const char*> environment;
   for (const std::string& variable : layers.environment) environment.push_back(variable.c_str());

@@ -167,7 +167,7 @@ std::string with_file(const std::string& name) {
 }
 
 TEST(ConfigMessages, FileThatCannotBeRead_SaysWhy) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   const std::string hint =
       "\n  hint: check the path; without --config ./train.toml is read where it exists";
   EXPECT_EQ(with_file("absent.toml"),
@@ -178,7 +178,7 @@ TEST(ConfigMessages, FileThatCannotBeRead_SaysWhy) {
 }
 
 TEST(ConfigMessages, DefaultFileThatCannotBeRead_SaysWhoAskedForIt) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   std::filesystem::create_directory("train.toml");
   try {
     load_config({});

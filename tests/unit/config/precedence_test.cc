@@ -5,7 +5,7 @@
 namespace coupler {
 namespace {
 
-using Kind = ValueSource::Kind;
+using SourceKind = ValueSource::Kind;
 
 // A key and the values that four layers give it, as TOML.
 struct Sample {
@@ -116,23 +116,23 @@ TEST(ConfigPrecedence, AnySubsetOfLayers_TheHighestWins) {
       ValueSource source;
       if (subset & 1) {
         layers.code = {{sample.key, to_code(sample.toml[0])}};
-        source = {Kind::kCode, "AcceleratorOptions"};
+        source = {SourceKind::kCode, "AcceleratorOptions"};
         expected = alone(sample, 0);
       }
       if (subset & 2) {
         layers.file = sample.key + " = " + sample.toml[1] + "\n";
-        source = {Kind::kFile, "train.toml:1:" + std::to_string(sample.key.find('.') + 2)};
+        source = {SourceKind::kFile, "train.toml:1:" + std::to_string(sample.key.find('.') + 2)};
         expected = alone(sample, 1);
       }
       if (subset & 4) {
         const std::string name = environment_name(sample.key);
         layers.environment = {name + "=" + sample.toml[2]};
-        source = {Kind::kEnvironment, name};
+        source = {SourceKind::kEnvironment, name};
         expected = alone(sample, 2);
       }
       if (subset & 8) {
         layers.overrides = {sample.key + "=" + sample.toml[3]};
-        source = {Kind::kCommandLine, "-o " + sample.key};
+        source = {SourceKind::kCommandLine, "-o " + sample.key};
         expected = alone(sample, 3);
       }
       const Config config = load(layers);
@@ -220,7 +220,7 @@ TEST(ConfigFile, NoneThere_GivesDefaults) {
 }
 
 TEST(ConfigFile, GivenOne_IsReadInsteadOfTheDefaultOne) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   folder.write("train.toml", "training.seed = 1\n");
   folder.write("other.toml", "launch.processes = 3\n");
   const char* const none = nullptr;

@@ -26,7 +26,7 @@ Batches batches(const BatchPlan& plan) {
 
 Batches batches(const BatchPlanSpec& spec) { return batches(BatchPlan(spec)); }
 
-std::string refusal(const BatchPlanSpec& spec) {
+std::string plan_refusal(const BatchPlanSpec& spec) {
   try {
     BatchPlan plan(spec);
   } catch (const Error& error) {
@@ -87,16 +87,18 @@ TEST(BatchPlan, WithoutEvenBatches_ARankGetsWhatIsLeft) {
 }
 
 TEST(BatchPlan, WrongSpecs_AreRefusedNamingTheValues) {
-  EXPECT_NE(refusal({.samples = 8, .batch_size = 0}).find("batch_size is 0"), std::string::npos);
-  EXPECT_NE(refusal({.samples = 8, .batch_size = -3}).find("-3"), std::string::npos);
-  const auto split = refusal({.samples = 8, .batch_size = 6, .world = 4, .split_batches = true});
+  EXPECT_NE(plan_refusal({.samples = 8, .batch_size = 0}).find("batch_size is 0"),
+            std::string::npos);
+  EXPECT_NE(plan_refusal({.samples = 8, .batch_size = -3}).find("-3"), std::string::npos);
+  const auto split =
+      plan_refusal({.samples = 8, .batch_size = 6, .world = 4, .split_batches = true});
   EXPECT_NE(split.find("batch_size 6"), std::string::npos);
   EXPECT_NE(split.find("4 processes"), std::string::npos);
-  EXPECT_NE(refusal({.samples = 8, .rank = 2, .world = 2}).find("rank 2 of a world of 2"),
+  EXPECT_NE(plan_refusal({.samples = 8, .rank = 2, .world = 2}).find("rank 2 of a world of 2"),
             std::string::npos);
-  EXPECT_NE(refusal({.samples = 8, .start = 9}).find("8 samples cannot begin at sample 9"),
+  EXPECT_NE(plan_refusal({.samples = 8, .start = 9}).find("8 samples cannot begin at sample 9"),
             std::string::npos);
-  EXPECT_NE(refusal({.samples = 8, .batch_size = INT64_MAX, .world = 2}).find("2^63"),
+  EXPECT_NE(plan_refusal({.samples = 8, .batch_size = INT64_MAX, .world = 2}).find("2^63"),
             std::string::npos);
 }
 

@@ -22,8 +22,8 @@ struct Yielded {
 };
 
 template <class Dataset>
-Yielded run(const Dataset& dataset, const DataLoaderOptions& options, int world, size_t steps,
-            const LoaderCursor* from = nullptr) {
+Yielded run_on(const Dataset& dataset, const DataLoaderOptions& options, int world, size_t steps,
+               const LoaderCursor* from = nullptr) {
   Yielded result;
   for (int rank = 0; rank < world; ++rank) {
     auto loader = data_loader(dataset, options);
@@ -48,11 +48,11 @@ template <class Dataset>
 void expect_resumed_exactly(const Dataset& dataset, DataLoaderOptions options) {
   for (const int64_t workers : {0, 1}) {
     options.workers = workers;
-    const Yielded whole = run(dataset, options, 2, kAll);
+    const Yielded whole = run_on(dataset, options, 2, kAll);
     for (size_t stop = 1; stop < whole.steps.size(); ++stop) {
-      const Yielded first = run(dataset, options, 2, stop);
+      const Yielded first = run_on(dataset, options, 2, stop);
       EXPECT_EQ(first.cursor.epoch, 0);
-      const Yielded rest = run(dataset, options, 2, kAll, &first.cursor);
+      const Yielded rest = run_on(dataset, options, 2, kAll, &first.cursor);
       std::vector<Numbers> joined = first.steps;
       joined.insert(joined.end(), rest.steps.begin(), rest.steps.end());
       EXPECT_EQ(joined, whole.steps) << stop;  // the filled last step included
@@ -85,13 +85,13 @@ TEST(Cursor, OtherWorldAndBatchSize_StillGiveEverySampleOnce) {
       for (int64_t k = 0; k < samples; ++k) ASSERT_EQ(all[static_cast<size_t>(k)], k);
     };
     const NumberMap map(static_cast<size_t>(samples));
-    const Yielded first = run(map, before, old_world, 1);
-    check(first, run(map, after, world, kAll, &first.cursor));  // with the seed of the cursor
+    const Yielded first = run_on(map, before, old_world, 1);
+    check(first, run_on(map, after, world, kAll, &first.cursor));  // with the seed of the cursor
     DataLoaderOptions stream_before = before, stream_after = after;
     stream_before.shuffle = stream_after.shuffle = false;
     const NumberStream stream(samples);
-    const Yielded begun = run(stream, stream_before, old_world, 1);
-    check(begun, run(stream, stream_after, world, kAll, &begun.cursor));
+    const Yielded begun = run_on(stream, stream_before, old_world, 1);
+    check(begun, run_on(stream, stream_after, world, kAll, &begun.cursor));
   }
 }
 

@@ -125,7 +125,7 @@ class ThreadPeers : public detail::LoaderPeers {
 
 // Runs rank(r, peers) for every rank on a thread of its own; rethrows what the first of them threw.
 template <class Rank>
-void run_ranks(int world, const Rank& rank) {
+void run_loaders(int world, const Rank& rank) {
   const auto table = std::make_shared<Table>(world);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::vector<std::thread> threads;

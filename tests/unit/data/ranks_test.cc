@@ -13,7 +13,7 @@ using testing::NumberMap;
 using testing::Numbers;
 using testing::NumberStream;
 using testing::refusal;
-using testing::run_ranks;
+using testing::run_loaders;
 
 TensorDataset rows(int64_t samples) {
   const at::Tensor numbers = at::arange(samples, at::kLong);
@@ -65,7 +65,7 @@ Seen loop(Loader& loader) {
 
 template <class Make>
 void expect_dispatched_like_sharded(int world, DataLoaderOptions options, const Make& make) {
-  run_ranks(world, [&](int rank, const auto& peers) {
+  run_loaders(world, [&](int rank, const auto& peers) {
     auto alone = data_loader(make(0), options);
     alone.bind(rank, world, at::kCPU);
     const Seen expected = loop(alone);
@@ -87,7 +87,7 @@ void expect_dispatched_like_sharded(int world, DataLoaderOptions options, const 
   });
 }
 
-TEST(Dispatch, EveryRank_GetsWhatItWouldHaveRead) {
+TEST(LoaderDispatch, EveryRank_GetsWhatItWouldHaveRead) {
   for (const int world : {2, 3}) {
     for (const int64_t samples : {6, 16, 17}) {
       for (const bool even : {true, false}) {
@@ -110,14 +110,14 @@ TEST(Dispatch, EveryRank_GetsWhatItWouldHaveRead) {
 // All ranks end, each with a message, and none waits for another.
 void expect_all_refused(const std::string& part, const std::string& elsewhere,
                         const std::function<void(int, std::shared_ptr<detail::LoaderPeers>)>& go) {
-  run_ranks(2, [&](int rank, const auto& peers) {
+  run_loaders(2, [&](int rank, const auto& peers) {
     const std::string message = refusal([&] { go(rank, peers); });
     expect_says(message, part);
     if (rank != 0) expect_says(message, elsewhere);
   });
 }
 
-TEST(Dispatch, ErrorOfTheReader_IsThrownByAllRanks) {
+TEST(LoaderDispatch, ErrorOfTheReader_IsThrownByAllRanks) {
   for (const int64_t workers : {0, 1}) {
     expect_all_refused("batch 2 of epoch 0: the socket is closed",
                        "rank 0, which reads for all, could not", [&](int rank, const auto& peers) {
@@ -144,7 +144,7 @@ struct Summed : torch::data::datasets::BatchDataset<Summed, torch::data::Example
   std::optional<size_t> size() const override { return 8; }
 };
 
-TEST(Dispatch, BatchThatCannotBeSplit_IsNamedOnAllRanks) {
+TEST(LoaderDispatch, BatchThatCannotBeSplit_IsNamedOnAllRanks) {
   expect_all_refused("a batch cannot be split: it has 1 rows where 4 samples were asked for",
                      "rank 0, which reads for all", [&](int rank, const auto& peers) {
                        auto loader =
@@ -158,7 +158,7 @@ TEST(Dispatch, BatchThatCannotBeSplit_IsNamedOnAllRanks) {
 
 TEST(Join, RanksWithFewerBatches_RepeatTheirLastOne) {
   for (const int64_t workers : {0, 2}) {
-    run_ranks(4, [&](int rank, const auto& peers) {
+    run_loaders(4, [&](int rank, const auto& peers) {
       auto loader = data_loader(rows(9), {.batch_size = 4, .workers = workers});
       loader.bind(rank, 4, at::kCPU, peers);
       loader.core()->join(true, false);
@@ -179,7 +179,7 @@ TEST(Join, RanksWithFewerBatches_RepeatTheirLastOne) {
 // Each rank has a stream of its own, of another length.
 TEST(Join, StreamsThatEndAtDifferentTimes_StayInStepToTheLongest) {
   for (const int64_t workers : {0, 1}) {
-    run_ranks(3, [&](int rank, const auto& peers) {
+    run_loaders(3, [&](int rank, const auto& peers) {
       const int64_t samples[] = {9, 30, 1};
       auto loader = data_loader(RankZeroOnly{samples[rank], 0},
                                 {.batch_size = 1, .even_batches = false, .workers = workers});
@@ -202,7 +202,7 @@ TEST(Join, StreamsThatEndAtDifferentTimes_StayInStepToTheLongest) {
 }
 
 TEST(Join, OfADispatchedLoader_GivesTheRankWithoutRowsAStandIn) {
-  run_ranks(3, [&](int rank, const auto& peers) {
+  run_loaders(3, [&](int rank, const auto& peers) {
     auto loader = data_loader(RankZeroOnly{7, rank}, {.batch_size = 2, .dispatch_batches = true});
     loader.bind(rank, 3, at::kCPU, peers);
     loader.core()->join(true, false);
@@ -217,7 +217,7 @@ TEST(Join, OfADispatchedLoader_GivesTheRankWithoutRowsAStandIn) {
 }
 
 TEST(Join, RankWithoutAnyData_IsNamedOnAllRanks) {
-  run_ranks(3, [&](int rank, const auto& peers) {
+  run_loaders(3, [&](int rank, const auto& peers) {
     auto loader = data_loader(NumberStream(rank == 1 ? 0 : 5), {.batch_size = 1});
     loader.bind(rank, 3, at::kCPU, peers);
     loader.core()->join(true, std::nullopt);

@@ -238,6 +238,7 @@ c10::Device test_device(int index) {
   return {kType, static_cast<c10::DeviceIndex>(index)};
 }
 
+at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }
 size_t device_bytes(int index) { return counters[index].now; }
 size_t most_device_bytes(int index) { return counters[index].most; }
 void limit_device_bytes(size_t most) { limit = most; }

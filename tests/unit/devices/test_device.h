@@ -4,6 +4,7 @@
 // it had to. Registered once in a process. [any-thread]
 #pragma once
 
+#include <ATen/core/TensorBody.h>
 #include <c10/core/Device.h>
 
 #include <cstddef>
@@ -15,6 +16,7 @@ namespace coupler::testing {
 
 // 0 or 1.
 c10::Device test_device(int index);
+at::Tensor on_device(const at::Tensor& values);  // a copy on device 0
 
 size_t device_bytes(int index);       // allocated now
 size_t most_device_bytes(int index);  // since reset_device_bytes

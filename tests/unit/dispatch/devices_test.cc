@@ -20,7 +20,7 @@ using coupler::testing::device_bytes;
 using coupler::testing::difference;
 using coupler::testing::empty_gpt;
 using coupler::testing::Folder;
-using coupler::testing::message_of;
+using coupler::testing::hinted_message_of;
 using coupler::testing::most_device_bytes;
 using coupler::testing::output_of;
 using coupler::testing::real_gpt;

@@ -10,7 +10,7 @@ namespace {
 using coupler::testing::empty_gpt;
 using coupler::testing::file_at;
 using coupler::testing::Folder;
-using coupler::testing::message_of;
+using coupler::testing::hinted_message_of;
 using coupler::testing::output_of;
 using coupler::testing::real_gpt;
 using coupler::testing::SmallGpt;
@@ -130,7 +130,7 @@ TEST_F(Dispatch, Bounded_DropsWhatItUsed) {
 
 TEST_F(Dispatch, BoundThatCannotHold_SaysWhatIsNeeded) {
   SmallGpt model = empty_gpt();
-  const std::string message = message_of([&] {
+  const std::string message = hinted_message_of([&] {
     load_checkpoint_and_dispatch(
         model, file(), {.device_map = DeviceMap{{"", "disk"}}, .max_memory = {{"cpu", "1MiB"}}});
   });
@@ -150,8 +150,8 @@ TEST_F(Dispatch, MapThatDoesNotFit_IsRefused_AndTheModelStays) {
   };
   for (const auto& wrong : cases) {
     SmallGpt model = empty_gpt();
-    const std::string message =
-        message_of([&] { load_checkpoint_and_dispatch(model, file(), {.device_map = wrong.map}); });
+    const std::string message = hinted_message_of(
+        [&] { load_checkpoint_and_dispatch(model, file(), {.device_map = wrong.map}); });
     EXPECT_NE(message.find(wrong.what), std::string::npos) << message;
     EXPECT_TRUE(model->norm->weight.is_meta());
   }
@@ -161,10 +161,12 @@ TEST_F(Dispatch, Twice_IsRefused_AndAfterwardsAllowed) {
   SmallGpt model = real_gpt();
   {
     const auto placed = cpu_offload(model, torch::kCPU);
-    EXPECT_NE(message_of([&] { cpu_offload(model, torch::kCPU); }).find("is dispatched already"),
-              std::string::npos);
+    EXPECT_NE(
+        hinted_message_of([&] { cpu_offload(model, torch::kCPU); }).find("is dispatched already"),
+        std::string::npos);
   }
-  EXPECT_NE(message_of([&] { device_map(model); }).find("is not dispatched"), std::string::npos);
+  EXPECT_NE(hinted_message_of([&] { device_map(model); }).find("is not dispatched"),
+            std::string::npos);
   const auto placed = cpu_offload(model, torch::kCPU);
   EXPECT_TRUE(same(model));
 }
@@ -174,9 +176,9 @@ TEST_F(Dispatch, PlacedParameters_CannotBeWrittenToNorMoved) {
   const auto placed =
       load_checkpoint_and_dispatch(model, file(), {.device_map = DeviceMap{{"", "disk"}}});
   const torch::NoGradGuard no_grad;
-  EXPECT_NE(message_of([&] { model->norm->weight.fill_(1); }).find("'norm.weight'"),
+  EXPECT_NE(hinted_message_of([&] { model->norm->weight.fill_(1); }).find("'norm.weight'"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { model->to(torch::kMeta); }).find("cannot be moved"),
+  EXPECT_NE(hinted_message_of([&] { model->to(torch::kMeta); }).find("cannot be moved"),
             std::string::npos);
   EXPECT_TRUE(same(model));
 }

@@ -9,11 +9,11 @@ namespace {
 
 using coupler::testing::empty_gpt;
 using coupler::testing::Folder;
-using coupler::testing::message_of;
+using coupler::testing::hinted_message_of;
+using coupler::testing::NamedTensors;
 using coupler::testing::output_of;
 using coupler::testing::real_gpt;
 using coupler::testing::SmallGpt;
-using coupler::testing::Tensors;
 using coupler::testing::tensors_of;
 using coupler::testing::write_safetensors;
 
@@ -51,7 +51,7 @@ TEST_F(Loading, IntoAnEmptyModel_MapsTheFile_WhichWritesDoNotReach) {
 
 // The folder that Accelerate's page on big models describes.
 TEST_F(Loading, ShardsWithTheOlderIndex_AreRead) {
-  Tensors first = tensors_of(*whole_), second;
+  NamedTensors first = tensors_of(*whole_), second;
   std::string index;
   for (auto it = first.begin(); it != first.end();) {
     const bool to_second = it->first.find("blocks.1") == 0;
@@ -72,7 +72,7 @@ TEST_F(Loading, ShardsWithTheOlderIndex_AreRead) {
 }
 
 TEST_F(Loading, OfAnotherModel_ListsEveryTensor) {
-  Tensors tensors = tensors_of(*whole_);
+  NamedTensors tensors = tensors_of(*whole_);
   tensors.erase("norm.weight");
   tensors.erase("blocks.0.up.bias");
   tensors["norm.bias"] = torch::ones({5});
@@ -80,7 +80,7 @@ TEST_F(Loading, OfAnotherModel_ListsEveryTensor) {
   write_safetensors(here_.at("model.safetensors"), tensors);
   SmallGpt model = empty_gpt();
   const std::string message =
-      message_of([&] { load_checkpoint_in_model(model, here_.at("model.safetensors")); });
+      hinted_message_of([&] { load_checkpoint_in_model(model, here_.at("model.safetensors")); });
   for (const char* text :
        {"missing: blocks.0.up.bias, norm.weight", "unexpected: extra.weight",
         "of another shape: norm.bias is [5], the model's is [32]", "strict = false"}) {
@@ -97,7 +97,7 @@ TEST_F(Loading, TensorThatStaysWithoutValues_IsNamed) {
   struct Net : torch::nn::Module {
     Net() { register_parameter("weight", torch::empty({2}, torch::kMeta)); }
   } model;
-  const std::string message = message_of([&] {
+  const std::string message = hinted_message_of([&] {
     static_cast<void>(dispatch_model(model, {{"", "cpu"}}));
   });
   EXPECT_NE(message.find("'weight' is on the meta device"), std::string::npos) << message;
@@ -106,7 +106,7 @@ TEST_F(Loading, TensorThatStaysWithoutValues_IsNamed) {
 TEST_F(Loading, ToTheDiskWithoutAFolder_SaysWhatIsMissing) {
   write_safetensors(here_.at("model.safetensors"), tensors_of(*whole_));
   SmallGpt model = empty_gpt();
-  const std::string message = message_of([&] {
+  const std::string message = hinted_message_of([&] {
     load_checkpoint_in_model(model, here_.path(), {{"", "disk"}});
   });
   EXPECT_NE(message.find("offload_folder"), std::string::npos) << message;
@@ -116,12 +116,12 @@ TEST_F(Loading, OffloadFolderOfAnotherModel_IsRefused) {
   SmallGpt small = real_gpt(3, 16);
   { const auto placed = disk_offload(small, here_.at("offload")); }
   SmallGpt model = empty_gpt();
-  const std::string message = message_of([&] {
+  const std::string message = hinted_message_of([&] {
     dispatch_model(model, {{"", "disk"}}, {.offload_folder = here_.at("offload")});
   });
   EXPECT_NE(message.find("is of another shape"), std::string::npos) << message;
   std::filesystem::remove(here_.at("offload/index.json"));
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(hinted_message_of([&] {
               dispatch_model(model, {{"", "disk"}}, {.offload_folder = here_.at("offload")});
             }).find("it has no index.json"),
             std::string::npos);
@@ -135,7 +135,7 @@ TEST_F(Loading, FileThatIsShortenedWhileItIsUsed_IsNamed) {
   const auto placed =
       load_checkpoint_and_dispatch(model, path, {.device_map = DeviceMap{{"", "disk"}}});
   std::filesystem::resize_file(path, 4096);
-  const std::string message = message_of([&] { output_of(model); });
+  const std::string message = hinted_message_of([&] { output_of(model); });
   EXPECT_NE(message.find(path + ": it is shorter than the "), std::string::npos) << message;
 }
 

@@ -11,7 +11,7 @@ namespace {
 using coupler::testing::empty_gpt;
 using coupler::testing::file_at;
 using coupler::testing::Folder;
-using coupler::testing::message_of;
+using coupler::testing::hinted_message_of;
 using coupler::testing::output_of;
 using coupler::testing::real_gpt;
 using coupler::testing::SmallGpt;
@@ -110,7 +110,7 @@ TEST_P(Quantized, EveryOperation_SeesTheValues) {
   EXPECT_TRUE(weight.view({64, 64}).detach().reshape({-1}).equal(values.reshape({-1})));
   EXPECT_EQ(weight.data_ptr(), nullptr);  // nobody takes packed bytes for numbers
   const at::Tensor half = x.to(at::kBFloat16);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(hinted_message_of([&] {
               try {
                 torch::linear(half, weight);
               } catch (const c10::Error& error) {
@@ -198,12 +198,12 @@ TEST_P(Quantized, Training_IsRefusedByName) {
   model->embedding->weight.set_requires_grad(true);
   const at::Tensor output = model->forward(coupler::testing::tokens());
   ASSERT_TRUE(output.requires_grad());
-  const std::string message = message_of([&] { output.sum().backward(); });
+  const std::string message = hinted_message_of([&] { output.sum().backward(); });
   EXPECT_NE(message.find("blocks.2.down.weight"), std::string::npos) << message;
   EXPECT_NE(message.find("no gradients"), std::string::npos) << message;
   // Through an operation that is no product, too.
   up_weight(model).set_requires_grad(true);
-  const std::string other = message_of([&] { (up_weight(model) * 2).sum().backward(); });
+  const std::string other = hinted_message_of([&] { (up_weight(model) * 2).sum().backward(); });
   EXPECT_NE(other.find("blocks.0.up.weight"), std::string::npos) << other;
 }
 
@@ -211,11 +211,12 @@ TEST_P(Quantized, Writing_IsRefusedByName) {
   SmallGpt model = real_gpt();
   const auto held = quantize(model, options());
   const torch::NoGradGuard no_grad;
-  const std::string message = message_of([&] { up_weight(model).mul_(2); });
+  const std::string message = hinted_message_of([&] { up_weight(model).mul_(2); });
   EXPECT_NE(message.find("blocks.0.up.weight' is quantised"), std::string::npos) << message;
-  EXPECT_NE(
-      message_of([&] { const auto twice = quantize(model, options()); }).find("dispatched already"),
-      std::string::npos);
+  EXPECT_NE(hinted_message_of([&] {
+              const auto twice = quantize(model, options());
+            }).find("dispatched already"),
+            std::string::npos);
 }
 
 TEST_P(Quantized, DiskWithoutAFolder_SaysSo) {
@@ -223,7 +224,7 @@ TEST_P(Quantized, DiskWithoutAFolder_SaysSo) {
   LoadAndDispatchOptions load;
   load.device_map = DeviceMap{{"", "disk"}};
   load.quantize = options();
-  const std::string message = message_of(
+  const std::string message = hinted_message_of(
       [&] { const auto placed = load_checkpoint_and_dispatch(model, checkpoint_, load); });
   EXPECT_NE(message.find("offload_folder"), std::string::npos) << message;
 }

@@ -113,11 +113,11 @@ class Folder {
   std::filesystem::path path_;
 };
 
-using Tensors = std::map<std::string, at::Tensor>;
+using NamedTensors = std::map<std::string, at::Tensor>;
 
 // Parameters and buffers, tied ones under their first names.
-inline Tensors tensors_of(const nn::Module& module) {
-  Tensors result;
+inline NamedTensors tensors_of(const nn::Module& module) {
+  NamedTensors result;
   std::vector<const void*> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (std::find(seen.begin(), seen.end(), tensor.unsafeGetTensorImpl()) != seen.end()) return;
@@ -129,7 +129,7 @@ inline Tensors tensors_of(const nn::Module& module) {
   return result;
 }
 
-inline void write_safetensors(const std::string& path, const Tensors& tensors) {
+inline void write_safetensors(const std::string& path, const NamedTensors& tensors) {
   std::vector<safetensors::TensorEntry> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back(
@@ -142,7 +142,8 @@ inline void write_safetensors(const std::string& path, const Tensors& tensors) {
   writer.finish();
 }
 
-inline std::string message_of(const std::function<void()>& action) {
+// The message of the Error that action throws, which has to have a hint.
+inline std::string hinted_message_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {

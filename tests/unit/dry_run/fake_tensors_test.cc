@@ -47,8 +47,8 @@ at::Tensor fake(at::IntArrayRef sizes, bool trains = false) {
 }
 
 // The same done twice: with memory, then without.
-void expect_same(const std::vector<std::vector<int64_t>>& inputs,
-                 const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run) {
+void expect_same_shapes(const std::vector<std::vector<int64_t>>& inputs,
+                        const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run) {
   counter();
   std::vector<at::Tensor> real, faked;
   at::Tensor wanted, got;
@@ -73,16 +73,16 @@ void expect_same(const std::vector<std::vector<int64_t>>& inputs,
   }
 }
 
-using Tensors = std::vector<at::Tensor>;
+using TensorList = std::vector<at::Tensor>;
 
 TEST(FakeTensors, LinearAndNorm_HaveTheirShapes) {
-  expect_same({{2, 4, 8}, {16, 8}, {16}, {16}, {16}}, [](const Tensors& in) {
+  expect_same_shapes({{2, 4, 8}, {16, 8}, {16}, {16}, {16}}, [](const TensorList& in) {
     return at::layer_norm(at::gelu(at::linear(in[0], in[1], in[2])), {16}, in[3], in[4]);
   });
 }
 
 TEST(FakeTensors, Attention_RunsInTheKernelOfTheCpu) {
-  expect_same({{2, 6, 24}}, [](const Tensors& in) {
+  expect_same_shapes({{2, 6, 24}}, [](const TensorList& in) {
     const auto parts = in[0].view({2, 6, 3, 2, 4}).permute({2, 0, 3, 1, 4}).unbind(0);
     return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true)
         .transpose(1, 2)
@@ -91,14 +91,14 @@ TEST(FakeTensors, Attention_RunsInTheKernelOfTheCpu) {
 }
 
 TEST(FakeTensors, EmbeddingAndLoss_TakeRealIndices) {
-  expect_same({{10, 4}}, [](const Tensors& in) {
+  expect_same_shapes({{10, 4}}, [](const TensorList& in) {
     const at::Tensor rows = at::embedding(in[0], at::arange(6));
     return at::cross_entropy_loss(rows, at::zeros({6}, at::kLong));
   });
 }
 
 TEST(FakeTensors, Convolutions_HaveTheirShapes) {
-  expect_same({{2, 3, 8, 8}, {4, 3, 3, 3}, {4}, {4}}, [](const Tensors& in) {
+  expect_same_shapes({{2, 3, 8, 8}, {4, 3, 3, 3}, {4}, {4}}, [](const TensorList& in) {
     const at::Tensor x =
         at::batch_norm(at::conv2d(in[0], in[1]), in[2], in[3], {}, {}, true, 0.1, 1e-5, false);
     return at::max_pool2d(at::relu(x), 2).flatten(1);

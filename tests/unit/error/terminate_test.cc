@@ -12,11 +12,11 @@
 namespace coupler {
 namespace {
 
-using testing::ExitedWithCode;
-using testing::KilledBySignal;
+using ::testing::ExitedWithCode;
+using ::testing::KilledBySignal;
 
 // "threadsafe" starts the child anew: it may have threads of its own.
-class TerminateDeathTest : public testing::Test {
+class TerminateDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };

@@ -56,7 +56,7 @@ TEST(Transformer, PublishedModels_HaveTheirPublishedSizes) {
             124'697'433u);
 }
 
-std::string refusal(const std::string& config) {
+std::string config_refusal(const std::string& config) {
   try {
     transformer_of(config, "config.json");
   } catch (const Error& error) {
@@ -66,16 +66,16 @@ std::string refusal(const std::string& config) {
 }
 
 TEST(Transformer, UnknownType_ListsTheKnownOnes) {
-  const std::string said = refusal(R"({"model_type": "mamba"})");
+  const std::string said = config_refusal(R"({"model_type": "mamba"})");
   EXPECT_NE(said.find("model_type is 'mamba'; known are bert, gemma, gpt2"), std::string::npos)
       << said;
 }
 
 TEST(Transformer, WrongConfigurations_NameTheKey) {
-  EXPECT_NE(refusal("no json").find("it holds no JSON object"), std::string::npos);
-  EXPECT_NE(refusal(R"({"model_type": "llama"})").find("'hidden_size' is missing"),
+  EXPECT_NE(config_refusal("no json").find("it holds no JSON object"), std::string::npos);
+  EXPECT_NE(config_refusal(R"({"model_type": "llama"})").find("'hidden_size' is missing"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"model_type": "gpt2", "n_embd": -3})")
+  EXPECT_NE(config_refusal(R"({"model_type": "gpt2", "n_embd": -3})")
                 .find("'n_embd' must be a whole number above 0, not -3"),
             std::string::npos);
 }

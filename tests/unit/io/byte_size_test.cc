@@ -12,7 +12,7 @@ namespace {
 
 uint64_t size_of(const std::string& text) { return parse_byte_size(text, "max_shard_size"); }
 
-std::string refusal(const std::string& text) {
+std::string size_refusal(const std::string& text) {
   return testing::refusal_of(ErrorCode::kInvalidArgument, [&] { size_of(text); });
 }
 
@@ -50,20 +50,20 @@ TEST(ParseByteSize, TheLargestThatFits_IsTaken_AndOneMoreIsRefused) {
   EXPECT_EQ(size_of("8388607.5TiB"), (uint64_t{8'388'607} << 40) + (uint64_t{1} << 39));
   for (const char* text : {"9223372036854775808", "18446744073709551616", "8388608TiB",
                            "99999999999999999999GB", "9223372.036854775808TB"})
-    EXPECT_EQ(refusal(text),
+    EXPECT_EQ(size_refusal(text),
               "max_shard_size: '" + std::string(text) + "' is no size: it exceeds 2^63 - 1 bytes");
 }
 
 TEST(ParseByteSize, UnitsSpelledOtherwise_AreRefused_NamingTheValidOnes) {
   for (const char* unit : {"Gb", "gb", "gB", "G", "GIB", "Gib", "gib", "kB", "K", "b", "PB", "GBs",
                            "GB ", "  GB", " ", "e9", "\tGB"})
-    EXPECT_EQ(refusal("10" + std::string(unit)).substr(0, 40).find("max_shard_size: '10"), 0u)
+    EXPECT_EQ(size_refusal("10" + std::string(unit)).substr(0, 40).find("max_shard_size: '10"), 0u)
         << unit;
-  EXPECT_EQ(refusal("10Gb"),
+  EXPECT_EQ(size_refusal("10Gb"),
             "max_shard_size: '10Gb' is no size: its unit 'Gb' is none of B, KB, MB, GB, TB, KiB, "
             "MiB, GiB, TiB");
-  EXPECT_NE(refusal("1,5GB").find("its unit ',5GB' is none of"), std::string::npos);
-  EXPECT_NE(refusal("1.5.5GB").find("its unit '.5GB' is none of"), std::string::npos);
+  EXPECT_NE(size_refusal("1,5GB").find("its unit ',5GB' is none of"), std::string::npos);
+  EXPECT_NE(size_refusal("1.5.5GB").find("its unit '.5GB' is none of"), std::string::npos);
 }
 
 TEST(ParseByteSize, WhatIsNoPositiveNumber_IsRefused) {
@@ -83,7 +83,7 @@ TEST(ParseByteSize, WhatIsNoPositiveNumber_IsRefused) {
       {"1.5", "a byte has no parts"},
       {"1.5B", "a byte has no parts"}};
   for (const auto& [text, rule] : cases)
-    EXPECT_EQ(refusal(text), "max_shard_size: '" + text + "' is no size: " + rule);
+    EXPECT_EQ(size_refusal(text), "max_shard_size: '" + text + "' is no size: " + rule);
 }
 
 TEST(ParseByteSize, TheError_NamesTheKeyAndWhatIsValid) {

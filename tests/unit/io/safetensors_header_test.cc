@@ -15,16 +15,16 @@ using coupler::testing::entry;
 using coupler::testing::file_bytes;
 using coupler::testing::length_bytes;
 
-Header parse(const std::string& bytes) {
+Header parse_exact(const std::string& bytes) {
   // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   return parse_header(exact.data(), exact.size(), "model.safetensors");
 }
 
 // The message parsing `bytes` fails with, or "accepted".
-std::string refusal(const std::string& bytes) {
+std::string header_refusal(const std::string& bytes) {
   try {
-    parse(bytes);
+    parse_exact(bytes);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
     return error.what();
@@ -33,7 +33,7 @@ std::string refusal(const std::string& bytes) {
 }
 
 void expect_refused(const std::string& bytes, const std::vector<std::string>& parts) {
-  const std::string message = refusal(bytes);
+  const std::string message = header_refusal(bytes);
   EXPECT_NE(message.find("model.safetensors"), std::string::npos) << message;
   for (const auto& part : parts)
     EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot: " << message;
@@ -44,7 +44,7 @@ std::string one_tensor(const std::string& fields, size_t data = 0) {
 }
 
 TEST(SafetensorsHeader_Valid, TwoTensorsOutOfJsonOrder_AreListedInOffsetOrder) {
-  const auto header = parse(file_bytes(
+  const auto header = parse_exact(file_bytes(
       "{" + entry("b", "I64", "1", 12, 20) + "," + entry("a", "F32", "3,1", 0, 12) + "}   ",
       std::string(20, '\0')));
   ASSERT_EQ(header.tensors.size(), 2u);
@@ -58,21 +58,21 @@ TEST(SafetensorsHeader_Valid, TwoTensorsOutOfJsonOrder_AreListedInOffsetOrder) {
 }
 
 TEST(SafetensorsHeader_Valid, NoTensors_AreAccepted) {
-  EXPECT_TRUE(parse(file_bytes("{}")).tensors.empty());
+  EXPECT_TRUE(parse_exact(file_bytes("{}")).tensors.empty());
 }
 
 TEST(SafetensorsHeader_Valid, Metadata_IsKept) {
-  const auto header = parse(file_bytes(R"({"__metadata__":{"format":"pt","é":""}})"));
+  const auto header = parse_exact(file_bytes(R"({"__metadata__":{"format":"pt","é":""}})"));
   EXPECT_EQ(header.metadata.at("format"), "pt");
   EXPECT_EQ(header.metadata.at("é"), "");
   EXPECT_TRUE(header.tensors.empty());
 }
 
 TEST(SafetensorsHeader_Valid, ScalarsAndEmptyTensorsBetweenOthers_AreAccepted) {
-  const auto header =
-      parse(file_bytes("{" + entry("s", "F16", "", 0, 2) + "," + entry("e", "F32", "0,7", 2, 2) +
-                           "," + entry("t", "U8", "3", 2, 5) + "}",
-                       "12345"));
+  const auto header = parse_exact(file_bytes("{" + entry("s", "F16", "", 0, 2) + "," +
+                                                 entry("e", "F32", "0,7", 2, 2) + "," +
+                                                 entry("t", "U8", "3", 2, 5) + "}",
+                                             "12345"));
   EXPECT_EQ(header.tensors.size(), 3u);
   EXPECT_TRUE(header.tensors[0].shape.empty());
 }
@@ -85,9 +85,9 @@ TEST(SafetensorsHeader_Valid, EveryDType_HasItsSize) {
       {"I32", 32}, {"U32", 32},    {"F32", 32},        {"C64", 64},    {"F64", 64},
       {"I64", 64}, {"U64", 64}};
   for (const auto& [name, bits_each] : sizes) {
-    const auto header =
-        parse(file_bytes("{" + entry("w", name, "8", 0, bits_each) + "}",
-                         std::string(bits_each, 'x')));  // 8 elements: as many bytes as bits each
+    const auto header = parse_exact(
+        file_bytes("{" + entry("w", name, "8", 0, bits_each) + "}",
+                   std::string(bits_each, 'x')));  // 8 elements: as many bytes as bits each
     EXPECT_EQ(to_string(header.tensors[0].dtype), name);
     EXPECT_EQ(bits(header.tensors[0].dtype), bits_each);
   }
@@ -191,7 +191,8 @@ TEST(SafetensorsHeader_Json, WrongFields_AreRefusedByName) {
 TEST(SafetensorsHeader_Json, TooManyDimensions_AreRefused) {
   std::string shape = "1";
   for (uint64_t i = 1; i < kMaxRank; ++i) shape += ",1";
-  EXPECT_EQ(parse(file_bytes("{" + entry("w", "U8", shape, 0, 1) + "}", "x")).tensors.size(), 1u);
+  EXPECT_EQ(parse_exact(file_bytes("{" + entry("w", "U8", shape, 0, 1) + "}", "x")).tensors.size(),
+            1u);
   expect_refused(file_bytes("{" + entry("w", "U8", shape + ",1", 0, 1) + "}", "x"), {"dimensions"});
 }
 
@@ -247,14 +248,14 @@ TEST(SafetensorsHeader_Damage, EveryTruncationAndByteFlip_IsHandled) {
       file_bytes("{\"__metadata__\":{\"k\":\"v\"}," + entry("a", "F32", "2", 0, 8) + "," +
                      entry("b", "U8", "3", 8, 11) + "}",
                  "01234567abc");
-  ASSERT_EQ(refusal(good), "accepted");
+  ASSERT_EQ(header_refusal(good), "accepted");
   for (size_t size = 0; size < good.size(); ++size)
-    EXPECT_NE(refusal(good.substr(0, size)), "accepted") << "truncated to " << size;
+    EXPECT_NE(header_refusal(good.substr(0, size)), "accepted") << "truncated to " << size;
   for (size_t i = 0; i < good.size(); ++i)
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = good;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
-      EXPECT_FALSE(refusal(damaged).empty());
+      EXPECT_FALSE(header_refusal(damaged).empty());
     }
 }
 

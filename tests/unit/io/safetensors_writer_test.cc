@@ -31,7 +31,7 @@ std::string fixture(const std::string& name) {
   return bytes_of(std::string(COUPLER_SOURCE_DIR) + "/tests/unit/io/fixtures/" + name);
 }
 
-Header parse(const std::string& bytes) {
+Header parse_written(const std::string& bytes) {
   return parse_header(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "written");
 }
 
@@ -42,7 +42,7 @@ std::string numbered(uint64_t begin, uint64_t end) {
   return bytes;
 }
 
-std::string refusal(std::vector<TensorEntry> entries, const Metadata& metadata = {}) {
+std::string layout_refusal(std::vector<TensorEntry> entries, const Metadata& metadata = {}) {
   return coupler::testing::refusal_of(ErrorCode::kInvalidArgument,
                                       [&] { lay_out(std::move(entries), metadata, "out"); });
 }
@@ -132,7 +132,7 @@ TEST_F(SafetensorsWriter, StringsWithoutTensors_AreThere) {
   const Metadata metadata = {{"b", "2"}, {"a", "1"}};
   const std::string bytes = written({}, metadata);
   EXPECT_EQ(bytes.substr(8), "{\"__metadata__\":{\"a\":\"1\",\"b\":\"2\"}}      ");
-  EXPECT_EQ(parse(bytes).metadata, metadata);
+  EXPECT_EQ(parse_written(bytes).metadata, metadata);
 }
 
 TEST_F(SafetensorsWriter, Pieces_MayBeOfAnySize) {
@@ -228,7 +228,7 @@ TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
     for (uint32_t i = below(4); i > 0; --i) metadata[name()] = name();
 
     const std::string bytes = written(entries, metadata, 1 + below(40));
-    const Header header = parse(bytes);
+    const Header header = parse_written(bytes);
     EXPECT_EQ(header.metadata, metadata);
     EXPECT_EQ(header.data_offset % 8, 0u);
     ASSERT_EQ(header.tensors.size(), entries.size());
@@ -246,35 +246,38 @@ TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
 }
 
 TEST(SafetensorsLayout, NamesThatAreNoNames_AreRefused) {
-  EXPECT_EQ(refusal({{"__metadata__", DType::kU8, {1}}}),
+  EXPECT_EQ(layout_refusal({{"__metadata__", DType::kU8, {1}}}),
             "out: tensor '__metadata__': the format keeps this name for its strings");
-  EXPECT_EQ(refusal({{"w", DType::kU8, {1}}, {"v", DType::kU8, {1}}, {"w", DType::kF32, {1}}}),
-            "out: tensor 'w': the name is given twice");
-  EXPECT_EQ(refusal({{"a\xff", DType::kU8, {1}}}),
+  EXPECT_EQ(
+      layout_refusal({{"w", DType::kU8, {1}}, {"v", DType::kU8, {1}}, {"w", DType::kF32, {1}}}),
+      "out: tensor 'w': the name is given twice");
+  EXPECT_EQ(layout_refusal({{"a\xff", DType::kU8, {1}}}),
             "out: tensor 'a\\xff': the name is no valid UTF-8");
-  EXPECT_EQ(refusal({{"\xed\xa0\x80", DType::kU8, {1}}}),  // a surrogate
+  EXPECT_EQ(layout_refusal({{"\xed\xa0\x80", DType::kU8, {1}}}),  // a surrogate
             "out: tensor '\\xed\\xa0\\x80': the name is no valid UTF-8");
 }
 
 TEST(SafetensorsLayout, StringsThatAreNoUtf8_AreRefused) {
-  EXPECT_EQ(refusal({}, {{"\xff", "v"}}), "out: __metadata__: the key '\\xff' is no valid UTF-8");
-  EXPECT_EQ(refusal({}, {{"k", "\xff"}}), "out: __metadata__: the value of 'k' is no valid UTF-8");
+  EXPECT_EQ(layout_refusal({}, {{"\xff", "v"}}),
+            "out: __metadata__: the key '\\xff' is no valid UTF-8");
+  EXPECT_EQ(layout_refusal({}, {{"k", "\xff"}}),
+            "out: __metadata__: the value of 'k' is no valid UTF-8");
 }
 
 TEST(SafetensorsLayout, ShapesThatDoNotFit_AreRefused) {
-  EXPECT_EQ(refusal({{"w", DType::kF32, {2, -1}}}),
+  EXPECT_EQ(layout_refusal({{"w", DType::kF32, {2, -1}}}),
             "out: tensor 'w': shape holds the negative dimension -1");
-  EXPECT_EQ(refusal({{"w", DType::kF32, std::vector<int64_t>(65, 1)}}),
+  EXPECT_EQ(layout_refusal({{"w", DType::kF32, std::vector<int64_t>(65, 1)}}),
             "out: tensor 'w': shape has 65 dimensions, more than 64");
-  EXPECT_EQ(refusal({{"w", DType::kF64, {int64_t{1} << 60}}}),
+  EXPECT_EQ(layout_refusal({{"w", DType::kF64, {int64_t{1} << 60}}}),
             "out: tensor 'w': shape [1152921504606846976] × dtype F64 is no whole number of bytes "
             "below 2^63");
-  EXPECT_EQ(refusal({{"w", DType::kU8, {0, int64_t{1} << 32, int64_t{1} << 32}}}),
+  EXPECT_EQ(layout_refusal({{"w", DType::kU8, {0, int64_t{1} << 32, int64_t{1} << 32}}}),
             "out: tensor 'w': shape [0, 4294967296, 4294967296] × dtype U8 is no whole number of "
             "bytes below 2^63");
-  EXPECT_EQ(refusal({{"w", DType::kF4, {3}}}),
+  EXPECT_EQ(layout_refusal({{"w", DType::kF4, {3}}}),
             "out: tensor 'w': shape [3] × dtype F4 is no whole number of bytes below 2^63");
-  EXPECT_EQ(refusal({{"w", DType::kF64, std::vector<int64_t>(64, 1)}}), "accepted");
+  EXPECT_EQ(layout_refusal({{"w", DType::kF64, std::vector<int64_t>(64, 1)}}), "accepted");
 }
 
 TEST(SafetensorsLayout, DataThatExceeds63Bits_IsRefused) {
@@ -282,26 +285,26 @@ TEST(SafetensorsLayout, DataThatExceeds63Bits_IsRefused) {
   std::vector<TensorEntry> entries;
   for (int i = 0; i < 9; ++i)
     entries.push_back({std::to_string(i), DType::kU8, {(int64_t{1} << 60) - 1}});
-  EXPECT_EQ(refusal(entries),
+  EXPECT_EQ(layout_refusal(entries),
             "out: tensor '8': with the tensors before it the data exceeds 2^63 - 1 bytes");
   entries.pop_back();
   EXPECT_EQ(lay_out(entries, {}, "out").data_bytes, (uint64_t{1} << 63) - 8);
 }
 
 TEST(SafetensorsLayout, TooManyTensors_AreRefused) {
-  EXPECT_EQ(refusal(std::vector<TensorEntry>(kMaxTensors + 1, {"w", DType::kU8, {1}})),
+  EXPECT_EQ(layout_refusal(std::vector<TensorEntry>(kMaxTensors + 1, {"w", DType::kU8, {1}})),
             "out: 262145 tensors are more than 262144");
 }
 
 TEST(SafetensorsLayout, HeadersThatAreTooLong_AreRefused) {
   const std::string rule = "out: the header needs more than the format's 100000000 bytes";
-  EXPECT_EQ(refusal({{std::string(kMaxHeaderBytes, 'x'), DType::kU8, {}}}), rule);
-  EXPECT_EQ(refusal({}, {{"k", std::string(kMaxHeaderBytes, 'x')}}), rule);
+  EXPECT_EQ(layout_refusal({{std::string(kMaxHeaderBytes, 'x'), DType::kU8, {}}}), rule);
+  EXPECT_EQ(layout_refusal({}, {{"k", std::string(kMaxHeaderBytes, 'x')}}), rule);
   // As long as the reader takes, and a byte more.
   const std::string frame = "{\"__metadata__\":{\"k\":\"\"}}";
   const std::string value(kMaxHeaderBytes - frame.size(), 'x');
   EXPECT_EQ(lay_out({}, {{"k", value}}, "out").head.size(), sizeof(uint64_t) + kMaxHeaderBytes);
-  EXPECT_EQ(refusal({}, {{"k", value + "x"}}), rule);
+  EXPECT_EQ(layout_refusal({}, {{"k", value + "x"}}), rule);
 }
 
 }  // namespace

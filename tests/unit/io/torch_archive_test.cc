@@ -26,11 +26,11 @@ using coupler::testing::ZipEntry;
 using namespace std::string_literals;
 
 // Written by PyTorch; see make_fixtures.py beside them.
-std::string fixture(const std::string& name) {
+std::string archive_path(const std::string& name) {
   return COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/" + name;
 }
 
-std::string bytes_of(const std::string& path) {
+std::string archive_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -48,10 +48,10 @@ std::string error_of(const std::function<void()>& action, ErrorCode code) {
 }
 
 // The message that opening a fixture fails with, without its folder.
-std::string refusal(const std::string& name, ErrorCode code = ErrorCode::kIo) {
-  std::string message = error_of([&] { TorchArchive::open(fixture(name)); }, code);
-  const size_t at = message.find(fixture(""));
-  return at == std::string::npos ? message : message.erase(at, fixture("").size());
+std::string archive_refusal(const std::string& name, ErrorCode code = ErrorCode::kIo) {
+  std::string message = error_of([&] { TorchArchive::open(archive_path(name)); }, code);
+  const size_t at = message.find(archive_path(""));
+  return at == std::string::npos ? message : message.erase(at, archive_path("").size());
 }
 
 // The message that the tensors of a file of these bytes fail with.
@@ -115,14 +115,14 @@ TEST(TorchArchive_StateDict, OfEveryType_IsListedInItsOrder) {
       "head.weight F32 [3,2] by [2,1] at 0 of 16",
   };
   for (const char* name : {"state_dict.pt", "protocol_4.pt", "protocol_5.pt"}) {
-    const auto archive = TorchArchive::open(fixture(name));
+    const auto archive = TorchArchive::open(archive_path(name));
     EXPECT_EQ(lines(archive), wanted) << name;
     archive.verify();
   }
 }
 
 TEST(TorchArchive_StateDict, ItsBytes_AreWhereTheRangesSay) {
-  const auto archive = TorchArchive::open(fixture("state_dict.pt"));
+  const auto archive = TorchArchive::open(archive_path("state_dict.pt"));
   const auto of = [&](const char* name) { return named(archive, name); };
   EXPECT_EQ(values<uint16_t>(archive, of("bf16")),
             (std::vector<uint16_t>{0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0}));
@@ -147,14 +147,14 @@ TEST(TorchArchive_StateDict, ItsBytes_AreWhereTheRangesSay) {
 }
 
 TEST(TorchArchive_StateDict, OfParameters_IsListed) {
-  const auto archive = TorchArchive::open(fixture("parameters.pt"));
+  const auto archive = TorchArchive::open(archive_path("parameters.pt"));
   EXPECT_EQ(lines(archive), (std::vector<std::string>{"a F32 [2,2] by [2,1] at 0 of 0",
                                                       "b F32 [2,2] by [2,1] at 0 of 0",
                                                       "marked F32 [3] by [1] at 0 of 1"}));
 }
 
 TEST(TorchArchive_Walk, OfAnOptimizersState_FindsItsTensorsAndNumbers) {
-  const auto archive = TorchArchive::open(fixture("optimizer.bin"));
+  const auto archive = TorchArchive::open(archive_path("optimizer.bin"));
   EXPECT_EQ(
       text_of(archive.root()),
       "{'state': {0: {'step': <torch.float32 () by () from 0 in 0>, "
@@ -172,22 +172,23 @@ TEST(TorchArchive_Walk, OfAnOptimizersState_FindsItsTensorsAndNumbers) {
   EXPECT_EQ(line(step), "step F32 [] by [] at 0 of 0");
   EXPECT_EQ(values<float>(archive, step), (std::vector<float>{1}));
   EXPECT_EQ(archive.tensors(*first).size(), 3u);
-  EXPECT_EQ(error_of([&] { archive.tensors(); }, ErrorCode::kIo),
-            fixture("optimizer.bin") + ": it is no state dict: 'state' is a dictionary, no tensor");
+  EXPECT_EQ(
+      error_of([&] { archive.tensors(); }, ErrorCode::kIo),
+      archive_path("optimizer.bin") + ": it is no state dict: 'state' is a dictionary, no tensor");
   EXPECT_EQ(error_of([&] { archive.tensors(*archive.root().find("state")); }, ErrorCode::kIo),
-            fixture("optimizer.bin") +
+            archive_path("optimizer.bin") +
                 ": it is no state dict: a whole number is where a tensor's name should be");
 }
 
 TEST(TorchArchive_Walk, OfASchedulersState_FindsItsNumbers) {
-  EXPECT_EQ(text_of(TorchArchive::open(fixture("scheduler.bin")).root()),
+  EXPECT_EQ(text_of(TorchArchive::open(archive_path("scheduler.bin")).root()),
             "{'step_size': 7, 'gamma': 0.25, 'base_lrs': [0.001], 'last_epoch': 1, "
             "'_step_count': 2, '_is_initial': False, '_get_lr_called_within_step': False, "
             "'_last_lr': [0.001]}");
 }
 
 TEST(TorchArchive_Walk, OfRandomStates_FindsThem) {
-  const auto archive = TorchArchive::open(fixture("random_states.pt"));
+  const auto archive = TorchArchive::open(archive_path("random_states.pt"));
   EXPECT_EQ(archive.root().find("step")->integer(), 3);
   const auto state = archive.root().find("random_state")->items();
   ASSERT_EQ(state.size(), 3u);
@@ -202,7 +203,7 @@ TEST(TorchArchive_Walk, OfRandomStates_FindsThem) {
 }
 
 TEST(TorchArchive_Walk, OfValuesOfEveryKind_FindsThem) {
-  const auto archive = TorchArchive::open(fixture("values.pt"));
+  const auto archive = TorchArchive::open(archive_path("values.pt"));
   EXPECT_EQ(text_of(archive.root()),
             "[None, True, False, 0, 255, 256, 65535, 65536, -1, 2147483647, -2147483648, "
             "2147483648, 9223372036854775807, -9223372036854775808, 0.1, inf, 'é', '', (), (1,), "
@@ -219,17 +220,18 @@ TEST(TorchArchive_Refusals, OfOtherGlobals_NameThem) {
         "numbers are read",
         file, byte, name);
   };
-  EXPECT_EQ(refusal("system.pt"), global("system.pt", 13, "posix.system"));
-  EXPECT_EQ(refusal("eval.pt"), global("eval.pt", 13, "__builtin__.eval"));
-  EXPECT_EQ(refusal("numpy.pt"), global("numpy.pt", 13, "numpy._core.multiarray._reconstruct"));
-  EXPECT_EQ(refusal("module.pt"), global("module.pt", 2, "torch.nn.modules.linear.Linear"));
+  EXPECT_EQ(archive_refusal("system.pt"), global("system.pt", 13, "posix.system"));
+  EXPECT_EQ(archive_refusal("eval.pt"), global("eval.pt", 13, "__builtin__.eval"));
+  EXPECT_EQ(archive_refusal("numpy.pt"),
+            global("numpy.pt", 13, "numpy._core.multiarray._reconstruct"));
+  EXPECT_EQ(archive_refusal("module.pt"), global("module.pt", 2, "torch.nn.modules.linear.Linear"));
 }
 
 TEST(TorchArchive_Refusals, OfOtherFormats_SayWhatTheyAre) {
-  EXPECT_EQ(refusal("old_format.pt", ErrorCode::kUnsupported),
+  EXPECT_EQ(archive_refusal("old_format.pt", ErrorCode::kUnsupported),
             "old_format.pt: it is in the format that torch.save wrote before PyTorch 1.6, which is "
             "not read");
-  EXPECT_EQ(refusal("script.pt", ErrorCode::kUnsupported),
+  EXPECT_EQ(archive_refusal("script.pt", ErrorCode::kUnsupported),
             "script.pt: it is a TorchScript program (it has "
             "'script/code/__torch__/torch/nn/functional.py'), not a state dict");
   EXPECT_EQ(bytes_refusal(std::string(257, '\0') + "ustar", ErrorCode::kUnsupported),
@@ -241,22 +243,24 @@ TEST(TorchArchive_Refusals, OfOtherFormats_SayWhatTheyAre) {
   EXPECT_EQ(bytes_refusal("hello"),
             "m.pt: it is not a PyTorch file: torch.save writes zip archives");
   EXPECT_EQ(bytes_refusal(""), "m.pt: the file is empty");
-  EXPECT_THROW(TorchArchive::open(fixture("none.pt")), Error);
+  EXPECT_THROW(TorchArchive::open(archive_path("none.pt")), Error);
 }
 
 TEST(TorchArchive_Refusals, OfWhatCannotBeRepresented_SayWhy) {
-  EXPECT_EQ(refusal("conj.pt").substr(0, 7), "conj.pt");
-  EXPECT_NE(refusal("conj.pt").find("a tensor is marked as the conjugate"), std::string::npos);
-  EXPECT_NE(refusal("big_number.pt").find("a whole number of 9 bytes"), std::string::npos);
-  EXPECT_EQ(refusal("itself.pt"), "itself.pt: its pickle: a container holds itself");
-  EXPECT_EQ(error_of([] { TorchArchive::open(fixture("complex128.pt")).tensors(); },
+  EXPECT_EQ(archive_refusal("conj.pt").substr(0, 7), "conj.pt");
+  EXPECT_NE(archive_refusal("conj.pt").find("a tensor is marked as the conjugate"),
+            std::string::npos);
+  EXPECT_NE(archive_refusal("big_number.pt").find("a whole number of 9 bytes"), std::string::npos);
+  EXPECT_EQ(archive_refusal("itself.pt"), "itself.pt: its pickle: a container holds itself");
+  EXPECT_EQ(error_of([] { TorchArchive::open(archive_path("complex128.pt")).tensors(); },
                      ErrorCode::kUnsupported),
-            fixture("complex128.pt") + ": tensor 'w': its type torch.complex128 is not read");
-  EXPECT_EQ(error_of([] { TorchArchive::open(fixture("expanded.pt")).tensors(); }, ErrorCode::kIo),
-            fixture("expanded.pt") +
-                ": tensor 'w': its 1000 elements are more than its storage has, which is not read: "
-                "save it after contiguous()");
-  EXPECT_NE(refusal("no_checksums.pt").find("its checksum is"), std::string::npos);
+            archive_path("complex128.pt") + ": tensor 'w': its type torch.complex128 is not read");
+  EXPECT_EQ(
+      error_of([] { TorchArchive::open(archive_path("expanded.pt")).tensors(); }, ErrorCode::kIo),
+      archive_path("expanded.pt") +
+          ": tensor 'w': its 1000 elements are more than its storage has, which is not read: "
+          "save it after contiguous()");
+  EXPECT_NE(archive_refusal("no_checksums.pt").find("its checksum is"), std::string::npos);
 }
 
 // An archive of torch.save's with other entries.
@@ -314,7 +318,7 @@ TEST(TorchArchive_Layout, OtherEntriesThanTorchSaves_AreRefused) {
 }
 
 // A state dict of one tensor 'w' of float32 in a storage '0' said to have `elements`.
-std::string one_tensor(const std::string& elements, const std::string& offset_shape_strides) {
+std::string pickled_tensor(const std::string& elements, const std::string& offset_shape_strides) {
   return "\x80\x02}\x8c\1wctorch._utils\n_rebuild_tensor_v2\n((\x8c\7storagectorch\nFloatStorage\n"
          "\x8c\1"
          "0\x8c\3cpu" +
@@ -324,7 +328,7 @@ std::string one_tensor(const std::string& elements, const std::string& offset_sh
 std::string placed(const std::string& elements, const std::string& offset_shape_strides,
                    size_t bytes = 24) {
   return bytes_refusal(
-      torch_bytes(one_tensor(elements, offset_shape_strides), {std::string(bytes, 'x')}));
+      torch_bytes(pickled_tensor(elements, offset_shape_strides), {std::string(bytes, 'x')}));
 }
 
 TEST(TorchArchive_Storages, WhoseSizeThePickleLiesAbout_AreRefused) {
@@ -334,7 +338,7 @@ TEST(TorchArchive_Storages, WhoseSizeThePickleLiesAbout_AreRefused) {
             "m.pt: storage '0': it should have 28 bytes, entry 'm/data/0' has 24");
   EXPECT_EQ(placed("K\6", all, 23),
             "m.pt: storage '0': it should have 24 bytes, entry 'm/data/0' has 23");
-  EXPECT_EQ(bytes_refusal(torch_bytes(one_tensor("K\6", all))),
+  EXPECT_EQ(bytes_refusal(torch_bytes(pickled_tensor("K\6", all))),
             "m.pt: storage '0': there is no entry 'm/data/0'");
 }
 
@@ -374,7 +378,7 @@ TEST(TorchArchive_Storages, OfTensorsWithoutElements_MayBeEmpty) {
 
 TEST(TorchArchive_Checksums, OfTensors_AreComparedOnRequest) {
   std::string bytes =
-      torch_bytes(one_tensor("K\6", "K\0K\6\x85K\1\x85"s), {"abcdefghijklmnopqrstuvwx"});
+      torch_bytes(pickled_tensor("K\6", "K\0K\6\x85K\1\x85"s), {"abcdefghijklmnopqrstuvwx"});
   bytes[bytes.find("abcdef")] = 'A';
   const TorchArchive archive(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "m.pt");
   EXPECT_EQ(archive.tensors().size(), 1u);
@@ -384,14 +388,15 @@ TEST(TorchArchive_Checksums, OfTensors_AreComparedOnRequest) {
 }
 
 TEST(TorchArchive_Checksums, OfThePickle_AreComparedAtOpening) {
-  std::string bytes = torch_bytes(one_tensor("K\6", "K\0K\6\x85K\1\x85"s), {std::string(24, 'x')});
+  std::string bytes =
+      torch_bytes(pickled_tensor("K\6", "K\0K\6\x85K\1\x85"s), {std::string(24, 'x')});
   bytes[bytes.find("cpu")] = 'g';
   EXPECT_NE(bytes_refusal(bytes).find("entry 'm/data.pkl': its checksum is "), std::string::npos);
 }
 
 TEST(TorchArchive_Damage, EveryTruncation_IsAnError) {
   for (const char* name : {"parameters.pt", "optimizer.bin"}) {
-    const std::string good = bytes_of(fixture(name));
+    const std::string good = archive_bytes(archive_path(name));
     ASSERT_GT(good.size(), 1000u);
     for (size_t size = 0; size < good.size(); ++size)
       EXPECT_TRUE(bytes_refusal(good.substr(0, size)).starts_with("m.pt: ")) << size;
@@ -400,7 +405,7 @@ TEST(TorchArchive_Damage, EveryTruncation_IsAnError) {
 
 // Flips in the data and in what nobody reads (times, attributes) are no errors; none does harm.
 TEST(TorchArchive_Damage, EveryBitFlip_IsHandled) {
-  const std::string good = bytes_of(fixture("parameters.pt"));
+  const std::string good = archive_bytes(archive_path("parameters.pt"));
   size_t accepted = 0;
   for (size_t i = 0; i < good.size() * 8; ++i) {
     std::string damaged = good;

@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::string refusal(const std::vector<SizedTensor>& tensors) {
+std::string shards_refusal(const std::vector<SizedTensor>& tensors) {
   return testing::refusal_of(ErrorCode::kInvalidArgument, [&] { divide_weights(tensors, 10); });
 }
 
@@ -84,12 +84,12 @@ TEST(DivideWeights, SizesNearTheLargestNumber_DoNotWrapAround) {
   constexpr auto kMax = std::numeric_limits<uint64_t>::max();
   const auto weights = divide_weights({{"a", kMax - 1, {}}, {"b", 1, {}}}, kMax - 1);
   EXPECT_EQ(weights.files.size(), 2u);
-  EXPECT_EQ(refusal({{"a", kMax, {}}, {"b", 1, {}}}),
+  EXPECT_EQ(shards_refusal({{"a", kMax, {}}, {"b", 1, {}}}),
             "tensor 'b': with the tensors before it there are more than 2^64 - 1 bytes");
 }
 
 TEST(DivideWeights, ANameGivenTwice_IsRefused) {
-  EXPECT_EQ(refusal({{"w", 1, {}}, {"w", 1, {}}}), "tensor 'w': the name is given twice");
+  EXPECT_EQ(shards_refusal({{"w", 1, {}}, {"w", 1, {}}}), "tensor 'w': the name is given twice");
 }
 
 }  // namespace

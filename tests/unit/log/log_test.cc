@@ -63,7 +63,7 @@ TEST(LogFilter, UnknownLevelBesideAGoodOne_LeavesTheGoodOne) {
 }
 
 // COUPLER_LOG is read once a process: each of these runs in a child.
-class LogDeathTest : public testing::Test {
+class LogDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
@@ -78,7 +78,7 @@ TEST_F(LogDeathTest, Lines_NameRankAndComponent) {
     log(LogLevel::kInfo, "plugin", "of another component");
     std::_Exit(0);
   };
-  EXPECT_EXIT(log_some(), testing::ExitedWithCode(0),
+  EXPECT_EXIT(log_some(), ::testing::ExitedWithCode(0),
               "^.coupler comm. before the rank is known\n.coupler rank 1 comm. after\n$");
 }
 
@@ -89,7 +89,7 @@ TEST_F(LogDeathTest, InvalidVariable_IsReportedOnceAndWarningsStillShow) {
     log(LogLevel::kWarning, "comm", "two");
     std::_Exit(0);
   };
-  EXPECT_EXIT(log_some(), testing::ExitedWithCode(0),
+  EXPECT_EXIT(log_some(), ::testing::ExitedWithCode(0),
               "^coupler: COUPLER_LOG: 'loud' is ignored: [^\n]*\n"
               ".coupler comm. one\n.coupler comm. two\n$");
 }

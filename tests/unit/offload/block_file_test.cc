@@ -13,7 +13,8 @@
 #include <memory>
 #include <string>
 
-#include "../config/temporary_folder.h"
+#include "../config/working_folder.h"
+#include "refusal.h"
 
 namespace coupler {
 namespace {
@@ -31,17 +32,8 @@ Memory filled_block(char value, size_t size = kBlock) {
   return memory;
 }
 
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(BlockFile, GivesBackWhatWasWrittenAndZerosElsewhere) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   BlockFile file(folder.path());
   const uint64_t first = file.grow(kBlock), second = file.grow(kBlock - 1);
   EXPECT_EQ(first, 0u);
@@ -56,32 +48,32 @@ TEST(BlockFile, GivesBackWhatWasWrittenAndZerosElsewhere) {
 }
 
 TEST(BlockFile, LeavesNothingInItsFolder) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   BlockFile file(folder.path());
   file.grow(kBlock);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(BlockFile, RefusesAFolderThatIsNotThere) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   const std::string missing = folder.path() / "missing";
-  const std::string message = message_of([&] { BlockFile file(missing); });
+  const std::string message = testing::message_of([&] { BlockFile file(missing); });
   EXPECT_NE(message.find(missing), std::string::npos) << message;
   EXPECT_NE(message.find("No such file or directory"), std::string::npos) << message;
   EXPECT_NE(message.find("make the folder"), std::string::npos) << message;
 }
 
 TEST(BlockFile, RefusesAFile) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   folder.write("file", "");
   const std::string path = folder.path() / "file";
-  const std::string message = message_of([&] { BlockFile file(path); });
+  const std::string message = testing::message_of([&] { BlockFile file(path); });
   EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
 }
 
 // A limit of the process stands in for a full disk.
 TEST(BlockFile, SaysThatThereIsNoRoomBeforeAnythingIsWritten) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   BlockFile file(folder.path());
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -89,7 +81,7 @@ TEST(BlockFile, SaysThatThereIsNoRoomBeforeAnythingIsWritten) {
   const rlimit small{.rlim_cur = 4 * kBlock, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   file.grow(kBlock);
-  const std::string message = message_of([&] { file.grow(size_t{1} << 30); });
+  const std::string message = testing::message_of([&] { file.grow(size_t{1} << 30); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_NE(message.find("no room for 1.0 GiB to offload in " + folder.path().string()),
             std::string::npos)

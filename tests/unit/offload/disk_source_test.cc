@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "../config/temporary_folder.h"
+#include "../config/working_folder.h"
 
 namespace coupler {
 namespace {
@@ -29,7 +29,7 @@ bool holds(const BufferPool::Buffer& memory, char value) {
 }
 
 TEST(DiskSource, BeginsWithZeros) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   BufferPool pool{PoolMemory::kPages};
   DiskSource source(folder.path(), 1);
   source.add(kBytes);
@@ -43,7 +43,7 @@ TEST(DiskSource, BeginsWithZeros) {
 TEST(DiskSource, GivesTheLatestOfEachUnit) {
   constexpr size_t kUnits = 5;
   for (const size_t behind : {size_t{1}, size_t{3}}) {
-    const TemporaryFolder folder;
+    const WorkingFolder folder;
     BufferPool pool{PoolMemory::kPages};
     DiskSource source(folder.path(), behind);
     std::vector<char> latest(kUnits, '\0');

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "../config/temporary_folder.h"
+#include "../config/working_folder.h"
 #include "offload/offloaded_memory.h"
 #include "residency/intercept.h"
 
@@ -42,7 +42,7 @@ TEST(OffloadedMemory, OfADevice_InHostMemory_ComputesAsMemoryDoes) {
 
 TEST(OffloadedMemory, OfADevice_OnADisk_ComputesAsMemoryDoes) {
   for (const int buffers : {0, 2}) {
-    const TemporaryFolder folder;
+    const WorkingFolder folder;
     expect_computes_as_memory_does({.folder = folder.path(), .buffers = buffers});
   }
 }

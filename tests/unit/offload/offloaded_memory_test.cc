@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "../config/temporary_folder.h"
+#include "../config/working_folder.h"
 #include "residency/in_use.h"
 #include "residency/intercept.h"
 #include "strategy/flat_parameters.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kNumel = 3000;  // no whole number of pages
 
 TEST(OffloadedMemory, IsZerosAtFirst) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 1}, c10::kCPU);
   EXPECT_TRUE(at::equal(memory.make("a", kNumel, at::kFloat), at::zeros({kNumel})));
   EXPECT_EQ(memory.make("nothing", 0, at::kFloat).numel(), 0);
@@ -29,7 +29,7 @@ TEST(OffloadedMemory, IsZerosAtFirst) {
 TEST(OffloadedMemory, ComputesAsMemoryDoes) {
   constexpr int kTensors = 6;
   for (const int buffers : {0, 1, 4}) {
-    const TemporaryFolder folder;
+    const WorkingFolder folder;
     OffloadedMemory memory({.folder = folder.path(), .buffers = buffers}, c10::kCPU);
     std::vector<at::Tensor> offloaded, plain;
     for (int i = 0; i < kTensors; ++i) {
@@ -69,7 +69,7 @@ TEST(OffloadedMemory, ComputesAsMemoryDoes) {
 
 TEST(OffloadedMemory, KeepsLittleInMemory) {
   constexpr int kTensors = 40;
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 2}, c10::kCPU);
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < kTensors; ++i) tensors.push_back(memory.make("t", kNumel, at::kFloat));
@@ -83,7 +83,7 @@ TEST(OffloadedMemory, KeepsLittleInMemory) {
 }
 
 TEST(InUse, KeepsPointersValid) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 1}, c10::kCPU);
   const at::Tensor first = memory.make("first", kNumel, at::kFloat);
   const at::Tensor second = memory.make("second", kNumel, at::kFloat);
@@ -111,7 +111,7 @@ TEST(InUse, KeepsPointersValid) {
 }
 
 TEST(InUse, DropsWhatNeedNotBeKept) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 0}, c10::kCPU);
   const at::Tensor first = memory.make("first", kNumel, at::kFloat);
   const at::Tensor second = memory.make("second", kNumel, at::kFloat);
@@ -127,7 +127,7 @@ TEST(InUse, DropsWhatNeedNotBeKept) {
 }
 
 TEST(InBunches, TakesOffloadedOnesAloneAndOthersTogether) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 0}, c10::kCPU);
   const at::Tensor plain = at::ones({2}), offloaded = memory.make("o", 2, at::kFloat);
   std::vector<size_t> sizes;
@@ -138,7 +138,7 @@ TEST(InBunches, TakesOffloadedOnesAloneAndOthersTogether) {
 }
 
 TEST(OffloadedMemory, IsReadByOtherThreads) {
-  const TemporaryFolder folder;
+  const WorkingFolder folder;
   OffloadedMemory memory({.folder = folder.path(), .buffers = 2}, c10::kCPU);
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < 8; ++i) {

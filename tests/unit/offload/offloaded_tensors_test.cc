@@ -15,14 +15,16 @@ namespace coupler {
 namespace {
 
 using coupler::testing::device_bytes;
+using coupler::testing::on_device;
 using coupler::testing::streams_during;
 using coupler::testing::test_device;
 
-constexpr int64_t kRows = 6, kWidth = 8;
-constexpr size_t kBytes = kRows * kWidth * sizeof(float);
+constexpr int64_t kTensorRows = 6, kTensorWidth = 8;
+constexpr size_t kTensorBytes = kTensorRows * kTensorWidth * sizeof(float);
 
-at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }
-at::Tensor numbers() { return at::arange(kRows * kWidth, at::kFloat).view({kRows, kWidth}) + 1; }
+at::Tensor numbers() {
+  return at::arange(kTensorRows * kTensorWidth, at::kFloat).view({kTensorRows, kTensorWidth}) + 1;
+}
 
 TEST(OffloadedTensors, Tensor_LeavesTheDeviceAndComesBack) {
   const size_t before = device_bytes(0);
@@ -32,7 +34,7 @@ TEST(OffloadedTensors, Tensor_LeavesTheDeviceAndComesBack) {
   for (int time = 0; time < 2; ++time) {
     const at::Tensor back = offloaded->bring_back().at(0);
     EXPECT_EQ(back.device(), test_device(0));
-    EXPECT_EQ(device_bytes(0), before + kBytes);
+    EXPECT_EQ(device_bytes(0), before + kTensorBytes);
     EXPECT_TRUE(back.cpu().equal(numbers()));
   }
   EXPECT_EQ(device_bytes(0), before);
@@ -55,7 +57,7 @@ TEST(OffloadedTensors, Views_KeepTheirStridesAndCommonMemory) {
   }
   const size_t before = device_bytes(0);
   const std::vector<at::Tensor> back = offloaded->bring_back();
-  EXPECT_EQ(device_bytes(0), before + kBytes);
+  EXPECT_EQ(device_bytes(0), before + kTensorBytes);
   const std::vector<at::Tensor> expected = numbers().chunk(2, 1);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(back[i].strides(), expected[i].strides());
@@ -101,9 +103,9 @@ TEST(OffloadedTensors, OnesMadeBefore_AreFetchedAhead) {
   const size_t before = device_bytes(0);
   {
     const auto back = second->bring_back();
-    EXPECT_EQ(device_bytes(0), before + 2 * kBytes);
+    EXPECT_EQ(device_bytes(0), before + 2 * kTensorBytes);
   }
-  EXPECT_EQ(device_bytes(0), before + kBytes);
+  EXPECT_EQ(device_bytes(0), before + kTensorBytes);
   EXPECT_TRUE(first->bring_back().at(0).cpu().equal(numbers()));
   EXPECT_EQ(device_bytes(0), before);
 }
@@ -130,7 +132,7 @@ TEST(OffloadedTensors, OnesThatAreForgotten_AreNotFetched) {
   first->forget();
   const size_t before = device_bytes(0);
   const auto back = second->bring_back();
-  EXPECT_EQ(device_bytes(0), before + kBytes);
+  EXPECT_EQ(device_bytes(0), before + kTensorBytes);
 }
 
 TEST(HostCopy, SameVersionOfATensor_IsCopiedOnce) {

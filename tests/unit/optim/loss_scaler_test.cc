@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct LossScaling : testing::Test {
+struct LossScaling : ::testing::Test {
   static std::shared_ptr<Communicator> alone() {
     static const BackendConfig kDefaults;
     return Communicator::create({.plugin = Plugin::single(), .backend = &kDefaults});

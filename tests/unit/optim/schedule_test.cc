@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kBase = 0.01;
 
-struct ScheduleFormulas : testing::Test {
+struct ScheduleFormulas : ::testing::Test {
   torch::optim::SGD optimizer{std::vector<at::Tensor>{at::zeros({1})},
                               torch::optim::SGDOptions(kBase)};
 

@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<std::string> kLayers = {"te", "blocks.0", "blocks.1", "blocks.2", "nf"};
 
-std::string refusal(const std::function<void()>& action) {
+std::string cut_refusal(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -38,24 +38,24 @@ TEST(CutAt, ModuleWithLayers_StandsForItsFirst) {
 }
 
 TEST(CutAt, TooManyOrTooFew_SaysHowManyAndWhich) {
-  const std::string few = refusal([] { cut_at(kLayers, {"blocks.1"}, 3); });
+  const std::string few = cut_refusal([] { cut_at(kLayers, {"blocks.1"}, 3); });
   expect_in("names 1 layers, but 3 processes need 2", few);
   expect_in("te, blocks.0, blocks.1", few);
-  expect_in("names 2 layers, but 2 processes need 1", refusal([] {
+  expect_in("names 2 layers, but 2 processes need 1", cut_refusal([] {
               cut_at(kLayers, {"blocks.1", "nf"}, 2);
             }));
 }
 
 TEST(CutAt, UnknownName_NamesTheNearestAndAll) {
-  const std::string message = refusal([] { cut_at(kLayers, {"block.1"}, 2); });
+  const std::string message = cut_refusal([] { cut_at(kLayers, {"block.1"}, 2); });
   expect_in("no layer 'block.1'; did you mean 'blocks.1'?", message);
   expect_in("its layers, in order: te, blocks.0", message);
-  expect_in("no layer ''", refusal([] { cut_at(kLayers, {""}, 2); }));
+  expect_in("no layer ''", cut_refusal([] { cut_at(kLayers, {""}, 2); }));
 }
 
 TEST(CutAt, FirstLayerOrOneTwice_Refused) {
-  expect_in("'te' is the first layer", refusal([] { cut_at(kLayers, {"te"}, 2); }));
-  expect_in("names the layer 'nf' twice", refusal([] { cut_at(kLayers, {"nf", "nf"}, 3); }));
+  expect_in("'te' is the first layer", cut_refusal([] { cut_at(kLayers, {"te"}, 2); }));
+  expect_in("names the layer 'nf' twice", cut_refusal([] { cut_at(kLayers, {"nf", "nf"}, 3); }));
 }
 
 double most_of(const std::vector<double>& costs, const StageBegins& begins) {
@@ -101,7 +101,7 @@ TEST(BalancedCut, SeveralWithTheSameMost_TheMostEven) {
 }
 
 TEST(BalancedCut, FewerLayersThanStages_Refused) {
-  expect_in("has 2 layers, which 3 processes cannot share", refusal([] {
+  expect_in("has 2 layers, which 3 processes cannot share", cut_refusal([] {
               balanced_cut({1, 1}, 3);
             }));
 }

@@ -15,7 +15,7 @@ template <class Check>
 void for_each_shape(const Check& check) {
   for (int stages = 1; stages <= 7; ++stages) {
     for (int64_t micro_batches = 1; micro_batches <= 17; ++micro_batches) {
-      SCOPED_TRACE(testing::Message()
+      SCOPED_TRACE(::testing::Message()
                    << stages << " stages, " << micro_batches << " micro-batches");
       check(stages, micro_batches);
     }

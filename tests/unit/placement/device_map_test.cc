@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-std::string message_of(const std::function<void()>& action) {
+std::string first_line_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -33,9 +33,10 @@ TEST(MapDevice, Names_AreReadAndWritten) {
   EXPECT_LT(MapDevice::cpu(), MapDevice::disk());
   EXPECT_LT(MapDevice(2), MapDevice(10));
   for (const char* wrong : {"", "gpu", "-1", "cuda:", "1x", "Disk"})
-    EXPECT_NE(message_of([&] { MapDevice device(wrong); }).find("is no device"), std::string::npos)
+    EXPECT_NE(first_line_of([&] { MapDevice device(wrong); }).find("is no device"),
+              std::string::npos)
         << wrong;
-  EXPECT_EQ(message_of([] { MapDevice device(-1); }), "there is no accelerator -1");
+  EXPECT_EQ(first_line_of([] { MapDevice device(-1); }), "there is no accelerator -1");
 }
 
 TEST(MaxMemory, Sizes_AreReadAsPeopleWriteThem) {
@@ -50,13 +51,19 @@ TEST(MaxMemory, Sizes_AreReadAsPeopleWriteThem) {
 }
 
 TEST(MaxMemory, WrongSizes_AreErrors) {
-  EXPECT_NE(message_of([] {
+  EXPECT_NE(first_line_of([] {
               MaxMemory{{0, "10Gb"}};
             }).find("'10Gb' is no size"),
             std::string::npos);
-  EXPECT_NE(message_of([] { MaxMemory{{0, "0Gb"}}; }).find("is no size"), std::string::npos);
-  EXPECT_EQ(message_of([] { MaxMemory{{0, -5}}; }), "max_memory: -5 bytes are no amount of memory");
-  EXPECT_EQ(message_of([] { MaxMemory{{0, 1}, {0, 2}}; }), "max_memory: device 0 is given twice");
+  EXPECT_NE(first_line_of([] { MaxMemory{{0, "0Gb"}}; }).find("is no size"), std::string::npos);
+  EXPECT_EQ(first_line_of([] {
+              MaxMemory{{0, -5}};
+            }),
+            "max_memory: -5 bytes are no amount of memory");
+  EXPECT_EQ(first_line_of([] {
+              MaxMemory{{0, 1}, {0, 2}};
+            }),
+            "max_memory: device 0 is given twice");
 }
 
 TEST(MaxMemory, OfTheMachine_HasItsAcceleratorsAndTheCpu) {
@@ -87,7 +94,7 @@ TEST(DeviceMap, Json_GoesOutAndIn) {
 
 TEST(DeviceMap, WrongJson_NamesTheKey) {
   const auto read = [](std::string_view text) {
-    return message_of([&] { DeviceMap::from_json(text); });
+    return first_line_of([&] { DeviceMap::from_json(text); });
   };
   EXPECT_EQ(read(R"({"a": 0, "a": 1})"), "device map: 'a' is given twice");
   EXPECT_EQ(read(R"({"a": -1})"), "device map: 'a': -1 is no device");
@@ -105,7 +112,10 @@ TEST(DeviceMap, WrongJson_NamesTheKey) {
 }
 
 TEST(DeviceMap, PathTwice_IsAnError) {
-  EXPECT_EQ(message_of([] { DeviceMap({{"a", 0}, {"a", 1}}); }), "the device map gives 'a' twice");
+  EXPECT_EQ(first_line_of([] {
+              DeviceMap({{"a", 0}, {"a", 1}});
+            }),
+            "the device map gives 'a' twice");
 }
 
 TEST(CheckMap, WhatIsWrong_IsNamed) {
@@ -113,7 +123,7 @@ TEST(CheckMap, WhatIsWrong_IsNamed) {
   add_bytes(tree, add_child(tree, 0, "head"), "weight", 10, TensorKind::kParameter,
             static_cast<int64_t>(tree.tensors[0].storage));
   const auto check = [&](const DeviceMap& map) {
-    return message_of([&] { check_map(tree, map); });
+    return first_line_of([&] { check_map(tree, map); });
   };
   EXPECT_EQ(check({{"0", 0}, {"1", "disk"}, {"2", 1}, {"head", 0}}), "no error");
   EXPECT_EQ(check({{"", "cpu"}}), "no error");
@@ -133,7 +143,7 @@ TEST(InferDeviceMap, WrongOptions_AreNamed) {
     DeviceMapOptions options;
     options.max_memory = {{0, 300}, {"cpu", 300}};
     change(options);
-    return message_of([&] { infer_device_map(tree, options); });
+    return first_line_of([&] { infer_device_map(tree, options); });
   };
   EXPECT_EQ(infer([](auto&) {}), "no error");
   EXPECT_EQ(infer([](auto& o) { o.mode = "balance"; }),

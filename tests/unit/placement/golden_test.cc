@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-std::string text_of(const std::map<std::string, MapDevice>& map) {
+std::string map_text(const std::map<std::string, MapDevice>& map) {
   std::string text;
   for (const auto& [path, device] : map) text += fmt::format("{}: {}\n", path, device.to_string());
   return text;
@@ -39,7 +39,7 @@ TEST(Golden, FiveHundredTrees_GiveAcceleratesMaps) {
   const int cases =
       for_each_case("same", [](const auto& row, const auto& tree, const auto& options) {
         const auto ours = unordered(infer_device_map(tree, options));
-        EXPECT_EQ(text_of(ours), text_of(map_of(row["map"])));
+        EXPECT_EQ(map_text(ours), map_text(map_of(row["map"])));
       });
   EXPECT_EQ(cases, 500);
 }
@@ -70,7 +70,7 @@ TEST(Golden, BuffersThatAccelerateLosesHaveEntries) {
         for (const TreeTensor& tensor : tree.tensors)
           if (!tensor.parameter() && theirs.count(tensor.name) == 0)
             added += ours.erase(tensor.name);
-        EXPECT_EQ(text_of(ours), text_of(theirs));
+        EXPECT_EQ(map_text(ours), map_text(theirs));
         EXPECT_GT(added, 0u);
       });
   EXPECT_EQ(cases, 60);
@@ -114,7 +114,7 @@ TEST(Golden, GptJ_GivesThePrintedMap) {
   printed.set("transformer.ln_f", 1);
   printed.set("lm_head", 1);
   EXPECT_EQ(map.to_json(), printed.to_json());
-  EXPECT_EQ(text_of(unordered(map)), text_of(map_of(golden["map"])));
+  EXPECT_EQ(map_text(unordered(map)), map_text(map_of(golden["map"])));
 }
 
 }  // namespace

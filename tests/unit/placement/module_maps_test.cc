@@ -12,9 +12,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr int64_t kWidth = 4096;
+constexpr int64_t kModelWidth = 4096;
 
-nn::Linear projection() { return nn::Linear(nn::LinearOptions(kWidth, kWidth).bias(false)); }
+nn::Linear projection() {
+  return nn::Linear(nn::LinearOptions(kModelWidth, kModelWidth).bias(false));
+}
 
 struct GPTJAttentionImpl : nn::Module {
   nn::Linear k_proj = register_module("k_proj", projection());
@@ -26,29 +28,29 @@ struct GPTJAttentionImpl : nn::Module {
 TORCH_MODULE(GPTJAttention);
 
 struct GPTJBlockImpl : nn::Module {
-  nn::LayerNorm ln_1 = register_module("ln_1", nn::LayerNorm(nn::LayerNormOptions({kWidth})));
+  nn::LayerNorm ln_1 = register_module("ln_1", nn::LayerNorm(nn::LayerNormOptions({kModelWidth})));
   GPTJAttention attn = register_module("attn", GPTJAttention());
-  nn::Linear fc_in = register_module("fc_in", nn::Linear(kWidth, 4 * kWidth));
-  nn::Linear fc_out = register_module("fc_out", nn::Linear(4 * kWidth, kWidth));
+  nn::Linear fc_in = register_module("fc_in", nn::Linear(kModelWidth, 4 * kModelWidth));
+  nn::Linear fc_out = register_module("fc_out", nn::Linear(4 * kModelWidth, kModelWidth));
 };
 TORCH_MODULE(GPTJBlock);
 
 struct GPTJModelImpl : nn::Module {
-  nn::Embedding wte = register_module("wte", nn::Embedding(50400, kWidth));
+  nn::Embedding wte = register_module("wte", nn::Embedding(50400, kModelWidth));
   nn::Dropout drop = register_module("drop", nn::Dropout());
   nn::ModuleList h = register_module("h", nn::ModuleList());
   nn::LayerNorm ln_f{nullptr};
 
   GPTJModelImpl() {
     for (int i = 0; i < 28; ++i) h->push_back(GPTJBlock());
-    ln_f = register_module("ln_f", nn::LayerNorm(nn::LayerNormOptions({kWidth})));
+    ln_f = register_module("ln_f", nn::LayerNorm(nn::LayerNormOptions({kModelWidth})));
   }
 };
 TORCH_MODULE(GPTJModel);
 
 struct GPTJForCausalLMImpl : nn::Module {
   GPTJModel transformer = register_module("transformer", GPTJModel());
-  nn::Linear lm_head = register_module("lm_head", nn::Linear(kWidth, 50400));
+  nn::Linear lm_head = register_module("lm_head", nn::Linear(kModelWidth, 50400));
 };
 TORCH_MODULE(GPTJForCausalLM);
 

@@ -9,7 +9,7 @@
 namespace coupler::test {
 namespace {
 
-std::string refusal(const std::string& path, const std::string& sha256 = "") {
+std::string check_refusal(const std::string& path, const std::string& sha256 = "") {
   return message_of(ErrorCode::kPlugin, [&] { check_plugin_file(path, sha256); });
 }
 
@@ -23,38 +23,38 @@ TEST(PluginCheck_GoodFile, ReturnsItsRealPath) {
 
 TEST(PluginCheck_MissingFile, IsNamed) {
   const Folder folder;
-  const std::string message = refusal(folder.path("absent.so"));
+  const std::string message = check_refusal(folder.path("absent.so"));
   expect_text(message, folder.path("absent.so") + " cannot be opened: No such file or directory");
 }
 
 TEST(PluginCheck_FolderInsteadOfFile, IsRefused) {
   const Folder folder;
-  expect_text(refusal(folder.path()), "is a folder");
+  expect_text(check_refusal(folder.path()), "is a folder");
 }
 
 TEST(PluginCheck_FifoInsteadOfFile, IsRefusedWithoutWaiting) {
   const Folder folder;
   ASSERT_EQ(mkfifo(folder.path("fifo.so").c_str(), 0600), 0);
-  expect_text(refusal(folder.path("fifo.so")), "is not a regular file");
+  expect_text(check_refusal(folder.path("fifo.so")), "is not a regular file");
 }
 
 TEST(PluginCheck_TextFile, IsNoElfFile) {
   const Folder folder;
-  const std::string message = refusal(folder.write("text.so", "int main() { return 0; }\n"));
+  const std::string message = check_refusal(folder.write("text.so", "int main() { return 0; }\n"));
   expect_text(message, "is not an ELF file");
   expect_text(message, "hint: name the compiled library");
 }
 
 TEST(PluginCheck_EmptyFile, IsNamed) {
   const Folder folder;
-  expect_text(refusal(folder.write("empty.so", "")), "is an empty file");
+  expect_text(check_refusal(folder.write("empty.so", "")), "is an empty file");
 }
 
 TEST(PluginCheck_OtherMachine, NamesBoth) {
   const Folder folder;
   const std::string file = folder.add("good");
   patch(file, 18, std::string("\xF3\x00", 2));  // e_machine: RISC-V
-  const std::string message = refusal(file);
+  const std::string message = check_refusal(file);
   expect_text(message, "is built for another machine: RISC-V, and this one is ");
   expect_text(message, "build it on or for this machine");
 }
@@ -64,14 +64,14 @@ TEST(PluginCheck_Library32Bits, IsAnotherMachine) {
   const std::string file = folder.add("good");
   patch(file, 4, "\x01");  // EI_CLASS: 32 bits
   patch(file, 18, std::string("\x03\x00", 2));
-  expect_text(refusal(file), "is built for another machine: 32-bit x86, 32 bits");
+  expect_text(check_refusal(file), "is built for another machine: 32-bit x86, 32 bits");
 }
 
 TEST(PluginCheck_ObjectFile, IsNoSharedLibrary) {
   const Folder folder;
   const std::string file = folder.add("good");
   patch(file, 16, std::string("\x01\x00", 2));  // e_type: relocatable
-  expect_text(refusal(file), "is an ELF file but not a shared library");
+  expect_text(check_refusal(file), "is an ELF file but not a shared library");
 }
 
 TEST(PluginCheck_TruncatedAnywhere, SaysSo) {
@@ -80,7 +80,8 @@ TEST(PluginCheck_TruncatedAnywhere, SaysSo) {
   const auto whole = std::filesystem::file_size(file);
   for (const auto size : {whole - 1, whole / 2, whole / 10, uintmax_t{100}, uintmax_t{40}}) {
     std::filesystem::resize_file(file, size);
-    expect_text(refusal(file), "is truncated: the file has " + std::to_string(size) + " bytes");
+    expect_text(check_refusal(file),
+                "is truncated: the file has " + std::to_string(size) + " bytes");
   }
 }
 
@@ -88,12 +89,12 @@ TEST(PluginCheck_GarbageInHeaders, IsRefusedWithoutCrash) {
   const Folder folder;
   const std::string file = folder.add("good");
   patch(file, 32, std::string(8, '\xff'));  // e_phoff
-  expect_text(refusal(file), "is truncated");
+  expect_text(check_refusal(file), "is truncated");
 }
 
 TEST(PluginCheck_NoEntrySymbol, IsKnownWithoutLoading) {
   const Folder folder;
-  const std::string message = refusal(folder.add("no_entry"));
+  const std::string message = check_refusal(folder.add("no_entry"));
   expect_text(message, "does not export coupler_distributed_backend_v1");
   expect_text(message, "DB_EXPORT");
 }
@@ -102,7 +103,7 @@ TEST(PluginCheck_FileWritableByAll, IsRefusedWithTheCommandThatMends) {
   const Folder folder;
   const std::string file = folder.add("good");
   ASSERT_EQ(chmod(file.c_str(), 0777), 0);
-  const std::string message = refusal(file);
+  const std::string message = check_refusal(file);
   expect_text(message, "the file is writable by everybody (mode 0777)");
   expect_text(message, "chmod o-w " + file);
 }
@@ -111,7 +112,7 @@ TEST(PluginCheck_FolderWritableByAll, IsRefusedEvenIfSticky) {
   const Folder folder;
   const std::string file = folder.add("good");
   ASSERT_EQ(chmod(folder.path().c_str(), 01777), 0);
-  expect_text(refusal(file), "its folder " + folder.path() + " is writable by everybody");
+  expect_text(check_refusal(file), "its folder " + folder.path() + " is writable by everybody");
   ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
 }
 
@@ -122,7 +123,7 @@ TEST(PluginCheck_FolderAboveWritableByAll, IsRefusedUnlessSticky) {
   const std::string file = below + "/" + Folder::file_name("good");
   std::filesystem::copy_file(folder.add("good"), file);
   ASSERT_EQ(chmod(folder.path("open").c_str(), 0777), 0);
-  expect_text(refusal(file),
+  expect_text(check_refusal(file),
               "the folder " + folder.path("open") + " above it is writable by every");
   ASSERT_EQ(chmod(folder.path("open").c_str(), 01777), 0);
   EXPECT_EQ(check_plugin_file(file, ""), file);
@@ -134,7 +135,7 @@ TEST(PluginCheck_FileOfAForeignGroupWritable, IsRefused) {
   const std::string file = folder.add("good");
   ASSERT_EQ(chown(file.c_str(), 0, 1), 0);
   ASSERT_EQ(chmod(file.c_str(), 0775), 0);
-  expect_text(refusal(file), "the file is writable by group 1 (mode 0775)");
+  expect_text(check_refusal(file), "the file is writable by group 1 (mode 0775)");
 }
 
 TEST(PluginCheck_FileOfAnotherUser, IsRefused) {
@@ -142,7 +143,7 @@ TEST(PluginCheck_FileOfAnotherUser, IsRefused) {
   const Folder folder;
   const std::string file = folder.add("good");
   ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
-  const std::string message = refusal(file);
+  const std::string message = check_refusal(file);
   expect_text(message, "the file belongs to user 12345, neither root nor us (user 0)");
   expect_text(message, "chown 0 " + file);
 }
@@ -150,7 +151,7 @@ TEST(PluginCheck_FileOfAnotherUser, IsRefused) {
 TEST(PluginCheck_PinThatFits, Passes) {
   const Folder folder;
   const std::string file = folder.add("good");
-  const std::string message = refusal(file, std::string(64, 'a'));
+  const std::string message = check_refusal(file, std::string(64, 'a'));
   const std::string marker = "its SHA-256 is ";
   const std::string real = message.substr(message.find(marker) + marker.size(), 64);
   EXPECT_EQ(check_plugin_file(file, real), file);
@@ -158,7 +159,7 @@ TEST(PluginCheck_PinThatFits, Passes) {
 
 TEST(PluginCheck_PinThatDiffers, NamesBothHashes) {
   const Folder folder;
-  const std::string message = refusal(folder.add("good"), std::string(64, 'A'));
+  const std::string message = check_refusal(folder.add("good"), std::string(64, 'A'));
   expect_text(message, "is not the file that backend.sha256 pins: its SHA-256 is ");
   expect_text(message, "expected " + std::string(64, 'a'));
 }

@@ -14,7 +14,7 @@ BackendConfig backend(const std::string& use, const std::string& folder = COUPLE
   return config;
 }
 
-std::string refusal(const std::string& use) {
+std::string load_refusal(const std::string& use) {
   return message_of(ErrorCode::kPlugin, [&] { Plugin::load(backend(use)); });
 }
 
@@ -49,14 +49,14 @@ TEST(PluginLoad_Auto, IsAnError) {
 }
 
 TEST(PluginLoad_OtherAbiMajor, NamesBothVersions) {
-  const std::string message = refusal("other_major");
+  const std::string message = load_refusal("other_major");
   expect_text(message, fmt::format("has ABI 7.{}, this Coupler has {}.{}: another major version",
                                    DB_ABI_MINOR, DB_ABI_MAJOR, DB_ABI_MINOR));
   expect_text(message, "rebuild the plugin");
 }
 
 TEST(PluginLoad_OtherMinorBeforeOne, IsRefused) {
-  expect_text(refusal("other_minor"), "before 1.0 the minor versions must be equal");
+  expect_text(load_refusal("other_minor"), "before 1.0 the minor versions must be equal");
 }
 
 TEST(PluginAbi_MinorFromOneOn, MayDiffer) {
@@ -67,38 +67,38 @@ TEST(PluginAbi_MinorFromOneOn, MayDiffer) {
 }
 
 TEST(PluginLoad_ShortTable, IsRefused) {
-  expect_text(refusal("short_table"), "says its table has 64 bytes");
-  expect_text(refusal("no_version"), "says its table has 8 bytes, too few to hold a version");
+  expect_text(load_refusal("short_table"), "says its table has 64 bytes");
+  expect_text(load_refusal("no_version"), "says its table has 8 bytes, too few to hold a version");
 }
 
 TEST(PluginLoad_MissingFunction, IsNamed) {
-  expect_text(refusal("no_create"), "lacks the required function create");
+  expect_text(load_refusal("no_create"), "lacks the required function create");
 }
 
 TEST(PluginLoad_MissingOrBadName, IsRefused) {
-  expect_text(refusal("no_name"), "has no name in its table");
-  expect_text(refusal("bad_name"), "calls itself \"Bad.Name\"");
+  expect_text(load_refusal("no_name"), "has no name in its table");
+  expect_text(load_refusal("bad_name"), "calls itself \"Bad.Name\"");
 }
 
 TEST(PluginLoad_NameUnlikeItsFile, IsRefusedByNameOnly) {
-  expect_text(refusal("misnamed"),
+  expect_text(load_refusal("misnamed"),
               "was looked for as \"misnamed\" but calls itself \"somebody_else\"");
   const std::string path = std::string(COUPLER_FIXTURES) + "/" + Folder::file_name("misnamed");
   EXPECT_EQ(Plugin::load(backend(path)).name(), "somebody_else");
 }
 
 TEST(PluginLoad_NullTable, IsRefused) {
-  expect_text(refusal("null_table"), "returned no table from coupler_distributed_backend_v1");
+  expect_text(load_refusal("null_table"), "returned no table from coupler_distributed_backend_v1");
 }
 
 TEST(PluginLoad_UndefinedSymbol, GivesTheLinkersText) {
-  const std::string message = refusal("undefined");
+  const std::string message = load_refusal("undefined");
   expect_text(message, "cannot be loaded: ");
   expect_text(message, "undefined symbol: nobody_defines_this");
 }
 
 TEST(PluginLoad_ThrowInConstructor, EndsWithMessageAndCode3) {
-  EXPECT_EXIT(Plugin::load(backend("throws")), testing::ExitedWithCode(3),
+  EXPECT_EXIT(Plugin::load(backend("throws")), ::testing::ExitedWithCode(3),
               "coupler: error: plugin .*libcoupler_throws.so threw in its constructor .*no licence "
               "file");
 }

@@ -6,7 +6,7 @@
 namespace coupler::test {
 namespace {
 
-class PluginReports : public testing::Test {
+class PluginReports : public ::testing::Test {
  protected:
   PluginReports() {
     backend_.plugin_path = {folder_.path()};

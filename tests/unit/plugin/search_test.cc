@@ -7,7 +7,7 @@
 namespace coupler::test {
 namespace {
 
-class PluginSearch : public testing::Test {
+class PluginSearch : public ::testing::Test {
  protected:
   void TearDown() override { unsetenv("COUPLER_PLUGIN_PATH"); }
   Folder first_, second_;

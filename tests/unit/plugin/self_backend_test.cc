@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-class SelfBackend : public testing::Test {
+class SelfBackend : public ::testing::Test {
  protected:
   SelfBackend() {
     db_communicator_params params = {};

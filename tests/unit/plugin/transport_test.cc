@@ -5,7 +5,7 @@
 namespace coupler::test {
 namespace {
 
-class PluginTransport : public testing::Test {
+class PluginTransport : public ::testing::Test {
  protected:
   PluginTransport() {
     for (const char* name : {"mpi", "gloo_cpu", "wrapper"}) folder_.add(name);

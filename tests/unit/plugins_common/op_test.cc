@@ -13,7 +13,7 @@ namespace {
 
 float memory[64];
 
-db_op all_reduce(uint64_t count) {
+db_op small_all_reduce(uint64_t count) {
   db_op op{};
   op.struct_size = sizeof(op);
   op.kind = DB_ALL_REDUCE;
@@ -33,7 +33,7 @@ std::string problem(const db_op& raw, int32_t rank = 0, int32_t size = 2) {
 
 TEST(Validate_GoodOperation_HasSizesAndDeadline, FromTheDefault) {
   Op op;
-  const db_op raw = all_reduce(8);
+  const db_op raw = small_all_reduce(8);
   ASSERT_TRUE(validate(&raw, 0, 2, 5'000'000, &op).ok());
   EXPECT_EQ(op.send_size, 8u);
   EXPECT_EQ(op.element, 4u);
@@ -42,27 +42,27 @@ TEST(Validate_GoodOperation_HasSizesAndDeadline, FromTheDefault) {
 }
 
 TEST(Validate_WrongInput_NamesIt, AndTheValidOnes) {
-  db_op op = all_reduce(8);
+  db_op op = small_all_reduce(8);
   op.struct_size = 16;
   EXPECT_NE(problem(op).find("struct_size"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.dtype = DB_F8_E5M2;
   EXPECT_NE(problem(op).find("f8_e5m2 with sum"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.send = nullptr;
   EXPECT_NE(problem(op).find("send is NULL"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.send = reinterpret_cast<char*>(memory) + 2;
   EXPECT_NE(problem(op).find("aligned"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.recv = memory + 4;
   EXPECT_NE(problem(op).find("overlap"), std::string::npos);
-  op = all_reduce(UINT64_MAX / 2);
+  op = small_all_reduce(UINT64_MAX / 2);
   EXPECT_NE(problem(op).find("overflow"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.timeout_ns = -1;
   EXPECT_NE(problem(op).find("negative"), std::string::npos);
-  op = all_reduce(8);
+  op = small_all_reduce(8);
   op.kind = DB_BROADCAST;
   op.root_or_peer = 2;
   EXPECT_NE(problem(op).find("0 to 1"), std::string::npos);
@@ -84,11 +84,11 @@ TEST(Validate_WrongInput_NamesIt, AndTheValidOnes) {
 
 TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
   Op op;
-  db_op raw = all_reduce(8);
+  db_op raw = small_all_reduce(8);
   raw.recv = memory;
   ASSERT_TRUE(validate(&raw, 1, 2, 1, &op).ok());
   EXPECT_TRUE(op.in_place);
-  raw = all_reduce(8);
+  raw = small_all_reduce(8);
   raw.kind = DB_ALL_GATHER;
   raw.recv = memory;
   raw.send = memory + 8;
@@ -111,7 +111,7 @@ TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
 TEST(Validate_NothingToMove_TakesNull, OfAnyKind) {
   for (db_kind kind = DB_ALL_REDUCE; kind <= DB_RECV; ++kind) {
     const uint64_t none[] = {0, 0};
-    db_op raw = all_reduce(0);
+    db_op raw = small_all_reduce(0);
     raw.kind = kind;
     raw.send = raw.recv = nullptr;
     raw.send_counts = raw.recv_counts = none;
@@ -137,14 +137,14 @@ constexpr db_option kRatio = f64_option("ratio", 0.5, "A ratio.");
 constexpr db_option kWord = string_option("mode", "sync", "A word.");
 constexpr const db_option* kDefaults[] = {&kNumber, &kRatio, &kWord};
 
-Failure parse(const db_option& given, Options* options) {
+Failure parse_option(const db_option& given, Options* options) {
   const db_option* const list[] = {&given};
   return Options::parse(kDefaults, 3, list, 1, options);
 }
 
 TEST(Options_Given_OverlayTheDefaults, WithIntegersAsNumbers) {
   Options options;
-  ASSERT_TRUE(parse(i64_option("ratio", 3, nullptr), &options).ok());
+  ASSERT_TRUE(parse_option(i64_option("ratio", 3, nullptr), &options).ok());
   EXPECT_EQ(options.f64("ratio"), 3.0);
   EXPECT_EQ(options.i64("chunk_bytes"), 4);
   EXPECT_EQ(options.string("mode"), "sync");
@@ -152,7 +152,7 @@ TEST(Options_Given_OverlayTheDefaults, WithIntegersAsNumbers) {
 
 TEST(Options_UnknownKey_NamesTheNearest, AndAllOfThem) {
   Options options;
-  const Failure failure = parse(i64_option("chunk_byte", 3, nullptr), &options);
+  const Failure failure = parse_option(i64_option("chunk_byte", 3, nullptr), &options);
   EXPECT_EQ(failure.status, DB_ERR_UNKNOWN_OPTION);
   EXPECT_EQ(failure.message,
             "unknown option 'chunk_byte', did you mean 'chunk_bytes'? Valid options: chunk_bytes, "
@@ -161,7 +161,7 @@ TEST(Options_UnknownKey_NamesTheNearest, AndAllOfThem) {
 
 TEST(Options_WrongType_SaysWhatIsExpected, AndWhatCame) {
   Options options;
-  const Failure failure = parse(string_option("chunk_bytes", "4", nullptr), &options);
+  const Failure failure = parse_option(string_option("chunk_bytes", "4", nullptr), &options);
   EXPECT_EQ(failure.status, DB_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(failure.message, "option 'chunk_bytes' must be an integer, but is a string");
 }

@@ -45,7 +45,7 @@ class Recorder final : public Executor {
   bool dead = true;
 };
 
-Op barrier(bool blocking = false) {
+Op barrier_op(bool blocking = false) {
   Op op;
   op.kind = DB_BARRIER;
   op.blocking = blocking;
@@ -55,7 +55,7 @@ Op barrier(bool blocking = false) {
 }
 
 Op receive(uint64_t when, bool blocking = false) {
-  Op op = barrier(blocking);
+  Op op = barrier_op(blocking);
   op.kind = DB_RECV;
   op.count = when;
   return op;
@@ -70,7 +70,7 @@ db_request* start(SerialQueue* queue, Op op) {
 TEST(SerialQueue_BlockingOnEmptyQueue_RunsOnTheCaller, WithoutARequest) {
   Recorder recorder;
   SerialQueue queue(&recorder, 1);
-  Op op = barrier(true);
+  Op op = barrier_op(true);
   db_request* request = nullptr;
   EXPECT_EQ(queue.submit(op, &request, nullptr), DB_OK);
   EXPECT_EQ(request, nullptr);
@@ -82,8 +82,8 @@ TEST(SerialQueue_BlockingAfterAsynchronous_KeepsTheOrder, Always) {
   SerialQueue queue(&recorder, 1);
   std::vector<db_request*> requests;
   for (int round = 0; round < 50; ++round) {
-    for (int i = 0; i < 5; ++i) requests.push_back(start(&queue, barrier()));
-    Op op = barrier(true);
+    for (int i = 0; i < 5; ++i) requests.push_back(start(&queue, barrier_op()));
+    Op op = barrier_op(true);
     db_request* request = nullptr;
     ASSERT_EQ(queue.submit(op, &request, nullptr), DB_OK);
   }
@@ -101,7 +101,7 @@ TEST(SerialQueue_ManyWaiters_AllSeeTheirOperationDone, InOrder) {
   for (int round = 0; round < 100; ++round) {
     std::vector<db_request*> requests;
     std::vector<std::thread> waiters;
-    for (int i = 0; i < 8; ++i) requests.push_back(start(&queue, barrier()));
+    for (int i = 0; i < 8; ++i) requests.push_back(start(&queue, barrier_op()));
     for (int i = 0; i < 4; ++i)
       waiters.emplace_back([&, i] {
         for (const int at : {7 - i, i}) {
@@ -119,19 +119,19 @@ TEST(SerialQueue_ReleasedBeforeDone_StillRuns, AndItsMemoryIsUsedAgain) {
   SerialQueue queue(&recorder, 1);
   db_request* last = nullptr;
   for (int i = 0; i < 200; ++i) {
-    last = start(&queue, barrier());
+    last = start(&queue, barrier_op());
     if (i < 199) SerialQueue::release(last);
   }
   EXPECT_EQ(SerialQueue::wait(last, -1, nullptr), DB_OK);
   SerialQueue::release(last);
   EXPECT_EQ(recorder.order.size(), 200u);
-  EXPECT_EQ(start(&queue, barrier()), last);  // what was released last
+  EXPECT_EQ(start(&queue, barrier_op()), last);  // what was released last
 }
 
 TEST(SerialQueue_NobodyWaits_TheWorkerRunsIt, Soon) {
   Recorder recorder;
   SerialQueue queue(&recorder, 1);
-  db_request* const request = start(&queue, barrier());
+  db_request* const request = start(&queue, barrier_op());
   const int64_t end = now_ns() + 10'000'000'000;
   while (SerialQueue::test(request, nullptr) == DB_IN_PROGRESS && now_ns() < end)
     std::this_thread::sleep_for(milliseconds(1));
@@ -144,7 +144,7 @@ TEST(SerialQueue_WaitWithShortTimeout_ReturnsWithoutHarm, AndTheOperationGoesOn)
   Recorder recorder;
   recorder.held = true;
   SerialQueue queue(&recorder, 1);
-  db_request* const request = start(&queue, barrier());
+  db_request* const request = start(&queue, barrier_op());
   EXPECT_EQ(SerialQueue::wait(request, 20'000'000, nullptr), DB_ERR_TIMEOUT);
   recorder.held = false;
   EXPECT_EQ(SerialQueue::wait(request, -1, nullptr), DB_OK);
@@ -157,9 +157,9 @@ TEST(SerialQueue_FatalError_EndsWhatIsQueued, AndEverythingLater) {
   recorder.held = true;
   recorder.fail_at = 2;
   SerialQueue queue(&recorder, 1);
-  db_request* const first = start(&queue, barrier());
-  db_request* const second = start(&queue, barrier());
-  db_request* const third = start(&queue, barrier());
+  db_request* const first = start(&queue, barrier_op());
+  db_request* const second = start(&queue, barrier_op());
+  db_request* const third = start(&queue, barrier_op());
   recorder.held = false;
   char text[200];
   db_error error{sizeof(db_error), 0, 0, 0, 0, text, sizeof(text)};
@@ -169,7 +169,7 @@ TEST(SerialQueue_FatalError_EndsWhatIsQueued, AndEverythingLater) {
   EXPECT_EQ(SerialQueue::wait(third, -1, &error), DB_ERR_ABORTED);
   EXPECT_STREQ(text, "not started: rank 1 is gone");
   EXPECT_EQ(queue.async_error(&error), DB_ERR_PEER_LOST);
-  Op op = barrier(true);
+  Op op = barrier_op(true);
   db_request* none = nullptr;
   EXPECT_EQ(queue.submit(op, &none, &error), DB_ERR_ABORTED);
   EXPECT_EQ(recorder.order.size(), 2u);
@@ -181,8 +181,8 @@ TEST(SerialQueue_HarmlessError_EndsOneOperation, AndNoOther) {
   recorder.fail_at = 1;
   recorder.dead = false;
   SerialQueue queue(&recorder, 1);
-  db_request* const first = start(&queue, barrier());
-  db_request* const second = start(&queue, barrier());
+  db_request* const first = start(&queue, barrier_op());
+  db_request* const second = start(&queue, barrier_op());
   EXPECT_EQ(SerialQueue::wait(second, -1, nullptr), DB_OK);
   EXPECT_EQ(SerialQueue::wait(first, -1, nullptr), DB_ERR_PEER_LOST);
   EXPECT_EQ(queue.async_error(nullptr), DB_OK);
@@ -194,7 +194,7 @@ TEST(SerialQueue_StartedReceive_LetsLaterOperationsPass, AndFinishesWhenItsDataC
   Recorder recorder;
   SerialQueue queue(&recorder, 1);
   db_request* const early = start(&queue, receive(1));
-  db_request* const later = start(&queue, barrier());
+  db_request* const later = start(&queue, barrier_op());
   EXPECT_EQ(SerialQueue::wait(later, -1, nullptr), DB_OK);
   EXPECT_EQ(SerialQueue::wait(early, 5'000'000, nullptr), DB_ERR_TIMEOUT);
   recorder.allowed = 1;
@@ -217,7 +217,7 @@ TEST(SerialQueue_Abort_EndsEveryWait, FromAnyThread) {
     SerialQueue queue(&recorder, 1);
     std::vector<db_request*> requests;
     for (int i = 0; i < 6; ++i)
-      requests.push_back(start(&queue, i % 2 == 0 ? receive(9) : barrier()));
+      requests.push_back(start(&queue, i % 2 == 0 ? receive(9) : barrier_op()));
     std::thread waiter(
         [&] { EXPECT_EQ(SerialQueue::wait(requests[0], -1, nullptr), DB_ERR_ABORTED); });
     std::thread killer([&] { queue.abort(); });
@@ -247,7 +247,7 @@ TEST(SerialQueue_Drain_RunsWhatIsQueued, OnTheCaller) {
   Recorder recorder;
   SerialQueue queue(&recorder, 1);
   std::vector<db_request*> requests;
-  for (int i = 0; i < 20; ++i) requests.push_back(start(&queue, barrier()));
+  for (int i = 0; i < 20; ++i) requests.push_back(start(&queue, barrier_op()));
   EXPECT_EQ(queue.drain(nullptr), DB_OK);
   for (db_request* request : requests) {
     EXPECT_EQ(SerialQueue::test(request, nullptr), DB_OK);

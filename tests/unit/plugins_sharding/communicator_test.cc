@@ -9,7 +9,7 @@
 namespace db {
 namespace {
 
-class Sharding : public testing::TestWithParam<const char*> {
+class Sharding : public ::testing::TestWithParam<const char*> {
  protected:
   db_communicator* create(FakeBase& base, const Where& where) {
     db_communicator* result = nullptr;
@@ -19,7 +19,7 @@ class Sharding : public testing::TestWithParam<const char*> {
   }
   const ShardingPlugin plugin{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Plugins, Sharding, testing::Values("fsdp", "deepspeed_like"),
+INSTANTIATE_TEST_SUITE_P(Plugins, Sharding, ::testing::Values("fsdp", "deepspeed_like"),
                          [](const auto& plugin) { return std::string(plugin.param); });
 
 TEST_P(Sharding, Table_SaysWhatItIs_AndHasTheExtension) {

@@ -42,7 +42,7 @@ std::string names(const Plan& plan) {
   return result;
 }
 
-std::string refusal(const Givens& options, const Where& where = rank_of(0, 4)) {
+std::string fsdp_refusal(const Givens& options, const Where& where = rank_of(0, 4)) {
   TestModel model;
   make_transformer(model);
   return fsdp().refusal(model, where, options);
@@ -197,87 +197,88 @@ TEST(Fsdp_Ignore_NamesAndPatterns, LeaveParametersOut) {
 }
 
 TEST(Fsdp_WrongStrategy_Message, NamesTheValidOnes) {
-  EXPECT_EQ(refusal({text("strategy", "fullshard")}),
+  EXPECT_EQ(fsdp_refusal({text("strategy", "fullshard")}),
             "option 'strategy' is 'fullshard'; valid: full_shard, shard_grad_op, hybrid_shard, "
             "no_shard");
-  EXPECT_EQ(refusal({text("units", "layers")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "layers")}),
             "option 'units' is 'layers'; valid: modules, types, size, names");
 }
 
 TEST(Fsdp_WrongGroup_Message, NamesTheDivisors) {
   const Given hybrid = text("strategy", "hybrid_shard");
-  EXPECT_EQ(refusal({hybrid, number("group_size", 3)}, rank_of(0, 6 + 2)),
+  EXPECT_EQ(fsdp_refusal({hybrid, number("group_size", 3)}, rank_of(0, 6 + 2)),
             "option 'group_size' is 3, which does not divide the number of ranks, 8; valid: 1, 2, "
             "4 and 8, or 0 for the ranks of one machine");
-  EXPECT_EQ(refusal({hybrid, number("group_size", -1)}, rank_of(0, 1)),
+  EXPECT_EQ(fsdp_refusal({hybrid, number("group_size", -1)}, rank_of(0, 1)),
             "option 'group_size' is -1, which does not divide the number of ranks, 1; valid: 1, or "
             "0 for the ranks of one machine");
-  EXPECT_EQ(refusal({hybrid, number("group_size", INT64_MAX)}, rank_of(0, 2)),
+  EXPECT_EQ(fsdp_refusal({hybrid, number("group_size", INT64_MAX)}, rank_of(0, 2)),
             "option 'group_size' is 9223372036854775807, which does not divide the number of "
             "ranks, 2; valid: 1 and 2, or 0 for the ranks of one machine");
-  EXPECT_EQ(refusal({number("group_size", 2)}),
+  EXPECT_EQ(fsdp_refusal({number("group_size", 2)}),
             "option 'group_size' is for strategy = \"hybrid_shard\", but strategy is 'full_shard'");
-  EXPECT_EQ(refusal({hybrid}, {.rank = 0, .size = 4, .local_rank = 0, .local_size = 3}),
+  EXPECT_EQ(fsdp_refusal({hybrid}, {.rank = 0, .size = 4, .local_rank = 0, .local_size = 3}),
             "hybrid_shard shards among the ranks of a machine, which are 3 here and do not divide "
             "the 4 of the job; set option 'group_size' to a divisor of the number of ranks: 1, 2 "
             "and 4");
-  EXPECT_EQ(refusal({hybrid}, {.rank = 2, .size = 4, .local_rank = 1, .local_size = 2}),
+  EXPECT_EQ(fsdp_refusal({hybrid}, {.rank = 2, .size = 4, .local_rank = 1, .local_size = 2}),
             "hybrid_shard shards among the ranks of a machine, which do not follow each other: "
             "rank 2 is number 1 of 2 here; set option 'group_size' to a divisor of the number of "
             "ranks: 1, 2 and 4");
 }
 
 TEST(Fsdp_WrongNumbersAndTypes_Message, NamesTheValidOnes) {
-  EXPECT_EQ(refusal({number("prefetch", -1)}), "option 'prefetch' is -1; valid: 0 to 2147483647");
-  EXPECT_EQ(refusal({number("prefetch", int64_t{1} << 31)}),
+  EXPECT_EQ(fsdp_refusal({number("prefetch", -1)}),
+            "option 'prefetch' is -1; valid: 0 to 2147483647");
+  EXPECT_EQ(fsdp_refusal({number("prefetch", int64_t{1} << 31)}),
             "option 'prefetch' is 2147483648; valid: 0 to 2147483647");
-  EXPECT_EQ(refusal({number("unit_join_below", -5)}),
+  EXPECT_EQ(fsdp_refusal({number("unit_join_below", -5)}),
             "option 'unit_join_below' is -5; valid: 0 or more");
-  EXPECT_EQ(refusal({text("units", "size"), number("unit_min_parameters", 0)}),
+  EXPECT_EQ(fsdp_refusal({text("units", "size"), number("unit_min_parameters", 0)}),
             "option 'unit_min_parameters' is 0; valid: 1 or more");
   for (const char* key : {"param_dtype", "reduce_dtype", "output_dtype"}) {
-    EXPECT_EQ(refusal({text(key, "float8")}),
+    EXPECT_EQ(fsdp_refusal({text(key, "float8")}),
               "option '" + std::string(key) +
                   "' is 'float8'; valid: bf16, f16 (or fp16), f32 (or fp32), f64 (or fp64), or "
                   "empty for the parameter's own type");
-    EXPECT_EQ(refusal({text(key, "bf16"), text("strategy", "no_shard")}),
+    EXPECT_EQ(fsdp_refusal({text(key, "bf16"), text("strategy", "no_shard")}),
               "option '" + std::string(key) +
                   "' concerns units, of which strategy = \"no_shard\" makes none; leave it out");
   }
-  EXPECT_EQ(refusal({text("prefetch", "two")}),
+  EXPECT_EQ(fsdp_refusal({text("prefetch", "two")}),
             "option 'prefetch' must be an integer, but is a string");
 }
 
 TEST(Fsdp_OptionOfAnotherPolicy_IsAnError, NotIgnored) {
-  EXPECT_EQ(refusal({text("unit_types", "Block")}),
+  EXPECT_EQ(fsdp_refusal({text("unit_types", "Block")}),
             "option 'unit_types' is for units = \"types\", but units is 'modules'");
-  EXPECT_EQ(refusal({text("unit_names", "head"), text("units", "types")}),
+  EXPECT_EQ(fsdp_refusal({text("unit_names", "head"), text("units", "types")}),
             "option 'unit_names' is for units = \"names\", but units is 'types'");
-  EXPECT_EQ(refusal({number("unit_min_parameters", 1000000)}),
+  EXPECT_EQ(fsdp_refusal({number("unit_min_parameters", 1000000)}),
             "option 'unit_min_parameters' is for units = \"size\", but units is 'modules'");
-  EXPECT_EQ(refusal({number("unit_join_below", 1), text("units", "size")}),
+  EXPECT_EQ(fsdp_refusal({number("unit_join_below", 1), text("units", "size")}),
             "option 'unit_join_below' is for units = \"modules\", but units is 'size'");
-  EXPECT_EQ(refusal({text("units", "types")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "types")}),
             "units = \"types\" needs option 'unit_types': the types whose modules are units");
-  EXPECT_EQ(refusal({text("units", "names"), text("unit_names", " , ")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "names"), text("unit_names", " , ")}),
             "units = \"names\" needs option 'unit_names': the modules that are units");
 }
 
 TEST(Fsdp_NameThatMatchesNothing_Message, ListsSomeThatExist) {
-  EXPECT_EQ(refusal({text("units", "types"), text("unit_types", "Block,Attention")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "types"), text("unit_types", "Block,Attention")}),
             "option 'unit_types': no module of the model is a 'Attention'; its types: NetImpl, "
             "torch::nn::EmbeddingImpl, torch::nn::ModuleListImpl, gpt::BlockImpl, "
             "torch::nn::LayerNormImpl, torch::nn::LinearImpl");
-  EXPECT_EQ(refusal({text("units", "names"), text("unit_names", "blocks.0,layers.*")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "names"), text("unit_names", "blocks.0,layers.*")}),
             "option 'unit_names': no module of the model matches 'layers.*'; its modules: embed, "
             "blocks, blocks.0, blocks.0.norm, blocks.0.up, blocks.0.down and 5 more");
-  EXPECT_EQ(refusal({text("ignore", "head,tail")}),
+  EXPECT_EQ(fsdp_refusal({text("ignore", "head,tail")}),
             "option 'ignore': no module or parameter of the model matches 'tail'; its modules: "
             "embed, blocks, blocks.0, blocks.0.norm, blocks.0.up, blocks.0.down and 5 more");
 }
 
 TEST(Fsdp_TwoPatternsForAModule_Message, NamesAllThree) {
-  EXPECT_EQ(refusal({text("units", "names"), text("unit_names", "head,blocks.*,blocks.1")}),
+  EXPECT_EQ(fsdp_refusal({text("units", "names"), text("unit_names", "head,blocks.*,blocks.1")}),
             "option 'unit_names': units overlap: 'blocks.*' and 'blocks.1' both match the module "
             "'blocks.1'");
 }

@@ -51,7 +51,7 @@ Names chosen(const QuantizeOptions& options) {
   return names;
 }
 
-void expect_refused(const QuantizeOptions& options, const Names& parts) {
+void expect_choice_refused(const QuantizeOptions& options, const Names& parts) {
   try {
     chosen(options);
     ADD_FAILURE() << "no error";
@@ -87,14 +87,15 @@ TEST(ChooseLayers, Skip_TakesPartsOfPaths) {
 }
 
 TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
-  expect_refused({.bits = 3}, {"quantize.bits is 3", "8 or 4"});
-  expect_refused({.bits = 4, .group_size = 48}, {"group_size is 48", "32, 64, 128"});
+  expect_choice_refused({.bits = 3}, {"quantize.bits is 3", "8 or 4"});
+  expect_choice_refused({.bits = 4, .group_size = 48}, {"group_size is 48", "32, 64, 128"});
   // A part of a word is no part of a path, and what is not quantised cannot be skipped.
   for (const char* part : {"dow", "lm_head", "norm", ""})
-    expect_refused({.skip = {part}},
-                   {"quantize.skip has '" + std::string(part) + "'", "no linear"});
-  expect_refused({.skip = {"down"}}, {"skip names every linear layer"});
-  expect_refused({.linear_classes = {"Conv2d"}}, {"conv.weight", "[1, 1, 3, 3]", "linear_classes"});
+    expect_choice_refused({.skip = {part}},
+                          {"quantize.skip has '" + std::string(part) + "'", "no linear"});
+  expect_choice_refused({.skip = {"down"}}, {"skip names every linear layer"});
+  expect_choice_refused({.linear_classes = {"Conv2d"}},
+                        {"conv.weight", "[1, 1, 3, 3]", "linear_classes"});
   torch::nn::Embedding none(4, 4);
   try {
     choose_layers(describe(*none), {});
@@ -105,8 +106,8 @@ TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
 }
 
 TEST(ChooseLayers, GroupsThatDoNotDivide_AreToldWithThoseThatDo) {
-  expect_refused({.bits = 4, .group_size = 64},
-                 {"'down.weight' has 96 inputs", "group_size = 64", "take 32"});
+  expect_choice_refused({.bits = 4, .group_size = 64},
+                        {"'down.weight' has 96 inputs", "group_size = 64", "take 32"});
   torch::nn::Linear odd(50, 4);
   try {
     choose_layers(describe(*odd), {.bits = 4});

@@ -18,13 +18,13 @@
 namespace coupler {
 namespace {
 
-struct Case {
+struct PackCase {
   PackedLayout layout;
   float scale = 1;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<PackCase> pack_cases() {
+  std::vector<PackCase> all;
   for (const int64_t rows : {1, 3, 17}) {
     for (const int64_t columns : {1, 7, 31, 32, 100, 257})
       all.push_back({{8, rows, columns, 0}, 0.02F});
@@ -34,7 +34,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-at::Tensor weights_of(const Case& of) {
+at::Tensor weights_of(const PackCase& of) {
   torch::manual_seed(of.layout.rows * 1000 + of.layout.columns);
   return at::randn({of.layout.rows, of.layout.columns}) * of.scale;
 }
@@ -58,7 +58,7 @@ at::Tensor unpacked(const PackedKernels& with, const PackedLayout& layout,
 
 // A rounding error of half a step, plus what rounding a 4-bit scale and zero to bfloat16 (2^-9 of
 // the largest weight each, 8 bits of scale) puts beyond the ends of the range.
-double step_of(const Case& of, const at::Tensor& group) {
+double step_of(const PackCase& of, const at::Tensor& group) {
   const double most = group.abs().max().item<double>();
   if (of.layout.bits == 8) return most / 127 / 2 * 1.0001;
   const double step = (group.max() - group.min()).item<double>() / 15;
@@ -66,7 +66,7 @@ double step_of(const Case& of, const at::Tensor& group) {
 }
 
 TEST(Pack, EveryWeight_IsWithinHalfAStep) {
-  for (const Case& of : cases()) {
+  for (const PackCase& of : pack_cases()) {
     const at::Tensor weights = weights_of(of);
     const auto [packed, error] = pack(of.layout, weights, false, "w");
     const at::Tensor back = unpacked(kPackedScalar, of.layout, packed);
@@ -84,7 +84,7 @@ TEST(Pack, EveryWeight_IsWithinHalfAStep) {
 }
 
 TEST(Pack, Int8_IsTheNaiveFormula) {
-  const Case of{{8, 5, 70, 0}, 1};
+  const PackCase of{{8, 5, 70, 0}, 1};
   const at::Tensor weights = weights_of(of);
   const at::Tensor scale = weights.abs().amax(1, true) / 127;
   const at::Tensor expected = (weights / scale).round().clamp(-127, 127) * scale;
@@ -150,7 +150,7 @@ TEST(Pack, NotFinite_NamesTheWeight) {
 }
 
 TEST(Kernels, Unpack_IsTheSameEverywhere) {
-  for (const Case& of : cases()) {
+  for (const PackCase& of : pack_cases()) {
     const at::Tensor packed = pack(of.layout, weights_of(of), false, "w").first;
     const at::Tensor expected = unpacked(kPackedScalar, of.layout, packed);
     for (const PackedKernels* const with : kernels()) {
@@ -164,7 +164,7 @@ TEST(Kernels, Unpack_IsTheSameEverywhere) {
 }
 
 TEST(Kernels, Multiply_IsWithinRoundingOfDouble) {
-  for (const Case& of : cases()) {
+  for (const PackCase& of : pack_cases()) {
     const PackedLayout& layout = of.layout;
     const at::Tensor packed = pack(layout, weights_of(of), false, "w").first;
     const at::Tensor weights = unpacked(kPackedScalar, layout, packed).to(at::kDouble);

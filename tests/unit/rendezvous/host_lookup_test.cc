@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* kNobody = "no-such-host.invalid";
+constexpr const char* kNoHost = "no-such-host.invalid";
 
 TEST(HostLookup, AddressOrName_IsFound_WithThePort) {
   const auto found = look_up_host("127.0.0.1", 80, deadline_after(0s));
@@ -23,12 +23,12 @@ TEST(HostLookup, AddressOrName_IsFound_WithThePort) {
 
 TEST(HostLookup, NameOfNobody_IsSaidAtOnce_InAPodAtTheDeadline) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto found = look_up_host(kNobody, 80, deadline_after(1h));
+  const auto found = look_up_host(kNoHost, 80, deadline_after(1h));
   EXPECT_FALSE(found.list);
   EXPECT_FALSE(found.failure.empty());
   ::setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1", 1);
   const auto deadline = deadline_after(700ms);
-  EXPECT_FALSE(look_up_host(kNobody, 80, deadline).list);
+  EXPECT_FALSE(look_up_host(kNoHost, 80, deadline).list);
   EXPECT_GE(std::chrono::steady_clock::now(), begin + 500ms);
   ::unsetenv("KUBERNETES_SERVICE_HOST");
 }

@@ -23,7 +23,7 @@ BackendConfig within(std::chrono::nanoseconds timeout) {
   return backend;
 }
 
-class HostedStoreTest : public testing::Test {
+class HostedStoreTest : public ::testing::Test {
  protected:
   HostedStoreTest() {
     char name[] = "/tmp/coupler-test-XXXXXX";

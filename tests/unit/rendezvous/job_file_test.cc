@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-class JobFileTest : public testing::Test {
+class JobFileTest : public ::testing::Test {
  protected:
   JobFileTest() {
     char name[] = "/tmp/coupler-test-XXXXXX";

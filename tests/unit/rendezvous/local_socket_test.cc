@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-class LocalSocketTest : public testing::Test {
+class LocalSocketTest : public ::testing::Test {
  protected:
   LocalSocketTest() {
     char name[] = "/tmp/coupler-test-XXXXXX";

@@ -87,9 +87,9 @@ TEST(StoreServer, AllInterfaces_OnlyWhenAskedTo_WithAWarning) {
     EXPECT_NE(message.find("launch.all_interfaces"), std::string::npos) << message;
     EXPECT_NE(message.find("backend.interface"), std::string::npos) << message;
   }
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   expect_served("0.0.0.0", "127.0.0.1");
-  const auto log = testing::internal::GetCapturedStderr();
+  const auto log = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("all interfaces"), std::string::npos) << log;
 }
 

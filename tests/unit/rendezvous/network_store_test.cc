@@ -19,10 +19,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class NetworkStore : public testing::Test {
+class NetworkStore : public ::testing::Test {
  protected:
   NetworkStore() {
-    std::string name = testing::TempDir() + "coupler-network-XXXXXX";
+    std::string name = ::testing::TempDir() + "coupler-network-XXXXXX";
     folder_ = ::mkdtemp(name.data());
     config_ = load_config({});
     config_.backend.timeout = 20s;

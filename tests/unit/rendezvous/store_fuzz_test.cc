@@ -75,7 +75,7 @@ class Chance {
   std::mt19937 random_;
 };
 
-class StoreFuzz : public testing::TestWithParam<uint32_t> {};
+class StoreFuzz : public ::testing::TestWithParam<uint32_t> {};
 
 // What a decoder takes, it takes whole: encoded again it is the same bytes.
 TEST_P(StoreFuzz, Decoders_TakeNothingButWhatTheEncodersMake) {
@@ -150,7 +150,7 @@ TEST_P(StoreFuzz, ServerThatMembersSendNonsense_ServesTheOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, StoreFuzz, testing::ValuesIn(kSeeds));
+INSTANTIATE_TEST_SUITE_P(Seeds, StoreFuzz, ::testing::ValuesIn(kSeeds));
 
 }  // namespace
 }  // namespace coupler::store_wire

@@ -62,7 +62,7 @@ class Child {
 const std::string kMember = COUPLER_BINARY_DIR "/bin/tests/rendezvous_member";
 
 // Over TCP, and over a Unix socket, which knows of no acknowledgements.
-class StoreMembersTest : public testing::TestWithParam<const char*> {
+class StoreMembersTest : public ::testing::TestWithParam<const char*> {
  protected:
   explicit StoreMembersTest(std::chrono::milliseconds timeout = 400ms) {
     StoreServerOptions options;
@@ -253,7 +253,7 @@ TEST_P(StoreMembersTest, Watched_IsLostBeforeItJoins) {
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
 }
 
-using ServedStoreMembersTest = testing::TestWithParam<const char*>;
+using ServedStoreMembersTest = ::testing::TestWithParam<const char*>;
 
 TEST_P(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
   const Bytes32 secret = random_bytes32();
@@ -292,8 +292,8 @@ TEST_P(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
   EXPECT_EQ(loss_of(one, 0)->reason, Reason::kLeft);
 }
 
-const auto kSockets = testing::Values("127.0.0.1", StoreServerOptions::kUnnamed);
-std::string name_of(const testing::TestParamInfo<const char*>& row) {
+const auto kSockets = ::testing::Values("127.0.0.1", StoreServerOptions::kUnnamed);
+std::string name_of(const ::testing::TestParamInfo<const char*>& row) {
   return row.index == 0 ? "tcp" : "unix";
 }
 INSTANTIATE_TEST_SUITE_P(Sockets, StoreMembersTest, kSockets, name_of);

@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Values = std::vector<std::optional<std::string>>;
 
-class StoreRanksTest : public testing::Test {
+class StoreRanksTest : public ::testing::Test {
  protected:
   std::unique_ptr<StoreClient> join() const {
     return std::make_unique<StoreClient>("127.0.0.1", server_.port(), secret_, 20s);

@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class StoreStrangerTest : public testing::Test {
+class StoreStrangerTest : public ::testing::Test {
  protected:
   StoreStrangerTest() {
     StoreServerOptions options;

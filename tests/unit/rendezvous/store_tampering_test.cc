@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using Frames = std::vector<std::string>;
 
-class StoreTamperingTest : public testing::Test {
+class StoreTamperingTest : public ::testing::Test {
  protected:
   // Two additions by a member behind the relay; "" or the member's error.
   std::string add_twice(Relay::Rule to_server, Relay::Rule to_client) {

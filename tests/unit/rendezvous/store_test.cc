@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Over TCP, and over a Unix socket.
-class StoreTest : public testing::TestWithParam<const char*> {
+class StoreTest : public ::testing::TestWithParam<const char*> {
  protected:
   void serve(StoreServerOptions options = {}) {
     options.host = GetParam();
@@ -247,7 +247,7 @@ TEST_P(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sockets, StoreTest,
-                         testing::Values("127.0.0.1", StoreServerOptions::kUnnamed),
+                         ::testing::Values("127.0.0.1", StoreServerOptions::kUnnamed),
                          [](const auto& row) {
                            return std::string(row.index == 0 ? "tcp" : "unix");
                          });

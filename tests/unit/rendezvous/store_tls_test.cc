@@ -57,7 +57,7 @@ class Ear {
   std::thread thread_;
 };
 
-class StoreTlsTest : public testing::Test {
+class StoreTlsTest : public ::testing::Test {
  protected:
   std::unique_ptr<StoreClient> join(int port, bool tls = true) const {
     return std::make_unique<StoreClient>("127.0.0.1", port, secret_, 20s, tls);

@@ -100,7 +100,7 @@ class NobodysProcess {
   UniqueFd in_, out_;
 };
 
-class StoreUsersTest : public testing::Test {
+class StoreUsersTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can be two users";

@@ -22,7 +22,7 @@ TEST_P(EmptyWeights_Factory, Materialise_SameBitsAsEager) {
   const ModulePtr eager = GetParam().make();
   torch::manual_seed(7);
   const ModulePtr model = build_empty(GetParam().make);
-  for (const MetaTensor& item : tensors_of(*model)) {
+  for (const MetaTensor& item : tensors_with_names(*model)) {
     EXPECT_TRUE(!item.tensor.defined() || item.tensor.is_meta()) << item.name;
   }
   torch::randn({1000});  // whatever happens in between
@@ -283,7 +283,7 @@ TEST(EmptyWeights, ModelsDone_ConstantsAreFreed) {
   const ModulePtr filled = build_empty(make), loaded = build_empty(make);
   EXPECT_GT(table.storage().use_count(), before);
   fill(*filled);
-  for (const MetaTensor& item : tensors_of(*loaded)) {
+  for (const MetaTensor& item : tensors_with_names(*loaded)) {
     put_value(item.tensor, torch::ones(item.tensor.sizes()));
   }
   build_empty(make);

@@ -19,12 +19,12 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): models.h
 
-constexpr int kLayers = 40, kWidth = 1024;
-constexpr size_t kLayerBytes = (size_t{kWidth} + 1) * kWidth * sizeof(float);
+constexpr int kDeepLayers = 40, kDeepWidth = 1024;
+constexpr size_t kDeepLayerBytes = (size_t{kDeepWidth} + 1) * kDeepWidth * sizeof(float);
 
 ModulePtr deep_model() {
   nn::Sequential layers;
-  for (int i = 0; i < kLayers; ++i) layers->push_back(nn::Linear(kWidth, kWidth));
+  for (int i = 0; i < kDeepLayers; ++i) layers->push_back(nn::Linear(kDeepWidth, kDeepWidth));
   const at::NoGradGuard no_grad;
   for (const auto& parameter : layers->parameters()) parameter.normal_(0, 0.02);
   return layers.ptr();
@@ -32,20 +32,21 @@ ModulePtr deep_model() {
 
 TEST(Materialise, WeightsInitialisedTwice_OneLayerAtATime) {
   const ModulePtr model = build_empty(deep_model);
-  const std::vector<MetaTensor> wanted = tensors_of(*model);
-  at::rand({kWidth, kWidth});
+  const std::vector<MetaTensor> wanted = tensors_with_names(*model);
+  at::rand({kDeepWidth, kDeepWidth});
   const std::optional<long> before = peak_since_reset(true);
   const ReplayReport report = materialise(wanted, [](size_t, const at::Tensor&) {});
-  EXPECT_LE(report.peak_bytes, 2 * kLayerBytes);
+  EXPECT_LE(report.peak_bytes, 2 * kDeepLayerBytes);
   if (!before) GTEST_SKIP() << "the kernel does not reset VmHWM";
-  const long quarter = long{kLayers / 4 * kLayerBytes} / 1024;  // the allocator keeps a little
+  const long quarter =
+      long{kDeepLayers / 4 * kDeepLayerBytes} / 1024;  // the allocator keeps a little
   EXPECT_LE(*peak_since_reset(false) - *before, quarter);
 }
 
 TEST(Materialise, EachTensorOnce_TiedOnesShareMemory) {
   torch::manual_seed(1);
   const ModulePtr model = build_empty([] { return nn::Linear(4, 4).ptr(); });
-  std::vector<MetaTensor> wanted = tensors_of(*model);
+  std::vector<MetaTensor> wanted = tensors_with_names(*model);
   wanted.push_back({"tied", wanted[0].tensor});
   wanted.push_back({"transposed", wanted[0].tensor.t()});
   wanted.push_back({"none", at::Tensor()});
@@ -66,7 +67,7 @@ TEST(Materialise, SeveralCallsInAnyOrder_SameBitsAndNoDrawTwice) {
   const ModulePtr eager = deep_model();
   torch::manual_seed(1);
   const ModulePtr model = build_empty(deep_model);
-  const std::vector<MetaTensor> wanted = tensors_of(*model);
+  const std::vector<MetaTensor> wanted = tensors_with_names(*model);
   size_t operations = 0;
   for (size_t i = wanted.size(); i-- > 0;) {
     operations += materialise({wanted[i]}, [&](size_t, const at::Tensor& value) {
@@ -104,7 +105,7 @@ TEST(Materialise, SinkThrows_GeneratorAndModesAsBefore) {
   torch::manual_seed(99);
   const auto expected = torch::rand({2});
   torch::manual_seed(99);
-  EXPECT_THROW(materialise(tensors_of(*model),
+  EXPECT_THROW(materialise(tensors_with_names(*model),
                            [](size_t, const at::Tensor&) { throw std::runtime_error("full"); }),
                std::runtime_error);
   EXPECT_TRUE(torch::equal(torch::rand({2}), expected));
@@ -123,7 +124,7 @@ TEST(Materialise, SinkBuildsAndDraws_AsOutside) {
   const nn::Linear eager_other(4, 4);
   torch::manual_seed(99);
   ModulePtr other;
-  materialise(tensors_of(*model), [&](size_t i, const at::Tensor& value) {
+  materialise(tensors_with_names(*model), [&](size_t i, const at::Tensor& value) {
     put_value(model->parameters()[i], value);
     if (i > 0) return;
     EXPECT_TRUE(at::GradMode::is_enabled());

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "refusal.h"
 #include "residency/materialise.h"
 
 namespace coupler::testing {
@@ -30,7 +31,7 @@ struct Factory {
 std::vector<Factory> factories();
 
 // Parameters, then buffers; undefined ones too.
-inline std::vector<MetaTensor> tensors_of(const nn::Module& module) {
+inline std::vector<MetaTensor> tensors_with_names(const nn::Module& module) {
   std::vector<MetaTensor> result;
   for (const auto& item : module.named_parameters()) result.push_back({item.key(), item.value()});
   for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
@@ -44,7 +45,7 @@ inline ModulePtr build_empty(const std::function<ModulePtr()>& make) {
 
 // Materialises in place, as a loader does.
 inline ReplayReport fill(const nn::Module& module) {
-  const std::vector<MetaTensor> wanted = tensors_of(module);
+  const std::vector<MetaTensor> wanted = tensors_with_names(module);
   return materialise(wanted, [&](size_t i, const at::Tensor& value) {
     if (wanted[i].tensor.defined() && wanted[i].tensor.is_meta())
       put_value(wanted[i].tensor, value);
@@ -53,7 +54,7 @@ inline ReplayReport fill(const nn::Module& module) {
 
 // Bit for bit, with dtype, strides and what autograd knows.
 inline void expect_same(const nn::Module& actual, const nn::Module& eager) {
-  const std::vector<MetaTensor> a = tensors_of(actual), b = tensors_of(eager);
+  const std::vector<MetaTensor> a = tensors_with_names(actual), b = tensors_with_names(eager);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     const at::Tensor &x = a[i].tensor, &y = b[i].tensor;
@@ -66,16 +67,6 @@ inline void expect_same(const nn::Module& actual, const nn::Module& eager) {
     ASSERT_TRUE(x.device().is_cpu()) << b[i].name;
     EXPECT_TRUE(torch::equal(x, y)) << b[i].name << "\n" << x << "\n" << y;
   }
-}
-
-// What a coupler::Error said; empty where there was none.
-inline std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 inline bool contains(const std::string& text, const std::string& part) {

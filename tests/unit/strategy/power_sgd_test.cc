@@ -205,9 +205,9 @@ TEST(PowerSgd, GradientsOfZero_StayZero) {
 }
 
 TEST(PowerSgd, RankAboveTheSmallerSide_SaysWhichAreReducedWhole) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   PowerSgdJob job(config_of(4));
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("communication.powersgd_rank is 4, which is more than the smaller side of "
                       "'small' [2, 3]: reduced whole"),
             std::string::npos)
@@ -219,9 +219,9 @@ TEST(PowerSgd, RankAboveTheSmallerSide_SaysWhichAreReducedWhole) {
 }
 
 TEST(PowerSgd, NothingGains_SaysSoAndReducesWhole) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   PowerSgdJob job(config_of(20));
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("with rank 20 none of the model's gradients becomes less than half as large: "
                       "all are reduced whole; set a lower communication.powersgd_rank"),
             std::string::npos)

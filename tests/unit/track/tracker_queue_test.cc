@@ -72,7 +72,7 @@ class QueuedTracker : public ::testing::Test {
   TrackerQueueLimits limits = {.flush_every = milliseconds(5), .first_retry = milliseconds(1)};
 };
 
-bool says(const std::string& text, const std::string& part) {
+bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -108,10 +108,10 @@ TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
   }
   EXPECT_LT(Clock::now() - start, milliseconds(10000));
   const std::string text = captured.text();
-  EXPECT_TRUE(says(text, "tracker 'scripted' is too slow: 10 entries wait")) << text;
-  EXPECT_TRUE(says(text,
-                   "it did not finish in time; of 101 entries 90 were dropped, 0 failed and "
-                   "11 were left over"))
+  EXPECT_TRUE(has(text, "tracker 'scripted' is too slow: 10 entries wait")) << text;
+  EXPECT_TRUE(has(text,
+                  "it did not finish in time; of 101 entries 90 were dropped, 0 failed and "
+                  "11 were left over"))
       << text;
 }
 
@@ -127,10 +127,10 @@ TEST_F(QueuedTracker, OneThatIsUnavailable_GetsEverything_OnceItIsBack) {
   EXPECT_EQ(tracker->seen().size(), 20u);
   EXPECT_EQ(queue.lost(), 0);
   const std::string text = captured.text();
-  EXPECT_TRUE(says(text, "tracker 'scripted' has to wait; training goes on")) << text;
-  EXPECT_TRUE(says(text, "http://nowhere is down\n  hint: start it")) << text;
+  EXPECT_TRUE(has(text, "tracker 'scripted' has to wait; training goes on")) << text;
+  EXPECT_TRUE(has(text, "http://nowhere is down\n  hint: start it")) << text;
   EXPECT_EQ(text.find("has to wait"), text.rfind("has to wait")) << "said once: " << text;
-  EXPECT_TRUE(says(text, "tracker 'scripted' works again")) << text;
+  EXPECT_TRUE(has(text, "tracker 'scripted' works again")) << text;
 }
 
 TEST_F(QueuedTracker, OneThatStaysAway_EndsInTime_AndSaysWhatIsLost) {
@@ -141,7 +141,7 @@ TEST_F(QueuedTracker, OneThatStaysAway_EndsInTime_AndSaysWhatIsLost) {
   push(queue, 0, 7);
   end(queue, milliseconds(100));
   EXPECT_LT(Clock::now() - start, milliseconds(10000));
-  EXPECT_TRUE(says(captured.text(), "7 were left over")) << captured.text();
+  EXPECT_TRUE(has(captured.text(), "7 were left over")) << captured.text();
 }
 
 TEST_F(QueuedTracker, OneThatThrows_IsDisabled_AfterThreeInARow) {
@@ -156,12 +156,12 @@ TEST_F(QueuedTracker, OneThatThrows_IsDisabled_AfterThreeInARow) {
   EXPECT_FALSE(tracker->finished);
   EXPECT_EQ(queue.lost(), 8);
   const std::string text = captured.text();
-  EXPECT_TRUE(says(text, "tracker 'scripted' failed in log: no more")) << text;
-  EXPECT_TRUE(says(text,
-                   "failed in log 3 times in a row and is disabled; training goes on without "
-                   "it: no more"))
+  EXPECT_TRUE(has(text, "tracker 'scripted' failed in log: no more")) << text;
+  EXPECT_TRUE(has(text,
+                  "failed in log 3 times in a row and is disabled; training goes on without "
+                  "it: no more"))
       << text;
-  EXPECT_TRUE(says(text, "of 10 entries 5 were dropped, 3 failed and 0 were left over")) << text;
+  EXPECT_TRUE(has(text, "of 10 entries 5 were dropped, 3 failed and 0 were left over")) << text;
 }
 
 TEST_F(QueuedTracker, OneThatThrowsNowAndThen_GoesOn) {
@@ -174,7 +174,7 @@ TEST_F(QueuedTracker, OneThatThrowsNowAndThen_GoesOn) {
   end(queue);
   EXPECT_EQ(tracker->seen(), (std::vector<int64_t>{1, 3, 5, 7, 9}));
   EXPECT_TRUE(tracker->finished);
-  EXPECT_TRUE(says(captured.text(), "failed in log: something that is no std::exception"))
+  EXPECT_TRUE(has(captured.text(), "failed in log: something that is no std::exception"))
       << captured.text();
 }
 
@@ -185,7 +185,7 @@ TEST_F(QueuedTracker, FlushThatFails_CountsWhatItHeld) {
   push(queue, 0, 4);
   end(queue);
   EXPECT_EQ(queue.lost(), 4);
-  EXPECT_TRUE(says(captured.text(), "failed in flush: refused")) << captured.text();
+  EXPECT_TRUE(has(captured.text(), "failed in flush: refused")) << captured.text();
 }
 
 TEST_F(QueuedTracker, Destroyed_WithoutAnEnd_DoesNotWait) {
@@ -225,7 +225,7 @@ TEST(SeveralTrackers, OptionsOutOfRange_AreRefused) {
     Trackers({}, {}, options);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_TRUE(says(error.what(), "queue_length is 0")) << error.what();
+    EXPECT_TRUE(has(error.what(), "queue_length is 0")) << error.what();
   }
   options = {};
   options.flush_every = milliseconds(0);

@@ -26,15 +26,14 @@ namespace {
 namespace nn = torch::nn;
 using coupler::testing::device_bytes;
 using coupler::testing::expect_error;
+using coupler::testing::on_device;
 using coupler::testing::test_device;
 
 constexpr int64_t kRows = 6, kWidth = 16;
 constexpr size_t kBlocks = 4, kBytes = kRows * kWidth * sizeof(float);
 
-at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }
-
-struct BlockImpl : nn::Module {
-  BlockImpl() {
+struct ScaledBlockImpl : nn::Module {
+  ScaledBlockImpl() {
     in = register_parameter("in", on_device(at::randn({2 * kWidth, kWidth}) * 0.2));
     out = register_parameter("out", on_device(at::randn({kWidth, 2 * kWidth}) * 0.2));
     scale = register_buffer("scale", on_device(at::full({kWidth}, 0.5)));
@@ -46,18 +45,18 @@ struct BlockImpl : nn::Module {
   }
   at::Tensor in, out, scale;
 };
-TORCH_MODULE(Block);
+TORCH_MODULE(ScaledBlock);
 
 enum class How { kPlain, kFunction, kNested, kConfigured };
 
 struct TowerImpl : nn::Module {
   TowerImpl() {
     blocks = register_module("blocks", nn::ModuleList());
-    for (size_t i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+    for (size_t i = 0; i < kBlocks; ++i) blocks->push_back(ScaledBlock());
     last = register_parameter("last", on_device(at::randn({3, kWidth})));
   }
   at::Tensor block(size_t i, const at::Tensor& x, const at::Tensor& all) {
-    return blocks[i]->as<Block>()->forward(x, all);
+    return blocks[i]->as<ScaledBlock>()->forward(x, all);
   }
   at::Tensor forward(at::Tensor x, const at::Tensor& all, How how,
                      const ActivationCheckpointOptions& options) {
@@ -282,8 +281,8 @@ TEST_F(ActivationOffloading, InputOfAUnitChangedInPlaceBeforeBackward_IsAnError)
 
 TEST_F(ActivationOffloading, ParametersAndBuffers_StayWhereTheyAre) {
   Tower tower;
-  const at::Tensor weight = tower->blocks[0]->as<Block>()->in;
-  const at::Tensor buffer = tower->blocks[0]->as<Block>()->scale;
+  const at::Tensor weight = tower->blocks[0]->as<ScaledBlock>()->in;
+  const at::Tensor buffer = tower->blocks[0]->as<ScaledBlock>()->scale;
   EXPECT_FALSE(rules_.moves(weight));
   EXPECT_FALSE(rules_.moves(weight.t()));
   EXPECT_TRUE(rules_.moves(buffer));  // nobody has said what it is

@@ -15,9 +15,6 @@
 namespace coupler {
 namespace {
 
-// Read at the first line of the log.
-[[maybe_unused]] const int kLogLevel = setenv("COUPLER_LOG", "train=info,optim=info", 1);
-
 std::string refusal(const std::string& precision, c10::DeviceType device, bool emulate = false) {
   TrainingConfig config;
   config.mixed_precision = precision;
@@ -40,7 +37,7 @@ AcceleratorOptions with(const std::string& precision) {
 
 // Prepares a layer with an optimizer and a schedule, takes a step, and returns the log.
 std::string log_of_a_step(const std::string& precision, bool in_scope) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Accelerator accelerator(with(precision));
   torch::nn::Linear model(2, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -53,7 +50,7 @@ std::string log_of_a_step(const std::string& precision, bool in_scope) {
   }
   accelerator.backward(loss);
   opt.step();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(Precision, Cpu_HasBf16AndFp16) {

@@ -1,9 +1,10 @@
-// What an action is refused with, for the tests of the formats.
+// What an action is refused with, as a user reads it. Any thread.
 #pragma once
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -24,6 +25,16 @@ inline std::string refusal_of(ErrorCode code, const std::function<void()>& actio
     return message.substr(0, message.size() - hint.size());
   }
   return "accepted";
+}
+
+// The whole message of whatever exception `action` ends with, or "".
+inline std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace coupler::testing

@@ -11,21 +11,21 @@
 
 namespace coupler {
 
-class TemporaryFolder {
+class WorkingFolder {
  public:
-  TemporaryFolder() : before_(std::filesystem::current_path()) {
+  WorkingFolder() : before_(std::filesystem::current_path()) {
     std::string path = (std::filesystem::temp_directory_path() / "coupler-config-XXXXXX").string();
     if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = path;
     std::filesystem::current_path(path_);
   }
-  ~TemporaryFolder() {
+  ~WorkingFolder() {
     std::error_code ignored;
     std::filesystem::current_path(before_, ignored);
     std::filesystem::remove_all(path_, ignored);
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  WorkingFolder(const WorkingFolder&) = delete;
+  WorkingFolder& operator=(const WorkingFolder&) = delete;
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name, std::ios::binary) << text;

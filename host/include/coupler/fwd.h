@@ -1,0 +1,77 @@
+// The names of Coupler's types, for headers that hold a reference or a pointer to them: reading it
+// takes no time, since it includes neither LibTorch nor the standard library. The definitions are in
+// <coupler/coupler.h>, and in the headers named beside each group.
+#pragma once
+
+namespace coupler {
+
+// accelerator.h, accelerator_options.h, processes.h, state.h
+class Accelerator;
+struct AcceleratorOptions;
+class Processes;
+class PartialState;
+class AcceleratorState;
+class GradientState;
+enum class Reduction;
+
+// data_loader.h, data_loader_options.h, tensor_dataset.h, loader_cursor.h
+template <class Dataset>
+class DataLoader;
+struct DataLoaderOptions;
+class TensorDataset;
+struct LoaderCursor;
+
+// optimizer.h, scheduler.h, schedule.h, local_sgd.h
+class Optimizer;
+class Scheduler;
+class Schedule;
+struct ScheduleOptions;
+class LocalSGD;
+struct LocalSGDOptions;
+
+// unwrapped_model.h, summon.h, sync_scope.h, autocast.h, activation_checkpoint.h
+template <class Module>
+class UnwrappedModel;
+class FullParameters;
+class SyncScope;
+class AutocastScope;
+struct ActivationCheckpointOptions;
+
+// pipeline_layers.h, pipeline_parallel.h
+class PipelineLayers;
+class PipelineParallel;
+class SplitPoints;
+struct PipelineOptions;
+
+// big_model.h, device_map.h, max_memory.h, empty_weights.h, quantize_options.h
+class DispatchedModel;
+struct LoadOptions;
+struct DispatchOptions;
+struct LoadAndDispatchOptions;
+class DeviceMap;
+struct DeviceMapOptions;
+class MaxMemory;
+class EmptyWeights;
+struct EmptyWeightsOptions;
+struct QuantizeOptions;
+struct QuantizationReport;
+
+// safetensors.h, state_dict.h, save_model.h
+class SafeTensors;
+class StateDict;
+struct SaveModelOptions;
+
+// logging.h, progress.h, tracker.h, profile_options.h
+class Logger;
+enum class LogLevel;
+class ProgressBar;
+class Tracker;
+struct TrackerOptions;
+struct ProfileOptions;
+
+// error.h, launch.h
+class Error;
+enum class ErrorCode;
+struct LaunchOptions;
+
+}  // namespace coupler

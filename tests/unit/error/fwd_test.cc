@@ -1,0 +1,25 @@
+// A header of a user's that names Coupler's types compiles where LibTorch is not even to be found.
+#include <coupler/fwd.h>
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace coupler {
+namespace {
+
+class Dataset;
+
+struct Trainer {
+  Accelerator& accelerator;
+  DataLoader<Dataset>* loader;
+  Optimizer* optimizer;
+  Reduction reduction;
+  double (*step)(const Trainer&, ProgressBar&);
+};
+
+TEST(Fwd, NamesAreEnoughForDeclarations) {
+  EXPECT_TRUE((std::is_invocable_r_v<double, decltype(Trainer::step), Trainer&, ProgressBar&>));
+}
+
+}  // namespace
+}  // namespace coupler
