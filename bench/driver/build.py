@@ -1,0 +1,74 @@
+"""What a newcomer waits for: set-up, build and tests in a bare Debian, and a program of their own."""
+import os
+import re
+import subprocess
+
+from .children import Failed, environment
+from .report import Bar, Row
+
+# In a clone with nothing else, in the order of a first day.
+NEWCOMER = {
+    "scripts/quickstart": "quickstart",
+    "scripts/test": "test after it",
+    "cmake --install build/release --prefix /opt/coupler >/dev/null && cd /tmp && "
+    "/opt/coupler/bin/coupler new project mine && cmake -S mine -B mine/build "
+    "-DCMAKE_PREFIX_PATH=/opt/coupler >/dev/null": None,
+    "cmake --build /tmp/mine/build": "program, first build",
+    "echo '// changed' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
+    "scripts/build dev train_test": None,
+    "echo '// changed' >>host/train/mixed_precision.cc && scripts/build dev train_test && "
+    "build/dev/bin/tests/train_test": "a line of host/train changed",
+}
+# In another: from nothing to tested.
+TESTER = {
+    "scripts/setup --tests && scripts/get-test-models": "set-up",
+    "scripts/build release all": "build",
+    "scripts/build release benchmarks": "benchmarks",
+    "scripts/test": "test",
+}
+SHORT = {"scripts/quickstart": "quickstart"}
+
+
+def in_bare_system(context, commands):
+    """{name: (seconds, seconds of CPU)} of the commands, in a system that is removed afterwards."""
+    log = os.path.join(context.folder, "fresh-check.log")
+    with open(log, "w") as out:
+        done = subprocess.run([os.path.join(context.source, "scripts/fresh-check"), *commands],
+                              stdout=out, stderr=subprocess.STDOUT, env=environment())
+    with open(log) as file:
+        text = file.read()
+    if done.returncode != 0:
+        raise Failed(f"scripts/fresh-check ended with {done.returncode}:\n{text[-2000:]}")
+    taken = {}
+    for command, seconds, cpu in re.findall(
+            r"^fresh-check: (.*) passed in ([\d.]+) s \(([\d.]+) s of CPU\)$", text, re.M):
+        if commands[command]:
+            taken[commands[command]] = float(seconds), float(cpu)
+    return taken
+
+
+def build(context):
+    """Set-up, build and tests of a clone in a bare Debian, against what they may take at most."""
+    if os.getuid() != 0:
+        raise Failed("a bare Debian is made by debootstrap, as root")
+    if context.quick:
+        taken = in_bare_system(context, SHORT)
+        return [row("quickstart", taken["quickstart"][0], 300)]
+    taken = in_bare_system(context, NEWCOMER)
+    tester = in_bare_system(context, TESTER)
+    seconds = {name: wall for name, (wall, _) in taken.items()}
+    nothing = sum(tester[name][0] for name in ("set-up", "build", "test"))
+    cpu = tester["build"][1] + tester["benchmarks"][1]
+    return [
+        row("clone to trained digits", seconds["quickstart"], 300),
+        row("scripts/test after it", seconds["test after it"], 780),
+        row("scripts/test from nothing", nothing, 1080),
+        row("CPU time of the whole build", cpu, 1200),
+        row("a line of host/train to its tests' result", seconds["a line of host/train changed"], 40),
+        row("program of coupler new, first build", seconds["program, first build"], 25),
+        row("program of coupler new, after a change", seconds["program, changed"], 7),
+    ]
+
+
+def row(name, seconds, most):
+    return Row(name, "s", [seconds], [seconds], Bar("<=", most, "ours"), less_is_better=True)
