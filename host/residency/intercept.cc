@@ -268,7 +268,7 @@ void check_intercept() {
               fmt::format("LibTorch {} does not send operations on parameters through the key that "
                           "sharding uses",
                           TORCH_VERSION),
-              {.subject = "LibTorch", .hint = "use one of LibTorch 2.11 to 2.15"});
+              {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
 }
 
 }  // namespace coupler
