@@ -15,9 +15,9 @@ NEWCOMER = {
     "-DCMAKE_PREFIX_PATH=/opt/coupler >/dev/null": None,
     "cmake --build /tmp/mine/build": "program, first build",
     "echo '// changed' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
-    "scripts/build dev train_test": None,
-    "echo '// changed' >>host/train/mixed_precision.cc && scripts/build dev train_test && "
-    "build/dev/bin/tests/train_test": "a line of host/train changed",
+    "scripts/build dev unit_torch": None,
+    "echo '// changed' >>host/train/mixed_precision.cc && scripts/build dev unit_torch && "
+    "ctest --test-dir build/dev -R '^train_test$'": "a line of host/train changed",
 }
 # In another: from nothing to tested.
 TESTER = {

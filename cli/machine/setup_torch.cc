@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -59,7 +58,24 @@ int run_setup_torch(int argc, char** argv) {
   std::string prefix = default_torch_prefix();
   std::string version = COUPLER_TORCH_WHEEL;
   bool cuda = false;
-  for (int i = 1; i < argc; ++i) {
+  int i = 1;
+  // Whether the word is that option, whose value follows it or its "=".
+  const auto takes = [&](const std::string& option, const char* needed, std::string& value) {
+    const std::string_view word = argv[i];
+    if (word == option && i + 1 < argc) {
+      value = argv[++i];
+    } else if (word.starts_with(option + "=")) {
+      value = word.substr(option.size() + 1);
+    } else if (word == option) {
+      value.clear();
+    } else {
+      return false;
+    }
+    if (value.empty() || value[0] == '-')
+      refuse(option, fmt::format("{} needs {}", option, needed));
+    return true;
+  };
+  for (; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--help" || word == "-h") {
       std::fputs(kSetupTorchHelp, stdout);
@@ -67,24 +83,10 @@ int run_setup_torch(int argc, char** argv) {
     }
     if (word == "--cuda") {
       cuda = true;
-    } else if (word == "--prefix" && i + 1 < argc) {
-      prefix = argv[++i];
-    } else if (word == "--torch" && i + 1 < argc) {
-      version = argv[++i];
-    } else if (word.starts_with("--prefix=")) {
-      prefix = word.substr(std::strlen("--prefix="));
-    } else if (word.starts_with("--torch=")) {
-      version = word.substr(std::strlen("--torch="));
-    } else if (word == "--prefix") {
-      refuse(std::string(word), "--prefix needs a folder");
-    } else if (word == "--torch") {
-      refuse(std::string(word), "--torch needs a version");
-    } else {
+    } else if (!takes("--prefix", "a folder", prefix) && !takes("--torch", "a version", version)) {
       refuse(std::string(word), fmt::format("'{}' is no option", word));
     }
   }
-  if (prefix.empty() || prefix[0] == '-') refuse("--prefix", "--prefix needs a folder");
-  if (version.empty() || version[0] == '-') refuse("--torch", "--torch needs a version");
   std::vector<std::string> command = {script(), "--torch", version};
   if (cuda) command.emplace_back("--cuda");
   command.push_back(prefix);

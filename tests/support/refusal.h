@@ -4,7 +4,6 @@
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
-#include <exception>
 #include <functional>
 #include <string>
 
@@ -27,11 +26,11 @@ inline std::string refusal_of(ErrorCode code, const std::function<void()>& actio
   return "accepted";
 }
 
-// The whole message of whatever exception `action` ends with, or "".
+// The whole message of the Error that `action` ends with, or "". Other exceptions pass.
 inline std::string message_of(const std::function<void()>& action) {
   try {
     action();
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return "";

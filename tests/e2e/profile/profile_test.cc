@@ -20,7 +20,7 @@ class Profiles : public ::testing::Test {
   Outcome train(const Arguments& options) const {
     Arguments arguments = {"launch", "-n", "2"};
     for (const std::string& option : options) arguments.insert(arguments.end(), {"-o", option});
-    arguments.insert(arguments.end(), {DIGITS, "--epochs", "1"});
+    arguments.insert(arguments.end(), {DIGITS_PROGRAM, "--epochs", "1"});
     return here_.coupler(arguments);
   }
   json read(const std::string& name) const {

@@ -87,7 +87,7 @@ TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
   // The failure is noted a moment after it happened: ask until it comes.
   std::string message;
   EXPECT_TRUE(comes_true([&] {
-    message = message_of([&] {
+    message = said_by([&] {
       stack.layers.at(1).forward(y);
       stack.layers.at(0).forward(x);
     });
@@ -98,7 +98,7 @@ TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
 
   burning = false;
   stack.end_pass();
-  message_of([&] { stack.layers.at(5).forward(x); });  // what failed meanwhile
+  said_by([&] { stack.layers.at(5).forward(x); });  // what failed meanwhile
   stack.end_pass();
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);

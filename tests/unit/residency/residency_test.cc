@@ -77,7 +77,7 @@ TEST(Residency, FailingInBackward_ThrownByBackward) {
   Stack stack;
   const at::Tensor loss = stack.layers.forward(kUp);
   stack.managed.memory.before_fill = [](size_t) { throw Error(ErrorCode::kPeerLost, "lost"); };
-  EXPECT_NE(message_of([&] { loss.backward(); }).find("lost"), std::string::npos);
+  EXPECT_NE(said_by([&] { loss.backward(); }).find("lost"), std::string::npos);
   stack.managed.memory.before_fill = {};
   stack.end_pass();
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
@@ -111,7 +111,7 @@ TEST(Residency, Destroyed_ParametersThrowInsteadOfCrashing) {
   const at::Tensor view = weight.detach().t();
   stack.managed.destroy();
   const auto expect_error = [](const char* what, const std::function<void()>& use) {
-    const std::string message = message_of(use);
+    const std::string message = said_by(use);
     EXPECT_NE(message.find("' went with the Accelerator"), std::string::npos)
         << what << ": " << message;
   };

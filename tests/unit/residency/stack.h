@@ -7,13 +7,13 @@
 #include <torch/nn/modules/linear.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "managed.h"
-#include "refusal.h"
 
 namespace coupler::testing {
 
@@ -68,6 +68,16 @@ bool comes_true(const Condition& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
+}
+
+// What an exception said; empty where there was none.
+inline std::string said_by(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace coupler::testing
