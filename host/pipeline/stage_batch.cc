@@ -137,7 +137,7 @@ void StageBatch::send_values(const Values& values, int64_t micro_batch) {
                          "size"});
   }
   with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
-                 [&] { neighbours_.values_out->send(values, /*header=*/is_new); });
+                 [&, header = is_new] { neighbours_.values_out->send(values, header); });
 }
 
 // One receive ahead: that of the micro-batch whose backward is next.

@@ -65,7 +65,7 @@ class Python : public ::testing::Test {
     return final_loss(outcome.out);
   }
 
-  const Workplace here_;
+  const Workplace here_{};
 };
 
 TEST_F(Python, ReadsACheckpointsModel) {

@@ -78,7 +78,7 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
   torch::nn::Sequential model = make_layers();
   auto pipeline = coupler::prepare_pipeline(accelerator, model, {.micro_batches = 3});
   const auto [input, target] = rows_of(0, 6);
-  const std::string said = error_of([&] {
+  const std::string said = error_of([&, input = input, target = target] {
     pipeline.train_step(input, target, [](const torch::Tensor& scores, const torch::Tensor&) {
       return scores;  // of many numbers
     });

@@ -14,6 +14,8 @@ root = pathlib.Path(sys.argv[1])
 target = pathlib.Path(sys.argv[2])
 NAMES = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (
     pathlib.Path(__file__).parent / "fragments.h").read_text(), re.S).group(1), re.M)
+# No structured binding: before version 16 clang lets no lambda capture one.
+USED_NAMES = "".join(f"  [[maybe_unused]] auto& {name} = names.{name};\n" for name in NAMES)
 parts = ['#include "fragments.h"\n']
 table = []
 for page in pages_of(root):
@@ -23,8 +25,7 @@ for page in pages_of(root):
         if way[0] == "members":
             parts.append(f"struct {name} {{\n{code}}};\n")
         elif way[0] == "fragment":
-            parts.append(f"static void {name}(Names& names) {{\n  auto& [{', '.join(NAMES)}] = names;\n  {{\n"
-                         f"{code}  }}\n}}\n")
+            parts.append(f"static void {name}(Names& names) {{\n{USED_NAMES}  {{\n{code}  }}\n}}\n")
             needs_gpu = "true" if "torch::kCUDA" in block.text else "false"
             table.append([f'"{page.stem}"', str(block.line), needs_gpu, name, '""'])
         elif way[0] == "printed":

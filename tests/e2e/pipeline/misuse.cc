@@ -74,10 +74,11 @@ void wrong_batches(Accelerator& accelerator) {
   expect_in("undefined tensor", train({}, targets));
   expect_in("undefined tensor", train(tokens, {}));
   expect_in("has no rows", error_of([&] { pipeline.forward(torch::ones({})); }));
-  expect_in("there is no loss function",
-            error_of([&] { pipeline.train_step(tokens, targets, {}); }));
+  expect_in("there is no loss function", error_of([&, tokens = tokens, targets = targets] {
+              pipeline.train_step(tokens, targets, {});
+            }));
   if (accelerator.world() > 1) {
-    expect_in("pipeline.forward", error_of([&] {
+    expect_in("pipeline.forward", error_of([&, tokens = tokens, targets = targets] {
                 if (pipeline.is_first()) {
                   pipeline.forward(tokens);
                 } else {

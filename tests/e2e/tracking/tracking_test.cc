@@ -23,7 +23,7 @@ class TrackedTraining : public ::testing::Test {
                          "training.log_with=" + log_with, TRACKED_TRAINING, mode},
                         std::move(variables));
   }
-  const Workplace here;
+  const Workplace here{};
 };
 
 TEST_F(TrackedTraining, OverTwoRanks_IsWrittenOnce) {

@@ -231,7 +231,8 @@ void models_in_turn(Accelerator& accelerator) {
   expect_near(gradient_of(accelerator, one), 2, "the first model's gradient");
   expect_near(gradient_of(accelerator, other), 6, "the second model's gradient");
   { auto scope = accelerator.accumulate(one); }
-  const std::string message = error_of([&] { auto scope = accelerator.accumulate(one, other); });
+  const std::string message = error_of(
+      [&, &one = one, &other = other] { auto scope = accelerator.accumulate(one, other); });
   EXPECT(message.find("has accumulated 1 batches and") != std::string::npos, message);
   { auto scope = accelerator.accumulate(one); }
   accelerator.set_gradient_accumulation_steps(1);

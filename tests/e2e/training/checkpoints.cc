@@ -84,7 +84,8 @@ void goes_on_with(Accelerator& accelerator, const std::string& kind) {
   auto [net, opt, batches] = accelerator.prepare(model, *optimizer, loader);
   torch::Tensor seen = torch::zeros({64}, torch::kLong);  // of this rank's, since the save
   std::string saved;
-  const auto train = [&](int64_t epochs, int64_t save_at) {
+  const auto train = [&, &net = net, &opt = opt, &batches = batches](int64_t epochs,
+                                                                     int64_t save_at) {
     for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
       int64_t step = 0;
       for (auto& batch : batches) {
@@ -338,14 +339,16 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
   expect_file(coupler::SafeTensors::open(one), expected.size());
   EXPECT(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1,
          "the older files are still there");
-  const auto said =
-      error_of([&] { accelerator.save_model(net, folder.path(), {.safe_serialization = false}); });
+  const auto said = error_of([&, &net = net] {
+    accelerator.save_model(net, folder.path(), {.safe_serialization = false});
+  });
   EXPECT(said.find("only safetensors is written") != std::string::npos, said);
-  EXPECT(error_of([&] {
+  EXPECT(error_of([&, &net = net] {
            accelerator.save_model(net, folder.path(), {.max_shard_size = "1gb"});
          }).find("max_shard_size") != std::string::npos,
          "a size that is none is taken");
-  EXPECT(error_of([&] { accelerator.save_model(net, one + "/in"); }).find(one) != std::string::npos,
+  EXPECT(error_of([&, &net = net] { accelerator.save_model(net, one + "/in"); }).find(one) !=
+             std::string::npos,
          "a file in the way is not named");
   accelerator.save(torch::arange(3), folder.path() + "/tensor.safetensors");
   accelerator.wait_for_everyone();

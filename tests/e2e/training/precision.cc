@@ -289,7 +289,7 @@ void grows(Accelerator& accelerator) {
   Classifier model = classifier();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1e-3));
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  const auto step = [&](bool overflow) {
+  const auto step = [&, &net = net, &opt = opt](bool overflow) {
     accelerator.backward(with_overflow(net, autocast_loss(accelerator, net, 0), overflow));
     opt.step();
     opt.zero_grad();

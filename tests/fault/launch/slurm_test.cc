@@ -1,6 +1,7 @@
 // A real Slurm of one node: what users type there, and what `coupler launch --via slurm` does.
 #include <memory>
 
+#include "coupler_run.h"
 #include "expect.h"
 #include "slurm_cluster.h"
 

@@ -154,7 +154,7 @@ TEST(FullParameters, SourceFails_ThrowsAndNothingStaysPinned) {
   test.managed.memory.before_fill = [](size_t unit) {
     if (unit == 1) throw Error(ErrorCode::kPeerLost, "unit 'second' is gone");
   };
-  EXPECT_THROW(summon_full_parameters(test.pair), Error);
+  EXPECT_THROW(static_cast<void>(summon_full_parameters(test.pair)), Error);
   for (const auto& unit : test.managed.residency().units()) {
     EXPECT_EQ(unit->pins.load(), 0);
     EXPECT_EQ(unit->writable.load(), 0);

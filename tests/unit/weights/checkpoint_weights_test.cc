@@ -43,7 +43,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
         if (numel == 0) {
           for (auto& file : files) {
             if (std::none_of(file.begin(), file.end(),
-                             [&](const Part& p) { return p.name == name; }))
+                             [&, name = name](const Part& p) { return p.name == name; }))
               file.push_back({name, tensor});
           }
         }
