@@ -14,14 +14,14 @@ def group(context, stack, name, program, options, *words):
     settings = [word for option in options for word in ("-o", option)]
     return stack.enter_context(contextlib.closing(Group(
         name, context.folder, 1,
-        lambda path: [[context.program(program), *settings, *words, "--control", path]])))
+        lambda path: [[*context.bench(program), *settings, *words, "--control", path]])))
 
 
 def activations(context):
     """Steps of a GPT of 24 layers, one process, with activation checkpointing and without."""
     steps = 1 if context.quick else 4
     with contextlib.ExitStack() as stack:
-        sides = {name: group(context, stack, f"activations-{name}", "bench/bench_activations",
+        sides = {name: group(context, stack, f"activations-{name}", "activations",
                              options)
                  for name, options in (("with", ['memory.activation_checkpointing=["blocks.*"]']),
                                        ("without", []))}
@@ -54,7 +54,7 @@ def offload(context):
                   "cpu": ["backend.fsdp.offload.device=cpu"], "memory": []}
         places["loop"] = places["disk"]
         places["loop in backward"] = [*places["disk"], "training.optimizer_in_backward=true"]
-        sides = {name: group(context, stack, f"offload-{name}", "bench/bench_offload",
+        sides = {name: group(context, stack, f"offload-{name}", "offload",
                              ["backend.use=fsdp", "backend.fsdp.base=gloo_cpu", *options],
                              "--folder", folder)
                  for name, options in places.items()}

@@ -33,7 +33,7 @@ def big_model(context):
             return stack.enter_context(contextlib.closing(Group(
                 name, context.folder, 1,
                 lambda path: [[*command, "--checkpoint", checkpoint, "--control", path]])))
-        mine = group("big-model", context.program("bench/bench_big_model"))
+        mine = group("big-model", *context.bench("big_model"))
         theirs = group("big-model-accelerate", context.python, context.script("big_model.py"))
         mine.turn("prepare-memory", 1)
         for side in (mine, theirs):

@@ -17,7 +17,7 @@ SIDES = {"replicate": ("gloo_cpu", ()), "fsdp": ("fsdp", ("backend.fsdp.base=glo
 def open_group(context, stack, side, folder, steps, *options):
     os.makedirs(folder, exist_ok=True)
     backend, base = SIDES[side]
-    words = [context.program("bench/bench_checkpoint"), "--folder", folder, "--steps", str(steps),
+    words = [*context.bench("checkpoint"), "--folder", folder, "--steps", str(steps),
              "--control"]
     return stack.enter_context(contextlib.closing(Group(
         f"checkpoint-{side}", context.folder, WORLD, lambda path: [context.launch(

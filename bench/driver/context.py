@@ -26,6 +26,10 @@ class Context:
                                   "another build folder by --build")
         return path
 
+    def bench(self, name):
+        """The words that start one of bench/main.cc's programs."""
+        return [self.program("bench/bench"), name]
+
     def launch(self, processes, backend, *command, options=()):
         """options: further settings, "backend.fsdp.base=mpi"."""
         words = [self.program("coupler"), "launch", "-n", str(processes)]

@@ -23,7 +23,7 @@ def generate(context):
             return stack.enter_context(contextlib.closing(Group(
                 name, context.folder, 1,
                 lambda path: [[*command, "--checkpoint", checkpoint, "--control", path]])))
-        mine = group("generate", context.program("bench/bench_generate"))
+        mine = group("generate", *context.bench("generate"))
         theirs = group("generate-transformers", context.python, context.script("generate.py"))
         # Warm, and the same tokens on all sides.
         answers = [side.turn(mode, 8)[2] for side in (mine, theirs) for mode in ours]
@@ -45,11 +45,11 @@ def generate(context):
 
 def quantized(context):
     """Decoding by a LLaMA of 551M parameters, one thread: weights of 8 and 4 bits against float32."""
-    program = context.program("bench/bench_quantized")
+    program = context.bench("quantized")
     tokens, rounds = (2, 2) if context.quick else (12, context.rounds_or(7))
     figures = {"float32": [], "int8": [], "int4": []}
     with contextlib.closing(Group("quantized", context.folder, 1,
-                                  lambda path: [[program, "--control", path]])) as group:
+                                  lambda path: [[*program, "--control", path]])) as group:
         for mode in figures:
             group.turn(mode, 2)
         for round_number in range(rounds):

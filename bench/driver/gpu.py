@@ -30,7 +30,7 @@ def idle_share(path):
 def gpt(context):
     """GPT-2's smallest shape in bf16 on one GPU, 8 sequences of 1024 tokens, against Accelerate."""
     context.need_python("torch", "accelerate")
-    ours_words = [context.program("bench/bench_steps"), "--model", "gpt2-small",
+    ours_words = [*context.bench("steps"), "--model", "gpt2-small",
                   "-o", "training.mixed_precision=bf16", "-o", "training.device=cuda"]
     python_words = [context.python, context.script("accelerate_in_turns.py"), "--model",
                     "gpt2-small", "--precision", "bf16"]
@@ -65,7 +65,7 @@ def gpt(context):
 
 
 def pairs(context, what, rounds):
-    output = children.run([context.program("bench/bench_gpu"), what, str(context.rounds_or(rounds))],
+    output = children.run([*context.bench("gpu"), what, str(context.rounds_or(rounds))],
                           context.folder, 600)
     lines = [line.split() for line in output.splitlines()]
     return [float(line[0]) for line in lines], [float(line[1]) for line in lines]

@@ -5,7 +5,7 @@ from .report import Bar, Row
 
 def intercept(context):
     """Forward and backward of a Linear with managed, resident parameters, against plain ones."""
-    output = children.run([context.program("bench/bench_intercept"), "--rounds",
+    output = children.run([*context.bench("intercept"), "--rounds",
                            str(context.rounds_or(15))], context.folder, 600)
     plain, managed = {}, {}
     for line in output.splitlines():

@@ -74,7 +74,7 @@ def can_slow_down():
 def open_group(context, stack, kind, network, backend="gloo_cpu"):
     def commands(path):
         command = context.launch(
-            2, backend, context.program("bench/bench_steps"), "--model", "gpt", "--control", path,
+            2, backend, *context.bench("steps"), "--model", "gpt", "--control", path,
             options=SENT[kind])
         rate = NETWORKS[network]
         return [command if rate is None else within(rate, command)]

@@ -16,7 +16,7 @@ def speeds(context, command, epochs):
 def loader(context):
     """Our data loader against torch's Python DataLoader: 60000x784 floats, batch 64, one process."""
     context.need_python("torch")
-    sides = {"ours": [context.program("bench/bench_loader")],
+    sides = {"ours": context.bench("loader"),
              "torch": [context.python, context.script("loader_epochs.py")]}
     epochs = 1 if context.quick else 3
     results = {name: [] for name in sides}

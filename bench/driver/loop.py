@@ -12,15 +12,15 @@ WARM_UP = 400
 
 def race(context, threads):
     """Batches a second by side, a figure a round."""
-    program, script = context.program("bench/bench_loop"), context.script("loop_in_turns.py")
+    program, script = context.bench("loop"), context.script("loop_in_turns.py")
     with contextlib.ExitStack() as stack:
         def start(name, *command):
             command = ["env", f"OMP_NUM_THREADS={threads}", *command, "--control"]
             return stack.enter_context(contextlib.closing(
                 Group(f"{name}-{threads}", context.folder, 1, lambda path: [[*command, path]])))
 
-        ours = start("loop-ours", program)
-        bare = start("loop-bare", program, "--bare")
+        ours = start("loop-ours", *program)
+        bare = start("loop-bare", *program, "--bare")
         python = start("loop-python", context.python, script)
         if ours.parameters != python.parameters:
             raise children.Failed("loop: the models differ in their parameters")

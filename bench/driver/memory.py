@@ -59,7 +59,7 @@ def python_peak(context):
 def memory(context):
     """Peak memory of fsdp and ZeRO on a 201M MLP, against the stages' theory and torch's FSDP2."""
     context.need_python("torch")
-    program = context.program("bench/bench_memory")
+    program = context.bench("memory")
     sides = {"fsdp": ("fsdp", ("backend.fsdp.base=mpi",))}
     for stage in (1, 2, 3):
         sides[f"ZeRO-{stage}"] = ("deepspeed_like", ("backend.deepspeed_like.base=mpi",
@@ -67,7 +67,7 @@ def memory(context):
     torch = python_peak(context)
     rows = []
     for name, (backend, options) in sides.items():
-        ours = peak(context, context.launch(RANKS, backend, program, options=options))
+        ours = peak(context, context.launch(RANKS, backend, *program, options=options))
         limit = LIMITS[name] / MIB
         rows.append(Row(f"{name} / theory + 5 %", "MiB", [ours], [limit], Bar("<=", 1.0),
                         less_is_better=True, faster=False))

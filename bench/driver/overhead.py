@@ -5,7 +5,7 @@ from .report import Bar, Row
 
 def overhead(context):
     """A step through the Accelerator against a loop by hand in LibTorch, Linear 8x8, batch 4."""
-    output = children.run([context.program("bench/bench_overhead"), "--rounds",
+    output = children.run([*context.bench("overhead"), "--rounds",
                            str(context.rounds_or(15))], context.folder, 600)
     hand, ours = {}, {}
     for line in output.splitlines():

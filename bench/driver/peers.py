@@ -97,13 +97,13 @@ def peers(context):
 
 def watch(context):
     """GPT steps of 2 ranks that watch each other against the same with backend.peer_timeout = 0s."""
-    program = context.program("bench/bench_steps")
+    program = context.bench("steps")
     count = steps.STEPS["gpt"]
     with contextlib.ExitStack() as stack:
         def group(name, timeout):
             return stack.enter_context(contextlib.closing(Group(
                 name, context.folder, WORLD, lambda path: [context.launch(
-                    WORLD, "gloo_cpu", program, "--model", "gpt", "--control", path,
+                    WORLD, "gloo_cpu", *program, "--model", "gpt", "--control", path,
                     options=(f"backend.peer_timeout={timeout}",))])))
 
         groups = [group("watched", "800ms"), group("unwatched", "0s")]

@@ -11,14 +11,14 @@ STEPS = {"train": 2, "infer": 6}  # batches of one turn
 
 def pipeline(context):
     """GPT of 6.5 million parameters in 8 micro-batches over 2 ranks, one thread each."""
-    program = context.program("bench/bench_pipeline")
+    program = context.bench("pipeline")
     speed, cpu = {}, {}
     with contextlib.ExitStack() as stack:
         groups = {}
         for name, world in (("alone", 1), ("gloo_cpu", 2), ("mpi", 2)):
-            words = lambda path: [program, "--control", path]
+            words = lambda path: [*program, "--control", path]
             make = words if world == 1 else lambda path, b=name: context.launch(
-                2, b, program, "--control", path)
+                2, b, *program, "--control", path)
             groups[name] = stack.enter_context(contextlib.closing(
                 Group("pipeline-" + name, context.folder, world,
                       lambda path, make=make: [make(path)])))

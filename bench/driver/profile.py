@@ -8,7 +8,7 @@ from .report import Bar, Row
 from .turns import Group
 
 STEPS = 10  # of a turn, all of which are recorded
-# A turn is a round: bench_profile makes a pass before its clock starts and one behind it.
+# A turn is a round: bench profile makes a pass before its clock starts and one behind it.
 ROUNDS = ("profile.wait=1", "profile.warmup=0", f"profile.active={STEPS + 1}", "profile.repeat=0")
 SIDES = {
     "absent": (),
@@ -28,7 +28,7 @@ def profile(context):
             groups[name] = stack.enter_context(contextlib.closing(Group(
                 f"profile-{name}", context.folder, 2,
                 lambda path, options=options: [context.launch(
-                    2, "gloo_cpu", context.program("bench/bench_profile"), "--control", path,
+                    2, "gloo_cpu", *context.bench("profile"), "--control", path,
                     options=options)])))
         for number in range(WARM_UP):
             context.say(f"profile: warm-up {number + 1} of {WARM_UP}")

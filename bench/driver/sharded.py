@@ -14,10 +14,10 @@ BARS = {"mlp": 4.0, "gpt": 1.5}
 
 
 def open_groups(context, model, stack):
-    program = context.program("bench/bench_steps")
+    program = context.bench("steps")
 
     def ours(name, backend, *options):
-        make = lambda path: [context.launch(2, backend, program, "--model", model, "--control", path,
+        make = lambda path: [context.launch(2, backend, *program, "--model", model, "--control", path,
                                             options=options)]
         return stack.enter_context(contextlib.closing(
             Group(f"{name}-{model}", context.folder, 2, make)))

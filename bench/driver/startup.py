@@ -46,10 +46,10 @@ def accelerate_command(context, script, *arguments):
 def startup(context):
     """coupler launch against accelerate launch: 2 ranks to a finished first collective and exit."""
     context.need_python("torch", "accelerate")
-    program = context.program("bench/bench_first_collective")
-    sides = {"gloo_cpu": lambda: context.launch(2, "gloo_cpu", program),
+    program = context.bench("first_collective")
+    sides = {"gloo_cpu": lambda: context.launch(2, "gloo_cpu", *program),
              "accelerate": lambda: accelerate_command(context, "first_collective.py"),
-             "mpi": lambda: context.launch(2, "mpi", program)}
+             "mpi": lambda: context.launch(2, "mpi", *program)}
     seconds = {name: [] for name in sides}
     memory = {name: [] for name in sides}
     for command_of in sides.values():  # warm the page cache

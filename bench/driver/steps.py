@@ -13,10 +13,10 @@ BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.
 
 
 def open_groups(context, model, stack):
-    program = context.program("bench/bench_steps")
+    program = context.bench("steps")
 
     def ours(name, world, make):
-        words = lambda path: [program, "--model", model, "--control", path]
+        words = lambda path: [*program, "--model", model, "--control", path]
         return stack.enter_context(contextlib.closing(
             Group(name, context.folder, world, lambda path: [make(words(path))])))
 

@@ -31,7 +31,7 @@ class Mlflow(BaseHTTPRequestHandler):
 
 
 def measure(context, threads):
-    """Five figures a round, as bench_tracking prints them."""
+    """Five figures a round, as bench tracking prints them."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mlflow)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -39,7 +39,7 @@ def measure(context, threads):
         output = children.run(
             ["env", f"OMP_NUM_THREADS={threads}",
              f"MLFLOW_TRACKING_URI=http://127.0.0.1:{server.server_address[1]}",
-             context.program("bench/bench_tracking"), "--rounds", str(context.rounds_or(11)),
+             *context.bench("tracking"), "--rounds", str(context.rounds_or(11)),
              "--steps", str(100 if context.quick else STEPS), "--folder", context.folder],
             context.folder, 900)
     finally:

@@ -8,6 +8,9 @@
 #include <fstream>
 #include <string>
 
+#include "program.h"
+
+namespace coupler::bench::first_collective {
 namespace {
 
 // Of this program alone: getrusage would count that of the launcher before exec, too.
@@ -21,7 +24,7 @@ std::string peak_memory_kib() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const auto sum = accelerator.reduce(at::ones({1})).item<double>();
   if (sum != accelerator.world()) {
@@ -31,4 +34,9 @@ int main(int argc, char** argv) {
     std::ofstream(std::string(argv[2]) + "/" + std::to_string(accelerator.rank()))
         << peak_memory_kib() << '\n';
   }
+  return 0;
 }
+
+const Registration kRegistration("first_collective", program);
+
+}  // namespace coupler::bench::first_collective

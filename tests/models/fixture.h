@@ -2,6 +2,7 @@
 // tables. Plain functions of one thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -22,6 +23,11 @@ inline std::string fixture(const std::string& name) {
 inline nlohmann::json read_json(const std::string& path) {
   std::ifstream in(path);
   return nlohmann::json::parse(in);
+}
+
+// The largest difference between two elements.
+inline double apart(const at::Tensor& a, const at::Tensor& b) {
+  return a.sub(b).abs().max().item<double>();
 }
 
 // A folder of the test's own.

@@ -16,10 +16,6 @@
 namespace coupler {
 namespace {
 
-double apart(const at::Tensor& a, const at::Tensor& b) {
-  return a.sub(b).abs().max().item<double>();
-}
-
 class LanguageModels : public ::testing::TestWithParam<const char*> {
  protected:
   LanguageModels() {

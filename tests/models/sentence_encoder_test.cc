@@ -17,10 +17,6 @@
 namespace coupler {
 namespace {
 
-double apart(const at::Tensor& a, const at::Tensor& b) {
-  return a.sub(b).abs().max().item<double>();
-}
-
 std::vector<std::string> texts(const char* key) {
   std::vector<std::string> result;
   const nlohmann::json all = read_json(MODEL_TESTS "/texts.json");
@@ -30,7 +26,7 @@ std::vector<std::string> texts(const char* key) {
   return result;
 }
 
-at::Tensor reference(const std::string& file) {
+at::Tensor python_embeddings(const std::string& file) {
   return SafeTensors::open(fixture(file)).tensor("embeddings");
 }
 
@@ -40,9 +36,9 @@ TEST(SentenceEncoder, SmallBert_GivesPythonsEmbeddings) {
     const auto encoder = SentenceEncoder::open(fixture("bert"), {.device_map = map});
     EXPECT_EQ(encoder.width(), 32);
     for (const size_t batch : {1, 4, 100}) {
-      EXPECT_LT(
-          apart(encoder.encode(texts("table"), batch), reference("bert/reference.safetensors")),
-          1e-4)
+      EXPECT_LT(apart(encoder.encode(texts("table"), batch),
+                      python_embeddings("bert/reference.safetensors")),
+                1e-4)
           << map.to_json() << batch;
     }
   }
@@ -84,7 +80,8 @@ class MiniLm : public ::testing::Test {
   void expect_pythons(const SentenceEncoder& encoder, size_t batch) const {
     const std::vector<std::string> sentences = texts("sentences");
     ASSERT_EQ(sentences.size(), 100U);
-    EXPECT_LT(apart(encoder.encode(sentences, batch), reference("minilm.safetensors")), 1e-4);
+    EXPECT_LT(apart(encoder.encode(sentences, batch), python_embeddings("minilm.safetensors")),
+              1e-4);
   }
   std::string folder;
 };

@@ -66,7 +66,7 @@ struct BackendOptions {
   }
 };
 
-BackendOptions options_of(const std::string& plugin) {
+BackendOptions options_of_plugin(const std::string& plugin) {
   const fs::path path =
       fs::path(COUPLER_BINARY_DIR) / fmt::format("lib/coupler/libcoupler_{}.so", plugin);
   if (!fs::exists(path)) return {};
@@ -94,7 +94,7 @@ TEST(Documentation, EveryTomlBlock_LoadsAndNamesOptionsThatExist) {
       EXPECT_NO_THROW(config = load_alone({.file = file.string()})) << path << ":\n" << block;
       ++loaded;
       for (const auto& [plugin, given] : config.backend.options) {
-        const BackendOptions known = options_of(plugin);
+        const BackendOptions known = options_of_plugin(plugin);
         for (const PluginOption& option : given) {
           EXPECT_TRUE(known.has(option.key) || known.own.empty())
               << path << ": " << plugin << "." << option.key;

@@ -11,9 +11,10 @@
 
 #include "control.h"
 #include "models.h"
+#include "program.h"
 #include "trace.h"
 
-namespace coupler::bench {
+namespace coupler::bench::steps {
 namespace {
 
 const std::string kProfile = "profile:";
@@ -56,23 +57,26 @@ void serve(Accelerator& accelerator, Model model, std::vector<Batch> batches,
 }
 
 }  // namespace
-}  // namespace coupler::bench
 
-int main(int argc, char** argv) {
-  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+int program(int argc, char** argv) {
   Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 4 || words[0] != "--model" || words[2] != "--control" ||
       (words[1] != "mlp" && words[1] != "gpt" && words[1] != "gpt2-small")) {
-    throw Error(ErrorCode::kUsage, "usage: bench_steps --model mlp|gpt|gpt2-small --control SOCKET",
-                {.subject = "bench_steps", .hint = "start it with bench/run"});
+    throw Error(ErrorCode::kUsage, "usage: bench steps --model mlp|gpt|gpt2-small --control SOCKET",
+                {.subject = "bench steps", .hint = "start it with bench/run"});
   }
   const auto seed = static_cast<uint64_t>(100 + accelerator.rank());
   if (words[1] == "mlp") {
-    bench::serve(accelerator, bench::make_mlp(), bench::mlp_batches(seed), words[3]);
+    serve(accelerator, bench::make_mlp(), bench::mlp_batches(seed), words[3]);
   } else if (words[1] == "gpt") {
-    bench::serve(accelerator, bench::make_gpt(), bench::gpt_batches(seed), words[3]);
+    serve(accelerator, bench::make_gpt(), bench::gpt_batches(seed), words[3]);
   } else {
-    bench::serve(accelerator, bench::make_gpt2_small(), bench::gpt2_small_batches(seed), words[3]);
+    serve(accelerator, bench::make_gpt2_small(), bench::gpt2_small_batches(seed), words[3]);
   }
+  return 0;
 }
+
+const Registration kRegistration("steps", program);
+
+}  // namespace coupler::bench::steps

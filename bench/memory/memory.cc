@@ -1,5 +1,5 @@
 // Trains an MLP of 201 million parameters for a few steps and writes what memory it took:
-// FOLDER/RANK gets "BASE PEAK" (KiB), before the model and at the highest. bench_memory --report
+// FOLDER/RANK gets "BASE PEAK" (KiB), before the model and at the highest. bench memory --report
 // FOLDER, and the arguments of the configuration. The counterpart is bench/python/peak_memory.py.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
@@ -11,7 +11,9 @@
 #include <string>
 
 #include "large_mlp.h"
+#include "program.h"
 
+namespace coupler::bench::memory {
 namespace {
 
 constexpr int64_t kWidth = LargeMLPImpl::kWidth, kBatch = 4;
@@ -27,11 +29,11 @@ long high_water() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   if (argc != 3 || std::string(argv[1]) != "--report") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_memory --report FOLDER",
-                         {.subject = "bench_memory", .hint = "start it with bench/run"});
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench memory --report FOLDER",
+                         {.subject = "bench memory", .hint = "start it with bench/run"});
   }
   accelerator.wait_for_everyone();
   const long base = high_water();
@@ -50,4 +52,9 @@ int main(int argc, char** argv) {
   std::ofstream(std::string(argv[2]) + "/" + std::to_string(accelerator.rank()))
       << base << " " << high_water() << "\n";
   accelerator.wait_for_everyone();
+  return 0;
 }
+
+const Registration kRegistration("memory", program);
+
+}  // namespace coupler::bench::memory

@@ -1,5 +1,5 @@
 // Iterates over 60000×784 floats in batches of 64, one process, and prints for each order the
-// median seconds of an epoch: "sequential S", "shuffled S". bench_loader [EPOCHS]. The counterpart
+// median seconds of an epoch: "sequential S", "shuffled S". bench loader [EPOCHS]. The counterpart
 // is bench/python/loader_epochs.py.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -13,6 +13,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "program.h"
+
+namespace coupler::bench::loader {
 namespace {
 
 constexpr int64_t kSamples = 60000, kValues = 784, kBatch = 64;
@@ -29,11 +32,11 @@ double epoch_of(coupler::DataLoader<coupler::TensorDataset>& loader) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::install_terminate_handler();
   const int epochs = argc > 1 ? std::atoi(argv[1]) : 3;
   if (epochs < 1)
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_loader [EPOCHS]",
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench loader [EPOCHS]",
                          {.subject = "EPOCHS", .hint = "give 1 or more"});
   at::set_num_threads(1);
   const coupler::TensorDataset dataset(at::rand({kSamples, kValues}),
@@ -47,4 +50,9 @@ int main(int argc, char** argv) {
     std::printf("%s %.6f\n", shuffle ? "shuffled" : "sequential",
                 seconds[static_cast<size_t>(epochs / 2)]);
   }
+  return 0;
 }
+
+const Registration kRegistration("loader", program);
+
+}  // namespace coupler::bench::loader

@@ -1,5 +1,5 @@
 // A LLaMA of 551 million random parameters goes on with a prompt, greedily: its weights in float,
-// with 8 bits and with 4, in turns, as bench/run says: bench_quantized --control SOCKET. Modes:
+// with 8 bits and with 4, in turns, as bench/run says: bench quantized --control SOCKET. Modes:
 // float32, int8 and int4; steps: how many new tokens. No model fits the processor's cache, so a
 // token takes as long as reading its weights.
 #include <ATen/Parallel.h>
@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "control.h"
+#include "program.h"
 
+namespace coupler::bench::quantized {
 namespace {
 
 constexpr const char* kConfig = R"({
@@ -46,11 +48,11 @@ Model make(const coupler::ModelConfig& config, int bits) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_quantized --control SOCKET",
-                         {.subject = "bench_quantized", .hint = "start it with bench/run"});
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench quantized --control SOCKET",
+                         {.subject = "bench quantized", .hint = "start it with bench/run"});
   }
   at::set_num_threads(1);
   const std::string folder = words[1] + ".model";
@@ -77,3 +79,7 @@ int main(int argc, char** argv) {
                  .loss = [&] { return answer; }});
   return 0;
 }
+
+const Registration kRegistration("quantized", program);
+
+}  // namespace coupler::bench::quantized

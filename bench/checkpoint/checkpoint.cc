@@ -1,5 +1,5 @@
 // Saves and loads an MLP of 201 million parameters and AdamW's state, or trains it while
-// checkpoints are written, in turns, as bench/run says: bench_checkpoint --folder FOLDER --steps N
+// checkpoints are written, in turns, as bench/run says: bench checkpoint --folder FOLDER --steps N
 // --control SOCKET, and the arguments of the configuration. The counterpart is
 // bench/python/checkpoint.py.
 //
@@ -33,7 +33,9 @@
 #include "control.h"
 #include "extra_memory.h"
 #include "large_mlp.h"
+#include "program.h"
 
+namespace coupler::bench::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -70,14 +72,14 @@ void remove_written(const std::string& folder) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 6 || words[0] != "--folder" || words[2] != "--steps" ||
       words[4] != "--control") {
     throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench_checkpoint --folder FOLDER --steps N --control SOCKET",
-                         {.subject = "bench_checkpoint", .hint = "start it with bench/run"});
+                         "usage: bench checkpoint --folder FOLDER --steps N --control SOCKET",
+                         {.subject = "bench checkpoint", .hint = "start it with bench/run"});
   }
   const fs::path folder = words[1];
   const std::string kept = folder / "kept", measured = folder / "measured";
@@ -133,4 +135,9 @@ int main(int argc, char** argv) {
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = perform,
                  .loss = [&] { return extra->mib(); }});
+  return 0;
 }
+
+const Registration kRegistration("checkpoint", program);
+
+}  // namespace coupler::bench::checkpoint

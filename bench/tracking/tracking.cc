@@ -1,9 +1,9 @@
-// What tracking costs a step: the loop of bench_steps over the MLP, one process, with 10 values a
+// What tracking costs a step: the loop of bench steps over the MLP, one process, with 10 values a
 // step logged to csv, jsonl, tensorboard and mlflow, and without, in turns. A line a round:
 //   WITHOUT WITH CPU_WITHOUT CPU_WITH LOG
 // microseconds a step: of the clock, of all threads' processor time, and inside of log() itself.
 // MLFLOW_TRACKING_URI names a server.
-//   bench_tracking --rounds N --steps N --folder FOLDER
+//   bench tracking --rounds N --steps N --folder FOLDER
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "models.h"
+#include "program.h"
 
+namespace coupler::bench::tracking {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -94,11 +96,11 @@ class Loop {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 6 || words[0] != "--rounds" || words[2] != "--steps" ||
       words[4] != "--folder") {
-    std::fputs("usage: bench_tracking --rounds N --steps N --folder FOLDER\n", stderr);
+    std::fputs("usage: bench tracking --rounds N --steps N --folder FOLDER\n", stderr);
     return 2;
   }
   const int rounds = std::atoi(words[1].c_str());
@@ -122,3 +124,7 @@ int main(int argc, char** argv) {
   accelerator.end_training();
   return 0;
 }
+
+const Registration kRegistration("tracking", program);
+
+}  // namespace coupler::bench::tracking

@@ -1,5 +1,5 @@
 // Steps of AdamW over 50 million parameters whose state is in memory or on a disk, in turns, as
-// bench/run says: bench_offload --folder FOLDER --control SOCKET, and the arguments of the
+// bench/run says: bench offload --folder FOLDER --control SOCKET, and the arguments of the
 // configuration. Modes: steps, of the optimizer alone; raw, which reads and writes at the same time
 // what such a step reads and writes; loop, of forward, backward and step.
 #include <ATen/ops/ones.h>
@@ -21,7 +21,9 @@
 #include <vector>
 
 #include "control.h"
+#include "program.h"
 
+namespace coupler::bench::offload {
 namespace {
 
 constexpr int64_t kWidth = 2048, kLayers = 12;
@@ -65,13 +67,13 @@ class RawFile {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 4 || words[0] != "--folder" || words[2] != "--control") {
     throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench_offload --folder FOLDER --control SOCKET",
-                         {.subject = "bench_offload", .hint = "start it with bench/run"});
+                         "usage: bench offload --folder FOLDER --control SOCKET",
+                         {.subject = "bench offload", .hint = "start it with bench/run"});
   }
   torch::manual_seed(0);
   torch::nn::Sequential model;
@@ -109,4 +111,9 @@ int main(int argc, char** argv) {
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = train,
                  .loss = [] { return 0.0; }});
+  return 0;
 }
+
+const Registration kRegistration("offload", program);
+
+}  // namespace coupler::bench::offload

@@ -1,7 +1,9 @@
 // What it costs that operations on a parameter come through the intercept, when everything is
 // resident: forward and backward of a Linear whose parameters are managed, against the same with
 // plain ones, in turns in one process. Prints "SIZE PLAIN MANAGED" (microseconds) a line and round.
-//   bench_intercept --rounds N
+//   bench intercept --rounds N
+#include "residency/intercept.h"
+
 #include <ATen/Functions.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -13,9 +15,10 @@
 #include <memory>
 #include <vector>
 
-#include "residency/intercept.h"
+#include "program.h"
 #include "residency/residency.h"
 
+namespace coupler::bench::intercept {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -69,10 +72,10 @@ double microseconds(torch::nn::Linear& linear, const at::Tensor& input, int repe
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   const int rounds = argc == 3 && std::strcmp(argv[1], "--rounds") == 0 ? std::atoi(argv[2]) : 0;
   if (rounds <= 0) {
-    std::fputs("usage: bench_intercept --rounds N\n", stderr);
+    std::fputs("usage: bench intercept --rounds N\n", stderr);
     return 2;
   }
   at::set_num_threads(1);
@@ -94,3 +97,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+const Registration kRegistration("intercept", program);
+
+}  // namespace coupler::bench::intercept

@@ -1,5 +1,5 @@
 // A model of 1.04 billion parameters (4.2 GB) out of a checkpoint in shards: loaded, and run from
-// memory and from disk, in turns, as bench/run says: bench_big_model --checkpoint FOLDER --control
+// memory and from disk, in turns, as bench/run says: bench big_model --checkpoint FOLDER --control
 // SOCKET. Modes:
 //   load      into the CPU's memory, and touched: a number of each page is read
 //   read      the same files by plain reads into one buffer
@@ -40,7 +40,9 @@
 
 #include "control.h"
 #include "extra_memory.h"
+#include "program.h"
 
+namespace coupler::bench::big_model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,12 +144,12 @@ void copy_to_memory(nn::Sequential& model) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 4 || words[0] != "--checkpoint" || words[2] != "--control") {
     throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench_big_model --checkpoint FOLDER --control SOCKET",
-                         {.subject = "bench_big_model", .hint = "start it with bench/run"});
+                         "usage: bench big_model --checkpoint FOLDER --control SOCKET",
+                         {.subject = "bench big_model", .hint = "start it with bench/run"});
   }
   const std::string& checkpoint = words[1];
   const std::vector<std::string> files = files_of(checkpoint);
@@ -206,3 +208,7 @@ int main(int argc, char** argv) {
                  .loss = [&] { return answer; }});
   return 0;
 }
+
+const Registration kRegistration("big_model", program);
+
+}  // namespace coupler::bench::big_model

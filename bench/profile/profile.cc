@@ -1,9 +1,9 @@
-// What [profile] costs a step: the loop of bench_steps over the GPT, whose passes the profile of
+// What [profile] costs a step: the loop of bench steps over the GPT, whose passes the profile of
 // the configuration counts. bench/run starts it with a schedule of rounds of one pass that is
 // waited and 11 that are recorded, and without; a turn of 10 steps is one round: the pass before
 // its clock starts is the one that is waited, and the one behind it writes the trace. What a turn
 // gives as its loss are the seconds of that last pass.
-//   bench_profile --control SOCKET
+//   bench profile --control SOCKET
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <torch/optim/adamw.h>
@@ -14,14 +14,15 @@
 
 #include "control.h"
 #include "models.h"
+#include "program.h"
 
-int main(int argc, char** argv) {
-  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+namespace coupler::bench::profile {
+int program(int argc, char** argv) {
   Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 2 || words[0] != "--control") {
-    throw Error(ErrorCode::kUsage, "usage: bench_profile --control SOCKET",
-                {.subject = "bench_profile", .hint = "start it with bench/run"});
+    throw Error(ErrorCode::kUsage, "usage: bench profile --control SOCKET",
+                {.subject = "bench profile", .hint = "start it with bench/run"});
   }
   const auto batches = bench::gpt_batches(static_cast<uint64_t>(100 + accelerator.rank()));
   GPT model = bench::make_gpt();
@@ -60,4 +61,9 @@ int main(int argc, char** argv) {
                            std::chrono::steady_clock::now() - start;
                        return time.count();
                      }});
+  return 0;
 }
+
+const Registration kRegistration("profile", program);
+
+}  // namespace coupler::bench::profile

@@ -1,5 +1,5 @@
 // Trains a GPT of 24 layers in turns, as bench/run says, with activation checkpointing or without:
-// bench_activations --control SOCKET, and the arguments of the configuration. Modes: steps;
+// bench activations --control SOCKET, and the arguments of the configuration. Modes: steps;
 // retained, whose loss is the MiB of heap that a forward leaves for backward.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "control.h"
+#include "program.h"
 
+namespace coupler::bench::activations {
 namespace {
 
 constexpr int64_t kBatch = 4, kSequence = 128, kVocabulary = 256;
@@ -27,12 +29,12 @@ double heap_mib() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_activations --control SOCKET",
-                         {.subject = "bench_activations", .hint = "start it with bench/run"});
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench activations --control SOCKET",
+                         {.subject = "bench activations", .hint = "start it with bench/run"});
   }
   torch::manual_seed(0);
   GPT model(GPTOptions{
@@ -62,4 +64,9 @@ int main(int argc, char** argv) {
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = train,
                  .loss = [&] { return figure; }});
+  return 0;
 }
+
+const Registration kRegistration("activations", program);
+
+}  // namespace coupler::bench::activations

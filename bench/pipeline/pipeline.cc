@@ -1,4 +1,4 @@
-// Trains a GPT and runs it in turns, as bench/run says: bench_pipeline --control SOCKET, and the
+// Trains a GPT and runs it in turns, as bench/run says: bench pipeline --control SOCKET, and the
 // arguments of the configuration. In one process it is the unsplit model on whole batches; in
 // several a pipeline over them, each on one thread. Modes: train, infer; steps: batches.
 #include <ATen/CPUGeneratorImpl.h>
@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "control.h"
+#include "program.h"
 
+namespace coupler::bench::pipeline {
 namespace {
 
 constexpr int64_t kBatch = 16, kSequence = 128, kVocabulary = 256, kMicroBatches = 8;
@@ -29,12 +31,12 @@ at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench_pipeline --control SOCKET",
-                         {.subject = "bench_pipeline", .hint = "start it with bench/run"});
+    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench pipeline --control SOCKET",
+                         {.subject = "bench pipeline", .hint = "start it with bench/run"});
   }
   at::set_num_threads(1);
   torch::manual_seed(0);
@@ -91,4 +93,9 @@ int main(int argc, char** argv) {
                        accelerator.wait_for_everyone();
                      },
                  .loss = [&] { return figure; }});
+  return 0;
 }
+
+const Registration kRegistration("pipeline", program);
+
+}  // namespace coupler::bench::pipeline

@@ -1,5 +1,5 @@
 // A language model of 135 million parameters goes on with a prompt, greedily, out of memory and out
-// of its files, in turns with transformers, as bench/run says: bench_generate --checkpoint FOLDER
+// of its files, in turns with transformers, as bench/run says: bench generate --checkpoint FOLDER
 // --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place
 // of a loss is a checksum of the new tokens.
 #include <ATen/Parallel.h>
@@ -11,13 +11,15 @@
 #include <vector>
 
 #include "control.h"
+#include "program.h"
 
-int main(int argc, char** argv) {
+namespace coupler::bench::generate {
+int program(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 4 || words[0] != "--checkpoint" || words[2] != "--control") {
     throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench_generate --checkpoint FOLDER --control SOCKET",
-                         {.subject = "bench_generate", .hint = "start it with bench/run"});
+                         "usage: bench generate --checkpoint FOLDER --control SOCKET",
+                         {.subject = "bench generate", .hint = "start it with bench/run"});
   }
   at::set_num_threads(1);
   std::map<std::string, coupler::TextGeneration> generators;
@@ -44,3 +46,7 @@ int main(int argc, char** argv) {
                  .loss = [&] { return answer; }});
   return 0;
 }
+
+const Registration kRegistration("generate", program);
+
+}  // namespace coupler::bench::generate

@@ -1,5 +1,5 @@
 // The full loop of a training program: loader, accumulation, clipping, schedule; an MLP, in turns,
-// as bench/run says: bench_loop [--bare] --control SOCKET. A turn is whole epochs. --bare leaves
+// as bench/run says: bench loop [--bare] --control SOCKET. A turn is whole epochs. --bare leaves
 // only forward and backward, which every side has to compute: what no loop can be faster than. The
 // counterpart is bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
@@ -13,14 +13,15 @@
 
 #include "control.h"
 #include "models.h"
+#include "program.h"
 
-int main(int argc, char** argv) {
-  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+namespace coupler::bench::loop {
+int program(int argc, char** argv) {
   Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
   const bool bare = argc > 1 && std::string(argv[1]) == "--bare";
   if (argc != 3 + bare || std::string(argv[1 + bare]) != "--control") {
-    throw Error(ErrorCode::kUsage, "usage: bench_loop [--bare] --control SOCKET",
-                {.subject = "bench_loop", .hint = "start it with bench/run"});
+    throw Error(ErrorCode::kUsage, "usage: bench loop [--bare] --control SOCKET",
+                {.subject = "bench loop", .hint = "start it with bench/run"});
   }
   constexpr int64_t kSamples = 6400, kBatch = 64, kSteps = 100000;
   auto model = bench::make_mlp();
@@ -64,4 +65,9 @@ int main(int argc, char** argv) {
                 {.ready = [] {},
                  .train = bare ? decltype(bench::Control::Turn::train)(compute) : train,
                  .loss = [&] { return last.item<double>(); }});
+  return 0;
 }
+
+const Registration kRegistration("loop", program);
+
+}  // namespace coupler::bench::loop

@@ -2,7 +2,7 @@
 // zero_grad through it, against the same loop by hand in LibTorch, in turns in one process. Adagrad
 // runs as it is on both sides, so that the loops differ by the Accelerator alone; AdamW, SGD and
 // Adam are fused by it. Prints "OPTIMIZER HAND OURS" (microseconds a step) a line and round.
-//   bench_overhead --rounds N
+//   bench overhead --rounds N
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <coupler/accelerator.h>
@@ -16,6 +16,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "program.h"
+
+namespace coupler::bench::overhead {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -77,10 +80,10 @@ void run(coupler::Accelerator& accelerator, const char* name, int rounds) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program(int argc, char** argv) {
   const int rounds = argc == 3 && std::strcmp(argv[1], "--rounds") == 0 ? std::atoi(argv[2]) : 0;
   if (rounds <= 0) {
-    std::fputs("usage: bench_overhead --rounds N\n", stderr);
+    std::fputs("usage: bench overhead --rounds N\n", stderr);
     return 2;
   }
   at::set_num_threads(1);
@@ -89,3 +92,7 @@ int main(int argc, char** argv) {
   run<torch::optim::AdamW>(accelerator, "AdamW", rounds);
   return 0;
 }
+
+const Registration kRegistration("overhead", program);
+
+}  // namespace coupler::bench::overhead

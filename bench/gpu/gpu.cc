@@ -1,8 +1,8 @@
 // What a GPU is for, measured against what is below us:
-//   bench_gpu submit ROUNDS    host microseconds of an all_reduce of 1 KiB in a world of one: a
+//   bench gpu submit ROUNDS    host microseconds of an all_reduce of 1 KiB in a world of one: a
 //   line
 //                              "OURS RAW" a round, RAW being ncclAllReduce itself
-//   bench_gpu stream ROUNDS    GB/s of weights that come from page-locked memory for a forward, and
+//   bench gpu stream ROUNDS    GB/s of weights that come from page-locked memory for a forward, and
 //                              of a plain copy of as much: "OURS COPY" a round
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -21,8 +21,9 @@
 #include "comm/communicator.h"
 #include "device/choose.h"
 #include "device/torch_device_memory.h"
+#include "program.h"
 
-namespace coupler::bench {
+namespace coupler::bench::gpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -130,23 +131,25 @@ void stream(int rounds, c10::Device device) {
 }
 
 }  // namespace
-}  // namespace coupler::bench
 
-int main(int argc, char** argv) {
-  using namespace coupler;  // NOLINT(google-build-using-namespace): a main function
+int program(int argc, char** argv) {
   const std::string what = argc == 3 ? argv[1] : "";
   if (what != "submit" && what != "stream") {
-    std::fputs("usage: bench_gpu submit|stream ROUNDS\n", stderr);
+    std::fputs("usage: bench gpu submit|stream ROUNDS\n", stderr);
     return 2;
   }
   try {
     const c10::Device device = choose_device("cuda", {});
     make_current(device);
     const int rounds = std::atoi(argv[2]);
-    what == "submit" ? bench::submit(rounds, device) : bench::stream(rounds, device);
+    what == "submit" ? submit(rounds, device) : stream(rounds, device);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_gpu: %s\n", error.what());
+    std::fprintf(stderr, "bench gpu: %s\n", error.what());
     return 1;
   }
   return 0;
 }
+
+const Registration kRegistration("gpu", program);
+
+}  // namespace coupler::bench::gpu
