@@ -2,6 +2,9 @@
 // the one that registered NAME, so that they compile together. All of it in the thread of main.
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace coupler::bench {
 
 // As main, with NAME as argv[0].
@@ -11,5 +14,9 @@ using Program = int (*)(int argc, char** argv);
 struct Registration {
   Registration(const char* name, Program program);
 };
+
+// The values of a program's options, all of which have to be there and in this order, as "--folder
+// FOLDER --control SOCKET". Throws Error (kUsage) if they are not.
+std::vector<std::string> values_of(int argc, char** argv, const std::string& options);
 
 }  // namespace coupler::bench

@@ -5,14 +5,12 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
 #include <coupler/accelerator.h>
-#include <coupler/error.h>
 #include <malloc.h>
 #include <model.h>
 #include <torch/optim/adamw.h>
 #include <torch/utils.h>
 
 #include <string>
-#include <vector>
 
 #include "control.h"
 #include "program.h"
@@ -31,11 +29,7 @@ double heap_mib() {
 
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench activations --control SOCKET",
-                         {.subject = "bench activations", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--control SOCKET");
   torch::manual_seed(0);
   GPT model(GPTOptions{
       .vocabulary = kVocabulary, .width = 256, .layers = 24, .heads = 4, .sequence = kSequence});
@@ -59,7 +53,7 @@ int program(int argc, char** argv) {
       opt.zero_grad();
     }
   };
-  coupler::bench::Control control(words[1]);
+  coupler::bench::Control control(values[0]);
   control.serve(accelerator.rank(), parameters,
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = train,

@@ -145,13 +145,8 @@ void copy_to_memory(nn::Sequential& model) {
 }  // namespace
 
 int program(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 4 || words[0] != "--checkpoint" || words[2] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench big_model --checkpoint FOLDER --control SOCKET",
-                         {.subject = "bench big_model", .hint = "start it with bench/run"});
-  }
-  const std::string& checkpoint = words[1];
+  const auto values = values_of(argc, argv, "--checkpoint FOLDER --control SOCKET");
+  const std::string& checkpoint = values[0];
   const std::vector<std::string> files = files_of(checkpoint);
   double answer = 0;
   std::optional<nn::Sequential> in_memory, huge;
@@ -189,7 +184,7 @@ int program(int argc, char** argv) {
       {"empty-memory", [&] { watched([&] { huge = make_huge_model(); }); }},
       {"free", [&] { huge.reset(); }},
   };
-  coupler::bench::Control control(words[3]);
+  coupler::bench::Control control(values[1]);
   std::string coming;
   control.serve(0, kLayers * kWidth * kWidth,
                 {.ready = [] {},

@@ -74,16 +74,10 @@ void remove_written(const std::string& folder) {
 
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 6 || words[0] != "--folder" || words[2] != "--steps" ||
-      words[4] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench checkpoint --folder FOLDER --steps N --control SOCKET",
-                         {.subject = "bench checkpoint", .hint = "start it with bench/run"});
-  }
-  const fs::path folder = words[1];
+  const auto values = values_of(argc, argv, "--folder FOLDER --steps N --control SOCKET");
+  const fs::path folder = values[0];
   const std::string kept = folder / "kept", measured = folder / "measured";
-  const int64_t samples = std::stoll(words[3]) * kBatch * accelerator.world();
+  const int64_t samples = std::stoll(values[1]) * kBatch * accelerator.world();
 
   torch::manual_seed(0);
   LargeMLP model;
@@ -130,7 +124,7 @@ int program(int argc, char** argv) {
     extra = std::make_unique<coupler::bench::ExtraMemory>(what != mode);
     modes.at(what)(number);
   };
-  coupler::bench::Control control(words[5]);
+  coupler::bench::Control control(values[2]);
   control.serve(accelerator.rank(), parameters,
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = perform,

@@ -3,7 +3,6 @@
 // --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place
 // of a loss is a checksum of the new tokens.
 #include <ATen/Parallel.h>
-#include <coupler/error.h>
 #include <coupler/pipeline.h>
 
 #include <map>
@@ -15,16 +14,11 @@
 
 namespace coupler::bench::generate {
 int program(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 4 || words[0] != "--checkpoint" || words[2] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench generate --checkpoint FOLDER --control SOCKET",
-                         {.subject = "bench generate", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--checkpoint FOLDER --control SOCKET");
   at::set_num_threads(1);
   std::map<std::string, coupler::TextGeneration> generators;
   for (const auto& [mode, place] : {std::pair{"memory", "cpu"}, std::pair{"disk", "disk"}}) {
-    generators.emplace(mode, coupler::pipeline("text-generation", words[1],
+    generators.emplace(mode, coupler::pipeline("text-generation", values[0],
                                                {.device_map = coupler::DeviceMap{{"", place}}}));
   }
   int64_t parameters = 0;
@@ -32,7 +26,7 @@ int program(int argc, char** argv) {
     parameters += parameter.numel();
   const std::vector<int64_t> prompt{11, 70, 3301, 29, 17000, 5, 812, 9};
   double answer = 0;
-  coupler::bench::Control control(words[3]);
+  coupler::bench::Control control(values[1]);
   control.serve(0, parameters,
                 {.ready = [] {},
                  .train =

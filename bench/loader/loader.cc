@@ -33,7 +33,6 @@ double epoch_of(coupler::DataLoader<coupler::TensorDataset>& loader) {
 }  // namespace
 
 int program(int argc, char** argv) {
-  coupler::install_terminate_handler();
   const int epochs = argc > 1 ? std::atoi(argv[1]) : 3;
   if (epochs < 1)
     throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench loader [EPOCHS]",

@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
-#include <coupler/error.h>
 #include <torch/optim/adamw.h>
 
 #include <fstream>
@@ -31,10 +30,7 @@ long high_water() {
 
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  if (argc != 3 || std::string(argv[1]) != "--report") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench memory --report FOLDER",
-                         {.subject = "bench memory", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--report FOLDER");
   accelerator.wait_for_everyone();
   const long base = high_water();
   torch::manual_seed(0);
@@ -49,7 +45,7 @@ int program(int argc, char** argv) {
     opt.step();
     opt.zero_grad();
   }
-  std::ofstream(std::string(argv[2]) + "/" + std::to_string(accelerator.rank()))
+  std::ofstream(values[0] + "/" + std::to_string(accelerator.rank()))
       << base << " " << high_water() << "\n";
   accelerator.wait_for_everyone();
   return 0;

@@ -18,7 +18,6 @@
 #include <string>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "control.h"
 #include "program.h"
@@ -69,12 +68,7 @@ class RawFile {
 
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 4 || words[0] != "--folder" || words[2] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage,
-                         "usage: bench offload --folder FOLDER --control SOCKET",
-                         {.subject = "bench offload", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--folder FOLDER --control SOCKET");
   torch::manual_seed(0);
   torch::nn::Sequential model;
   for (int64_t i = 0; i < kLayers; ++i) {
@@ -89,7 +83,7 @@ int program(int argc, char** argv) {
   backward(1);
   opt.step();  // ends what a backward began that has updated
 
-  const RawFile raw(words[1], parameters * 4 * 4);
+  const RawFile raw(values[0], parameters * 4 * 4);
   const auto train = [&, &opt = opt](const std::string& mode, int64_t times) {
     for (int64_t i = 0; i < times; ++i) {
       if (mode == "loop") {
@@ -106,7 +100,7 @@ int program(int argc, char** argv) {
       writer.join();
     }
   };
-  coupler::bench::Control control(words[3]);
+  coupler::bench::Control control(values[1]);
   control.serve(accelerator.rank(), parameters,
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train = train,

@@ -7,7 +7,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
 #include <coupler/accelerator.h>
-#include <coupler/error.h>
 #include <coupler/pipeline_parallel.h>
 #include <model.h>
 #include <torch/optim/adamw.h>
@@ -33,11 +32,7 @@ at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
 
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench pipeline --control SOCKET",
-                         {.subject = "bench pipeline", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--control SOCKET");
   at::set_num_threads(1);
   torch::manual_seed(0);
   GPT model(GPTOptions{
@@ -76,7 +71,7 @@ int program(int argc, char** argv) {
     backward = [&] { figure = pipeline[0].train_step(data, target, loss_of); };
   }
   auto opt = accelerator.prepare(optimizer);
-  coupler::bench::Control control(words[1]);
+  coupler::bench::Control control(values[0]);
   control.serve(accelerator.rank(), parameters,
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train =

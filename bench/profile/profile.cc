@@ -5,12 +5,10 @@
 // gives as its loss are the seconds of that last pass.
 //   bench profile --control SOCKET
 #include <coupler/accelerator.h>
-#include <coupler/error.h>
 #include <torch/optim/adamw.h>
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "control.h"
 #include "models.h"
@@ -19,11 +17,7 @@
 namespace coupler::bench::profile {
 int program(int argc, char** argv) {
   Accelerator accelerator(argc, argv);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 2 || words[0] != "--control") {
-    throw Error(ErrorCode::kUsage, "usage: bench profile --control SOCKET",
-                {.subject = "bench profile", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--control SOCKET");
   const auto batches = bench::gpt_batches(static_cast<uint64_t>(100 + accelerator.rank()));
   GPT model = bench::make_gpt();
   int64_t parameters = 0;
@@ -42,7 +36,7 @@ int program(int argc, char** argv) {
     }
     accelerator.end_of_body();
   };
-  bench::Control control(words[1]);
+  bench::Control control(values[0]);
   control.serve(accelerator.rank(), parameters,
                 {.ready =
                      [&] {

@@ -3,7 +3,6 @@
 // float32, int8 and int4; steps: how many new tokens. No model fits the processor's cache, so a
 // token takes as long as reading its weights.
 #include <ATen/Parallel.h>
-#include <coupler/error.h>
 #include <coupler/generation.h>
 #include <coupler/language_model.h>
 #include <coupler/quantize.h>
@@ -49,13 +48,9 @@ Model make(const coupler::ModelConfig& config, int bits) {
 }  // namespace
 
 int program(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() != 2 || words[0] != "--control") {
-    throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench quantized --control SOCKET",
-                         {.subject = "bench quantized", .hint = "start it with bench/run"});
-  }
+  const auto values = values_of(argc, argv, "--control SOCKET");
   at::set_num_threads(1);
-  const std::string folder = words[1] + ".model";
+  const std::string folder = values[0] + ".model";
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/config.json") << kConfig;
   const auto config = coupler::ModelConfig::open(folder);
@@ -66,7 +61,7 @@ int program(int argc, char** argv) {
   for (const at::Tensor& parameter : models.at("float32").net->parameters())
     parameters += parameter.numel();
   double answer = 0;
-  coupler::bench::Control control(words[1]);
+  coupler::bench::Control control(values[0]);
   control.serve(0, parameters,
                 {.ready = [] {},
                  .train =
