@@ -9,7 +9,7 @@ void copy_text(char* buffer, uint64_t capacity, const char* text) {
   size_t length = std::strlen(text);
   if (length >= capacity) {
     length = static_cast<size_t>(capacity - 1);
-    // A UTF-8 sequence is kept whole or left out: step back over continuation bytes.
+    // Never cut inside a UTF-8 sequence: step back over continuation bytes.
     while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0u) == 0x80u) --length;
   }
   std::memcpy(buffer, text, length);

@@ -1,5 +1,5 @@
-// Failure: what went wrong, in the plugin's own memory, and the way from there into a caller's
-// db_error. Plain values; no thread rule.
+// Failure: an error held in the plugin's own memory, and its conversion to a caller's db_error.
+// Plain values; [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -25,15 +25,15 @@ struct Failure {
   bool dead() const { return (flags & DB_ERROR_COMM_DEAD) != 0; }
 };
 
-// Copies failure into *error as far as the caller's struct and buffer reach (error may be NULL; a
-// long message is cut at a character's border) and returns failure.status.
+// Copies failure into *error as far as the caller's struct and buffer allow (error may be NULL; a
+// long message is cut at a character boundary) and returns failure.status.
 db_status report(const Failure& failure, db_error* error);
 
-// report() for an error that needs no more than a status and a sentence.
+// report() for an error that needs only a status and a message.
 db_status report(db_status status, const std::string& message, db_error* error);
 
-// Copies text into a caller's buffer of capacity bytes, cut at a UTF-8 border, always ended by a
-// zero byte where capacity is not 0.
+// Copies text into a caller's buffer of capacity bytes, cut at a UTF-8 boundary and
+// zero-terminated unless capacity is 0.
 void copy_text(char* buffer, uint64_t capacity, const char* text);
 
 const char* status_name(db_status status);

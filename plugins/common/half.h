@@ -1,6 +1,6 @@
-// f16 and bf16 as their 16 bits: conversion from and to float, rounding to nearest-even, written
-// without branches so that loops over them become vector code. Internal linkage on purpose: this
-// header is compiled for several instruction sets, and the copies must not be merged.
+// f16 and bf16 as 16-bit patterns: conversion from and to float, rounding to nearest-even, written
+// without branches so that loops over it vectorize. Internal linkage on purpose: this header is
+// compiled for several instruction sets, and the copies must not be merged.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
   static inline float load(uint16_t bits) {
-    // Exponent and mantissa in place of a float's make the value times 2^-112; the numbers are
-    // written as integers and halves so that flush-to-zero modes do not touch them.
+    // Exponent and mantissa, moved to a float's position, give the value times 2^-112. Integer
+    // arithmetic corrects the exponent, so that flush-to-zero modes have no effect.
     const uint32_t magnitude = bits & 0x7fffu;
     const uint32_t sign = (bits & 0x8000u) << 16;
     const uint32_t normal = (magnitude << 13) + (112u << 23);

@@ -28,7 +28,7 @@ std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int3
   const uint64_t step = total / n >= kAlignment ? kAlignment : 1;
   Bounds cuts;
   for (uint64_t r = 0; r < n; ++r) {
-    const uint64_t exact = total / n * r + total % n * r / n;  // total * r / n, which may overflow
+    const uint64_t exact = total / n * r + total % n * r / n;  // total * r / n without overflow
     cuts.push_back(exact);
   }
   cuts.push_back(total);
@@ -36,8 +36,7 @@ std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int3
   uint64_t begin = 0;
   for (const size_t index : draft.parameters) {
     const uint64_t elements = model.parameters[index].elements;
-    // The host lays every parameter at an aligned place, so parts are aligned as counted from
-    // there.
+    // The host aligns the start of every parameter, so alignment is relative to that start.
     for (uint64_t& cut : cuts) {
       if (cut > begin && cut < begin + elements) cut = begin + (cut - begin) / step * step;
     }

@@ -19,8 +19,8 @@ std::vector<std::string> split_list(std::string_view text) {
 }
 
 bool matches(std::string_view pattern, std::string_view name) {
-  // fits[i]: the part of the pattern that was looked at fits the first i characters of the name.
-  // A table, since trying the stars one after another can take exponential time.
+  // fits[i]: the part of the pattern read so far matches the first i characters of the name.
+  // A table, because trying the stars one after another can take exponential time.
   std::vector<bool> fits(name.size() + 1, false);
   fits[0] = true;
   for (size_t p = 0; p < pattern.size(); ++p) {

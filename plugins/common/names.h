@@ -1,4 +1,4 @@
-// Names of modules, parameters and types as users write them in options: lists with commas,
+// Names of modules, parameters and types as users write them in options: comma-separated lists and
 // patterns with '*'. Pure functions; [any-thread].
 #pragma once
 
@@ -8,14 +8,14 @@
 
 namespace db {
 
-// The items between commas, without the blanks around them; empty ones are left out.
+// The items between commas, with surrounding whitespace removed; empty items are dropped.
 std::vector<std::string> split_list(std::string_view text);
 
-// Whether a dotted name fits a pattern: '*' stands for any characters but dots (so that "blocks.*"
-// is every block and not what is inside of it), "**" for any characters.
+// Whether a dotted name matches a pattern: '*' matches any characters except dots ("blocks.*"
+// matches every block but nothing inside it), "**" matches any characters.
 bool matches(std::string_view pattern, std::string_view name);
 
-// "a, b, c and 9 more": some names that exist, for the message about one that does not.
+// "a, b, c and 9 more": some existing names, for the message about one that does not exist.
 std::string list_some(const std::vector<std::string_view>& names);
 
 }  // namespace db

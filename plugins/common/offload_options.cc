@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMostBuffers = 1024;
 
-// An option that only another device reads would be ignored in silence.
+// Without this check, an option that only another device reads would be ignored silently.
 Failure check_owner(const Options& options, const OffloadKeys& keys, const char* key, bool read,
                     const char* device) {
   if (read || !options.given(key)) return {};

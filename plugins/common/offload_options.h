@@ -1,5 +1,5 @@
-// The options by which a sharding plugin's user says where state goes that is not in use, by
-// DeepSpeed's names, and their checked form. Plain values; [any-thread].
+// The options, under DeepSpeed's names, that choose where a sharding plugin keeps state that is not
+// in use, and their validated form. Plain values; [any-thread].
 #pragma once
 
 #include "common/options.h"
@@ -7,7 +7,7 @@
 
 namespace db {
 
-// The keys of one group of them.
+// The keys of one group of these options.
 struct OffloadKeys {
   const char* device;        // none, cpu, nvme
   const char* nvme_path;     // a folder
@@ -15,7 +15,7 @@ struct OffloadKeys {
   const char* buffer_count;  // a number
 };
 
-// Every wrong value, and one that the device does not read, is DB_ERR_INVALID_ARGUMENT.
+// A wrong value, or an option that the device does not read, is DB_ERR_INVALID_ARGUMENT.
 Failure read_offload(const Options& options, const OffloadKeys& keys, PlannedOffload* offload);
 
 }  // namespace db

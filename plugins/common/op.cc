@@ -11,7 +11,7 @@ Failure invalid(const Op& op, const std::string& what) {
   return Failure::make(DB_ERR_INVALID_ARGUMENT, std::string(kind_name(op.kind)) + ": " + what);
 }
 
-// Elements that a rank count numbers in counts add up to; false on overflow.
+// The sum of `size` counts; false on overflow.
 bool sum(const uint64_t* counts, int32_t size, uint64_t* total) {
   *total = 0;
   for (int32_t i = 0; i < size; ++i)
@@ -30,7 +30,7 @@ bool needs_recv_counts(db_kind kind) {
   return kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V || kind == DB_ALL_TO_ALL_V;
 }
 
-// What this rank sends and receives, in elements: the table at db_op. False on overflow.
+// What this rank sends and receives, in elements, as in the table at db_op. False on overflow.
 bool set_sizes(Op* op, int32_t rank, int32_t size) {
   const uint64_t count = op->count;
   const bool root = op->root_or_peer == rank;
@@ -90,8 +90,7 @@ bool set_sizes(Op* op, int32_t rank, int32_t size) {
          !__builtin_mul_overflow(op->recv_size, op->element, &bytes);
 }
 
-// Bytes between recv and the place in it (or between send and the place in send) where the other
-// buffer lies in the in-place form of op.
+// Where the other buffer lies in the in-place form of op: offsets in bytes into send and recv.
 struct InPlace {
   uint64_t send_offset = 0;  // of recv inside send
   uint64_t recv_offset = 0;  // of send inside recv
@@ -119,14 +118,13 @@ InPlace in_place_form(const Op& op, int32_t rank) {
 }
 
 Failure check_buffers(Op* op, int32_t rank, int32_t size) {
-  // Between two ranks a difference shows when they meet; of what a rank gives itself nobody else
-  // knows.
+  // Two ranks detect a mismatch when they exchange messages; a rank's own part is checked here.
   const auto self = static_cast<size_t>(rank);
   if (op->kind == DB_ALL_TO_ALL_V && op->send_counts[self] != op->recv_counts[self])
-    return invalid(*op, "this rank (" + std::to_string(rank) + ") gives itself " +
+    return invalid(*op, "this rank (" + std::to_string(rank) + ") sends itself " +
                             std::to_string(op->send_counts[self]) +
-                            " elements by send_counts, but takes " +
-                            std::to_string(op->recv_counts[self]) + " by recv_counts");
+                            " elements (send_counts), but receives " +
+                            std::to_string(op->recv_counts[self]) + " (recv_counts)");
   const auto send = reinterpret_cast<uintptr_t>(op->send);
   const auto recv = reinterpret_cast<uintptr_t>(op->recv);
   const struct {
@@ -137,8 +135,8 @@ Failure check_buffers(Op* op, int32_t rank, int32_t size) {
   for (const auto& buffer : buffers) {
     if (buffer.elements == 0) continue;
     if (buffer.address == 0)
-      return invalid(*op, std::string(buffer.name) + " is NULL, but " +
-                              std::to_string(buffer.elements) + " elements go there");
+      return invalid(*op, std::string(buffer.name) + " is NULL, but the operation needs " +
+                              std::to_string(buffer.elements) + " elements there");
     if (buffer.address % op->element != 0)
       return invalid(*op, std::string(buffer.name) + " is not aligned to the " +
                               std::to_string(op->element) + " bytes of " + dtype_name(op->dtype));
@@ -149,14 +147,14 @@ Failure check_buffers(Op* op, int32_t rank, int32_t size) {
   if (op->in_place) {
     for (int32_t i = 0; op->kind == DB_ALL_TO_ALL_V && i < size; ++i)
       if (op->send_counts[i] != op->recv_counts[i])
-        return invalid(*op, "in place needs equal send_counts and recv_counts, but for rank " +
-                                std::to_string(i) + " they are " +
-                                std::to_string(op->send_counts[i]) + " and " +
-                                std::to_string(op->recv_counts[i]));
+        return invalid(
+            *op, "an in-place operation needs equal send_counts and recv_counts, but for rank " +
+                     std::to_string(i) + " they are " + std::to_string(op->send_counts[i]) +
+                     " and " + std::to_string(op->recv_counts[i]));
     return {};
   }
   if (send < recv + op->recv_size * op->element && recv < send + op->send_size * op->element)
-    return invalid(*op, "send and recv overlap without being the in-place form of the operation");
+    return invalid(*op, "send and recv overlap, but not in the operation's in-place form");
   return {};
 }
 
@@ -192,7 +190,7 @@ Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_t
     if (is_reducing(raw->kind)) what += std::string(" with ") + reduce_name(raw->reduce);
     return Failure::make(DB_ERR_UNSUPPORTED, what + " in memory of kind " +
                                                  std::to_string(raw->memory) +
-                                                 " is not supported; ask supports() first");
+                                                 " is not supported; call supports() first");
   }
   op->element = op->kind == DB_BARRIER ? 0 : dtype_size(op->dtype);
   if (raw->timeout_ns < 0)

@@ -31,7 +31,7 @@ Failure read_number(const Options& options, const char* key, int64_t least, int6
 }
 
 Failure read_dtype(const Options& options, const char* key, db_dtype* dtype) {
-  // bfp16 is what DeepSpeed calls bf16.
+  // bfp16 is DeepSpeed's name for bf16.
   static constexpr struct {
     std::string_view name;
     db_dtype dtype;

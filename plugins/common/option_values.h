@@ -1,6 +1,6 @@
-// Values of options that are more than a type: one of several words, a number in a range, the name
-// of a data type. What is wrong is DB_ERR_INVALID_ARGUMENT and names option, value and the valid
-// ones. Pure functions; [any-thread].
+// Values of options that need more than a type check: one of several words, a number in a range,
+// the name of a data type. A wrong value is DB_ERR_INVALID_ARGUMENT with the option, its value and
+// the valid values. Pure functions; [any-thread].
 #pragma once
 
 #include <initializer_list>
@@ -9,11 +9,11 @@
 
 namespace db {
 
-// *index: which of the words a string option is.
+// *index: which of the words the string option is.
 Failure read_word(const Options& options, const char* key, std::initializer_list<const char*> words,
                   size_t* index);
 
-// An integer option, least to most.
+// An integer option between least and most.
 Failure read_number(const Options& options, const char* key, int64_t least, int64_t most,
                     int64_t* value);
 

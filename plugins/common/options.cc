@@ -22,7 +22,7 @@ const char* type_name(db_option_type type) {
   }
 }
 
-// Insertions, deletions and replacements between two keys.
+// Edit distance between two keys.
 size_t distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -51,9 +51,9 @@ Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
   for (uint64_t i = 0; i < given_count; ++i) {
     const db_option* const o = given[i];
     if (o == nullptr || !DB_HAS(o, db_option, string) || o->key == nullptr)
-      return Failure::make(
-          DB_ERR_INVALID_ARGUMENT,
-          "option number " + std::to_string(i) + " is NULL, has no key or too small a struct_size");
+      return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                           "option number " + std::to_string(i) +
+                               " is NULL, lacks a key or has too small a struct_size");
     const std::string key = o->key;
     auto& values = options->values_;
     const auto value =

@@ -1,5 +1,5 @@
-// Options: what the user set, checked against a plugin's own list of options with their defaults.
-// A value once parsed; [any-thread].
+// Options: the user's settings, checked against a plugin's list of options and defaults.
+// A plain value once parsed; [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -28,7 +28,7 @@ constexpr db_option string_option(const char* key, const char* value, const char
   return {sizeof(db_option), key, DB_OPTION_STRING, 0, 0, 0.0, value, description};
 }
 
-// The list of pointers that default_options and Options::parse take; options has static storage.
+// The array of pointers that default_options and Options::parse take; options has static storage.
 template <size_t kCount>
 constexpr std::array<const db_option*, kCount> pointers_to(const db_option (&options)[kCount]) {
   std::array<const db_option*, kCount> pointers{};
@@ -38,19 +38,19 @@ constexpr std::array<const db_option*, kCount> pointers_to(const db_option (&opt
 
 class Options {
  public:
-  // Every default, overlaid with what was given. DB_ERR_UNKNOWN_OPTION names the key, the nearest
-  // valid one and all of them; DB_ERR_INVALID_ARGUMENT a wrong type or a key given twice. An
-  // integer is accepted where a number with a fraction is expected.
+  // Every default, overlaid with the given options. DB_ERR_UNKNOWN_OPTION names the key, the
+  // nearest valid key and all valid keys; DB_ERR_INVALID_ARGUMENT reports a wrong type or a
+  // duplicate key. An integer is accepted for a floating-point option.
   static Failure parse(const db_option* const* defaults, uint64_t default_count,
                        const db_option* const* given, uint64_t given_count, Options* options);
 
-  // The key must be one of the defaults, of that type: anything else is a bug of the plugin and
-  // ends in std::terminate.
+  // The key must be one of the defaults and have that type; otherwise the plugin has a bug and
+  // std::terminate is called.
   int64_t i64(const char* key) const;
   double f64(const char* key) const;
   bool boolean(const char* key) const;
   const std::string& string(const char* key) const;
-  // Whether the user set it, be it to the default. Any key of the defaults.
+  // Whether the user set it, even to the default value. The key must be one of the defaults.
   bool given(const char* key) const;
 
  private:

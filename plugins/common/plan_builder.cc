@@ -6,7 +6,7 @@
 namespace db {
 namespace {
 
-// The host's pointer is to the base; strings and bounds stay where the PlannedUnits have them.
+// The host's pointer is to the db_plan base; strings and bounds stay in the PlannedUnits.
 struct OwnedPlan : db_plan {
   std::vector<PlannedUnit> source;
   std::vector<db_unit_parameter> parameters;
@@ -18,7 +18,7 @@ struct OwnedPlan : db_plan {
   db_offload of_parameters{};
 };
 
-// NULL where it stays.
+// NULL if the state is not offloaded.
 const db_offload* fill(const PlannedOffload& from, db_offload* to) {
   if (from.place == DB_PLACE_STAY) return nullptr;
   *to = {sizeof(db_offload),  from.place,

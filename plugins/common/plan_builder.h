@@ -1,4 +1,4 @@
-// The memory of a db_plan: make_plan turns units into one, release_plan frees it. [any-thread]
+// Memory of a db_plan: make_plan builds one from units, release_plan frees it. [any-thread]
 #pragma once
 
 #include <coupler/sharding.h>
@@ -11,7 +11,7 @@ namespace db {
 struct PlannedUnit {
   std::string name;
   std::vector<uint64_t> parameters;           // indices
-  std::vector<std::vector<uint64_t>> bounds;  // one for each of the parameters
+  std::vector<std::vector<uint64_t>> bounds;  // one per parameter
   db_keep keep = 0;
   db_gradients gradients = 0;
   db_dtype compute = 0;  // 0: the parameter's own
@@ -31,12 +31,12 @@ struct PlannedOffloads {
   PlannedOffload parameters;
 };
 
-// A plan of these units; what concerns all of them (group, prefetch, …) is taken from rest. The
-// caller, and in the end the host, gives it back by release_plan.
+// A plan of these units; settings of the whole plan (group, prefetch, …) come from rest. Its owner,
+// ultimately the host, frees it with release_plan.
 const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest,
                          PlannedOffloads offloads = {});
 
-// plan: of make_plan, or NULL.
+// plan: from make_plan, or NULL.
 void release_plan(const db_plan* plan);
 
 }  // namespace db

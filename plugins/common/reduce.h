@@ -1,7 +1,7 @@
 // Element-wise arithmetic for every data type and reduction of the ABI. f16 and bf16 are combined
 // in f32 and rounded to nearest-even; integers wrap around; bool is 0 or 1. Pure functions on the
-// caller's memory; [any-thread]. On x86-64 the wide versions (AVX2) are chosen at run time;
-// they give the same bits as the others.
+// caller's memory; [any-thread]. On x86-64 the AVX2 versions are chosen at run time;
+// they give bit-identical results.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -11,17 +11,17 @@
 
 namespace db {
 
-// out[i] = a[i] (+) b[i] for count elements. out may be a or b, but not overlap them otherwise.
+// out[i] = a[i] (+) b[i] for count elements. out may be a or b but must not overlap them otherwise.
 using ReduceFunction = void (*)(void* out, const void* a, const void* b, size_t count);
 
-// The function for a type and a reduction, NULL where the ABI defines none. AVG and PREMUL_SUM
-// combine as SUM does: scale() before, divide() after are the caller's.
+// The function for a type and a reduction, NULL if the ABI defines none. AVG and PREMUL_SUM
+// combine as SUM does: the caller calls scale() before or divide() after.
 ReduceFunction reduce_function(db_dtype dtype, db_reduce reduce);
 
-// out[i] = in[i] * factor, for floating types (PREMUL_SUM). out may be in.
+// out[i] = in[i] * factor, for floating-point types (PREMUL_SUM). out may be in.
 void scale(db_dtype dtype, void* out, const void* in, size_t count, double factor);
 
-// data[i] = data[i] / divisor (AVG): floating types rounded, integers truncated toward zero.
+// data[i] = data[i] / divisor (AVG): floating-point types round, integers truncate toward zero.
 void divide(db_dtype dtype, void* data, size_t count, int32_t divisor);
 
 float f16_to_float(uint16_t value);

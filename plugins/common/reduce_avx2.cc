@@ -1,4 +1,4 @@
-// Compiled with -mavx2; empty on other machines.
+// Compiled with -mavx2; empty on other architectures.
 #if defined(__x86_64__)
 #include "common/reduce_kernels.h"
 

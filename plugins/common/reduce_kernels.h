@@ -1,6 +1,6 @@
-// The loops behind reduce.h, once for every instruction set that includes this file. Everything is
-// in an unnamed namespace and calls no library function: a copy compiled for AVX2 must never stand
-// in for the plain one. Included by reduce_plain.cc and reduce_avx2.cc only.
+// The loops of reduce.h, compiled once for every instruction set that includes this file. All of it
+// is in an unnamed namespace and calls no library function: the linker must never substitute a copy
+// compiled for AVX2 for the plain one. Included only by reduce_plain.cc and reduce_avx2.cc.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -11,7 +11,7 @@
 #include "common/half.h"
 #include "common/reduce_table.h"
 
-// Before a loop: its rounds do not depend on each other, whatever the pointers look like.
+// Before a loop: its iterations are independent, even if the pointers seem to alias.
 #if defined(__clang__)
 #define DB_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -31,7 +31,7 @@ struct Plain {
   static T store(T v) { return v; }
 };
 
-// Signed integers compute as unsigned where they may wrap around.
+// Signed integers are computed as unsigned when they may wrap around.
 template <class S, class U>
 struct Integer : Plain<S> {
   using Unsigned = U;
@@ -52,7 +52,7 @@ struct Bool {
   static uint8_t store(uint8_t v) { return v; }
 };
 
-// ---- What is done ----
+// ---- The operations ----
 
 struct Sum {
   template <class V>
@@ -96,7 +96,7 @@ struct Xor {
     return static_cast<V>(a ^ b);
   }
 };
-// uint64_t holds every product and sum of two narrower ones; the cast back wraps.
+// uint64_t holds every product and sum of two narrower values; the cast back wraps around.
 template <class F, class S, class U>
 struct Wrapping {
   static S of(S a, S b) {
@@ -111,7 +111,7 @@ void combine(void* out, const void* a, const void* b, size_t count) {
   S* const o = static_cast<S*>(out);
   const S* const x = static_cast<const S*>(a);
   const S* const y = static_cast<const S*>(b);
-  if (o == x) {  // said to the compiler: in place is no reason for scalar code
+  if (o == x) {  // lets the compiler vectorize the in-place case
     DB_INDEPENDENT
     for (size_t i = 0; i < count; ++i) o[i] = T::store(F::of(T::load(o[i]), T::load(y[i])));
   } else {

@@ -1,4 +1,4 @@
-// The table that connects reduce.cc with its loops for one instruction set. Constant data.
+// The table that connects reduce.cc to the loops for one instruction set. Constant data.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -7,7 +7,7 @@
 
 namespace db {
 
-struct ReduceRow {                  // one data type; NULL where the ABI defines nothing
+struct ReduceRow {                  // one data type; NULL if the ABI defines nothing
   ReduceFunction combine[DB_BXOR];  // by db_reduce - 1
   void (*scale)(void* out, const void* in, size_t count, double factor);
   void (*divide)(void* data, size_t count, int32_t divisor);

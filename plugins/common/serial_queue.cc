@@ -21,8 +21,8 @@ void pause() {
 #endif
 }
 
-// How long to sleep before the next poll of something that began at since: not at all at first,
-// then longer and longer.
+// How long to sleep before the next poll of something that began at since: zero at first, then
+// backing off with the time waited.
 int64_t poll_delay(int64_t since) {
   const int64_t waited = now_ns() - since;
   return waited < kPollSpinNs ? 0 : std::min(waited / 4, kPollLongestNs);
@@ -35,7 +35,7 @@ struct SerialQueue::Request {
   static Request* of(db_request* request) { return reinterpret_cast<Request*>(request); }
 
   SerialQueue* const queue;
-  std::atomic<int32_t> status{DB_IN_PROGRESS};  // stored last; then op and failure stand still
+  std::atomic<int32_t> status{DB_IN_PROGRESS};  // stored last; op and failure are final after it
   int32_t references = 0;                       // the queue's and the user's; under mutex_
   bool queued = false;                          // not started yet; under mutex_
   Op op;
@@ -67,8 +67,8 @@ db_status SerialQueue::submit(Op& op, db_request** request, db_error* error) {
 }
 
 db_status SerialQueue::run_inline(Op& op, Failure* failure) {
-  // Nothing outstanding: nobody else can reach the executor, since only requests lead there and
-  // only this thread may submit.
+  // Nothing is outstanding, so no other thread can reach the executor: only requests lead there,
+  // and only this thread may submit.
   const bool alone = outstanding_.load(std::memory_order_acquire) == 0;
   if (!alone) {
     Lock lock(mutex_);
@@ -131,17 +131,17 @@ void SerialQueue::enqueue(Request* request) {
   (head_ == nullptr ? head_ : tail_->next) = request;
   tail_ = request;
   outstanding_.fetch_add(1, std::memory_order_relaxed);
-  if (failed()) {  // abort() came between
+  if (failed()) {  // abort() was called in the meantime
     fail_locked(failure_);
     return;
   }
   if (!worker_idle_) return;
   worker_idle_ = false;  // one wake-up is enough
-  lock.unlock();         // and it should not find the lock taken
+  lock.unlock();         // the worker should not wake up to a locked mutex
   work_.notify_one();
 }
 
-// Signals are the program's: they go to its own threads.
+// Blocks all signals in the worker, so that they go to the program's own threads.
 void SerialQueue::start_worker() {
   sigset_t all, before;
   sigfillset(&all);
@@ -155,7 +155,7 @@ void SerialQueue::start_worker() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// ---- The turn: with it a thread may call the executor ------------------------------------------
+// ---- The turn: its holder may call the executor -------------------------------------------------
 
 void SerialQueue::take_turn(Lock& lock) {
   while (busy_) {
@@ -176,7 +176,7 @@ void SerialQueue::end_turn() {
   }
 }
 
-// Starts what is queued, in order, up to and including until (NULL: everything). Has the turn.
+// Starts queued operations in order, up to and including until (NULL: all). Call with the turn.
 void SerialQueue::run_queue(Lock& lock, const Request* until) {
   while (head_ != nullptr) {
     Request* const request = head_;
@@ -191,7 +191,7 @@ void SerialQueue::run_queue(Lock& lock, const Request* until) {
   }
 }
 
-// Asks after every started operation once; whether one of them is over. Has the turn.
+// Polls every started operation once; returns whether one completed. Call with the turn.
 bool SerialQueue::poll_started(Lock& lock) {
   bool any = false;
   Request* rest = started_;
@@ -260,7 +260,7 @@ void SerialQueue::cancel_started() {
     started_ = request->next;
     executor_->cancel(request->op);
     request->failure =
-        Failure::make(DB_ERR_ABORTED, "given up: " + failure_.message, 0, failure_.failed_rank);
+        Failure::make(DB_ERR_ABORTED, "canceled: " + failure_.message, 0, failure_.failed_rank);
     complete(request, DB_ERR_ABORTED);
   }
 }
@@ -291,7 +291,7 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
   const int64_t begin = now_ns();
   int64_t end = INT64_MAX;
   if (timeout_ns >= 0 && __builtin_add_overflow(begin, timeout_ns, &end)) end = INT64_MAX;
-  // Running an operation may take until its deadline; a waiter who cannot stay that long must not.
+  // Running an operation may take until its deadline; a waiter with less time must not run it.
   const bool may_help = end >= r->op.deadline_ns;
   bool spun = false;
   Lock lock(mutex_);
@@ -313,7 +313,7 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
         continue;
       }
       sleep = sleep < 0 ? delay : std::min(sleep, delay);
-    } else if (!spun) {  // somebody is at it: it may be over in a moment
+    } else if (!spun) {  // another thread is running it: it may complete in a moment
       spun = true;
       lock.unlock();
       for (const int64_t until = now_ns() + kSpinNs; !done() && now_ns() < until;) pause();
@@ -344,11 +344,11 @@ void SerialQueue::unref(Request* request, int32_t count) {
   free_ = request;
 }
 
-// ---- The worker; the end -----------------------------------------------------------------------
+// ---- The worker and shutdown --------------------------------------------------------------------
 
 void SerialQueue::work() {
   Lock lock(mutex_);
-  int64_t since = 0;  // when the present wait for started operations began
+  int64_t since = 0;  // when the current wait for started operations began
   while (!stop_) {
     if (busy_ || (head_ == nullptr && started_ == nullptr)) {
       worker_idle_ = true;
@@ -385,7 +385,8 @@ db_status SerialQueue::drain(db_error* error) {
 void SerialQueue::shutdown() {
   {
     Lock lock(mutex_);
-    fail_locked(Failure::make(DB_ERR_ABORTED, "the communicator is destroyed", DB_ERROR_COMM_DEAD));
+    fail_locked(
+        Failure::make(DB_ERR_ABORTED, "the communicator was destroyed", DB_ERROR_COMM_DEAD));
     stop_ = true;
     work_.notify_all();
   }

@@ -1,23 +1,23 @@
-// SerialQueue: the asynchrony that transports on host memory share. One queue a communicator; it
-// starts operations strictly in the order of submit and never runs two at once.
+// SerialQueue: asynchronous execution for transports on host memory. Each communicator has one
+// queue; it starts operations strictly in submission order and never runs two at once.
 //
 // Who runs an operation, in order of preference:
-//  - the submitter itself (Op::blocking, nothing outstanding): no lock, no hop, no allocation;
-//  - whoever waits for it, if nobody has picked it up yet: the waiter takes the turn and runs the
+//  - the submitter (Op::blocking, nothing outstanding): no lock, no thread switch, no allocation;
+//  - a waiter, if no thread has picked the operation up yet: the waiter takes the turn and runs the
 //    queue up to and including its own operation;
-//  - the worker thread, started at the first operation that is not blocking, joined by shutdown().
+//  - the worker thread, started at the first non-blocking operation and joined by shutdown().
 //
-// Point-to-point operations may be started by execute() and finished later by poll(), so that a
-// send does not stand in the way of the receive submitted after it.
+// Point-to-point operations may be started by execute() and completed later by poll(), so that a
+// send does not block the receive submitted after it.
 //
-// Threads: submit(), drain() and shutdown() are [comm-serial] in the sense of the ABI; test(),
+// Threads: submit(), drain() and shutdown() are [comm-serial] as the ABI defines it; test(),
 // wait(), release(), async_error() and abort() are [any-thread]. The executor's functions are
-// called by one thread at a time, each time possibly another one, without a lock (cancel(): with
-// the queue's lock, so it must not call back).
+// called by one thread at a time, not always the same one, without a lock (cancel(): with the
+// queue's lock held, so it must not call back).
 // Lifetimes: the executor outlives shutdown(). A request lives from submit() until it is both
-// complete and released; its memory is used again, so that a steady state does not allocate.
-// Every wait ends because the executor keeps the deadlines of its operations (or, where its library
-// cannot return, ends the process).
+// complete and released; its memory is reused, so a steady state does not allocate.
+// Every wait ends because the executor enforces the deadlines of its operations (or ends the
+// process if its library cannot return).
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -35,16 +35,16 @@
 
 namespace db {
 
-// What a transport does with one operation. On a negative status *failure is filled in, its status
-// equal to the one returned; DB_ERROR_COMM_DEAD in its flags makes the queue FAILED.
+// What a transport does with one operation. On a negative status *failure is filled in with the
+// same status; DB_ERROR_COMM_DEAD in its flags makes the queue FAILED.
 class Executor {
  public:
-  // DB_OK: complete. DB_IN_PROGRESS (SEND and RECV only): started, poll() has the rest.
-  // Ends with DB_ERR_TIMEOUT soon after op.deadline_ns.
+  // DB_OK: complete. DB_IN_PROGRESS (SEND and RECV only): started, poll() completes it.
+  // Returns DB_ERR_TIMEOUT soon after op.deadline_ns.
   virtual db_status execute(Op& op, Failure* failure) = 0;
-  // Never blocks: DB_OK, DB_IN_PROGRESS, or an error (op is then over), a timeout included.
+  // Never blocks: DB_OK, DB_IN_PROGRESS, or an error, timeouts included, which ends op.
   virtual db_status poll(Op& op, Failure* failure) = 0;
-  // Gives up a started operation: frees what belongs to it. Never blocks.
+  // Cancels a started operation and frees its resources. Never blocks.
   virtual void cancel(Op& op) = 0;
 
  protected:
@@ -59,19 +59,19 @@ class SerialQueue {
   SerialQueue& operator=(const SerialQueue&) = delete;
 
   // The functions of the ABI, on a validated op. submit() may throw std::bad_alloc or
-  // std::system_error (no thread to be had); then nothing was started.
+  // std::system_error (if no thread can be created); then nothing was started.
   db_status submit(Op& op, db_request** request, db_error* error);
   static db_status test(db_request* request, db_error* error);
   static db_status wait(db_request* request, int64_t timeout_ns, db_error* error);
   static void release(db_request* request);
   db_status async_error(db_error* error) const;
 
-  // Runs what is queued, so that the caller may use the transport itself (split). DB_OK, or the
-  // error that made the queue FAILED.
+  // Runs everything queued, so that the caller may use the transport itself (split). Returns DB_OK,
+  // or the error that made the queue FAILED.
   db_status drain(db_error* error);
 
   // Makes the queue FAILED with failure, unless it already is: everything queued or started ends
-  // with DB_ERR_ABORTED; the operation that is running ends as its executor lets it. Never blocks.
+  // with DB_ERR_ABORTED; the running operation ends when its executor returns. Never blocks.
   void fail(const Failure& failure);
   void abort() { fail(Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD)); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -104,18 +104,18 @@ class SerialQueue {
   const int32_t size_;
   uint64_t sequence_ = 0;                // [comm-serial]
   std::atomic<int64_t> outstanding_{0};  // requests that are not complete
-  std::atomic<bool> failed_{false};      // failure_ is set, for good
-  mutable std::mutex mutex_;             // everything below, except that only the holder of the
-  std::condition_variable changed_;      // turn changes started_
+  std::atomic<bool> failed_{false};      // failure_ is set; never reset
+  mutable std::mutex mutex_;             // guards everything below; only the holder of the turn
+  std::condition_variable changed_;      // changes started_
   std::condition_variable work_;
-  bool busy_ = false;  // somebody has the turn: runs the executor
+  bool busy_ = false;  // a thread holds the turn and may call the executor
   bool stop_ = false;
   int32_t waiters_ = 0;       // on changed_
-  bool worker_idle_ = false;  // it waits on work_ for something to do
+  bool worker_idle_ = false;  // the worker waits on work_
   Failure failure_;
   Request* head_ = nullptr;  // queued, not started
   Request* tail_ = nullptr;
-  Request* started_ = nullptr;  // point-to-point under way
+  Request* started_ = nullptr;  // point-to-point operations in flight
   Request* free_ = nullptr;
   std::vector<std::unique_ptr<Request>> all_;
   std::thread worker_;

@@ -11,7 +11,7 @@
 namespace db {
 namespace {
 
-// The host's pointer is to the base class's first member.
+// The host's pointer is to the first member of the base class.
 struct ShardingCommunicator : db_forward {
   std::shared_ptr<const Options> options;
   int32_t local_rank = 0;
@@ -25,7 +25,7 @@ const ShardingCommunicator& self(const db_communicator* communicator) {
   return *static_cast<const ShardingCommunicator*>(db_forward_of(communicator));
 }
 
-// Runs body, which returns a Failure; what it throws becomes a status too.
+// Runs body, which returns a Failure; exceptions become a status too.
 template <class Body>
 db_status guarded(db_error* error, const Body& body) noexcept {
   try {
@@ -76,8 +76,9 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
 Failure check_place(const Place& place) {
   if (place.size >= 1 && place.rank >= 0 && place.rank < place.size) return {};
   return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "create: there is no rank " + std::to_string(place.rank) + " of " +
-                           std::to_string(place.size) + "; ranks go from 0 to size - 1");
+                       "create: rank " + std::to_string(place.rank) + " of " +
+                           std::to_string(place.size) +
+                           " is out of range; ranks go from 0 to size - 1");
 }
 
 db_communicator* find_base(const db_communicator_params& params) {
@@ -125,7 +126,7 @@ db_status create_sharding(const ShardingBackend& backend, const db_communicator_
 db_status probe_sharding(const db_host*, int32_t* score, char* reason,
                          uint64_t reason_capacity) noexcept {
   *score = 1;
-  copy_text(reason, reason_capacity, "stands on any transport");
+  copy_text(reason, reason_capacity, "runs on any transport");
   return DB_OK;
 }
 
@@ -136,7 +137,7 @@ db_status plan_sharding(const ShardingBackend& backend, const db_communicator* c
     *plan = nullptr;
     if (communicator == nullptr || communicator->functions->destroy != destroy)
       return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                           "a plan was asked for with a communicator of another backend");
+                           "plan: the communicator belongs to another backend");
     const ShardingCommunicator& mine = self(communicator);
     Model read;
     Failure failure = Model::read(model, &read);

@@ -1,6 +1,6 @@
-// What sharding plugins have in common: a communicator that passes everything on to its base and
-// keeps the options, and the C functions around it. A plugin adds a ShardingBackend, which says how
-// to check options and how to plan, and exports a sharding_table of it. Thread rules are those of
+// Shared by sharding plugins: a communicator that forwards everything to its base and keeps the
+// options, and the C functions around it. A plugin adds a ShardingBackend, which checks options and
+// plans, and exports a sharding_table of it. Thread rules are those of
 // coupler/distributed_backend.h.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace db {
 
-// Where a communicator is: rank of size, and on its machine.
+// A communicator's rank and size, in the job and on its machine.
 struct Place {
   int32_t rank;
   int32_t size;
@@ -27,15 +27,14 @@ struct ShardingBackend {
   const char* name;
   const db_option* const* options;
   uint64_t option_count;
-  // Refuses values that no model can have; called by create, before anything else happens.
+  // Rejects values that are wrong for every model; called by create before it does anything else.
   Failure (*check)(const Options& options, const Place& place);
-  // *plan is of make_plan.
+  // *plan comes from make_plan.
   Failure (*plan)(const Options& options, const Place& place, const Model& model,
                   const db_plan** plan);
 };
 
-// DistributedBackend.create, .probe, and db_sharding.plan of such a plugin. No exception leaves
-// them.
+// DistributedBackend.create, .probe, and db_sharding.plan of such a plugin. They never throw.
 db_status create_sharding(const ShardingBackend& backend, const db_communicator_params* params,
                           db_communicator** result, db_error* error) noexcept;
 db_status probe_sharding(const db_host* host, int32_t* score, char* reason,
@@ -64,7 +63,7 @@ struct ShardingFunctions {
   static constexpr db_sharding kSharding = {sizeof(db_sharding), plan, release_plan};
 };
 
-// What the entry function of the plugin returns, to be kept in a constant.
+// The table that the plugin's entry function returns; store it in a constant.
 template <const ShardingBackend& kBackend>
 constexpr DistributedBackend sharding_table(const char* version, const char* description) {
   using Functions = ShardingFunctions<kBackend>;

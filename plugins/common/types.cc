@@ -36,7 +36,7 @@ constexpr std::array<const char*, 15> kKinds = {{"kind?", "all_reduce", "broadca
                                                  "reduce_scatter_v", "all_to_all", "all_to_all_v",
                                                  "gather", "scatter", "barrier", "send", "recv"}};
 
-// The entry at value, or the first one, which stands for "there is none".
+// The entry at value, or the first entry, which stands for an invalid value.
 template <class Table>
 const typename Table::value_type& entry(const Table& table, int32_t value) {
   const bool valid = value > 0 && static_cast<size_t>(value) < table.size();

@@ -12,8 +12,8 @@ std::string name_of(const ModelModule& module) {
   return module.name.empty() ? kRootName : std::string(module.name);
 }
 
-// Groups parameters by the module that owner(parameter) names; groups and their parameters keep the
-// order of first appearance.
+// Groups parameters by the module that owner(parameter) returns; groups and their parameters keep
+// the order of first appearance.
 template <class Owner>
 std::vector<UnitDraft> group(const Model& model, const std::vector<size_t>& parameters,
                              const Owner& owner) {

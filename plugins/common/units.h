@@ -1,5 +1,5 @@
-// Ways of cutting a model into units: lists of parameters that are gathered and released together.
-// They say which parameters, not who owns what of them (layout.h). Pure functions; [any-thread].
+// Ways to split a model into units: lists of parameters that are gathered and released together.
+// Which rank owns which part of a unit is decided in layout.h. Pure functions; [any-thread].
 #pragma once
 
 #include <string>
@@ -11,34 +11,34 @@ namespace db {
 
 struct UnitDraft {
   std::string name;                // for messages
-  std::vector<size_t> parameters;  // indices, in the order they shall have in memory
+  std::vector<size_t> parameters;  // indices, in memory order
 };
 
-// What messages call the model itself, whose own name is empty.
+// The model's own name in messages; its actual name is empty.
 inline constexpr char kRootName[] = "(root)";
 
 uint64_t count_elements(const Model& model, const UnitDraft& draft);
 
-// One unit for each module that registers some of the parameters, which come in order of
-// registration.
+// One unit for each module that registers some of the parameters. The parameters must be in
+// registration order.
 std::vector<UnitDraft> units_by_module(const Model& model, const std::vector<size_t>& parameters);
 
-// Joins each unit with those behind it until it has at least this many elements; what is left at
-// the end joins the last one. A joined unit is called "FIRST..LAST".
+// Joins each unit with the ones after it until it has at least this many elements; a remainder at
+// the end joins the last unit. A joined unit is named "FIRST..LAST".
 std::vector<UnitDraft> join_small(const Model& model, const std::vector<UnitDraft>& drafts,
                                   uint64_t least);
 
-// One unit for each module that is marked, with all parameters in and below it that no marked
-// module further inside has; the rest is the unit of the root. In order of their first parameters.
+// One unit for each marked module, with all parameters in and below it except those of marked
+// modules nested inside; the rest forms the root's unit. Ordered by their first parameters.
 std::vector<UnitDraft> units_at(const Model& model, const std::vector<size_t>& parameters,
                                 const std::vector<bool>& marked);
 
-// Parameters that follow each other, up to this many elements a unit, or one parameter where that
-// is larger. They are called "NAME 0", "NAME 1", ….
+// Units of consecutive parameters with up to this many elements, or of one parameter that is
+// larger. They are named "NAME 0", "NAME 1", ….
 std::vector<UnitDraft> buckets(const Model& model, const std::vector<size_t>& parameters,
                                uint64_t most, const std::string& name);
 
-// A unit whose parameters have several types becomes one for each, "NAME (f32)", "NAME (f64)".
+// Splits a unit whose parameters have several types into one per type, "NAME (f32)", "NAME (f64)".
 std::vector<UnitDraft> split_by_dtype(const Model& model, std::vector<UnitDraft> drafts);
 
 }  // namespace db

@@ -1,8 +1,8 @@
-// Stages 1 and 2 keep all parameters, so a unit is no more than a bucket: consecutive parameters
-// in reverse order of registration, which is about the order in which backward has their
-// gradients. Stage 3 gathers for each use, so a unit is a module; parameters too small to be worth
-// that are kept, in buckets as well. A frozen parameter that is kept is in no unit: there is
-// nothing of it to reduce, to step or to gather anew.
+// Stages 1 and 2 keep all parameters, so a unit is just a bucket: consecutive parameters in reverse
+// order of registration, which is roughly the order in which backward produces their gradients.
+// Stage 3 gathers for each use, so a unit is a module; parameters too small to be worth gathering
+// are kept, also in buckets. A frozen parameter that is kept belongs to no unit, because it needs
+// no reduction, step or gather.
 #include "deepspeed_like/plan.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Planner {
   Planner(const Settings& settings, const Model& model, int32_t ranks)
       : settings_(settings), model_(model), ranks_(ranks) {}
 
-  // Buckets of those of the parameters that are trainable.
+  // Buckets of the trainable ones among the parameters.
   void add_kept(std::vector<size_t> parameters, const char* name) {
     std::erase_if(parameters, [&](size_t p) { return !model_.parameters[p].trainable; });
     std::reverse(parameters.begin(), parameters.end());
@@ -33,7 +33,7 @@ class Planner {
     add(units_by_module(model_, parameters), DB_KEEP_USE);
   }
 
-  // How many of the gathered units, taken as equally large, are within the elements to prefetch.
+  // How many gathered units of average size fit into the elements to prefetch.
   int32_t prefetch() const {
     uint64_t count = 0;
     uint64_t elements = 0;
@@ -70,7 +70,7 @@ class Planner {
   std::vector<PlannedUnit> units_;
 };
 
-// reduce_bucket_size is in elements, the plan in bytes.
+// reduce_bucket_size is in elements, the plan's reduce_bytes in bytes.
 uint64_t reduce_bytes(const Settings& settings, const Model& model) {
   uint64_t size = 0;
   for (const ModelParameter& parameter : model.parameters)

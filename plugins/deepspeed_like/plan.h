@@ -1,4 +1,4 @@
-// The plan of this backend. [any-thread]
+// How this backend plans a model. [any-thread]
 #pragma once
 
 #include "common/sharding_communicator.h"

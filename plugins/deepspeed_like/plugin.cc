@@ -1,5 +1,5 @@
-// The deepspeed_like backend's table. What it decides is in settings.h (options) and plan.cc;
-// everything that moves bytes is passed on to the base.
+// The deepspeed_like backend's table. Its decisions are in settings.h (options) and plan.cc; all
+// communication is passed on to the base.
 #include "common/sharding_communicator.h"
 #include "deepspeed_like/plan.h"
 #include "deepspeed_like/settings.h"
@@ -11,7 +11,7 @@ constexpr auto kOptionPointers = pointers_to(kOptions);
 constexpr ShardingBackend kShardingBackend = {"deepspeed_like", kOptionPointers.data(),
                                               kOptionPointers.size(), check, plan};
 constexpr DistributedBackend kBackend = sharding_table<kShardingBackend>(
-    "0.1.0", "The stages of ZeRO on flat buffers, with DeepSpeed's options, over any transport");
+    "0.1.0", "ZeRO stages on flat buffers, with DeepSpeed's options, over any transport");
 
 }  // namespace
 }  // namespace db::deepspeed_like

@@ -14,7 +14,7 @@ Failure read_stage(const Options& options, int64_t* stage) {
   if (*stage >= 0 && *stage <= 3) return {};
   return Failure::make(DB_ERR_INVALID_ARGUMENT,
                        "option 'stage' is " + std::to_string(*stage) +
-                           "; valid: 0 (nothing is sharded), 1 (the optimizer's state), 2 "
+                           "; valid: 0 (nothing is sharded), 1 (optimizer state), 2 "
                            "(gradients too), 3 (parameters too)");
 }
 
@@ -84,8 +84,8 @@ Failure read_settings(const Options& options, Settings* settings) {
   if (failure.ok() && settings->stage == 0 && settings->reduce_dtype != 0)
     return Failure::make(
         DB_ERR_INVALID_ARGUMENT,
-        "option 'communication_data_type' concerns units, of which stage = 0 makes "
-        "none; leave it out, or take stage 1, 2 or 3");
+        "option 'communication_data_type' has no effect with stage = 0; remove it, or set stage "
+        "to 1, 2 or 3");
   if (failure.ok()) failure = read_offloads(options, settings->stage, &settings->offloads);
   return failure;
 }

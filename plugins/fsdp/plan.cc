@@ -19,7 +19,7 @@ PlannedUnit plan_unit(const Settings& settings, const Model& model, UnitDraft dr
   unit.name = std::move(draft.name);
   unit.keep = settings.keep;
   unit.gradients = DB_GRADIENTS_SHARD;
-  // Quantised parameters stay what they are.
+  // Integer (quantized) parameters keep their type.
   if (!is_floating(own)) return unit;
   unit.compute = settings.param_dtype;
   unit.reduce = settings.reduce_dtype;

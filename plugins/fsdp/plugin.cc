@@ -1,5 +1,5 @@
-// The fsdp backend's table. What it decides is in settings.h (options), unit_choice.h (units) and
-// plan.cc; everything that moves bytes is passed on to the base.
+// The fsdp backend's table. Its decisions are in settings.h (options), unit_choice.h (units) and
+// plan.cc; all communication is passed on to the base.
 #include "common/sharding_communicator.h"
 #include "fsdp/plan.h"
 #include "fsdp/settings.h"

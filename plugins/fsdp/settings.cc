@@ -19,20 +19,20 @@ std::string divisors(int32_t number) {
   return text;
 }
 
-// The ranks of a machine have to follow each other for rank / size to be their machine.
+// The ranks of a machine must be consecutive, so that rank / size identifies the machine.
 Failure read_machine_group(const Place& place, int32_t* size) {
   const std::string ours = std::to_string(place.local_size);
   const std::string hint =
       "; set option 'group_size' to a divisor of the number of ranks: " + divisors(place.size);
   if (place.local_size < 1 || place.size % place.local_size != 0)
-    return wrong_option("hybrid_shard shards among the ranks of a machine, which are " + ours +
-                        " here and do not divide the " + std::to_string(place.size) +
-                        " of the job" + hint);
+    return wrong_option("hybrid_shard shards among the ranks of a machine, but this machine has " +
+                        ours + " ranks, which do not divide the job's " +
+                        std::to_string(place.size) + " ranks" + hint);
   if (place.local_rank != place.rank % place.local_size)
     return wrong_option(
-        "hybrid_shard shards among the ranks of a machine, which do not follow each "
-        "other: rank " +
-        std::to_string(place.rank) + " is number " + std::to_string(place.local_rank) + " of " +
+        "hybrid_shard shards among the ranks of a machine, which must be consecutive: "
+        "rank " +
+        std::to_string(place.rank) + " is local rank " + std::to_string(place.local_rank) + " of " +
         ours + " here" + hint);
   *size = place.local_size;
   return {};
@@ -79,14 +79,13 @@ Failure read_dtypes(const Options& options, Settings* settings) {
     Failure failure = read_dtype(options, type.key, type.dtype);
     if (!failure.ok()) return failure;
     if (*type.dtype != 0 && !settings->shards)
-      return wrong_option(
-          "option '" + std::string(type.key) +
-          "' concerns units, of which strategy = \"no_shard\" makes none; leave it out");
+      return wrong_option("option '" + std::string(type.key) +
+                          "' has no effect with strategy = \"no_shard\"; remove it");
   }
   return {};
 }
 
-// An option that only another policy reads would be ignored in silence.
+// Without this check, an option that only another policy reads would be ignored silently.
 Failure check_policy(const Options& options, size_t policy) {
   static constexpr struct {
     const char* key;
@@ -112,9 +111,9 @@ Failure read_units(const Options& options, Settings* settings) {
   settings->unit_names = split_list(options.string("unit_names"));
   if (settings->units == Units::kTypes && settings->unit_types.empty())
     return wrong_option(
-        "units = \"types\" needs option 'unit_types': the types whose modules are units");
+        "units = \"types\" needs option 'unit_types': the module types that form units");
   if (settings->units == Units::kNames && settings->unit_names.empty())
-    return wrong_option("units = \"names\" needs option 'unit_names': the modules that are units");
+    return wrong_option("units = \"names\" needs option 'unit_names': the modules that form units");
   int64_t join_below = 0;
   int64_t min_parameters = 0;
   failure = read_number(options, "unit_join_below", 0, INT64_MAX, &join_below);
@@ -131,8 +130,7 @@ Failure read_offload_of_units(const Options& options, Settings* settings) {
   Failure failure = read_offload(options, kKeys, &settings->offload);
   if (failure.ok() && settings->offload.place != DB_PLACE_STAY && !settings->shards)
     return wrong_option(
-        "option 'offload.device' concerns units, of which strategy = \"no_shard\" makes none; "
-        "leave it out");
+        "option 'offload.device' has no effect with strategy = \"no_shard\"; remove it");
   return failure;
 }
 

@@ -78,7 +78,7 @@ TEST(Validate_WrongInput_NamesIt, AndTheValidOnes) {
   const uint64_t recv_counts[] = {3, 2};
   op.send_counts = send_counts;
   op.recv_counts = recv_counts;
-  EXPECT_NE(problem(op, 1).find("(1) gives itself 4 elements by send_counts, but takes 2"),
+  EXPECT_NE(problem(op, 1).find("(1) sends itself 4 elements (send_counts), but receives 2"),
             std::string::npos);
 }
 
@@ -105,7 +105,7 @@ TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
   raw.recv = memory;
   raw.send_counts = sends;
   raw.recv_counts = recvs;
-  EXPECT_NE(problem(raw).find("in place needs equal"), std::string::npos);
+  EXPECT_NE(problem(raw).find("in-place operation needs equal"), std::string::npos);
 }
 
 TEST(Validate_NothingToMove_TakesNull, OfAnyKind) {

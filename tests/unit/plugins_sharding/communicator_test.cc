@@ -35,7 +35,7 @@ TEST_P(Sharding, Table_SaysWhatItIs_AndHasTheExtension) {
   char reason[64];
   EXPECT_EQ(table.probe(nullptr, &score, reason, sizeof(reason)), DB_OK);
   EXPECT_EQ(score, 1);
-  EXPECT_STREQ(reason, "stands on any transport");
+  EXPECT_STREQ(reason, "runs on any transport");
   uint64_t count = 0;
   const db_option* const* options = table.default_options(&count);
   for (uint64_t i = 0; i < count; ++i) {
@@ -107,7 +107,7 @@ TEST_P(Sharding, Create_WrongParameters_AreNamed) {
             DB_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(plugin.create(rank_of(0, 0), {}, base.handle(), &result, &message),
             DB_ERR_INVALID_ARGUMENT);
-  EXPECT_EQ(message, "create: there is no rank 0 of 0; ranks go from 0 to size - 1");
+  EXPECT_EQ(message, "create: rank 0 of 0 is out of range; ranks go from 0 to size - 1");
   EXPECT_EQ(plugin.table().create(nullptr, &result, nullptr), DB_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(plugin.create(rank_of(0, 2), {text("stradegy", "")}, base.handle(), &result, &message),
             DB_ERR_UNKNOWN_OPTION);
@@ -123,7 +123,7 @@ TEST_P(Sharding, Plan_OfAnothersCommunicator_IsRefused) {
   db_error error = {sizeof(error), 0, 0, 0, 0, buffer, sizeof(buffer)};
   EXPECT_EQ(plugin.sharding().plan(base.handle(), model.describe(), &plan, &error),
             DB_ERR_INVALID_ARGUMENT);
-  EXPECT_STREQ(buffer, "a plan was asked for with a communicator of another backend");
+  EXPECT_STREQ(buffer, "plan: the communicator belongs to another backend");
   EXPECT_EQ(plugin.sharding().plan(nullptr, model.describe(), &plan, nullptr),
             DB_ERR_INVALID_ARGUMENT);
 }
@@ -143,22 +143,21 @@ TEST_P(Sharding, Plan_ContradictoryModel_IsNamed) {
     return plugin.refusal(model, rank_of(0, 2), {});
   };
   EXPECT_EQ(refusal([](TestModel& m) { m.modules()[1].parent = 1; }),
-            "the description of the model: module number 1 does not come after its parent");
+            "model description: module number 1 does not come after its parent");
   EXPECT_EQ(refusal([](TestModel& m) { m.parameters()[1].module = 2; }),
-            "the description of the model: parameter number 1 is in a module that is not there");
+            "model description: parameter number 1 belongs to a module that does not exist");
   EXPECT_EQ(refusal([](TestModel& m) { m.parameters()[0].dtype = 99; }),
-            "the description of the model: parameter number 0 has an unknown type");
+            "model description: parameter number 0 has an unknown type");
   EXPECT_EQ(refusal([](TestModel& m) { m.parameters()[0].name = nullptr; }),
-            "the description of the model: parameter number 0 is NULL, has no name or sizes or too "
-            "small a struct_size");
+            "model description: parameter number 0 is NULL, lacks a name or sizes, or has "
+            "too small a struct_size");
   EXPECT_EQ(refusal([](TestModel& m) { m.modules()[0].struct_size = 8; }),
-            "the description of the model: module number 0 is NULL, has no name or type or too "
-            "small a struct_size");
-  EXPECT_EQ(
-      refusal([](TestModel& m) {
-        m.add_parameter(1, "huge", {uint64_t{1} << 40, 1u << 30});
-      }),
-      "the description of the model: parameter number 2 has more elements than 64 bits can count");
+            "model description: module number 0 is NULL, lacks a name or type, or has "
+            "too small a struct_size");
+  EXPECT_EQ(refusal([](TestModel& m) {
+              m.add_parameter(1, "huge", {uint64_t{1} << 40, 1u << 30});
+            }),
+            "model description: parameter number 2 has more elements than 64 bits can count");
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(DeepspeedLike_MixedTypes_AreUnitsOfTheirOwn, NamedByType) {
 
 TEST(DeepspeedLike_WrongOptions_Message, NamesTheValidOnes) {
   EXPECT_EQ(refusal_of({number("stage", 4)}),
-            "option 'stage' is 4; valid: 0 (nothing is sharded), 1 (the optimizer's state), 2 "
+            "option 'stage' is 4; valid: 0 (nothing is sharded), 1 (optimizer state), 2 "
             "(gradients too), 3 (parameters too)");
   EXPECT_EQ(refusal_of({number("stage", -1)}).find("option 'stage' is -1; valid: 0 "), 0u);
   EXPECT_EQ(refusal_of({text("overlap_comm", "yes")}),
@@ -136,8 +136,8 @@ TEST(DeepspeedLike_WrongOptions_Message, NamesTheValidOnes) {
             "option 'communication_data_type' is 'int8'; valid: bf16, f16 (or fp16), f32 (or "
             "fp32), f64 (or fp64), or empty for the parameter's own type");
   EXPECT_EQ(refusal_of({number("stage", 0), text("communication_data_type", "bf16")}),
-            "option 'communication_data_type' concerns units, of which stage = 0 makes none; leave "
-            "it out, or take stage 1, 2 or 3");
+            "option 'communication_data_type' has no effect with stage = 0; remove it, or set "
+            "stage to 1, 2 or 3");
 }
 
 TEST(DeepspeedLike_Offload, IsInThePlan) {

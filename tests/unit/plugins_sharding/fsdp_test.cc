@@ -218,12 +218,12 @@ TEST(Fsdp_WrongGroup_Message, NamesTheDivisors) {
   EXPECT_EQ(fsdp_refusal({number("group_size", 2)}),
             "option 'group_size' is for strategy = \"hybrid_shard\", but strategy is 'full_shard'");
   EXPECT_EQ(fsdp_refusal({hybrid}, {.rank = 0, .size = 4, .local_rank = 0, .local_size = 3}),
-            "hybrid_shard shards among the ranks of a machine, which are 3 here and do not divide "
-            "the 4 of the job; set option 'group_size' to a divisor of the number of ranks: 1, 2 "
-            "and 4");
+            "hybrid_shard shards among the ranks of a machine, but this machine has 3 ranks, "
+            "which do not divide the job's 4 ranks; set option 'group_size' to a divisor of the "
+            "number of ranks: 1, 2 and 4");
   EXPECT_EQ(fsdp_refusal({hybrid}, {.rank = 2, .size = 4, .local_rank = 1, .local_size = 2}),
-            "hybrid_shard shards among the ranks of a machine, which do not follow each other: "
-            "rank 2 is number 1 of 2 here; set option 'group_size' to a divisor of the number of "
+            "hybrid_shard shards among the ranks of a machine, which must be consecutive: "
+            "rank 2 is local rank 1 of 2 here; set option 'group_size' to a divisor of the number of "
             "ranks: 1, 2 and 4");
 }
 
@@ -241,9 +241,9 @@ TEST(Fsdp_WrongNumbersAndTypes_Message, NamesTheValidOnes) {
               "option '" + std::string(key) +
                   "' is 'float8'; valid: bf16, f16 (or fp16), f32 (or fp32), f64 (or fp64), or "
                   "empty for the parameter's own type");
-    EXPECT_EQ(fsdp_refusal({text(key, "bf16"), text("strategy", "no_shard")}),
-              "option '" + std::string(key) +
-                  "' concerns units, of which strategy = \"no_shard\" makes none; leave it out");
+    EXPECT_EQ(
+        fsdp_refusal({text(key, "bf16"), text("strategy", "no_shard")}),
+        "option '" + std::string(key) + "' has no effect with strategy = \"no_shard\"; remove it");
   }
   EXPECT_EQ(fsdp_refusal({text("prefetch", "two")}),
             "option 'prefetch' must be an integer, but is a string");
@@ -259,9 +259,9 @@ TEST(Fsdp_OptionOfAnotherPolicy_IsAnError, NotIgnored) {
   EXPECT_EQ(fsdp_refusal({number("unit_join_below", 1), text("units", "size")}),
             "option 'unit_join_below' is for units = \"modules\", but units is 'size'");
   EXPECT_EQ(fsdp_refusal({text("units", "types")}),
-            "units = \"types\" needs option 'unit_types': the types whose modules are units");
+            "units = \"types\" needs option 'unit_types': the module types that form units");
   EXPECT_EQ(fsdp_refusal({text("units", "names"), text("unit_names", " , ")}),
-            "units = \"names\" needs option 'unit_names': the modules that are units");
+            "units = \"names\" needs option 'unit_names': the modules that form units");
 }
 
 TEST(Fsdp_NameThatMatchesNothing_Message, ListsSomeThatExist) {
@@ -302,8 +302,8 @@ TEST(Fsdp_Offload, IsInThePlanForAllThree) {
             "offload to");
   EXPECT_EQ(fsdp().refusal(model, rank_of(0, 2),
                            {text("strategy", "no_shard"), text("offload.device", "cpu")}),
-            "option 'offload.device' concerns units, of which strategy = \"no_shard\" makes none; "
-            "leave it out");
+            "option 'offload.device' has no effect with strategy = \"no_shard\"; remove "
+            "it");
 }
 
 }  // namespace
