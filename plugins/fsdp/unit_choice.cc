@@ -74,7 +74,7 @@ Failure mark_names(const Settings& settings, const Model& model, std::vector<boo
   return {};
 }
 
-// The parameters that no pattern of ignore matches, be it by the name of a module they are in.
+// The parameters that no pattern of ignore matches, neither directly nor through a parent module.
 Failure select(const Settings& settings, const Model& model, std::vector<size_t>* parameters) {
   std::vector<bool> module_ignored(model.modules.size(), false);
   std::vector<bool> ignored(model.parameters.size(), false);

@@ -1,5 +1,5 @@
-// Which parameters of a model form a unit, by the policy that the user chose, and which are left
-// out of all. Pure functions; [any-thread].
+// Which parameters of a model form a unit under the user's policy, and which are in no unit.
+// Pure functions; [any-thread].
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace db::fsdp {
 
-// Every unit has parameters, all of one type. A type, a name or a pattern that matches nothing is
-// DB_ERR_INVALID_ARGUMENT with some that would, and so are two patterns for one module.
+// Every unit has at least one parameter, all of one type. A type, name or pattern that matches
+// nothing is DB_ERR_INVALID_ARGUMENT with some valid names; so are two patterns for one module.
 Failure choose_units(const Settings& settings, const Model& model, std::vector<UnitDraft>* units);
 
 }  // namespace db::fsdp

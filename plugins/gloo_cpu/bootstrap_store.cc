@@ -7,10 +7,10 @@ namespace db::gloo_cpu {
 namespace {
 
 Failure closed() {
-  return Failure::make(DB_ERR_ABORTED, "the communicator that was given the store is destroyed");
+  return Failure::make(DB_ERR_ABORTED, "the communicator that owned the store was destroyed");
 }
 
-// A db_error with room for the text, and the way from there into a Failure.
+// A db_error with a message buffer, and its conversion to a Failure.
 struct StoreError {
   StoreError() {
     error.struct_size = sizeof error;

@@ -1,6 +1,6 @@
 // BootstrapStore: the host's key-value store as this backend uses it. A communicator made by split
-// shares the store of its ancestor under a prefix of its own; once that ancestor is destroyed the
-// host's functions must not be called, and every call here answers DB_ERR_ABORTED instead.
+// shares its ancestor's store under its own prefix. Once that ancestor is destroyed, the host's
+// functions must not be called, and every call here returns DB_ERR_ABORTED instead.
 // Thread rule: any thread.
 #pragma once
 
@@ -23,16 +23,16 @@ class BootstrapStore {
   BootstrapStore with_prefix(const std::string& prefix) const;
 
   Failure set(const std::string& key, const std::string& value) const;
-  // timeout_ns 0 asks once.
+  // timeout_ns 0: a single attempt.
   Failure get(const std::string& key, int64_t timeout_ns, std::string* value) const;
   Failure add(const std::string& key, int64_t delta, int64_t* result) const;
 
   // 32 bytes that only processes of this job can compute. *found: whether the job has a secret; if
-  // not, key is left alone.
+  // not, key is not modified.
   Failure derive_key(const char* purpose, uint8_t key[32], bool* found) const;
 
-  // No call reaches the host afterwards; waits for those that are under way. For the communicator
-  // that was given the store, when it is destroyed.
+  // No call reaches the host afterwards; waits for calls in flight. Called by the communicator that
+  // was given the store, when it is destroyed.
   void close() const;
 
  private:

@@ -7,7 +7,7 @@
 namespace db::gloo_cpu {
 namespace {
 
-constexpr uint64_t kKeptScratch = 16 << 20;  // more is given back after the operation
+constexpr uint64_t kKeptScratch = 16 << 20;  // a larger buffer is freed after the operation
 
 }  // namespace
 
@@ -19,7 +19,7 @@ Collectives::Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLim
       libgloo_(limits.by_libgloo && lanes != nullptr
                    ? std::make_unique<GlooCollectives>(rank, size, lanes)
                    : nullptr) {
-  for (Round& round : rounds_) {  // messages must stay where they are: never more than this
+  for (Round& round : rounds_) {  // messages must not move, so this is their final capacity
     round.outgoing.reserve(static_cast<size_t>(size - 1));
     round.incoming.reserve(static_cast<size_t>(size - 1));
   }
@@ -124,7 +124,7 @@ Failure Collectives::finish(uint32_t slot) {
       return failure;
     }
   }
-  // Its messages will be used again: nobody may wait for their completion then.
+  // Its messages are about to be reused, so drop every reference that waits for their completion.
   for (Round& other : rounds_)
     for (Incoming& message : other.incoming)
       if (!round.incoming.empty() && message.after == &round.incoming.back())
@@ -165,7 +165,7 @@ void Collectives::counted_parts(const uint64_t* counts) {
 
 uint8_t* Collectives::scratch(uint64_t bytes) {
   if (bytes > scratch_size_) {
-    scratch_.reset();  // first: two at once may be too many
+    scratch_.reset();  // first: both buffers together may not fit into memory
     scratch_.reset(new uint8_t[bytes]);
     scratch_size_ = bytes;
   }

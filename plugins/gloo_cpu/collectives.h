@@ -1,12 +1,12 @@
-// Collectives: every collective of the ABI as one or two rounds of messages between all ranks, or,
-// where the option asks for it, as libgloo has it.
+// Collectives: every collective of the ABI as one or two rounds of messages between all ranks, or
+// libgloo's version of it if the option requests that.
 //
 // Every rank is connected to every other, so a reduction needs no ring: each rank sends part j of
-// its data to rank j and combines what it gets for its own part, in rank order from itself on,
-// while it arrives; a second round spreads the results. That moves as few bytes as a ring does, in
-// two steps instead of 2 * (W - 1), and each part is combined by one rank only, so that all ranks
-// end with the same bits. Small data goes in one round instead: everybody sends everything to
-// everybody and combines it in rank order. Thread rule: one thread at a time.
+// its data to rank j and combines what arrives for its own part, in rank order starting at itself,
+// as it arrives; a second round spreads the results. That moves as few bytes as a ring, in two
+// steps instead of 2 * (W - 1). Only one rank combines each part, so all ranks get the same bits.
+// Small data takes one round instead: every rank sends everything to every other rank and combines
+// it in rank order. Thread rule: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,31 +21,31 @@
 
 namespace db::gloo_cpu {
 
-// For buffers that may be the same or empty.
+// Copies between buffers that may be identical or empty.
 inline void copy(void* to, const void* from, uint64_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
 struct CollectiveLimits {
-  uint64_t exchange_bytes = 0;       // one round up to this many bytes times the other ranks
-  uint64_t slice_bytes = 0;          // of a large all_reduce, whose slices overlap; divides by 64
-  uint64_t pair_exchange_bytes = 0;  // the same between two ranks, where one round is no more bytes
+  uint64_t exchange_bytes = 0;       // one round if bytes * (W - 1) is at most this
+  uint64_t slice_bytes = 0;          // of a large all_reduce, whose slices overlap; multiple of 64
+  uint64_t pair_exchange_bytes = 0;  // for two ranks, where one round moves no more bytes than two
   int64_t spin_ns = 0;               // for blocking operations
-  bool by_libgloo = false;           // what libgloo has a collective for
+  bool by_libgloo = false;           // use libgloo for every collective that it has
 };
 
 class Collectives {
  public:
-  // lanes: NULL where size is 1.
+  // lanes: borrowed; NULL if size is 1.
   Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits);
 
-  // Performs op, which is validated and no SEND or RECV. A timeout comes back without a message.
+  // Performs op, which is validated and not a SEND or RECV. A timeout comes without a message.
   Failure run(const Op& op);
 
   uint64_t sequence() const { return sequence_; }  // of the last collective started
-  // Whether that is in a round in which every rank sends at once, waiting for no other.
+  // Whether it is in a round in which every rank sends at once, without waiting for another.
   bool in_first_round() const { return !in_libgloo_ && header_.round == 0; }
-  // The ranks that it is known to have heard of.
+  // The ranks from which the last collective is known to have received a message.
   std::vector<int32_t> heard() const;
 
  private:
@@ -68,19 +68,19 @@ class Collectives {
   Failure scatter();
   Failure barrier();
 
-  // One round of messages, at most one in either direction for every peer.
+  // One round of messages, at most one in each direction for every peer.
   struct Round {
     Group group;
     std::vector<Outgoing> outgoing;
     std::vector<Incoming> incoming;
   };
 
-  // A round: begin, then send and receive, then finish. With a slot of its own (0 to 3) a round may
-  // begin before another is finished.
+  // A round: begin, then send and receive, then finish. With its own slot (0 to 3), a round may
+  // begin before another one is finished.
   void begin(uint32_t slot = 0);
   void send(int32_t peer, const void* data, uint64_t bytes);
   void receive(int32_t peer, void* data, uint64_t bytes);
-  // data = own (+) part of the first peer after this one (+) ...
+  // data = own (+) data of the first peer after this rank (+) ...
   void receive_combined(const void* own, void* data, uint64_t bytes);
   Failure finish(uint32_t slot = 0);
 
@@ -91,7 +91,7 @@ class Collectives {
   void counted_parts(const uint64_t* counts);  // of a V kind
   Part part(int32_t rank) const { return parts_[static_cast<size_t>(rank)]; }
   uint8_t* scratch(uint64_t bytes);
-  const uint8_t* contribution(void* room, uint64_t count);  // send, scaled where op says so
+  const uint8_t* contribution(void* room, uint64_t count);  // send, scaled if op requires it
   void finish_average(void* data, uint64_t bytes) const;
   uint8_t* recv() const { return static_cast<uint8_t*>(op_->recv); }
   const uint8_t* sent() const { return static_cast<const uint8_t*>(op_->send); }
@@ -100,17 +100,17 @@ class Collectives {
   const int32_t size_;
   Lanes* const lanes_;
   const CollectiveLimits limits_;
-  const std::unique_ptr<GlooCollectives> libgloo_;  // NULL: not asked for, or one rank
+  const std::unique_ptr<GlooCollectives> libgloo_;  // NULL: not requested, or one rank
 
-  // Of the operation that is running.
+  // State of the running operation.
   const Op* op_ = nullptr;
   ReduceFunction combine_ = nullptr;
   Header header_;
   uint64_t sequence_ = 0;
   bool in_libgloo_ = false;
   Round rounds_[4];
-  Round* round_ = nullptr;             // that was begun last
-  Incoming* last_combined_ = nullptr;  // of this operation, to combine one after the other
+  Round* round_ = nullptr;             // the round begun last
+  Incoming* last_combined_ = nullptr;  // of this operation, to chain combining messages in order
   std::vector<Part> parts_;
   std::unique_ptr<uint8_t[]> scratch_;
   uint64_t scratch_size_ = 0;

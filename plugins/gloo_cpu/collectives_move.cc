@@ -63,7 +63,7 @@ Failure Collectives::all_to_all() {
   uint64_t total = 0;
   for (int32_t rank = 0; rank < size_; ++rank) total += each(op_->send_counts, rank);
   if (op_->in_place && size_ > 1) {
-    // What comes would overwrite what has not gone yet.
+    // Arriving data would overwrite data that has not been sent yet.
     uint8_t* const room = scratch(total);
     copy(room, data, total);
     data = room;

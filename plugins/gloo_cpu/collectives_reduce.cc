@@ -17,8 +17,8 @@ Failure Collectives::all_reduce() {
   return reduce_and_spread(own);
 }
 
-// Large all_reduce, in slices: while the combined parts of one slice are spread, the next one is
-// being combined. Slots 0 and 1 combine, 2 and 3 spread.
+// Large all_reduce, in slices: while the combined parts of one slice are spread, the next slice is
+// combined. Slots 0 and 1 combine, 2 and 3 spread.
 Failure Collectives::reduce_and_spread(const uint8_t* own) {
   const uint64_t slice = limits_.slice_bytes / op_->element;
   const uint64_t slices = std::max<uint64_t>((op_->count + slice - 1) / slice, 1);
@@ -64,7 +64,7 @@ Failure Collectives::reduce_and_spread(const uint8_t* own) {
   return finish(2 + (slices + 1) % 2);
 }
 
-// Small all_reduce: what comes is kept apart until everything is sent and here.
+// Small all_reduce: received data is kept separate until everything has been sent and received.
 Failure Collectives::exchange_all() {
   const uint64_t bytes = op_->count * op_->element;
   const auto slot = [&](int32_t rank) {

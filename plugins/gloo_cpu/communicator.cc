@@ -20,7 +20,7 @@
 namespace db::gloo_cpu {
 namespace {
 
-// What create was asked for, kept for split.
+// The settings from create, kept for split.
 struct Setup {
   int32_t rank = 0;
   int32_t size = 1;
@@ -36,7 +36,7 @@ struct Communicator : db_communicator {
 
   const Setup setup;
   const BootstrapStore store;
-  const bool owns_store;  // made by create: the host's store goes when this one goes
+  const bool owns_store;  // made by create: the host's store must not be used after its destruction
   uint64_t splits = 0;
   Transport transport;
   SerialQueue queue;
@@ -47,7 +47,7 @@ const Communicator* of(const db_communicator* communicator) {
   return static_cast<const Communicator*>(communicator);
 }
 
-// Runs body, which returns a db_status, and turns what it throws into an error.
+// Runs body, which returns a db_status, and turns exceptions into errors.
 template <class Body>
 db_status guarded(db_error* error, const Body& body) {
   try {
@@ -84,7 +84,7 @@ db_status async_error(const db_communicator* communicator, db_error* error) {
 
 db_status abort(db_communicator* communicator) {
   return guarded(nullptr, [&] {
-    // First the queue, so that what the transport then gives up counts as aborted.
+    // The queue first, so that whatever the transport then gives up counts as aborted.
     of(communicator)->queue.abort();
     of(communicator)->transport.abort();
     return db_status{DB_OK};
@@ -132,7 +132,7 @@ Communicator::Communicator(const Setup& chosen, BootstrapStore shared, std::uniq
                 chosen.limits),
       queue(&transport, chosen.size) {}
 
-// *how: how its ranks are connected, for the log; NULL: not asked for.
+// *how: how the ranks are connected, for the log; NULL: not requested.
 Failure open(const Setup& setup, const BootstrapStore& store, bool is_root,
              db_communicator** result, std::string* how = nullptr) {
   std::unique_ptr<Mesh> mesh;
@@ -195,13 +195,13 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   });
 }
 
-// Whether waiting ranks may look at their sockets for a while without taking a core from another.
+// Whether waiting ranks may poll their sockets for a while without taking a core from another rank.
 bool may_spin(int32_t local_size) {
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const int mine = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  // A rank bound to one core has it for itself where there are enough of them.
+  // A rank bound to one core has it to itself if the machine has enough cores.
   return mine >= local_size || (mine == 1 && online >= local_size);
 }
 
@@ -225,7 +225,7 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   }
   if (params.size < 1 || params.rank < 0 || params.rank >= params.size) {
     return invalid("rank " + std::to_string(params.rank) + " of " + std::to_string(params.size) +
-                   " ranks: ranks go from 0 to size - 1");
+                   " ranks is out of range: ranks go from 0 to size - 1");
   }
   if (params.size > 1 && params.store == nullptr) return invalid("store is NULL");
   if (params.default_timeout_ns <= 0) return invalid("default_timeout_ns must be positive");
@@ -237,7 +237,8 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   }
   const int64_t chunk = options.i64("chunk_bytes");
   if (chunk % 64 != 0) {
-    return invalid("option chunk_bytes is " + std::to_string(chunk) + "; it must divide by 64");
+    return invalid("option chunk_bytes is " + std::to_string(chunk) +
+                   "; it must be a multiple of 64");
   }
   const std::string& algorithm = options.string("algorithm");
   auto exchange = static_cast<uint64_t>(options.i64("exchange_bytes"));
@@ -279,7 +280,8 @@ db_status create_communicator(const db_communicator_params* params, db_communica
   if (params == nullptr || result == nullptr ||
       !DB_HAS(params, db_communicator_params, interface_name)) {
     return report(DB_ERR_INVALID_ARGUMENT,
-                  "gloo_cpu: create got NULL, or params with too small a struct_size", error);
+                  "gloo_cpu: create: params or result is NULL, or params.struct_size is too small",
+                  error);
   }
   return guarded(error, [&] {
     Setup setup;

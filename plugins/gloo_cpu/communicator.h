@@ -1,4 +1,4 @@
-// The communicator of this backend: the functions of the ABI over a queue and a transport.
+// The communicator of this backend: the ABI's functions on top of a queue and a transport.
 // Thread rule: as tagged in distributed_backend.h.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace db::gloo_cpu {
 
-// DistributedBackend.create. No exception leaves it.
+// DistributedBackend.create. Never throws.
 db_status create_communicator(const db_communicator_params* params, db_communicator** result,
                               db_error* error);
 

@@ -12,11 +12,11 @@
 namespace db::gloo_cpu {
 namespace {
 
-// What a Unix socket holds by default makes both ends take turns too often; measured, more than
-// this gains nothing. The kernel takes less if net.core.wmem_max is less.
+// With a Unix socket's default buffer both ends take turns too often; measured, a larger buffer
+// than this gains nothing. The kernel uses less if net.core.wmem_max is smaller.
 constexpr int kUnixSendBuffer = 1 << 20;
 
-// Each setting makes a connection faster and none is needed, so results are not looked at.
+// Every setting only makes a connection faster and none is required, so results are ignored.
 void tune(int fd) {
   const Address peer = peer_address(fd);
   if (local_address(fd).family() == AF_UNIX) {
@@ -25,8 +25,8 @@ void tune(int fd) {
   }
   const int on = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  // On loopback there is no congestion to control; a pacing algorithm (bbr, the system's default on
-  // some servers) only costs timers there. "reno" is part of every kernel and open to every user.
+  // Loopback has no congestion to control; a pacing algorithm (bbr, the default on some servers)
+  // only costs timers there. "reno" is part of every kernel and available to every user.
   static constexpr char kName[] = "reno";
   if (peer.family() == AF_INET &&
       (ntohl(reinterpret_cast<const sockaddr_in&>(peer.storage).sin_addr.s_addr) >> 24) == 127) {
@@ -34,7 +34,7 @@ void tune(int fd) {
   }
 }
 
-// Calls move(data, size) for one part after the other as long as each is moved whole.
+// Calls move(data, size) for one part after another, as long as each is moved completely.
 template <class Move>
 int64_t move_parts(const iovec* parts, size_t count, const Move& move) {
   int64_t total = 0;

@@ -1,5 +1,5 @@
-// Connection: the proved connection to one other rank; a socket, within TLS where that was asked
-// for. Thread rule: one thread at a time; shut_down() from any thread.
+// Connection: an authenticated connection to one other rank: a socket, inside TLS if requested.
+// Thread rule: one thread at a time; shut_down() from any thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,14 +17,14 @@ class Connection {
  public:
   // fd: connected, non-blocking.
   explicit Connection(Descriptor fd);
-  // The same within TLS, whose handshake comes first.
+  // The same inside TLS, whose handshake must run first.
   Connection(Descriptor fd, const Tls& tls, const Bytes32& key, bool connects);
 
   int fd() const { return fd_.get(); }
   TlsStream* tls() { return tls_.get(); }  // NULL: plain
 
-  // Moves as many bytes as can be moved now; never blocks. 0: the other end has closed (receive);
-  // -1: errno says why, EAGAIN: none now. parts are not empty.
+  // Move as many bytes as possible now; never block. 0: the other end has closed (receive);
+  // -1: see errno, EAGAIN: none now. parts are not empty.
   int64_t send(const iovec* parts, size_t count);
   int64_t receive(const iovec* parts, size_t count);
   bool has_unread() const;

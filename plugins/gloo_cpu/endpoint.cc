@@ -40,7 +40,7 @@ bool from_hex(const std::string& text, Bytes32* bytes) {
   return true;
 }
 
-// An address given by number; port 0.
+// A numeric address; port 0.
 std::optional<Address> parse_number(const std::string& text) {
   Address address;
   auto* const v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
@@ -180,7 +180,7 @@ std::optional<Endpoint> Endpoint::decode(const std::string& text) {
       format != kFormat || !from_hex(id, &endpoint.id)) {
     return std::nullopt;
   }
-  words >> endpoint.network;  // absent if the rank listens on no network
+  words >> endpoint.network;  // absent if the rank does not listen on a network
   return endpoint;
 }
 

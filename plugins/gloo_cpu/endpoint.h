@@ -1,5 +1,5 @@
-// Endpoint: where a rank listens for the other ranks of its communicator, as it announces itself in
-// the store. Plain values.
+// Endpoint: where a rank listens for the other ranks of its communicator, as announced in the
+// store. Plain values.
 #pragma once
 
 #include <netinet/in.h>
@@ -15,7 +15,7 @@ namespace db::gloo_cpu {
 
 using Bytes32 = std::array<uint8_t, 32>;
 
-Bytes32 random_bytes32();  // from the kernel; throws std::system_error if it has none
+Bytes32 random_bytes32();  // from the kernel; throws std::system_error on failure
 
 // A socket's address, of any family this backend uses.
 struct Address {
@@ -35,20 +35,20 @@ struct Address {
 Address local_address(int fd);
 Address peer_address(int fd);
 
-// The address of an interface of this machine (IPv4 if it has one), or the address that the text
-// is; port 0. nullopt if there is no such interface.
+// The address of an interface of this machine (IPv4 if it has one), or the given numeric address;
+// port 0. nullopt if there is no such interface.
 std::optional<Address> resolve_interface(const std::string& interface_or_address);
 
-// Processes of a user with the same identity may look into each other under /proc, and share a
-// network: one running kernel, and the same namespaces.
+// Processes of one user with the same identity may access each other under /proc and share a
+// network: they have the same running kernel and namespaces.
 std::string machine_identity();
 
 struct Endpoint {
-  Bytes32 id{};           // random, made for this listener; what a proof is bound to
+  Bytes32 id{};           // random, made for this listener; proofs are bound to it
   std::string machine;    // machine_identity()
   std::string unix_path;  // of its Unix socket, in /proc: open to processes of the same user only
-  std::string network;    // text of its TCP address; "": this rank listens on no network
-  int32_t size = 0;       // of the communicator, as this rank has it
+  std::string network;    // its TCP address; "": this rank does not listen on a network
+  int32_t size = 0;       // of the communicator, as this rank knows it
 
   std::string encode() const;
   static std::optional<Endpoint> decode(const std::string& text);

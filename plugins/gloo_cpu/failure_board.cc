@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kCauseWaitNs = 2'000'000'000;
 constexpr int64_t kLateWaitNs = 100'000'000;
 
-// The head of the value under "cause"; the text follows.
+// The head of the value under "cause"; the message follows.
 struct Cause {
   int32_t status = 0;
   int32_t failed_rank = -1;
@@ -34,7 +34,7 @@ Failure FailureBoard::settle(const Failure& seen) const {
   if (turn == 1) {
     const Cause cause{seen.status, seen.failed_rank, rank_};
     std::string value(reinterpret_cast<const char*>(&cause), sizeof cause);
-    // Where the store fails now, the others fall back on what they see themselves.
+    // If the store fails now, the others fall back on what they observed themselves.
     (void)store_.set("cause", value + seen.message);
     return seen;
   }
@@ -42,19 +42,19 @@ Failure FailureBoard::settle(const Failure& seen) const {
   if (!store_.get("cause", kCauseWaitNs, &value).ok() || value.size() < sizeof(Cause)) return seen;
   Cause cause;
   std::memcpy(&cause, value.data(), sizeof cause);
-  // A rank that others gave up for dead, and that is not, knows better.
+  // This rank knows better if others reported it dead.
   if (cause.failed_rank == rank_ && cause.status == DB_ERR_PEER_LOST) return seen;
   Failure agreed = seen;
   agreed.status = cause.status;
   agreed.failed_rank = cause.failed_rank;
   agreed.flags |= DB_ERROR_REMOTE;
   agreed.message =
-      value.substr(sizeof cause) + " (seen first by rank " + std::to_string(cause.reporter) + ")";
+      value.substr(sizeof cause) + " (first seen by rank " + std::to_string(cause.reporter) + ")";
   return agreed;
 }
 
 void FailureBoard::say_late(uint64_t sequence) const {
-  // Only helps the others to a better message.
+  // Only improves the other ranks' messages, so a failure is ignored.
   (void)store_.set(late_key(sequence, rank_), "1");
 }
 

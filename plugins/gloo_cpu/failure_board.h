@@ -1,6 +1,6 @@
 // FailureBoard: how the ranks of a communicator agree on why it died. The first rank to fail writes
-// the cause into the store before it closes its connections; whoever then finds a connection closed
-// reads it there, so that every survivor names the rank that died and not the messenger.
+// the cause into the store before it closes its connections. A rank that then finds a connection
+// closed reads it there, so every survivor names the rank that died and not the messenger.
 // Thread rule: any thread.
 #pragma once
 
@@ -17,13 +17,13 @@ class FailureBoard {
  public:
   FailureBoard(BootstrapStore store, int32_t rank, int32_t size);
 
-  // What this rank shall report for what it saw. Asks the store two or three times, waits for it
-  // at most two seconds; without a store what was seen stands.
+  // What this rank must report for the failure it saw. Makes two or three store calls and waits at
+  // most two seconds; if the store fails, the failure stands as seen.
   Failure settle(const Failure& seen) const;
 
   // This rank's collective number `sequence` timed out.
   void say_late(uint64_t sequence) const;
-  // The ranks that have not said so a tenth of a second from now: they are somewhere else.
+  // The ranks that have not reported it within a tenth of a second: they are somewhere else.
   std::vector<int32_t> not_late(uint64_t sequence) const;
 
  private:

@@ -30,7 +30,7 @@ class ConnectedContext final : public gloo::Context {
   }
 };
 
-// libgloo wants inputs that are not const; it only reads them.
+// libgloo requires non-const inputs but only reads them.
 template <class T>
 T* input(const Op& op) {
   return const_cast<T*>(static_cast<const T*>(op.send));
@@ -41,8 +41,8 @@ T* output(const Op& op) {
   return static_cast<T*>(op.recv);
 }
 
-// Calls body with a value of an unsigned type of as many bytes as an element: the size is all that
-// libgloo takes from the type of a buffer.
+// Calls body with a value of an unsigned type of the element's size: libgloo uses only the size of
+// a buffer's type.
 template <class Body>
 void with_element(const Op& op, const Body& body) {
   switch (op.element) {
@@ -66,7 +66,7 @@ std::vector<T> bytes_of(const Op& op, const uint64_t* counts, int32_t size) {
   return bytes;
 }
 
-// What is to be sent from a buffer into which the operation receives.
+// The data to send when the operation receives into the same buffer.
 class SentCopy {
  public:
   SentCopy(const Op& op, uint64_t bytes) {
@@ -113,7 +113,7 @@ Failure GlooCollectives::run(const Op& op, const Header& header, int64_t spin_ns
   return Failure::make(DB_ERR_INTERNAL,
                        describe(op) + ": libgloo did not wait for " +
                            std::to_string(transport_->unfinished()) +
-                           " of the messages that it posted; report this",
+                           " of the messages that it posted; report this bug",
                        DB_ERROR_COMM_DEAD);
 }
 
@@ -159,7 +159,7 @@ void GlooCollectives::all_reduce(const Op& op) {
 }
 
 void GlooCollectives::reduce(const Op& op) {
-  // The ring combines into an output on every rank.
+  // libgloo's ring needs an output on every rank.
   const bool is_root = rank_ == op.root_or_peer;
   std::unique_ptr<uint8_t[]> room;
   if (!is_root) room.reset(new uint8_t[op.count * op.element]);
@@ -221,8 +221,8 @@ void GlooCollectives::all_to_all_v(const Op& op) {
   gloo::alltoallv(options);
 }
 
-// In place the root's own part is copied onto itself, here and in scatter: libgloo has no other
-// form, and memcpy allows it in practice, as compilers rely on.
+// In place, the root's own part is copied onto itself, here and in scatter: libgloo has no other
+// form, and in practice memcpy allows it; compilers rely on that too.
 void GlooCollectives::gather(const Op& op) {
   const uint64_t bytes = op.count * op.element;
   gloo::GatherOptions options(context_);

@@ -1,6 +1,6 @@
 // GlooCollectives: libgloo's collectives over the connections of a communicator (the option
-// algorithm = "gloo"). Reductions combine with the kernels that every backend uses, so that each
-// data type and reduction works.
+// algorithm = "gloo"). Reductions use the kernels that every backend uses, so that each data type
+// and reduction works.
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -24,16 +24,16 @@ class GlooCollectives {
  public:
   GlooCollectives(int32_t rank, int32_t size, Lanes* lanes);
 
-  // Whether libgloo can carry op out. It has no reduce_scatter over unbound buffers. To reduce no
-  // elements it sends nothing, so that ranks which disagree would not notice; to gather none it
-  // divides by zero.
+  // Whether libgloo can run op. It has no reduce_scatter over unbound buffers. With zero elements,
+  // its reductions send nothing, so that a mismatch between ranks would go unnoticed, and its
+  // gather divides by zero.
   static bool has(const Op& op);
 
-  // Performs op, which has(). header: of its messages, without round and bytes. A timeout comes
-  // back without a message.
+  // Performs op, for which has() is true. header: of its messages, without round and bytes. A
+  // timeout is returned without a message.
   Failure run(const Op& op, const Header& header, int64_t spin_ns);
 
-  // The ranks that have sent the last operation a message.
+  // The ranks from which the last operation received a message.
   std::vector<int32_t> heard() const;
 
  private:

@@ -10,8 +10,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A slot holds the kind of collective in its top byte, a tag, and a part of the collective in its
-// lowest byte. Which operation it is says Header::sequence, so the tag is left at 0.
+// A slot holds the kind of collective in its top byte, a tag, and the part of the collective in its
+// lowest byte. Header::sequence identifies the operation, so the tag stays 0.
 uint32_t round_of(uint64_t slot) { return static_cast<uint32_t>(slot >> 32 | slot); }
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -32,13 +32,13 @@ class Buffer final : public gloo::transport::UnboundBuffer {
     receives_.push_back(transport_->receive(from, slot, part.data, part.bytes));
   }
   void recv(std::vector<int>, uint64_t, size_t, size_t) override {
-    refuse("receives from one rank at a time, which no collective of libgloo's needs otherwise");
+    refuse("does not support receiving from one of several ranks");
   }
 
   bool waitSend(int* to, milliseconds) override { return finish_first(&sends_, to); }
   bool waitRecv(int* from, milliseconds) override { return finish_first(&receives_, from); }
-  void abortWaitSend() override { refuse("ends waits by the abort of the communicator only"); }
-  void abortWaitRecv() override { refuse("ends waits by the abort of the communicator only"); }
+  void abortWaitSend() override { refuse("ends waits only by aborting the communicator"); }
+  void abortWaitRecv() override { refuse("ends waits only by aborting the communicator"); }
 
  private:
   struct Part {
@@ -49,14 +49,14 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   Part part_at(size_t offset, size_t bytes) const {
     if (bytes == kUnspecifiedByteCount && offset <= size) bytes = size - offset;
     if (offset > size || bytes > size - offset) {
-      refuse("was given " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
-             " of a buffer of " + std::to_string(size));
+      refuse("was given " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
+             " of a buffer of size " + std::to_string(size));
     }
     return {static_cast<uint8_t*>(ptr) + offset, bytes};
   }
 
   bool finish_first(std::vector<GlooTransport::Message*>* posted, int* peer) {
-    if (posted->empty()) refuse("was asked to wait for a message that nobody posted");
+    if (posted->empty()) refuse("cannot wait for a message that was not posted");
     GlooTransport::Message* const message = posted->front();
     posted->erase(posted->begin());
     const int32_t other = transport_->finish(message);
@@ -68,7 +68,7 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   std::vector<GlooTransport::Message*> sends_, receives_;  // first posted, first waited for
 };
 
-// That a peer is connected. Collectives only look whether it is there, and use buffers.
+// A connected peer. Collectives only check that it exists; they use buffers.
 class Peer final : public gloo::transport::Pair {
  public:
   explicit Peer(int rank) : rank_(rank) {}
@@ -94,8 +94,8 @@ class Peer final : public gloo::transport::Pair {
   }
 
  private:
-  static constexpr char kConnected[] = "is connected already, by the communicator";
-  static constexpr char kUnbound[] = "has unbound buffers only";
+  static constexpr char kConnected[] = "is already connected by the communicator";
+  static constexpr char kUnbound[] = "supports only unbound buffers";
 
   const int rank_;
 };

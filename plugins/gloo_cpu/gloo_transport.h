@@ -1,13 +1,13 @@
 // GlooTransport: this backend's connections as a transport of libgloo. libgloo's collectives post
-// sends and receives on unbound buffers and wait for them; here these become messages of Lanes. No
-// device, no listener and no thread of libgloo's comes with it.
+// sends and receives on unbound buffers and wait for them; here these become messages of Lanes. It
+// uses no device, listener or thread of libgloo.
 //
-// Between two ranks messages arrive in the order in which they were sent, and libgloo's collectives
-// post receives in the order of the peer's sends. Each header tells the operation, the slot and the
-// length, so that ranks which disagree get the mismatch error of every collective.
+// Between two ranks, messages arrive in the order in which they were sent, and libgloo's
+// collectives post receives in the order of the peer's sends. Each header carries the operation,
+// the slot and the length, so ranks that disagree get the same mismatch error as other collectives.
 //
-// libgloo's timeouts are ignored: the deadline of the operation counts.
-// Thread rule: one thread at a time, that of the collective that runs.
+// libgloo's timeouts are ignored: the operation's deadline applies.
+// Thread rule: one thread at a time, that of the running collective.
 #pragma once
 
 #include <gloo/transport/context.h>
@@ -24,7 +24,7 @@
 
 namespace db::gloo_cpu {
 
-// What Lanes failed with, on its way through libgloo.
+// Carries a failure of Lanes through libgloo.
 class LanesFailed final : public std::exception {
  public:
   explicit LanesFailed(Failure failure) : failure_(std::move(failure)) {}
@@ -37,7 +37,7 @@ class LanesFailed final : public std::exception {
 
 class GlooTransport final : public gloo::transport::Context {
  public:
-  // A send or a receive, from its posting until it was waited for.
+  // A send or a receive, from posting until it has been waited for.
   struct Message {
     int32_t peer = -1;
     Group group;
@@ -49,14 +49,14 @@ class GlooTransport final : public gloo::transport::Context {
 
   // Before a collective. header: of its messages, without round and bytes.
   void begin(const Header& header, int64_t deadline_ns, int64_t spin_ns);
-  // What it posted and did not wait for.
+  // The number of messages posted but not waited for.
   size_t unfinished() const { return messages_.size() - free_.size(); }
   // The ranks that have sent it a message.
   std::vector<int32_t> heard() const;
 
   Message* send(int32_t peer, uint64_t slot, const uint8_t* data, uint64_t bytes);
   Message* receive(int32_t peer, uint64_t slot, uint8_t* data, uint64_t bytes);
-  // Waits for message, which then is gone, and returns its peer. Throws LanesFailed.
+  // Waits for message, frees it and returns its peer. Throws LanesFailed.
   int32_t finish(Message* message);
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
@@ -70,7 +70,7 @@ class GlooTransport final : public gloo::transport::Context {
   Header header_;
   int64_t deadline_ns_ = 0;
   int64_t spin_ns_ = 0;
-  // All ever made. They stay here when a failure unwinds libgloo, since the lanes know them.
+  // All ever made. They survive a failure that unwinds libgloo, since the lanes refer to them.
   std::deque<Message> messages_;
   std::vector<Message*> free_;
   std::vector<bool> heard_;  // by rank

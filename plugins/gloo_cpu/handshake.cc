@@ -17,7 +17,7 @@
 namespace db::gloo_cpu {
 namespace {
 
-// Also tells byte orders apart.
+// Also detects a different byte order.
 constexpr uint32_t kMagic = 0x32504343;  // "CCP2"
 constexpr uint32_t kWelcome = 0x454d4c57;
 
@@ -88,7 +88,7 @@ Handshake::State Handshake::advance() {
     }
     if (state != State::kUnderWay) return out_.empty() ? state : State::kUnderWay;
     std::array<char, kLargestMessage> bytes;
-    // No further than this message: what follows the handshake is not ours to read.
+    // Read only this message: bytes after the handshake belong to another reader.
     const size_t wanted = step_ == Step::kHello    ? sizeof(Hello)
                           : step_ == Step::kAnswer ? sizeof(Answer)
                           : step_ == Step::kProof  ? sizeof(Bytes32)
@@ -121,7 +121,7 @@ Bytes32 Handshake::keyed_hash(const char* purpose) const {
   const auto bytes = [](const Bytes32& value) {
     return std::string(reinterpret_cast<const char*>(value.data()), value.size());
   };
-  // From the connecting end's side; the parts of varying length are last, each ended by a line.
+  // From the connecting end's view; the parts of variable length are last, each ended by a newline.
   std::string text = std::string("coupler gloo_cpu ") + purpose + "\n";
   text += bytes(listener_id_);
   text += bytes(connects_ ? own_nonce_ : peer_nonce_);
@@ -143,10 +143,11 @@ Bytes32 Handshake::keyed_hash(const char* purpose) const {
 
 void Handshake::note_mismatch(int32_t size, Protect protect) {
   if (size != self_.size) {
-    mismatch_ = "has " + std::to_string(size) + " ranks, this one " + std::to_string(self_.size);
+    mismatch_ =
+        "has " + std::to_string(size) + " ranks, but this rank has " + std::to_string(self_.size);
   } else if (protect != self_.protect) {
-    mismatch_ = std::string("has protect = \"") + protect_name(protect) + "\", this one \"" +
-                protect_name(self_.protect) + "\"";
+    mismatch_ = std::string("has protect = \"") + protect_name(protect) +
+                "\", but this rank has \"" + protect_name(self_.protect) + "\"";
   }
 }
 
@@ -171,7 +172,7 @@ Handshake::State Handshake::step() {
     case Step::kHello: {
       Hello hello;
       if (!take(&hello, sizeof hello)) return State::kUnderWay;
-      // Which rank it is counts once that is proved.
+      // The rank is trusted only once it is proved.
       if (hello.magic != kMagic || hello.rank < 0) return fail("not a greeting of this backend");
       peer_ = hello.rank;
       peer_size_ = hello.size;
@@ -193,8 +194,8 @@ Handshake::State Handshake::step() {
           CRYPTO_memcmp(expected.data(), answer.proof.data(), expected.size()) != 0) {
         wrong_proof_ = true;
         return fail(
-            "whoever answered in its place does not hold this job's secret, or sees other "
-            "addresses than this rank does (a proxy or address translation between them)");
+            "the process that answered does not hold this job's secret, or a proxy or address "
+            "translation between the ranks changes their addresses");
       }
       const Bytes32 own = keyed_hash("connects");
       put(own.data(), own.size());
@@ -217,7 +218,7 @@ Handshake::State Handshake::step() {
     case Step::kWelcome: {
       uint32_t welcome = 0;
       if (!take(&welcome, sizeof welcome)) return State::kUnderWay;
-      if (welcome != kWelcome) return fail("not the end of a greeting of this backend");
+      if (welcome != kWelcome) return fail("not a welcome of this backend");
       note_mismatch(peer_size_, peer_protect_);
       step_ = Step::kDone;
       return State::kDone;

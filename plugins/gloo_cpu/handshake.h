@@ -1,5 +1,5 @@
-// Handshake: how the two ends of a new connection prove to each other that they are the ranks they
-// say they are, before any other byte counts.
+// Handshake: how the two ends of a new connection prove to each other which ranks they are, before
+// any other byte is accepted.
 //
 //   connecting end              accepting end
 //   Hello: rank, size, nonce ->
@@ -7,12 +7,12 @@
 //   Proof: HMAC(key, "connects" | transcript) ->
 //                            <- Welcome
 //
-// The transcript holds the listener's id (random, known through the store only), both ranks, sizes,
-// modes of protection and nonces, and the addresses and ports of both ends as each of them sees
-// them: whoever relays the messages from a connection of his own changes those. What follows is
-// protected under a key that is made likewise, so that nobody can exchange two connections. The key
-// is derived from the job's secret and never sent. Between processes of one machine the kernel has
-// told who the other end is before (is_same_user). Thread rule: one thread. Never blocks.
+// The transcript holds the listener's id (random, known only through the store), both ranks, sizes,
+// protection modes and nonces, and the addresses and ports of both ends as each of them sees them:
+// relaying the messages from another connection changes those. The following traffic is protected
+// under a key derived in the same way, so that two connections cannot be swapped. The key comes
+// from the job's secret and is never sent. Between processes of one machine, the kernel has already
+// identified the other end's user (is_same_user). Thread rule: one thread. Never blocks.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@
 
 namespace db::gloo_cpu {
 
-// How what follows the handshake is protected (the option "protect").
+// How the traffic after the handshake is protected (the option "protect").
 enum class Protect : uint32_t { kNone = 0, kMac = 1, kTls = 2 };
 
 struct HandshakeSelf {
-  Bytes32 key{};  // all zero if the job has no secret: then the listener's id is all that is proved
+  Bytes32 key{};  // all zero if the job has no secret: then only the listener's id is proved
   int32_t rank = 0;
   int32_t size = 1;
   Protect protect = Protect::kNone;
@@ -41,20 +41,20 @@ class Handshake {
   // fd: a non-blocking socket that connects or is connected to the listener of `peer`.
   static Handshake connect(const HandshakeSelf& self, Descriptor fd, int32_t peer,
                            const Bytes32& listener_id);
-  // fd: accepted by this rank's own listener, from anybody.
+  // fd: accepted by this rank's own listener, from any process.
   static Handshake accept(const HandshakeSelf& self, Descriptor fd, const Bytes32& listener_id);
 
-  // Goes on as far as the socket allows.
+  // Proceeds as far as the socket allows.
   State advance();
 
-  short events() const;  // what to poll the socket for
+  short events() const;  // the events to poll the socket for
   int fd() const { return fd_.get(); }
   int32_t peer() const { return peer_; }  // -1: not known yet
   bool connects() const { return connects_; }
 
-  // After kDone: a key that both ends of this very connection have, and no others.
+  // After kDone: a key that only the two ends of this connection have.
   Bytes32 session_key() const { return keyed_hash("protects"); }
-  // After kDone: whether the other end disagrees about the job, and how ("has 3 ranks, …"); "": no.
+  // After kDone: how the other end disagrees about the job ("has 3 ranks, …"); "": it agrees.
   const std::string& mismatch() const { return mismatch_; }
   Descriptor release() { return std::move(fd_); }
 
@@ -64,14 +64,14 @@ class Handshake {
   bool proof_was_wrong() const { return wrong_proof_; }
 
  private:
-  enum class Step { kConnecting, kHello, kAnswer, kProof, kWelcome, kDone };  // waited for
+  enum class Step { kConnecting, kHello, kAnswer, kProof, kWelcome, kDone };  // the next to arrive
 
   Handshake(const HandshakeSelf& self, Descriptor fd, bool connects, int32_t peer,
             const Bytes32& listener_id);
 
   State step();
   State fail(const std::string& problem);
-  bool take(void* message, size_t size);  // false: not all of it is there yet
+  bool take(void* message, size_t size);  // false: not completely received yet
   void put(const void* message, size_t size);
   Bytes32 keyed_hash(const char* purpose) const;
   void note_mismatch(int32_t size, Protect protect);

@@ -1,6 +1,6 @@
-// What the thin library (libcoupler_gloo_cpu.so, which the host loads) asks of the implementation
-// (libcoupler_gloo_cpu_impl.so, which is linked to libgloo). Both are built together, so this is no
-// stable interface. Thread rule: any thread.
+// What the implementation (libcoupler_gloo_cpu_impl.so, linked to libgloo) offers the thin library
+// (libcoupler_gloo_cpu.so, loaded by the host). Both are built together, so this interface is not
+// stable. Thread rule: any thread.
 #pragma once
 
 #include <coupler/distributed_backend.h>

@@ -13,11 +13,11 @@
 namespace db::gloo_cpu {
 namespace {
 
-// One send call moves at most this much, so that sending and receiving take turns.
+// One send call moves at most this much, so that sending and receiving alternate.
 constexpr uint64_t kSendStep = 1 << 20;
 
-// After looking in vain a rank sleeps at once the next 1, 3, 7 … times, up to this often: the peer
-// may be late as a rule, or share the core that looking keeps from it.
+// After a spin without success, a rank skips spinning the next 1, 3, 7 … times, up to this many:
+// the peer may be late regularly, or need the core on which this rank spins.
 constexpr int32_t kLongestSpinPenalty = 63;
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -32,7 +32,7 @@ void relax() {
 
 Lanes::Lanes(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk)
     : rank_(rank), chunk_(chunk), index_(connections.size(), -1) {
-  // Neighbours first, each rank from its own place, so that they do not all press on rank 0.
+  // Each rank starts with its next neighbor, so that they do not all start with rank 0.
   const auto size = static_cast<int32_t>(connections.size());
   for (int32_t step = 1; step < size; ++step) {
     const int32_t peer = (rank + step) % size;
@@ -166,8 +166,8 @@ Failure Lanes::lost(const Lane& lane, int error) const {
       "rank " + std::to_string(lane.peer) + " is gone: its connection to rank " +
       std::to_string(rank_) +
       (error == 0         ? " was closed"
-       : error == EBADMSG ? " brought bytes that it did not send: somebody between the machines "
-                            "alters what travels"
+       : error == EBADMSG ? " delivered bytes that it did not send: the data is altered between "
+                            "the machines"
                           : std::string(" failed: ") + strerror(error));
   return Failure::make(DB_ERR_PEER_LOST, std::move(text), DB_ERROR_COMM_DEAD, lane.peer, error);
 }
@@ -195,7 +195,7 @@ Failure Lanes::wait(const Group& group, int64_t deadline_ns, int64_t spin_ns) {
       relax();
       continue;
     }
-    if (spin_ns > 0) {  // in vain
+    if (spin_ns > 0) {  // spun without success
       spin_penalty_ = std::min(2 * spin_penalty_ + 1, kLongestSpinPenalty);
       spin_skip_ = spin_penalty_;
       spin_ns = 0;
@@ -212,11 +212,11 @@ void Lanes::sleep(int64_t nanoseconds) {
     const bool reads =
         lane.in != nullptr && (lane.in->after == nullptr || lane.in->after->complete());
     const int events = (lane.out != nullptr ? POLLOUT : 0) | (reads ? POLLIN : 0);
-    // An idle lane is left out: its peer may have ended in good order.
+    // An idle lane is skipped: its peer may have exited normally.
     polled_[i] = {events != 0 ? lane.connection->fd() : -1, static_cast<short>(events), 0};
   }
   const timespec limit{nanoseconds / 1000000000, nanoseconds % 1000000000};
-  // Whatever it returns, an error included, the caller looks at the sockets and the clock again.
+  // Whatever this returns, even an error, the caller checks the sockets and the clock again.
   (void)ppoll(polled_.data(), polled_.size(), &limit, nullptr);
 }
 
@@ -232,7 +232,7 @@ std::vector<int32_t> Lanes::silent() const {
   std::vector<int32_t> peers;
   for (const Lane& lane : lanes_) {
     if (lane.in == nullptr || lane.in->received > 0) continue;
-    // A message that waits for its turn to be combined may lie unread in the socket.
+    // A message that waits for its turn to be combined may be unread in the socket.
     if (!lane.connection->has_unread()) peers.push_back(lane.peer);
   }
   return peers;

@@ -1,6 +1,6 @@
-// Lanes: the full-duplex engine. One lane a peer, each with a queue of messages to send and one of
-// messages to receive; progress() moves whatever the sockets allow on all of them at once, wait()
-// does so until a group of messages is complete, sleeping in poll(2) where nothing moves.
+// Lanes: the full-duplex engine. Each peer has one lane with a queue of messages to send and one of
+// messages to receive. progress() moves whatever the sockets allow on all lanes; wait() does so
+// until a group of messages is complete, sleeping in poll(2) while nothing moves.
 // Thread rule: one thread at a time (the holder of the queue's turn); abort() from any thread.
 #pragma once
 
@@ -30,7 +30,7 @@ struct Outgoing {
   Outgoing* next = nullptr;
 };
 
-// data[i] = own[i] (+) what comes. own may be data.
+// data[i] = own[i] (+) received[i]. own may be data.
 struct Combine {
   ReduceFunction function = nullptr;
   const uint8_t* own = nullptr;
@@ -39,12 +39,12 @@ struct Combine {
 
 struct Incoming {
   Header expected;
-  Header header;  // as it came
+  Header header;  // as received
   uint8_t* data = nullptr;
   Combine combine;        // function set: combined instead of overwritten
   uint64_t received = 0;  // bytes, header included
   Group* group = nullptr;
-  const Incoming* after = nullptr;  // not to be read before that one is complete
+  const Incoming* after = nullptr;  // must be complete before this one is read
   Incoming* next = nullptr;
 
   bool complete() const { return received == sizeof(Header) + expected.bytes; }
@@ -52,28 +52,28 @@ struct Incoming {
 
 class Lanes {
  public:
-  // By rank, NULL for this rank; they outlive the lanes. chunk: how many bytes are combined at
-  // once, a multiple of 8.
+  // connections: by rank, NULL for this rank; they outlive the lanes. chunk: how many bytes are
+  // combined at once, a multiple of 8.
   Lanes(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk);
 
-  // The message must stay where it is until its group is complete or the lanes are dead.
+  // The message must not move until its group is complete or the lanes are dead.
   void send(int32_t peer, Outgoing* message);
   void receive(int32_t peer, Incoming* message);
 
-  // Moves what can be moved now. An error kills the lanes: nothing may be sent or received after.
+  // Moves whatever can be moved now. An error kills the lanes: they must not be used afterwards.
   Failure progress(bool* moved);
 
-  // Until group is complete. Looks again and again for spin_ns before it sleeps, as long as that
-  // has been worth it lately.
+  // Waits until group is complete. Spins for spin_ns before sleeping, unless spinning has been in
+  // vain lately.
   Failure wait(const Group& group, int64_t deadline_ns, int64_t spin_ns);
 
-  // The peer that this rank waits for, -1: none.
+  // The peer that this rank waits for; -1: none.
   int32_t awaited() const;
 
-  // The peers that owe a message and have not sent a byte of it.
+  // The peers that owe a message and have not sent any byte of it.
   std::vector<int32_t> silent() const;
 
-  // Ends every wait, now and later; the sockets are shut down, their descriptors stay.
+  // Ends every wait, now and later; the sockets are shut down but their descriptors stay open.
   void abort();
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
@@ -100,8 +100,8 @@ class Lanes {
   std::vector<int> index_;   // rank -> lane
   std::vector<uint8_t> scratch_;
   std::vector<pollfd> polled_;
-  int32_t spin_penalty_ = 0;  // how many waits to sleep at once after the next vain one, about
-  int32_t spin_skip_ = 0;     // how many are left
+  int32_t spin_penalty_ = 0;  // about how many waits skip spinning after the next unsuccessful spin
+  int32_t spin_skip_ = 0;     // how many of them are left
   std::atomic<bool> aborted_{false};
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kStreamSocket = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 4096;  // the kernel takes less if net.core.somaxconn is less
-// In one call: faster than they can come, and then those who are being greeted get their turn.
+// Connections rejected in one call: faster than they can arrive, yet handshakes get their turn.
 constexpr int kTurnedAwayAtOnce = 1024;
 
 Descriptor listen_on(Address* address) {
@@ -40,7 +40,7 @@ std::string random_name() {
   return name;
 }
 
-// A socket that listens in the folder, and its file, which is removed again; none: errno says why.
+// A listening socket in the folder, and its file, which is unlinked; on failure see errno.
 Descriptor listen_in(const std::string& folder, Descriptor* file) {
   const std::string path = folder + "/" + random_name();
   const std::optional<Address> address = Address::unix_path(path);
@@ -49,7 +49,7 @@ Descriptor listen_in(const std::string& folder, Descriptor* file) {
     return {};
   }
   Descriptor fd(socket(AF_UNIX, kStreamSocket, 0));
-  // The file is made with the mode of the socket: there is no moment in which others may connect.
+  // The file is created with the socket's mode, so other users can never connect.
   if (!fd || fchmod(fd.get(), 0600) != 0 || bind(fd.get(), address->raw(), address->size) != 0)
     return {};
   *file = Descriptor(::open(path.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW));
@@ -60,7 +60,7 @@ Descriptor listen_in(const std::string& folder, Descriptor* file) {
   return fd;
 }
 
-// Where a file can be for a moment: the first folder that takes one.
+// The file exists only for a moment; takes the first folder that works.
 Descriptor listen_locally(Descriptor* file) {
   const std::array<const char*, 4> folders = {"/dev/shm", secure_getenv("XDG_RUNTIME_DIR"),
                                               secure_getenv("TMPDIR"), "/tmp"};
@@ -80,7 +80,7 @@ Failure Listener::open(const std::string& interface_or_address, Listener* result
   if (!listener.sockets_.back()) {
     const int error = errno;
     return Failure::make(DB_ERR_SYSTEM,
-                         std::string("gloo_cpu cannot make a Unix socket in /dev/shm, TMPDIR or "
+                         std::string("gloo_cpu cannot create a Unix socket in /dev/shm, TMPDIR or "
                                      "/tmp: ") +
                              std::strerror(error) + "; set TMPDIR to a folder you can write to",
                          0, -1, error);

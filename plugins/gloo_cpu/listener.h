@@ -1,10 +1,11 @@
-// Listener: the sockets on which a rank waits for the others of its communicator, open from before
-// they are announced until every rank is connected: nobody else can take their addresses meanwhile.
+// Listener: the sockets on which a rank waits for the other ranks of its communicator. They stay
+// open from before they are announced until every rank is connected, so that no other process can
+// take their addresses.
 //
-// The Unix socket has a file of mode 0600 for the moment of its making; then it has no name, and is
-// reached through /proc, which is open to processes of the same user only. So the kernel refuses
-// other users, and nothing is left on disk. To an abstract name everybody could connect, and send
-// descriptors along, whose closing takes as long as he likes (SO_LINGER).
+// The Unix socket's file, of mode 0600, exists only at creation. Afterwards it has no name and is
+// reached through /proc, which is open only to processes of the same user. So the kernel rejects
+// other users, and nothing is left on disk. To an abstract name any process could connect, and send
+// descriptors whose closing takes arbitrarily long (SO_LINGER).
 // Thread rule: one thread.
 #pragma once
 
@@ -19,26 +20,25 @@ namespace db::gloo_cpu {
 
 class Listener {
  public:
-  // A Unix socket; if interface_or_address is not empty also a TCP socket there.
+  // A Unix socket and, if interface_or_address is not empty, a TCP socket there.
   static Failure open(const std::string& interface_or_address, Listener* result);
 
-  // To be announced; size is left to the caller.
+  // To be announced; the caller sets size.
   const Endpoint& endpoint() const { return endpoint_; }
   const std::vector<Descriptor>& sockets() const { return sockets_; }
 
-  // The next connection that waits at sockets()[index], non-blocking; none: an empty descriptor,
-  // and errno says why (EAGAIN: none is there). Processes of other users are turned away at a Unix
-  // socket, and passed over.
+  // The next pending connection at sockets()[index], non-blocking. An empty descriptor if there is
+  // none: see errno (EAGAIN: none is pending). A Unix socket skips processes of other users.
   Descriptor accept(size_t index);
 
  private:
   std::vector<Descriptor> sockets_;
-  Descriptor file_;  // of the Unix socket: what its path in /proc leads to
+  Descriptor file_;  // of the Unix socket: the target of its path in /proc
   Endpoint endpoint_;
 };
 
-// Whether the process at the other end of a Unix socket (who connected, or who called listen) runs
-// as this user.
+// Whether the process at the other end of a Unix socket (the one that called connect or listen)
+// runs as this user.
 bool is_same_user(int fd);
 
 }  // namespace db::gloo_cpu

@@ -19,11 +19,11 @@ namespace db::gloo_cpu {
 namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
-// What a connection that proves nothing may hold, and for how long.
+// How many unauthenticated connections may be open, and for how long.
 constexpr size_t kMostStrangers = 256;
 constexpr int64_t kStrangersTime = 2'000 * kMillisecond;
-// If that many are there, those that have had this long make room: longer for what looks like a
-// rank.
+// When that many are open, connections at least this old are dropped; one that looks like a rank
+// may stay longer.
 constexpr int64_t kLeastTime = 100 * kMillisecond;
 constexpr int64_t kLeastTimeGreeted = 400 * kMillisecond;
 constexpr int kAcceptedAtOnce = 16;
@@ -33,10 +33,11 @@ constexpr int64_t kLongestPause = 50 * kMillisecond;
 std::string rank_text(int32_t rank) { return "rank " + std::to_string(rank); }
 
 Failure never_came(int32_t rank, const std::string& what) {
-  return Failure::make(DB_ERR_TIMEOUT,
-                       "gloo_cpu: " + rank_text(rank) + " " + what +
-                           " before the timeout passed; is it running, and on the same backend?",
-                       0, rank);
+  return Failure::make(
+      DB_ERR_TIMEOUT,
+      "gloo_cpu: " + rank_text(rank) + " " + what +
+          " before the timeout; check that it is running and uses the same backend",
+      0, rank);
 }
 
 Failure system_failure(const std::string& what, int error) {
@@ -44,17 +45,17 @@ Failure system_failure(const std::string& what, int error) {
                        error);
 }
 
-// A quarter of the descriptors that this process may open, at most kMostStrangers.
+// A quarter of the descriptors this process may open, at most kMostStrangers.
 size_t most_strangers() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 16;
   return std::clamp<size_t>(limit.rlim_cur / 4, 4, kMostStrangers);
 }
 
-// A connection on its way to be proved.
+// A connection that is not authenticated yet.
 struct Attempt {
   Handshake handshake;
-  std::unique_ptr<Connection> connection;  // from the end of the handshake on
+  std::unique_ptr<Connection> connection;  // set after the handshake
   int64_t began_ns = 0;
   bool over_network = false;
 
@@ -64,7 +65,7 @@ struct Attempt {
   }
 };
 
-// A rank below this one, to which this one connects.
+// A rank below this one, which this rank connects to.
 struct Target {
   Endpoint endpoint;
   bool over_network = false;
@@ -107,13 +108,13 @@ class MeshBuilder {
   const MeshOptions& options_;
   const BootstrapStore& store_;
   Mesh& mesh_;
-  size_t most_strangers_;  // fewer once descriptors were short
+  size_t most_strangers_;  // lowered when descriptors run out
   HandshakeSelf self_;
   Listener listener_;
   std::vector<Target> targets_;  // by rank
-  std::list<Attempt> attempts_;  // the oldest first
-  size_t strangers_ = 0;         // attempts that were accepted
-  int64_t accept_after_ns_ = 0;  // no descriptors were left
+  std::list<Attempt> attempts_;  // oldest first
+  size_t strangers_ = 0;         // accepted attempts
+  int64_t accept_after_ns_ = 0;  // set when descriptors have run out
   int32_t missing_ = 0;
 };
 
@@ -125,9 +126,10 @@ Failure MeshBuilder::prepare() {
     return failure;
   if (options_.protect != Protect::kNone) {
     if (!has_key) {
-      return Failure::make(DB_ERR_UNSUPPORTED,
-                           "gloo_cpu: option protect needs a job with a secret, and the host of "
-                           "this one has none; leave it at \"none\"");
+      return Failure::make(
+          DB_ERR_UNSUPPORTED,
+          "gloo_cpu: option protect needs a job with a secret, but this job's host "
+          "has none; set it to \"none\"");
     }
     mesh_.tls_ = std::make_unique<Tls>(options_.protect);
     mesh_.protect_ = options_.protect;
@@ -149,14 +151,14 @@ Failure MeshBuilder::find_targets() {
     if (!endpoint) {
       return Failure::make(DB_ERR_MISMATCH,
                            "gloo_cpu: " + rank_text(rank) +
-                               " announced itself in a form that this version does not know; use "
-                               "one version of gloo_cpu on all machines",
+                               " announced itself in a format that this version does not know; use "
+                               "the same version of gloo_cpu on all machines",
                            0, rank);
     }
     if (endpoint->size != options_.size) {
       return Failure::make(
           DB_ERR_MISMATCH,
-          "gloo_cpu: " + rank_text(rank) + " announced itself for another number of ranks", 0,
+          "gloo_cpu: " + rank_text(rank) + " announced itself with a different number of ranks", 0,
           rank);
     }
     Target& target = targets_.emplace_back();
@@ -167,18 +169,18 @@ Failure MeshBuilder::find_targets() {
   return {};
 }
 
-// The listener of a rank that lives is open until this rank is connected to it.
+// A living rank's listener stays open until this rank is connected to it.
 Failure MeshBuilder::not_listening(int32_t rank, const Address& address) {
   Target& target = targets_[static_cast<size_t>(rank)];
   if (!target.over_network && !options_.interface_name.empty() &&
       !target.endpoint.network.empty()) {
-    // Virtual machines that were cloned while they ran take each other for one machine.
+    // Virtual machines cloned while running report the same machine identity.
     target.over_network = true;
     return {};
   }
   return Failure::make(
       DB_ERR_PEER_LOST,
-      "gloo_cpu: " + rank_text(rank) + " went away while connecting" +
+      "gloo_cpu: " + rank_text(rank) + " exited while connecting" +
           (target.over_network ? "" : ", or runs on another machine (then set backend.interface)") +
           ": no process listens at " + address.text(),
       0, rank, ECONNREFUSED);
@@ -204,17 +206,16 @@ Failure MeshBuilder::open_attempt(int32_t rank, int64_t now) {
   if (!address) {
     return Failure::make(DB_ERR_INVALID_ARGUMENT,
                          "gloo_cpu: " + rank_text(rank) +
-                             " is on another machine and listens on no network there; set the "
+                             " is on another machine and does not listen on a network; set the "
                              "interface (backend.interface) on every machine",
                          0, rank);
   }
   Descriptor fd(socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return system_failure("no socket can be made", errno);
+  if (!fd) return system_failure("cannot create a socket", errno);
   if (::connect(fd.get(), address->raw(), address->size) != 0 && errno != EINPROGRESS) {
     if (errno == ECONNREFUSED || errno == ENOENT || errno == EACCES)
       return not_listening(rank, *address);
-    // EAGAIN: the queue of a Unix listener is full. It is asked again soon, since strangers ask,
-    // too.
+    // EAGAIN: the queue of a Unix listener is full. Retry soon, since strangers compete for it.
     const int error = errno;
     target.problem = address->text() + ": " + std::strerror(error);
     target.next_ns = now + (error == EAGAIN ? kFirstPause : target.pause_ns);
@@ -231,7 +232,7 @@ void MeshBuilder::accept_some(size_t listener, int64_t now) {
   for (int i = 0; i < kAcceptedAtOnce && !is_full(); ++i) {
     Descriptor fd = listener_.accept(listener);
     if (!fd) {
-      // Without descriptors the listener stays readable: a pause, or this would spin.
+      // Without descriptors the listener stays readable, so pause instead of spinning.
       if (errno != EAGAIN && errno != EINTR) {
         accept_after_ns_ = now + kLongestPause;
         most_strangers_ = std::max<size_t>(strangers_ / 2, 1);
@@ -280,7 +281,7 @@ Failure MeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
                              "; give every rank the same settings",
                          0, peer);
   }
-  // One of the job's own, but not one that connects to this rank.
+  // It belongs to the job but should not connect to this rank.
   if (!handshake.connects() && (peer <= options_.rank || peer >= options_.size)) {
     *over = true;
     return lose(attempt, "");
@@ -295,7 +296,7 @@ Failure MeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
   return {};
 }
 
-// Goes on with an attempt; *over: it is to be removed.
+// Advances an attempt; *over: the attempt must be removed.
 Failure MeshBuilder::advance(Attempt& attempt, bool* over) {
   *over = false;
   if (attempt.connection == nullptr) {
@@ -316,7 +317,7 @@ Failure MeshBuilder::advance(Attempt& attempt, bool* over) {
     }
   }
   *over = true;
-  // A rank that had to connect again has given its earlier connection up.
+  // A rank that had to reconnect has given up its earlier connection.
   auto& place = mesh_.connections_[static_cast<size_t>(attempt.handshake.peer())];
   missing_ -= place == nullptr ? 1 : 0;
   place = std::move(attempt.connection);
@@ -411,7 +412,7 @@ std::string Mesh::describe() const {
   std::string text = std::to_string(local) + " over Unix sockets";
   if (remote == 0) return text;
   return text + ", " + std::to_string(remote) + " over TCP" +
-         (protect_ == Protect::kTls   ? " within TLS"
+         (protect_ == Protect::kTls   ? " with TLS"
           : protect_ == Protect::kMac ? " with a MAC on every record"
                                       : "");
 }

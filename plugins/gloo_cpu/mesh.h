@@ -1,9 +1,9 @@
-// Mesh: a proved connection from this rank to every other of its communicator.
+// Mesh: an authenticated connection from this rank to every other rank of its communicator.
 //
-// Each rank opens its listener, announces it in the store, connects to the ranks below it and takes
-// the connections of those above. Whoever does not prove to be one of them costs the others
-// nothing: his connection is dropped, and theirs are made again until the deadline. Thread rule:
-// connect() and the destructor: one thread; connections: as connection.h says.
+// Each rank opens its listener, announces it in the store, connects to the ranks below it and
+// accepts connections from those above. A peer that does not authenticate costs the ranks nothing:
+// its connection is dropped, and theirs are retried until the deadline. Thread rule: connect() and
+// the destructor: one thread; connections: as connection.h says.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,19 @@ struct MeshOptions {
 
 class Mesh {
  public:
-  // Blocks until every pair is connected or the deadline has passed: then *failure names the rank
-  // that was waited for.
+  // Blocks until every pair is connected. After the deadline, *failure names a missing rank.
   static std::unique_ptr<Mesh> connect(const MeshOptions& options, const BootstrapStore& store,
                                        Failure* failure);
 
   // By rank, NULL for this one. They live as long as the mesh.
   std::vector<Connection*> connections() const;
-  std::string describe() const;  // "2 over Unix sockets, 1 over TCP with tls"
+  std::string describe() const;  // "2 over Unix sockets, 1 over TCP with TLS"
 
  private:
   friend class MeshBuilder;
   Mesh() = default;
 
-  std::unique_ptr<Tls> tls_;  // NULL: nothing is protected
+  std::unique_ptr<Tls> tls_;  // NULL: no protection
   Protect protect_ = Protect::kNone;
   std::vector<std::unique_ptr<Connection>> connections_;  // by rank
 };

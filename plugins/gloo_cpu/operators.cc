@@ -1,8 +1,8 @@
-// operator new and delete of the implementation and of libgloo: those of the program.
+// operator new and delete for the implementation and libgloo: the program's.
 //
-// Opened with RTLD_DEEPBIND, both would take libstdc++'s, while libstdc++ itself (which hands out
-// and frees the text of strings and streams) takes the program's, where that replaces them. So
-// these forward to whatever the program uses; they are exported because libgloo binds to them.
+// Opened with RTLD_DEEPBIND, both would use libstdc++'s operators, while libstdc++ itself (which
+// allocates and frees the buffers of strings and streams) uses the program's, if it replaces them.
+// So these forward to the program's operators; they are exported because libgloo binds to them.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -22,8 +22,8 @@ template <class Function>
 void find(void* global, const char* name, Function* function) {
   // RTLD_DEFAULT would be this library's own scope, which begins with the functions below.
   void* found = dlsym(global, name);
-  if (found == nullptr) found = dlsym(RTLD_NEXT, name);  // a C program: our libstdc++
-  if (found == nullptr) std::abort();                    // which has them all
+  if (found == nullptr) found = dlsym(RTLD_NEXT, name);  // in a C program: our libstdc++'s
+  if (found == nullptr) std::abort();                    // cannot happen: it has them all
   *function = reinterpret_cast<Function>(found);
 }
 

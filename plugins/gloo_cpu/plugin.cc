@@ -1,17 +1,17 @@
-// The thin library: the backend's table, and the loading of its implementation.
+// The thin library: the backend's table and the loader of its implementation.
 //
-// The implementation is linked to libgloo, whose collectives run over its connections where the
-// option algorithm is "gloo", and to OpenSSL, which proves and protects the connections.
+// The implementation is linked to libgloo, whose collectives run over its connections if the option
+// algorithm is "gloo", and to OpenSSL, which authenticates and protects the connections.
 //
-// libtorch_cpu.so exports 310 gloo:: symbols that Debian's libgloo defines too, in another version.
-// In a program linked to LibTorch the references of the implementation and of libgloo itself would
-// bind there, and crash. So nothing here is linked to libgloo; the implementation is opened with
-// RTLD_DEEPBIND, which makes it and libgloo look among their own libraries first.
+// libtorch_cpu.so exports 310 gloo:: symbols that Debian's libgloo also defines, in another
+// version. In a program linked to LibTorch, references from the implementation and libgloo itself
+// would bind to those and crash. So this library is not linked to libgloo; it opens the
+// implementation with RTLD_DEEPBIND, which makes it and libgloo search their own libraries first.
 //
-// A program may preload another allocator or replace operator new; RTLD_DEEPBIND must not lead to
-// memory that one allocates and the other frees. So what libgloo needs (libibverbs, whose libraries
-// free what C functions gave them; libhiredis) and OpenSSL, which does the same, are opened first
-// without that flag; the operators of the implementation and libgloo are the program's
+// A program may preload another allocator or replace operator new; with RTLD_DEEPBIND, one
+// allocator must never free the memory of another. So libgloo's dependencies (libibverbs, whose
+// libraries free memory from C functions; libhiredis) and OpenSSL, which does the same, are first
+// opened without that flag; the implementation and libgloo use the program's operators
 // (operators.cc); and neither of the two calls malloc or free itself.
 #include <coupler/distributed_backend.h>
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ struct Loaded {
 
 extern "C" DB_EXPORT const DistributedBackend* coupler_distributed_backend_v1();
 
-// Beside this library, and nowhere else.
+// Only next to this library.
 std::string implementation_path() {
   Dl_info self{};
   const auto address = reinterpret_cast<const void*>(&coupler_distributed_backend_v1);
@@ -44,7 +44,7 @@ std::string implementation_path() {
   return path.substr(0, path.rfind('/') + 1) + kImplementationFile;
 }
 
-// Failures show when the implementation is opened, in better words.
+// Failures are ignored: opening the implementation then reports them in better words.
 void open_dependencies() {
   std::string names = COUPLER_GLOO_OPENED_FIRST ":";
   for (size_t begin = 0, end; (end = names.find(':', begin)) != std::string::npos; begin = end + 1)
@@ -56,7 +56,7 @@ Loaded load() {
   open_dependencies();
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if !defined(COUPLER_SANITIZED)
-  flags |= RTLD_DEEPBIND;  // the sanitizers refuse it; there no program is linked to LibTorch
+  flags |= RTLD_DEEPBIND;  // sanitizers reject it, but their programs are not linked to LibTorch
 #endif
   const std::string path = implementation_path();
   void* const library = dlopen(path.c_str(), flags);
@@ -69,14 +69,14 @@ Loaded load() {
   const auto entry =
       reinterpret_cast<ImplementationEntry>(dlsym(library, COUPLER_GLOO_CPU_IMPLEMENTATION));
   if (entry == nullptr) {
-    loaded.problem = path + " belongs to another build of this backend; install both together";
+    loaded.problem = path + " is from another build of this backend; install both files together";
     return loaded;
   }
   loaded.implementation = entry();
   return loaded;
 }
 
-// Opened at first use and never closed.
+// Opened on first use and never closed.
 const Loaded& loaded() {
   static const Loaded kLoaded = load();
   return kLoaded;
@@ -120,8 +120,8 @@ constexpr DistributedBackend kBackend = {
     DB_ABI_MINOR,
     "gloo_cpu",
     "0.1.0",
-    "Host memory over Unix sockets within a machine and TCP between machines; collectives of its "
-    "own, or libgloo's",
+    "Host memory over Unix sockets within a machine and TCP between machines; own collectives or "
+    "libgloo's",
     DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
     probe,
     default_options,

@@ -18,9 +18,9 @@ namespace {
 
 constexpr char kIdentity[] = "coupler gloo_cpu";  // names the key; public
 constexpr const char* kTlsSuite = "TLS_AES_128_GCM_SHA256";
-// Level 0, since a suite that encrypts nothing is on no other.
+// Level 0, because only that level allows a suite without encryption.
 constexpr const char* kMacSuite = "PSK-NULL-SHA256:@SECLEVEL=0";
-// AES-GCM is good for 2^24.5 records of 16 KiB under one key (RFC 8446, 5.5): 388 GB.
+// AES-GCM is safe for 2^24.5 records of 16 KiB under one key (RFC 8446, 5.5): 388 GB.
 constexpr uint64_t kBytesUnderKey = uint64_t{1} << 36;
 
 // OpenSSL's own socket BIO would raise SIGPIPE.
@@ -47,7 +47,7 @@ const BIO_METHOD* socket_method() {
     BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "coupler socket");
     if (made == nullptr || BIO_meth_set_write(made, write_bio) != 1 ||
         BIO_meth_set_read(made, read_bio) != 1 || BIO_meth_set_ctrl(made, control_bio) != 1) {
-      throw std::runtime_error("OpenSSL makes no BIO");
+      throw std::runtime_error("OpenSSL cannot create a BIO");
     }
     return made;
   }();
@@ -77,7 +77,7 @@ Tls::Tls(Protect protect) : context_(SSL_CTX_new(TLS_method()), &SSL_CTX_free) {
     throw std::runtime_error(std::string("this OpenSSL does not offer ") +
                              (encrypts ? kTlsSuite : kMacSuite));
   }
-  // A connection that is cut is seen by the lengths of the messages.
+  // A truncated connection is detected by the lengths of the messages.
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                    SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -113,7 +113,7 @@ TlsStream::TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects)
   SSL_set_bio(ssl_.get(), bio, bio);
   if (connects) {
     SSL_set_connect_state(ssl_.get());
-    // There are no certificates: an end that offers one instead of the key is refused.
+    // Certificates are not used: an end that offers one instead of the key is rejected.
     SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_set_accept_state(ssl_.get());
@@ -129,7 +129,7 @@ TlsStream::State TlsStream::handshake() {
   if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) return State::kUnderWay;
   std::array<char, 256> text{};
   ERR_error_string_n(ERR_peek_error(), text.data(), text.size());
-  problem_ = std::string("TLS cannot be started with it: ") +
+  problem_ = std::string("the TLS handshake failed: ") +
              (ERR_peek_error() == 0 ? "the connection was closed" : text.data());
   return State::kFailed;
 }

@@ -1,9 +1,9 @@
-// TLS under a key that both ends hold (no certificates), for the connections between machines:
-//   kTls: TLS 1.3, AES-128-GCM: nobody reads or alters what travels.
-//   kMac: TLS 1.2 with the NULL cipher (RFC 5487), HMAC-SHA256 on every record: readable, not
-//         alterable.
-// Tls: the settings, made once for a communicator; TlsStream: one connection, under a key of its
-// own. Thread rule: one thread at a time.
+// TLS under a key that both ends hold (no certificates), for connections between machines:
+//   kTls: TLS 1.3, AES-128-GCM: the traffic cannot be read or altered.
+//   kMac: TLS 1.2 with the NULL cipher (RFC 5487), HMAC-SHA256 on every record: the traffic can be
+//         read but not altered.
+// Tls: the settings, made once per communicator; TlsStream: one connection with its own key.
+// Thread rule: one thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -35,7 +35,7 @@ class Tls {
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
 };
 
-// A non-blocking stream of protected bytes over a socket that its user owns and that outlives it.
+// A non-blocking stream of protected bytes over a socket, which is borrowed and outlives it.
 class TlsStream {
  public:
   TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects);
@@ -44,11 +44,11 @@ class TlsStream {
 
   enum class State { kUnderWay, kDone, kFailed };
   State handshake();
-  short events() const { return events_; }                 // what the handshake waits for
+  short events() const { return events_; }                 // the events the handshake waits for
   const std::string& problem() const { return problem_; }  // after kFailed
 
-  // Bytes moved. 0: the other end has closed; -1: errno says why, EAGAIN: nothing can be moved now,
-  // EBADMSG: what came is not what the other end sent.
+  // Return the bytes moved. 0: the other end has closed; -1: see errno, EAGAIN: nothing can be
+  // moved now, EBADMSG: the received data is not what the other end sent.
   int64_t send(const uint8_t* data, size_t size);
   int64_t receive(uint8_t* data, size_t size);
   bool has_unread() const { return SSL_has_pending(ssl_.get()) == 1; }
@@ -56,7 +56,7 @@ class TlsStream {
  private:
   int64_t conclude(int result);
 
-  const int fd_;  // OpenSSL knows where this and the key are
+  const int fd_;  // OpenSSL keeps pointers to this and the key
   const Bytes32 key_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
   short events_ = 0;

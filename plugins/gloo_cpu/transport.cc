@@ -13,7 +13,7 @@ bool is_among(const std::vector<int32_t>& ranks, int32_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Takes those who are heard out of ranks, unless nobody would be left.
+// Removes the ranks in heard from ranks, unless none would be left.
 void leave_out(const std::vector<int32_t>& heard, std::vector<int32_t>* ranks) {
   std::vector<int32_t> left;
   for (const int32_t rank : *ranks)
@@ -109,8 +109,8 @@ db_status Transport::finish_message(Op& op, const Failure& result, Failure* fail
 }
 
 void Transport::cancel(Op& op) {
-  // A message that may be half on the wire cannot be taken back: the connections go with it. The
-  // queue cancels only what belongs to a communicator that has failed.
+  // A message that may be partly sent cannot be taken back, so the connections go with it. The
+  // queue cancels only operations of a communicator that has failed.
   op.native = nullptr;
   abort();
 }
@@ -125,7 +125,7 @@ db_status Transport::conclude(const Op& op, Failure result, Failure* failure) {
     const bool aborted = result.status == DB_ERR_ABORTED;
     if (result.status == DB_ERR_TIMEOUT) explain_timeout(op, &result);
     if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
-    // The cause is in the store before the connections close, which is what the others notice.
+    // Store the cause before the connections close, because that is what the other ranks notice.
     if (!aborted && board_ != nullptr) result = board_->settle(result);
     lanes_->abort();
     result.message = "gloo_cpu, rank " + std::to_string(rank_) + ": " + result.message;
@@ -135,10 +135,10 @@ db_status Transport::conclude(const Op& op, Failure result, Failure* failure) {
 }
 
 void Transport::explain_timeout(const Op& op, Failure* failure) const {
-  // Who sent nothing at all in the first round never came. Later all have come, and one of them
-  // got stuck: which one the others can tell by saying that they wait as well. So it is where
-  // libgloo's algorithms make a rank wait for one that waits itself; there who sent something may
-  // have started later, and so be late later.
+  // A rank that sent nothing at all in the first round never arrived. In later rounds all have
+  // arrived and one is stuck: the ranks find it by reporting that they wait as well. The same holds
+  // for libgloo's algorithms, which make a rank wait for one that is itself waiting; there, a rank
+  // that has sent something may have started later, and so time out later.
   std::vector<int32_t> missing;
   if (is_point_to_point(op.kind)) {
     missing = {op.root_or_peer};
@@ -153,7 +153,7 @@ void Transport::explain_timeout(const Op& op, Failure* failure) const {
   if (missing.empty() && failure->failed_rank >= 0) missing = {failure->failed_rank};
   std::string names;
   for (const int32_t rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  // The one that this rank waited for, if it is among them.
+  // Prefer the rank that this rank waited for, if it is among them.
   if (!missing.empty() && !is_among(missing, failure->failed_rank))
     failure->failed_rank = missing.front();
   failure->message = describe(op) + " did not complete within " +

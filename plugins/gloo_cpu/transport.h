@@ -1,5 +1,5 @@
-// Transport: what the queue of one communicator runs: collectives, messages between two ranks, and
-// what happens when they fail.
+// Transport: runs the operations of one communicator's queue: collectives, messages between two
+// ranks, and the handling of their failures.
 // Thread rule: that of db::Executor (one thread at a time); abort() from any thread.
 #pragma once
 
@@ -23,7 +23,7 @@ struct TransportLimits {
 
 class Transport final : public Executor {
  public:
-  // mesh: NULL where size is 1; board likewise.
+  // mesh and board: NULL if size is 1.
   Transport(int32_t rank, int32_t size, std::unique_ptr<Mesh> mesh,
             std::unique_ptr<FailureBoard> board, const TransportLimits& limits);
 
@@ -31,11 +31,11 @@ class Transport final : public Executor {
   db_status poll(Op& op, Failure* failure) override;
   void cancel(Op& op) override;
 
-  // Ends what is running and everything after it. Never blocks.
+  // Ends the running operation and everything after it. Never blocks.
   void abort();
 
  private:
-  // A message between two ranks, from submit to completion; both ends count them per direction.
+  // A message between two ranks, from submit to completion; both ends number them per direction.
   struct Message {
     Group group;
     Outgoing out;
@@ -55,7 +55,7 @@ class Transport final : public Executor {
   std::unique_ptr<FailureBoard> board_;
   std::unique_ptr<Lanes> lanes_;
   Collectives collectives_;
-  std::deque<Message> messages_;  // all ever made; they stay where they are
+  std::deque<Message> messages_;  // all ever made; they never move
   Message* free_ = nullptr;
   std::vector<uint64_t> sent_, received_;  // messages so far, by peer
 };

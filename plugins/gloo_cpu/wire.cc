@@ -30,7 +30,7 @@ Header make_header(const Op& op, int32_t size) {
 }
 
 std::string describe(const Header& header) {
-  if (header.magic != Header::kMagic) return "bytes that are no message of this backend";
+  if (header.magic != Header::kMagic) return "bytes that are not a message of this backend";
   std::string text = kind_name(header.kind);
   if (header.kind != DB_BARRIER) {
     if (shares_counts(header.kind) || header.kind == DB_ALL_TO_ALL_V) {

@@ -1,6 +1,6 @@
-// What travels over a pair: a header before every message, then its bytes. Both ends compare the
-// header with what they expect, which is how a difference between ranks becomes an error instead of
-// a wrong result. Plain values.
+// The wire format: a header before every message, then its bytes. The receiver compares the header
+// with what it expects, so that a mismatch between ranks becomes an error instead of a wrong
+// result. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace db::gloo_cpu {
 
 struct Header {
-  static constexpr uint32_t kMagic = 0x31504343;  // "CCP1"; also tells byte orders apart
+  static constexpr uint32_t kMagic = 0x31504343;  // "CCP1"; also detects a different byte order
 
   uint32_t magic = kMagic;
   uint16_t kind = 0;
