@@ -63,8 +63,8 @@ class Lanes {
   // Moves whatever can be moved now. An error kills the lanes: they must not be used afterwards.
   Failure progress(bool* moved);
 
-  // Waits until group is complete. Spins for spin_ns before sleeping, unless spinning has been in
-  // vain lately.
+  // Waits until group is complete. Spins for spin_ns before sleeping, unless spinning has not
+  // paid off lately.
   Failure wait(const Group& group, int64_t deadline_ns, int64_t spin_ns);
 
   // The peer that this rank waits for; -1: none.

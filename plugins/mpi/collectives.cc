@@ -9,16 +9,16 @@
 namespace db::mpi {
 namespace {
 
-// Of messages between ranks that belong to a collective; beyond the tags of SEND and RECV.
+// For messages that belong to a collective; above the tags of SEND and RECV.
 constexpr int kTag = 1 << 15;
 
 const char* in(const Op& op) { return static_cast<const char*>(op.send); }
 char* out(const Op& op) { return static_cast<char*>(op.recv); }
 
-// MPI's convention for "the input is where the output goes".
+// MPI's convention for an in-place operation.
 const void* input(const Op& op) { return op.in_place ? MPI_IN_PLACE : op.send; }
 
-// Sum over counts, and where each part begins, as MPI's ints; false where they do not fit.
+// The counts and the offsets of the parts as MPI's ints; false if their sum exceeds limit.
 bool to_ints(const uint64_t* counts, int32_t size, uint64_t limit, std::vector<int>* ints,
              std::vector<int>* offsets) {
   ints->resize(static_cast<size_t>(size));
@@ -54,7 +54,7 @@ int Collectives::run(const Op& op) {
       return reduce(op);
     case DB_ALL_GATHER:
       return all_gather(op);
-    case DB_ALL_GATHER_V:  // validated: recv_counts is there
+    case DB_ALL_GATHER_V:  // validate() has checked recv_counts
       return op.recv_counts != nullptr ? all_gather_v(op) : MPI_ERR_ARG;
     case DB_REDUCE_SCATTER:
     case DB_REDUCE_SCATTER_V:
@@ -87,7 +87,7 @@ int Collectives::all_reduce(const Op& op) {
   const MPI_Datatype type = datatype(op.dtype);
   const MPI_Op combine = reduction(op.dtype, op.reduce);
   uint64_t step = piece(op, tuning_.all_reduce_chunk);
-  // A piece that is only a little larger than a chunk goes as one.
+  // Data only a little larger than a chunk is not split.
   if (op.count <= std::min(step + step / 2, tuning_.max_elements)) step = op.count;
   for (uint64_t done = 0; done < op.count; done += step) {
     const uint64_t n = std::min(step, op.count - done);
@@ -162,8 +162,8 @@ int Collectives::all_gather_v(const Op& op) {
   return MPI_SUCCESS;
 }
 
-// MPI_Reduce_scatter of Open MPI 4.1 is 2 to 4 times slower than this: every rank sends each peer
-// its part and adds up what comes, in pieces that stay in the cache.
+// 2 to 4 times faster than MPI_Reduce_scatter of Open MPI 4.1: every rank sends each peer its part
+// and adds up what it receives, in pieces that fit into the cache.
 int Collectives::reduce_scatter(const Op& op) {
   const MPI_Datatype type = datatype(op.dtype);
   const ReduceFunction combine = reduce_function(op.dtype, op.reduce);
@@ -214,8 +214,8 @@ int Collectives::reduce_scatter(const Op& op) {
   return MPI_SUCCESS;
 }
 
-// One algorithm for both kinds, in place or not: a rank cannot know which form its peers use. Round
-// k pairs the ranks whose sum is k, so that both of a pair are at each other.
+// One algorithm for both kinds, in-place or not: a rank cannot know which form its peers use. Round
+// k pairs the ranks that sum to k modulo the size, so that both ranks of a pair are in it together.
 int Collectives::all_to_all(const Op& op) {
   const MPI_Datatype type = datatype(op.dtype);
   const uint64_t step = piece(op, tuning_.exchange_chunk);

@@ -1,5 +1,5 @@
-// Collectives: every collective of the ABI in terms of MPI calls, in pieces where that is faster or
-// MPI's int counts do not reach. One thread at a time. Every rank must have the same options.
+// Collectives: every collective of the ABI in terms of MPI calls, in pieces if that is faster or
+// the counts exceed MPI's int. One thread at a time. Every rank must have the same options.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +15,7 @@ struct Tuning {
   uint64_t all_reduce_chunk = 16 << 20;  // bytes; measured
   uint64_t reduce_scatter_chunk = 1 << 20;
   uint64_t exchange_chunk = 16 << 20;
-  uint64_t max_elements = 1 << 30;  // in one MPI call; a test lowers it
+  uint64_t max_elements = 1 << 30;  // per MPI call; lower only in tests
 };
 
 class Collectives {
@@ -23,7 +23,7 @@ class Collectives {
   Collectives(MPI_Comm comm, int32_t rank, int32_t size, const Tuning& tuning)
       : comm_(comm), rank_(rank), size_(size), tuning_(tuning) {}
 
-  // Performs op, which is not point-to-point. An MPI error code.
+  // Performs op, which is not point-to-point. Returns an MPI error code.
   int run(const Op& op);
 
  private:
@@ -37,7 +37,7 @@ class Collectives {
   int gather(const Op& op);
   int scatter(const Op& op);
   int broadcast_part(char* data, uint64_t count, const Op& op, int32_t root);
-  // Elements in one call, of at most bytes.
+  // The number of elements per call, for at most the given bytes.
   uint64_t piece(const Op& op, uint64_t bytes) const;
   char* scratch(int which, uint64_t bytes);
 

@@ -113,7 +113,7 @@ Communicator::~Communicator() {
   const bool clean = !queue_.failed();
   if (gate_ != nullptr) gate_->withdraw();
   queue_.shutdown();
-  // MPI_Comm_free of Open MPI is local, but after a failure nothing is certain: then it stays.
+  // Open MPI's MPI_Comm_free is local, but after a failure nothing is certain, so comm is leaked.
   MPI_Comm comm = comm_;
   if (clean && is_up()) MPI_Comm_free(&comm);
 }
@@ -143,7 +143,7 @@ db_status Communicator::execute(Op& op, Failure* failure) {
       failed(*failure);
       return failure->status;
     }
-    if (op.kind == DB_BARRIER) return DB_OK;  // the gate was one
+    if (op.kind == DB_BARRIER) return DB_OK;  // the gate acted as the barrier
   }
   watch_.begin(op);
   const int code = collectives_.run(op);

@@ -1,5 +1,5 @@
-// Communicator: one db_communicator on an MPI communicator of its own. Threads as the ABI says; the
-// queue sees to it that one thread at a time is inside the executor's functions.
+// Communicator: one db_communicator on its own MPI communicator. Thread rules are the ABI's; the
+// queue ensures that only one thread at a time is inside the executor's functions.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -18,7 +18,7 @@ namespace db::mpi {
 
 class Communicator final : public Executor {
  public:
-  // Collective over comm, of which the result is the owner, also where this fails.
+  // Collective over comm. Takes ownership of comm, even on failure.
   static Failure create(MPI_Comm comm, const Tuning& tuning, int64_t default_timeout_ns,
                         std::unique_ptr<Communicator>* result);
   ~Communicator();
@@ -37,7 +37,7 @@ class Communicator final : public Executor {
   void cancel(Op& op) override { point_to_point_.cancel(op); }
 
  private:
-  struct Handle {  // so that the db_communicator leads back to its owner
+  struct Handle {  // leads from the db_communicator back to its owner
     db_communicator base;
     Communicator* owner;
   };

@@ -10,11 +10,11 @@ namespace db::mpi {
 namespace {
 
 std::mutex switch_mutex;
-std::atomic<int32_t> crowd{INT32_MAX};  // so many threads inside are too many
+std::atomic<int32_t> crowd{INT32_MAX};  // from this many threads inside on, they yield
 std::atomic<int32_t> inside{0};
 bool (*set_yield)(bool) = nullptr;  // written once, before crowd
 
-// Whoever comes last sees the latest count.
+// Under the mutex, so the last thread to switch applies the latest count.
 void turn_switch() {
   const std::lock_guard lock(switch_mutex);
   set_yield(inside.load(std::memory_order_relaxed) >= crowd.load(std::memory_order_relaxed));
@@ -23,7 +23,7 @@ void turn_switch() {
 }  // namespace
 
 void yield_when_crowded(int32_t threads) {
-  // Open MPI reads its setting mpi_yield_when_idle only at the start; this is how it applies it.
+  // Open MPI reads its setting mpi_yield_when_idle only at start-up and applies it this way.
   const auto function =
       reinterpret_cast<bool (*)(bool)>(dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle"));
   if (function == nullptr) return;

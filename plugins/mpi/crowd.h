@@ -1,7 +1,7 @@
-// Inside: a thread that has a collective of MPI to do, for as long as it lives. A thread that waits
-// in MPI spins, and the message it waits for may be another thread's to send, of this rank or of
-// one beside it. As soon as there are more such threads than cores, those that wait give their core
-// away each time they find nothing; otherwise every operation costs a time slice of the scheduler
+// Inside: marks a thread that runs an MPI collective, for its own lifetime. A thread that waits in
+// MPI spins, but the message it waits for may have to be sent by another thread, of this rank or of
+// one on the same machine. When there are more such threads than cores, waiting threads yield their
+// core whenever they find nothing; otherwise every operation would cost a scheduler time slice
 // (milliseconds instead of microseconds). [any-thread].
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace db::mpi {
 
-// From now on waiting threads yield while at least so many of this process are inside. Does nothing
-// where the MPI library has no such switch (only Open MPI has), or never called.
+// From now on, waiting threads yield while at least this many of this process are inside. Does
+// nothing if the MPI library has no such switch (only Open MPI has one).
 void yield_when_crowded(int32_t threads);
 
 class Inside {

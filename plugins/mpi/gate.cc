@@ -19,11 +19,11 @@
 namespace db::mpi {
 namespace {
 
-constexpr int64_t kSpinNs = 100'000;       // a caller that waits and has nothing else to do
-constexpr int64_t kWorkerSpinNs = 20'000;  // beside a thread that computes
+constexpr int64_t kSpinNs = 100'000;       // a caller that has nothing else to do
+constexpr int64_t kWorkerSpinNs = 20'000;  // the worker, while another thread computes
 constexpr int64_t kCrowdedSpinNs = 2'000;  // yielding
 constexpr uint64_t kGone = uint64_t{1} << 32;
-constexpr int64_t kSliceNs = 100'000'000;  // asleep, between looks at whether the peer lives
+constexpr int64_t kSliceNs = 100'000'000;  // sleep between checks whether the peer is alive
 
 struct Fingerprint {
   std::atomic<uint64_t> what;  // kind, dtype, reduce and root, a byte or two each
@@ -38,7 +38,7 @@ uint64_t pack(const Op& op) {
 }
 
 uint64_t pack_size(const Op& op, int32_t ranks) {
-  if (op.kind == DB_ALL_TO_ALL_V) return 0;  // each rank has its own
+  if (op.kind == DB_ALL_TO_ALL_V) return 0;  // its counts differ between ranks
   if (op.recv_counts == nullptr) return op.count;
   uint64_t hash = 0;
   for (int32_t i = 0; i < ranks; ++i) hash = (hash ^ op.recv_counts[i]) * 0x9E3779B97F4A7C15u + 1;
@@ -52,8 +52,7 @@ std::string unpack(uint64_t what, uint64_t size) {
   const char* const dtype = dtype_name(static_cast<db_dtype>(what >> 8 & 0xff));
   const bool many = kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V;
   if (many)
-    text +=
-        " of " + std::string(dtype) + " (counts with check number " + std::to_string(size) + ")";
+    text += " of " + std::string(dtype) + " (hash of the counts " + std::to_string(size) + ")";
   else if (kind == DB_ALL_TO_ALL_V)
     text += " of " + std::string(dtype);
   else
@@ -81,7 +80,7 @@ void futex_wake(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// True where the process has ended, reaped or not.
+// Whether the process has exited, reaped or not.
 bool has_died(int32_t pid) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH;
@@ -93,11 +92,11 @@ bool has_died(int32_t pid) {
 
 }  // namespace
 
-// Operation n leaves its fingerprint in slot n % 2: nobody is at n + 2 before all have left n.
+// Operation n writes its fingerprint to slot n % 2: no rank reaches n + 2 before all have left n.
 struct alignas(128) Gate::Line {
-  std::atomic<uint32_t> arrived{0};  // the number of the operation this rank has come to
+  std::atomic<uint32_t> arrived{0};  // the number of the operation this rank has reached
   std::atomic<uint32_t> sleepers{0};
-  // kGone | the first operation this rank takes no part in; 0: it is there.
+  // kGone | the first operation in which this rank takes no part; 0: it has not withdrawn.
   std::atomic<uint64_t> gone{0};
   int32_t pid = 0;
   Fingerprint fingerprints[2] = {};
@@ -125,7 +124,7 @@ Failure Gate::create(MPI_Comm comm, std::unique_ptr<Gate>* gate) {
   MPI_Comm_size(local, &local_size);
   MPI_Comm_free(&local);
 
-  // Rank 0 makes the memory; the others open it through /proc, so that it has no name to leak.
+  // Rank 0 creates the memory; the others open it through /proc, so that it has no name to leak.
   struct {
     int64_t pid, fd, mark;
   } where = {getpid(), -1, now_ns() ^ int64_t{getpid()} << 40};
@@ -148,7 +147,7 @@ Failure Gate::create(MPI_Comm comm, std::unique_ptr<Gate>* gate) {
   auto* const lines = static_cast<Line*>(memory);
   if (memory != MAP_FAILED) {
     (new (&lines[rank]) Line)->pid = getpid();
-    // The line after the last is the mark by which all see that it is the same memory.
+    // The line after the last holds a mark that shows whether all ranks mapped the same memory.
     if (rank == 0) lines[size].fingerprints[0].what.store(static_cast<uint64_t>(where.mark));
   }
   int code_sum = local_size == size && memory != MAP_FAILED ? 1 : 0, good = 0;
@@ -239,7 +238,7 @@ db_status Gate::wait_for(int32_t peer, uint32_t number, const Op& op, Failure* f
           DB_ERR_TIMEOUT,
           describe(op) + ": rank " + std::to_string(peer) + " has not joined it within " +
               std::to_string(op.timeout_ns / 1'000'000) +
-              " ms; it is slower, stuck, or follows another path through the program",
+              " ms; it is slower, stuck, or takes another path through the program",
           DB_ERROR_COMM_DEAD, peer);
       status = failure->status;
     }
@@ -255,7 +254,7 @@ db_status Gate::lost(int32_t peer, const Op& op, Failure* failure) {
   const std::string who = describe(op) + ": rank " + std::to_string(peer);
   *failure =
       Failure::make(DB_ERR_PEER_LOST,
-                    died ? who + " has ended (process " + std::to_string(line(peer)->pid) + ")"
+                    died ? who + " has exited (process " + std::to_string(line(peer)->pid) + ")"
                          : who +
                                " has left the communicator, after an error of its own or "
                                "by destroying it",

@@ -1,12 +1,12 @@
-// Gate: where the ranks of one machine meet before they enter MPI together. A page of shared memory
-// with one line a rank: a rank writes what it is about to do, and waits (a short spin, then asleep)
-// until the others have written theirs. So that
-//  - waiting for a late rank costs no processor time, and may end: at the deadline, when a peer has
-//    died, when the communicator is aborted. Inside MPI none of that is possible;
-//  - ranks that disagree on the operation learn it instead of hanging or getting wrong numbers.
-// A communicator that spans machines has no gate; there the watchdog alone keeps deadlines.
+// Gate: where the ranks of one machine meet before they enter MPI together. Shared memory holds one
+// line per rank: a rank writes which operation it starts, and waits (a short spin, then asleep)
+// until the others have written theirs. As a result,
+//  - waiting for a late rank costs no processor time and can end: at the deadline, when a peer has
+//    died, or when the communicator is aborted. Inside MPI none of that is possible;
+//  - ranks that disagree on the operation get an error instead of a hang or wrong results.
+// A communicator that spans machines has no gate; there only the watchdog enforces deadlines.
 //
-// pass() by one thread at a time; withdraw() is [any-thread].
+// pass(): one thread at a time; withdraw(): [any-thread].
 #pragma once
 
 #include <mpi.h>
@@ -22,19 +22,19 @@ namespace db::mpi {
 
 class Gate {
  public:
-  // Collective over comm. *gate stays empty where the ranks are not all on one machine or cannot
-  // map one piece of memory; on every rank alike.
+  // Collective over comm. On every rank alike, *gate stays empty if the ranks are not all on one
+  // machine or cannot map the same memory.
   static Failure create(MPI_Comm comm, std::unique_ptr<Gate>* gate);
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // Waits until every rank has come with the same operation. A failure kills the communicator, and
-  // the peers learn of it.
+  // Waits until every rank has arrived with the same operation. A failure kills the communicator,
+  // and the peers are notified.
   db_status pass(const Op& op, Failure* failure);
 
-  // This rank takes part in no further operation: peers that wait for it, and its own pass(), end
-  // at once.
+  // This rank takes part in no further operation: peers that wait for it, and its own pass(),
+  // return at once.
   void withdraw() { withdraw(number_.load(std::memory_order_relaxed) + 1); }
 
  private:
@@ -50,8 +50,8 @@ class Gate {
   const size_t bytes_;
   const int32_t rank_;
   const int32_t size_;
-  const bool crowded_;  // more ranks than cores: spinning takes the time from those we wait for
-  std::atomic<uint32_t> number_{0};  // of the operation that passes or passed last
+  const bool crowded_;  // more ranks than cores: spinning takes time from the ranks waited for
+  std::atomic<uint32_t> number_{0};  // of the current or last operation
 };
 
 }  // namespace db::mpi

@@ -1,4 +1,4 @@
-// The mpi backend's table: what it is called, whether it works here, and create.
+// The mpi backend's table: its name, options, probe and create.
 #include <coupler/distributed_backend.h>
 #include <mpi.h>
 
@@ -16,17 +16,17 @@ namespace {
 constexpr db_option kOptions[] = {
     i64_option(
         "all_reduce_chunk", 16 << 20,
-        "Bytes of an all_reduce or reduce in one MPI call; larger ones go in pieces that the "
-        "caches hold."),
+        "Bytes of an all_reduce or reduce per MPI call; larger operations are split into pieces "
+        "that fit into the caches."),
     i64_option("reduce_scatter_chunk", 1 << 20,
                "Bytes that a rank exchanges with one peer at a time in a reduce_scatter."),
     i64_option("max_elements", 1 << 30,
-               "Elements in one MPI call, whose counts are 32-bit: 1 to 1073741824."),
+               "Elements per MPI call, whose counts are 32-bit: 1 to 1073741824."),
     string_option(
         "yield_when_idle", "auto",
-        "Whether a rank that waits inside MPI gives its core away: always, never, or "
-        "auto, which is when there are more ranks on the machine, or threads of theirs with "
-        "collectives to do, than cores."),
+        "Whether a rank that waits inside MPI yields its core: always, never, or auto, which "
+        "yields if the machine has fewer cores than ranks, or than threads of its ranks that run "
+        "collectives."),
 };
 constexpr auto kDefaults = pointers_to(kOptions);
 
@@ -47,7 +47,7 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
       text += "; processes can be started by " + mpirun;
     else
       text +=
-          ", but this process was not started by mpirun, and there is no mpirun in PATH (Debian: "
+          ", but this process was not started by mpirun, and mpirun is not in PATH (Debian: "
           "apt install openmpi-bin)";
     copy_text(reason, reason_capacity, text.c_str());
     return DB_OK;
@@ -85,16 +85,16 @@ Failure read_options(const db_communicator_params& params, Tuning* tuning, Yield
   return {};
 }
 
-// The host's idea of who we are must be MPI's, or data would go to the wrong ranks.
+// The host's rank and size must equal MPI's, or data would go to the wrong ranks.
 Failure check_ranks(const db_communicator_params& params) {
   int rank = -1, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (rank == params.rank && size == params.size) return {};
   std::string text = "this process is rank " + std::to_string(params.rank) + " of " +
-                     std::to_string(params.size) + " to Coupler, but rank " + std::to_string(rank) +
-                     " of " + std::to_string(size) + " to MPI";
-  text += launched_by_mpi() ? "; let mpirun set the rank, and unset RANK and WORLD_SIZE"
+                     std::to_string(params.size) + " for Coupler, but rank " +
+                     std::to_string(rank) + " of " + std::to_string(size) + " for MPI";
+  text += launched_by_mpi() ? "; let mpirun set the rank: unset RANK and WORLD_SIZE"
                             : "; it was not started by mpirun: use coupler launch, or mpirun -n " +
                                   std::to_string(params.size);
   return Failure::make(DB_ERR_INVALID_ARGUMENT, text);
@@ -106,7 +106,7 @@ Failure make_communicator(const db_communicator_params& params,
   Yield yield = Yield::kAuto;
   Failure failure = read_options(params, &tuning, &yield);
   if (!failure.ok()) return failure;
-  // Without a launcher MPI would come up alone, whatever the job's size.
+  // Without a launcher, MPI would start with a single rank, whatever the job's size.
   if (params.size > 1 && !launched_by_mpi())
     return Failure::make(DB_ERR_INVALID_ARGUMENT,
                          "rank " + std::to_string(params.rank) + " of " +
@@ -117,7 +117,7 @@ Failure make_communicator(const db_communicator_params& params,
   failure = start(yield, params.local_size, params.default_timeout_ns);
   if (failure.ok()) failure = check_ranks(params);
   if (!failure.ok()) return failure;
-  // MPI_Comm_dup of one communicator by two threads at once is not allowed.
+  // Two threads must not call MPI_Comm_dup on one communicator at the same time.
   static std::mutex world_mutex;
   const std::lock_guard lock(world_mutex);
   Watch watch;
@@ -142,7 +142,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
                   "create: rank " + std::to_string(params->rank) + " of " +
                       std::to_string(params->size) + " with a timeout of " +
                       std::to_string(params->default_timeout_ns) +
-                      " ns; ranks go from 0 to size - 1, a timeout is positive",
+                      " ns; ranks go from 0 to size - 1, and the timeout must be positive",
                   error);
   try {
     std::unique_ptr<Communicator> made;
@@ -165,7 +165,7 @@ constexpr DistributedBackend kBackend = {
     DB_ABI_MINOR,
     "mpi",
     "0.1.0",
-    "Open MPI: the fastest transport for CPU tensors on one machine, and what clusters have.",
+    "Open MPI: the fastest transport for CPU tensors on one machine, and the one clusters provide.",
     DB_CAP_SPLIT | DB_CAP_HOST_MEMORY | DB_CAP_NEEDS_MPI_LAUNCH,
     probe,
     default_options,

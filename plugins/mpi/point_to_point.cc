@@ -21,7 +21,7 @@ db_status failed(int code, const Op& op, Failure* failure) {
 db_status PointToPoint::start(Op& op, Failure* failure) const {
   const Extent all(op.count, datatype(op.dtype), max_elements);
   MPI_Request request = MPI_REQUEST_NULL;
-  // poll() and cancel() wait for the request, which the analyzer cannot see.
+  // poll() and cancel() complete the request, which the analyzer cannot see.
   // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
   const int code =
       op.kind == DB_SEND
@@ -50,8 +50,8 @@ db_status PointToPoint::poll(Op& op, Failure* failure) const {
     if (taken_back != 0) {
       *failure =
           Failure::make(DB_ERR_TIMEOUT,
-                        describe(op) + ": nothing with tag " + std::to_string(op.tag) +
-                            " came within " + std::to_string(op.timeout_ns / 1'000'000) + " ms",
+                        describe(op) + ": no message with tag " + std::to_string(op.tag) +
+                            " arrived within " + std::to_string(op.timeout_ns / 1'000'000) + " ms",
                         DB_ERROR_COMM_DEAD, op.root_or_peer);
       return failure->status;
     }

@@ -1,5 +1,5 @@
-// SEND and RECV: started in order, then polled, so that neither of two ranks that send to each
-// other waits for the other. The MPI_Request lies in Op::native. One thread at a time.
+// SEND and RECV: started in order, then polled, so that two ranks that send to each other do not
+// wait for each other. Op::native holds the MPI_Request. One thread at a time.
 #pragma once
 
 #include <mpi.h>
@@ -15,8 +15,8 @@ struct PointToPoint {
   uint64_t max_elements;
 
   db_status start(Op& op, Failure* failure) const;
-  // At the deadline a RECV is taken back (DB_ERR_TIMEOUT); what MPI cannot take back, a SEND or a
-  // RECV that data is flowing into, ends the process.
+  // At the deadline a RECV is canceled (DB_ERR_TIMEOUT). If MPI cannot cancel it (a SEND, or a RECV
+  // that is already receiving data), the process exits.
   db_status poll(Op& op, Failure* failure) const;
   void cancel(Op& op) const;
 };

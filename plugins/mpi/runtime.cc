@@ -23,13 +23,13 @@ std::atomic<bool> up{false};
 
 void at_exit(int status, void*) {
   if (!up.exchange(false)) return;
-  // mpirun takes a process that leaves without MPI_Finalize as failed. That is right where it has
-  // failed, whose peers may wait for it; a program that has caught an error and ends well, as its
-  // peers do, is to be no failure. Where a peer is dead the watch ends the wait for it.
+  // mpirun treats a process that exits without MPI_Finalize as failed. That is right after a
+  // failure, when peers may wait for it; a program that caught an error and exits normally, like
+  // its peers, must not count as failed. If a peer is dead, the watch ends the wait for it.
   if (status != 0 || anyone_inside()) return;
   int rank = -1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  auto* const watch = new Watch;  // the watchdog may look at it until the very end
+  auto* const watch = new Watch;  // never deleted: the watchdog may read it until the very end
   watch->set_rank(rank);
   watch->begin("MPI_Finalize at the end of the program", kFinalizeTimeout);
   MPI_Finalize();
@@ -67,8 +67,8 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
   if (provided < MPI_THREAD_MULTIPLE)
     return Failure::make(DB_ERR_UNSUPPORTED,
                          initialized != 0
-                             ? "the program has initialised MPI without MPI_THREAD_MULTIPLE; ask "
-                               "for it in MPI_Init_thread, or leave the initialisation to Coupler"
+                             ? "the program has initialized MPI without MPI_THREAD_MULTIPLE; "
+                               "request it in MPI_Init_thread, or let Coupler initialize MPI"
                              : "this MPI library does not grant MPI_THREAD_MULTIPLE");
   if (const int code = make_reductions(); code != MPI_SUCCESS)
     return mpi_failure(code, "MPI_Op_create");

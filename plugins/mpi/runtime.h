@@ -1,4 +1,4 @@
-// The MPI library of this process: started once by the first create, ended when the program exits.
+// The MPI library of this process: started by the first create, finalized when the program exits.
 // [any-thread].
 #pragma once
 
@@ -13,13 +13,13 @@ namespace db::mpi {
 
 enum class Yield { kAuto, kAlways, kNever };
 
-// Initialises MPI with MPI_THREAD_MULTIPLE unless the program has done so. Waits at most
+// Initializes MPI with MPI_THREAD_MULTIPLE unless the program has done so. Waits at most
 // timeout_ns, then ends the process as the watchdog does. At exit with status 0, MPI_Finalize is
-// called and given ten seconds; with another, or while a thread is stuck in MPI, it is not called
-// at all, so that nothing waits for the dead.
+// called with a limit of ten seconds; with another status, or while a thread is stuck in MPI, it is
+// not called at all, so that nothing waits for dead ranks.
 Failure start(Yield yield, int32_t local_size, int64_t timeout_ns);
 
-// False before start() and after MPI_Finalize: no MPI function may be called.
+// False before start() and after MPI_Finalize; then no MPI function may be called.
 bool is_up();
 
 // Whether this process was started by an MPI launcher that Open MPI understands.
@@ -31,7 +31,7 @@ std::string find_mpirun();
 // "Open MPI 4.1.4", without starting MPI.
 std::string library_version();
 
-// What an MPI function returned, as a failure that kills the communicator; call names the function.
+// The result of an MPI function as a failure that kills the communicator; what names the call.
 Failure mpi_failure(int code, const std::string& what);
 
 }  // namespace db::mpi

@@ -6,7 +6,7 @@
 namespace db::mpi {
 namespace {
 
-MPI_Op half_operations[2][DB_MAX] = {};  // f16 and bf16; by db_reduce - 1
+MPI_Op half_operations[2][DB_MAX] = {};  // f16 and bf16; indexed by db_reduce - 1
 // i8, u8, i16 and u16, where Open MPI 4.1's vector code saturates instead of wrapping around.
 MPI_Op narrow_sums[4] = {};
 
@@ -99,7 +99,7 @@ MPI_Op reduction(db_dtype dtype, db_reduce reduce) {
 Extent::Extent(uint64_t count, MPI_Datatype element, uint64_t limit)
     : count_(static_cast<int>(count)), type_(element) {
   if (count <= limit) return;
-  // Whole blocks of limit elements, then the rest, as one element of a struct type.
+  // Whole blocks of limit elements, then the rest, combined into one element of a struct type.
   int size = 0;
   MPI_Type_size(element, &size);
   MPI_Datatype block = MPI_DATATYPE_NULL, blocks = MPI_DATATYPE_NULL;

@@ -1,5 +1,5 @@
-// MPI's names for the data types and reductions of the ABI, and data types for counts beyond int.
-// make_reductions() once, after MPI_Init; then constant and [any-thread].
+// MPI's names for the ABI's data types and reductions, and data types for counts beyond int.
+// Call make_reductions() once, after MPI_Init; afterwards everything is constant and [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -9,18 +9,19 @@
 
 namespace db::mpi {
 
-// The type whose elements are moved; the fp8 types and bool as bytes, f16 and bf16 as 16 bits.
+// The type in which elements are moved: fp8 and bool as bytes, f16 and bf16 as 16 bits.
 MPI_Datatype datatype(db_dtype dtype);
 
-// Creates the operations that MPI lacks (f16 and bf16, combined in float). An MPI error code.
+// Creates the operations that MPI lacks (f16 and bf16, combined in float) or computes differently
+// (sums of 8- and 16-bit integers). Returns an MPI error code.
 int make_reductions();
 
-// The operation that combines dtype by reduce; AVG and PREMUL_SUM combine by sum. Only for what
-// is_reducible() allows.
+// The operation that combines dtype by reduce; AVG and PREMUL_SUM combine as SUM. Only for
+// combinations that is_reducible() allows.
 MPI_Op reduction(db_dtype dtype, db_reduce reduce);
 
-// A count and a type for count elements as an MPI call takes them: beyond limit elements, one
-// element of a derived type. Frees it when it goes out of scope (MPI keeps what is under way).
+// The count and type for an MPI call on count elements: beyond limit elements, one element of a
+// derived type, freed by the destructor (MPI keeps it for operations in flight).
 class Extent {
  public:
   Extent(uint64_t count, MPI_Datatype element, uint64_t limit);

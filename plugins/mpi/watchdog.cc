@@ -18,7 +18,7 @@ namespace {
 constexpr int kExitPeerLost = 4;
 constexpr auto kPeriod = std::chrono::milliseconds(50);
 
-// Never destroyed: the thread outlives main().
+// Never destroyed: the watchdog thread outlives main().
 struct Registry {
   std::mutex mutex;
   std::vector<Watch*> watches;
@@ -44,13 +44,13 @@ Registry& registry() {
   const int length = std::snprintf(
       text, sizeof(text),
       "coupler mpi: error: rank %d: %s has not completed after %.3f s, its timeout. Another rank "
-      "did not join it, is stopped or is gone. An MPI call cannot be given up, so this process "
-      "ends (exit code %d). Raise backend.timeout if the ranks are only slow.\n",
+      "did not join it, is stopped or is gone. An MPI call cannot be canceled, so this process "
+      "exits (exit code %d). Raise backend.timeout if the ranks are only slow.\n",
       rank, what.c_str(), static_cast<double>(timeout_ns) * 1e-9, kExitPeerLost);
   if (length > 0) {
     const auto bytes = std::min(static_cast<size_t>(length), sizeof(text) - 1);
     const ssize_t written = write(STDERR_FILENO, text, bytes);
-    static_cast<void>(written);  // the exit code still tells
+    static_cast<void>(written);  // the exit code still reports the failure
   }
   _exit(kExitPeerLost);
 }
@@ -98,7 +98,7 @@ void Watch::check(int64_t now) const {
     what = describe(op);
   }
   const int64_t timeout = value(timeout_);
-  // It may have ended, or another call have begun, while we read.
+  // The call may have ended, or another one started, while the fields were read.
   if (deadline_.load(std::memory_order_acquire) != deadline) return;
   end_process(value(rank_), what, timeout);
 }

@@ -1,6 +1,6 @@
-// Watchdog: ends the process when an MPI call has not returned at its deadline, since nothing else
-// can: MPI has no way to give a call up. One thread a process, started with the first Watch; it
-// looks every 50 ms. Threads: a Watch is used by one thread at a time; the watchdog reads it.
+// Watchdog: ends the process when an MPI call has not returned by its deadline, because MPI cannot
+// cancel a call. One thread per process, started with the first Watch; it checks every 50 ms.
+// Threads: a Watch is used by one thread at a time; the watchdog reads it.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace db::mpi {
 
-// What one communicator is doing inside MPI at this moment. begin() and end() cost a few stores.
+// What one communicator is currently doing inside MPI. begin() and end() cost a few stores.
 class Watch {
  public:
   Watch();
@@ -21,16 +21,16 @@ class Watch {
   void set_rank(int32_t rank) { rank_.store(rank, std::memory_order_relaxed); }
 
   void begin(const Op& op) { begin(op.kind, nullptr, op.dtype, op.reduce, op); }
-  // For set-up calls that are no operation: name is a literal ("MPI_Init").
+  // For set-up calls that are not operations: name is a literal ("MPI_Init").
   void begin(const char* name, int64_t timeout_ns);
   void end() { deadline_.store(0, std::memory_order_release); }
 
-  // Prints the error and ends the process with exit code 4. For an operation that is started, not
-  // inside a call, and cannot be taken back either.
+  // Prints the error and ends the process with exit code 4. For an operation that is in flight
+  // outside of any call and cannot be canceled.
   [[noreturn]] static void give_up(int32_t rank, const Op& op);
 
   bool inside() const { return deadline_.load(std::memory_order_relaxed) != 0; }
-  void check(int64_t now) const;  // the watchdog's
+  void check(int64_t now) const;  // called by the watchdog
 
  private:
   void begin(db_kind kind, const char* name, db_dtype dtype, db_reduce reduce, const Op& op) {

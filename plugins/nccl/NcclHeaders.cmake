@@ -1,6 +1,6 @@
-# coupler_nccl_headers: the headers of NCCL and of the CUDA runtime, from the first place that has
-# all of them: COUPLER_NCCL_HEADERS, what scripts/setup fetched, pip's wheels beside LibTorch, the
-# CUDA toolkit. Where none has, there is no such target, and COUPLER_NCCL_MISSING names a header.
+# coupler_nccl_headers: the headers of NCCL and the CUDA runtime, from the first place that has all
+# of them: COUPLER_NCCL_HEADERS, what scripts/setup fetched, pip's wheels next to LibTorch, the CUDA
+# toolkit. If none has, the target does not exist and COUPLER_NCCL_MISSING names a missing header.
 set(COUPLER_NCCL_HEADERS "" CACHE PATH "A folder with nccl.h and cuda_runtime.h, or with pip's nvidia/")
 set(_roots ${COUPLER_NCCL_HEADERS})
 file(GLOB _fetched ${CMAKE_CURRENT_SOURCE_DIR}/../../.deps/nccl-headers-*)

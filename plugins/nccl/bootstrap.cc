@@ -25,7 +25,7 @@ namespace {
 constexpr uint64_t kMostBytes = 2048;
 constexpr char kYes = 'y', kNo = 'n';
 
-// One try of the store, as a failure that says whom it is waiting for.
+// A store call's error, converted to a failure that names the rank waited for.
 struct StoreError {
   StoreError() {
     error.struct_size = sizeof(error);
@@ -62,7 +62,7 @@ Failure fetch(const db_store& store, const std::string& key, int32_t of, int64_t
   return {};
 }
 
-// Differs between machines and, unlike a name, between containers' hosts.
+// Differs between machines, even if containers on them have the same host name.
 std::string machine() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
@@ -71,7 +71,7 @@ std::string machine() {
   return id + " " + name.data();
 }
 
-// Which GPU a rank has, and what it would drive it with.
+// The GPU and the NCCL version of a rank.
 struct Identity {
   std::string gpu;      // machine and bus address
   std::string version;  // of NCCL
@@ -85,7 +85,7 @@ Failure own_identity(int device, Identity* own) {
   return failure;
 }
 
-// What keeps these ranks from one communicator, "" where nothing.
+// Why these ranks cannot form one communicator; "" if they can.
 std::string conflict(const std::vector<Identity>& ranks) {
   const auto name = [](size_t rank) { return "rank " + std::to_string(rank); };
   for (size_t b = 0; b < ranks.size(); ++b) {
@@ -96,14 +96,14 @@ std::string conflict(const std::vector<Identity>& ranks) {
       if (ranks[a].gpu != ranks[b].gpu) continue;
       const std::string address = ranks[b].gpu.substr(ranks[b].gpu.rfind(' ') + 1);
       return name(a) + " and " + name(b) + " were given the same GPU (" + address +
-             "), which NCCL refuses as \"Duplicate GPU\": start as many processes a machine as it "
-             "has GPUs, let CUDA_VISIBLE_DEVICES give each rank another one, or use gloo_cpu";
+             "), which NCCL rejects as \"Duplicate GPU\": start no more processes per machine than "
+             "it has GPUs, set CUDA_VISIBLE_DEVICES to another GPU for each rank, or use gloo_cpu";
     }
   }
   return "";
 }
 
-// Rank 0: hears everybody and answers with the id, or with a conflict.
+// Rank 0: collects every rank's identity and answers with the id, or with a conflict.
 Failure lead(const db_store& store, const Identity& own, int32_t size, int64_t deadline_ns,
              ncclUniqueId* id) {
   std::vector<Identity> ranks = {own};
@@ -137,7 +137,7 @@ Failure follow(const db_store& store, const Identity& own, int32_t rank, int64_t
   return {};
 }
 
-// For as long as the process lives: nothing says that NCCL copies it.
+// Kept for the lifetime of the process: NCCL does not document that it copies the string.
 const char* kept(const std::string& text) {
   static std::mutex mutex;
   static auto* const kTexts = new std::set<std::string>;
@@ -149,7 +149,7 @@ const char* kept(const std::string& text) {
 
 ncclConfig_t make_config(const Settings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  // An older library than the headers knows fewer fields: no more than it has had from the start.
+  // A library older than the headers knows fewer fields: pass only those of the oldest version.
   if (libraries().nccl_version < NCCL_VERSION_CODE) {
     config.size = offsetof(ncclConfig_t, splitShare) + sizeof(config.splitShare);
     config.version = static_cast<unsigned int>(libraries().nccl_version);
@@ -204,13 +204,13 @@ Failure wait_until_ready(ncclComm_t comm, const std::string& what, int64_t deadl
     if (state != ncclInProgress || now_ns() > deadline_ns) break;
     nanosleep(&kPause, nullptr);
   }
-  Failure failure =
-      state != ncclInProgress
-          ? nccl_failure(state, comm, what)
-          : Failure::make(DB_ERR_TIMEOUT, "nccl: " + what + " has not ended after " +
-                                              std::to_string(timeout_ns / 1'000'000) +
-                                              " ms: a rank is missing, or its network cannot be "
-                                              "reached; NCCL_DEBUG=INFO shows how far each came");
+  Failure failure = state != ncclInProgress
+                        ? nccl_failure(state, comm, what)
+                        : Failure::make(DB_ERR_TIMEOUT,
+                                        "nccl: " + what + " has not completed after " +
+                                            std::to_string(timeout_ns / 1'000'000) +
+                                            " ms: a rank is missing, or its network cannot be "
+                                            "reached; NCCL_DEBUG=INFO shows how far each rank got");
   abort_communicator(comm);
   return failure;
 }

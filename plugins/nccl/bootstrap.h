@@ -1,6 +1,6 @@
-// How the ranks meet: through the host's store every rank tells rank 0 which GPU and which NCCL it
-// has, and gets the id of the new communicator, or the reason why there is none. Then NCCL connects
-// them without blocking, so that the deadline holds. Collective; [any-thread].
+// How the ranks meet: through the host's store, every rank sends rank 0 its GPU and NCCL version,
+// and gets back the id of the new communicator or the reason why there is none. Then NCCL connects
+// the ranks without blocking, so that the deadline is kept. Collective; [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -18,14 +18,14 @@ struct Settings {
   std::string network;   // "": NCCL's choice
 };
 
-// Of every communicator: non-blocking, with the settings, which must outlive NCCL's use of it.
+// For every communicator: non-blocking, with the settings, which must outlive NCCL's use of it.
 ncclConfig_t make_config(const Settings& settings);
 
-// On device, which is current. On a failure nothing is left of *comm.
+// Connects on device, which must be current. After a failure nothing of *comm is left.
 Failure connect(const db_communicator_params& params, const Settings& settings, int device,
                 ncclComm_t* comm);
 
-// Waits until comm, which is being set up, is ready; ends it where that fails or takes too long.
+// Waits until comm, which is being set up, is ready; aborts it on failure or timeout.
 Failure wait_until_ready(ncclComm_t comm, const std::string& what, int64_t deadline_ns,
                          int64_t timeout_ns);
 

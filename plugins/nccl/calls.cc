@@ -15,7 +15,7 @@ uint64_t before(const uint64_t* counts, int32_t rank) {
   return total;
 }
 
-// One operation being handed over. Every step does nothing after one that failed.
+// Launches one operation. After a failed step, every further step does nothing.
 class Calls {
  public:
   Calls(const Channel& channel, const Op& op, Leftovers* left)
@@ -31,7 +31,7 @@ class Calls {
   void check(cudaError_t error) {
     if (failure_.ok() && error != cudaSuccess) failure_ = cuda_failure(error, describe(op_));
   }
-  // Calls in between go together.
+  // Makes the calls in body one NCCL group.
   template <class Body>
   void group(const Body& body) {
     check(nccl().GroupStart());
@@ -114,7 +114,7 @@ void Calls::all_to_all() {
   const auto sent = [&](int32_t r) { return uneven ? op_.send_counts[r] : op_.count; };
   const auto taken = [&](int32_t r) { return uneven ? op_.recv_counts[r] : op_.count; };
   const char* from = in(0);
-  // What arrives must not overwrite what is still to leave.
+  // Arriving data must not overwrite data that has not been sent yet.
   if (op_.in_place && channel_.size > 1) {
     const uint64_t bytes = op_.send_size * op_.element;
     const cudaError_t error = cuda().MallocAsync(&left_->scratch, bytes, channel_.stream);

@@ -1,5 +1,5 @@
-// The calls of NCCL that make up one operation of the ABI. Used by whoever holds the pipeline's
-// lock, with the communicator's device current and the communicator ready for calls.
+// The NCCL calls that make up one operation of the ABI. The caller holds the pipeline's lock; the
+// communicator's device must be current and the communicator ready for calls.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace db::nccl {
 
-// Where operations go.
+// The communicator and stream on which operations run.
 struct Channel {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
@@ -18,16 +18,16 @@ struct Channel {
   int32_t size = 1;
 };
 
-// What has to be given back when the calls have been launched.
+// Resources to free once the calls have been launched.
 struct Leftovers {
   void* scratch = nullptr;
   ncclRedOp_t reduction = ncclNumOps;  // ncclNumOps: none was made
 };
 
-// Any kind but SEND and RECV. A failure leaves the communicator between two operations: it is dead.
+// Any kind except SEND and RECV. A failure leaves the communicator in mid-operation: it is dead.
 Failure start(const Channel& channel, const Op& op, Leftovers* left);
 
-// SEND and RECV, as many as there are in one group, so that none of them waits for another.
+// All given SEND and RECV operations in one group, so that none of them waits for another.
 Failure start_messages(const Channel& channel, const std::vector<const Op*>& ops);
 
 void give_back(const Channel& channel, Leftovers* left);

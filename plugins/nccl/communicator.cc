@@ -21,7 +21,7 @@
 namespace db::nccl {
 namespace {
 
-// What create was asked for, kept for split.
+// The settings from create, kept for split.
 struct Setup {
   int device = 0;
   int64_t timeout_ns = 0;
@@ -57,15 +57,14 @@ db_status guarded(db_error* error, const Body& body) noexcept {
   }
 }
 
-// Better words than "unsupported" for what a program with tensors on the CPU runs into.
+// A better message than "unsupported" for programs with tensors on the CPU.
 Failure refuse_host_memory(const db_op& op) {
   std::string what = kind_name(op.kind);
   if (op.kind != DB_BARRIER) what += std::string(" of ") + dtype_name(op.dtype);
   return Failure::make(DB_ERR_UNSUPPORTED,
                        "nccl: " + what +
                            " was given a tensor on the CPU; NCCL moves CUDA tensors only. Move it "
-                           "to this rank's device first, or use gloo_cpu or mpi for what is on "
-                           "the CPU");
+                           "to this rank's device first, or use gloo_cpu or mpi for CPU tensors");
 }
 
 db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
@@ -128,7 +127,7 @@ void destroy(db_communicator* communicator) {
   if (communicator != nullptr) delete &of(communicator);
 }
 
-// comm is ready; owned from here on.
+// comm is ready; takes ownership of it.
 Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
   std::unique_ptr<Pipeline> pipeline;
   Failure failure = Pipeline::create(comm, setup.device, setup.settings, &pipeline);
@@ -136,7 +135,7 @@ Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
   return failure;
 }
 
-// What split and shrink end with: part, where there is one, becomes the result.
+// The last step of split and shrink: part, if not NULL, becomes the result.
 db_status adopt(const Communicator& self, Failure failure, ncclComm_t part, const char* what,
                 db_communicator** result, db_error* error) {
   const int64_t timeout_ns = self.setup.timeout_ns;
@@ -170,7 +169,7 @@ Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64
   if (excluded == nullptr || count == 0) return invalid("no rank is excluded");
   if (count >= static_cast<uint64_t>(self.size))
     return invalid(std::to_string(count) + " of " + std::to_string(self.size) +
-                   " ranks are excluded: none would stay");
+                   " ranks are excluded: none would remain");
   ranks->assign(excluded, excluded + count);
   std::sort(ranks->begin(), ranks->end());
   for (size_t i = 0; i < ranks->size(); ++i) {
@@ -180,7 +179,7 @@ Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64
       return invalid(name + " is excluded, but ranks go from 0 to " +
                      std::to_string(self.size - 1));
     if (i > 0 && rank == (*ranks)[i - 1]) return invalid(name + " is excluded twice");
-    if (rank == self.rank) return invalid(name + " is excluded and so must not call");
+    if (rank == self.rank) return invalid(name + " is excluded and must not call it");
   }
   return {};
 }
@@ -206,7 +205,7 @@ db_status add_registration(db_communicator* communicator, void* buffer, uint64_t
   return guarded(error, [&] {
     const Communicator& self = of(communicator);
     if (buffer == nullptr || bytes == 0)
-      return report(DB_ERR_INVALID_ARGUMENT, "nccl: registering an empty buffer", error);
+      return report(DB_ERR_INVALID_ARGUMENT, "nccl: cannot register an empty buffer", error);
     return report(self.pipeline->know(buffer, bytes, self.setup.timeout_ns, handle), error);
   });
 }
@@ -222,7 +221,7 @@ constexpr db_shrink kShrink = {sizeof(db_shrink), shrink};
 constexpr db_registration kRegistration = {sizeof(db_registration), add_registration,
                                            remove_registration};
 
-// Where this NCCL has what they are made of.
+// Available if this NCCL has the functions they need.
 const void* communicator_extension(const db_communicator*, const char* id) {
   if (id == nullptr) return nullptr;
   const std::string_view name = id;

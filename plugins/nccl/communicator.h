@@ -1,5 +1,5 @@
-// The db_communicator of this backend: the functions of the ABI in front of a Pipeline. Threads as
-// the ABI says.
+// The db_communicator of this backend: the ABI's functions in front of a Pipeline. Thread rules are
+// the ABI's.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -8,7 +8,7 @@
 
 namespace db::nccl {
 
-// create of the ABI, on checked params.
+// create of the ABI, on validated params.
 db_status create_communicator(const db_communicator_params& params, const Settings& settings,
                               db_communicator** result, db_error* error);
 

@@ -20,7 +20,7 @@ Failure choose_device(const db_communicator_params& params, int* device) {
   const int devices = libraries().devices;
   const bool told = params.device_index >= 0;
   *device = told ? params.device_index : params.local_rank;
-  // A launcher may have shown each rank its own.
+  // A launcher may have made only its own GPU visible to each rank.
   if (!told && devices == 1) *device = 0;
   if (*device >= 0 && *device < devices) return {};
   return Failure::make(DB_ERR_INVALID_ARGUMENT,
@@ -28,7 +28,7 @@ Failure choose_device(const db_communicator_params& params, int* device) {
                            std::to_string(*device) + ", but this process sees " +
                            std::to_string(devices) + visible_devices() +
                            ": fewer GPUs than ranks. Start at most " + std::to_string(devices) +
-                           " processes on this machine, show it more GPUs, or use gloo_cpu");
+                           " processes on this machine, make more GPUs visible, or use gloo_cpu");
 }
 
 Failure bus_address(int device, std::string* address) {
@@ -36,7 +36,7 @@ Failure bus_address(int device, std::string* address) {
   const cudaError_t error =
       cuda().DeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
   if (error != cudaSuccess)
-    return cuda_failure(error, "asking for the address of CUDA device " + std::to_string(device));
+    return cuda_failure(error, "getting the PCI address of CUDA device " + std::to_string(device));
   *address = text.data();
   return {};
 }

@@ -9,14 +9,14 @@
 
 namespace db::nccl {
 
-// *device: the one that the host names; else the one with this rank's number on its machine, or the
-// only one there is. Fewer devices than ranks are an error.
+// *device: the device that the host names; otherwise the one with this rank's number on its
+// machine, or the only visible one. Fewer devices than ranks are an error.
 Failure choose_device(const db_communicator_params& params, int* device);
 
-// The device's address on the machine's bus: equal for two ranks that were given the same one.
+// The device's PCI bus address: equal for two ranks that were given the same device.
 Failure bus_address(int device, std::string* address);
 
-// Makes device current for the calling thread as long as it lives.
+// Makes device current for the calling thread during its lifetime.
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -25,7 +25,7 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = -1;  // -1: it was current already
+  int before_ = -1;  // -1: device was already current
 };
 
 }  // namespace db::nccl

@@ -15,7 +15,7 @@
 namespace db::nccl {
 namespace {
 
-// For ncclCommFinalize. It takes a few milliseconds where the peers end as well.
+// For ncclCommFinalize. It takes a few milliseconds if the peers close their communicators too.
 constexpr int64_t kFinalizeLimitNs = 2'000'000'000;
 
 struct Progress {
@@ -38,7 +38,7 @@ bool abort_communicator(ncclComm_t comm) {
   };
   try {
     std::thread(end).detach();
-  } catch (const std::system_error&) {  // no thread to be had
+  } catch (const std::system_error&) {  // the thread cannot be created
     end();
   }
   std::unique_lock lock(progress->mutex);

@@ -1,4 +1,4 @@
-// The ends of NCCL's communicators. [any-thread]; afterwards nobody may use comm.
+// Aborting and closing NCCL communicators. [any-thread]; comm must not be used afterwards.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace db::nccl {
 
-// How long ncclCommAbort may take before it is left to itself.
+// How long to wait for ncclCommAbort before leaving it running.
 constexpr int64_t kAbortLimitNs = 5'000'000'000;
 
-// ncclCommAbort, which ends what is under way and waits until the GPU has seen it: on a thread of
-// its own, since nothing else could end that wait. False: it has not returned within kAbortLimitNs,
-// and what comm uses must stay for ever.
+// ncclCommAbort, which ends operations in flight and waits until the GPU has stopped: on its own
+// thread, since that wait cannot be interrupted. False: it has not returned within kAbortLimitNs,
+// and the resources of comm must never be freed.
 bool abort_communicator(ncclComm_t comm);
 
-// For one with nothing under way: lets NCCL deliver what peers may still be waiting for, for a
-// moment (it is not collective: peers may be gone), and frees it. False as above.
+// For a communicator with nothing in flight: gives NCCL a moment to deliver what peers may still
+// wait for (it is not collective: peers may be gone), and frees it. False as above.
 bool close_communicator(ncclComm_t comm);
 
 }  // namespace db::nccl

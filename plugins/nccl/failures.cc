@@ -19,14 +19,15 @@ db_status status_of(ncclResult_t result) {
   }
 }
 
-// The advice that NCCL's own texts lack.
+// Advice that NCCL's own messages lack.
 std::string advice(ncclResult_t result, const std::string& last) {
   if (last.find("Duplicate GPU") != std::string::npos)
-    return ". NCCL needs a GPU for each rank: start as many processes a machine as it has GPUs, or "
-           "let CUDA_VISIBLE_DEVICES give each rank another one";
-  if (result == ncclRemoteError) return ". Another rank has ended or cannot be reached";
+    return ". NCCL needs a GPU for each rank: start no more processes per machine than it has "
+           "GPUs, "
+           "or set CUDA_VISIBLE_DEVICES to another GPU for each rank";
+  if (result == ncclRemoteError) return ". Another rank has exited or cannot be reached";
   if (result == ncclUnhandledCudaError || result == ncclSystemError || result == ncclInternalError)
-    return ". NCCL_DEBUG=WARN in the environment makes NCCL say more";
+    return ". Set NCCL_DEBUG=WARN for details from NCCL";
   return "";
 }
 
@@ -57,15 +58,15 @@ Failure nccl_failure(ncclResult_t result, ncclComm_t comm, const std::string& wh
 Failure no_memory(uint64_t bytes, const std::string& what) {
   std::string text = "nccl: " + what + " needs ";
   text += bytes != 0
-              ? std::to_string(bytes) + " bytes of device memory in between, more than there is"
+              ? std::to_string(bytes) + " bytes of temporary device memory, more than there is"
               : "more device memory than there is";
   size_t free_bytes = 0, total = 0;
   if (cuda().MemGetInfo(&free_bytes, &total) == cudaSuccess)
-    text += ": of " + std::to_string(total) + " bytes " + std::to_string(free_bytes) + " are free";
+    text += ": of " + std::to_string(total) + " bytes, " + std::to_string(free_bytes) + " are free";
   return Failure::make(DB_ERR_NO_MEMORY,
                        text + (bytes != 0 ? "; send smaller parts, or not in place"
-                                          : "; smaller batches or a model that is sharded leave "
-                                            "more, and so does a smaller NCCL_BUFFSIZE"),
+                                          : "; use smaller batches, shard the model, or set a "
+                                            "smaller NCCL_BUFFSIZE"),
                        DB_ERROR_COMM_DEAD, -1, cudaErrorMemoryAllocation);
 }
 

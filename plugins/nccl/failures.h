@@ -1,5 +1,5 @@
-// What the two libraries return, as failures that say what was being done, in which rank, and what
-// may help. Pure functions; [any-thread] (of one communicator: as NCCL says).
+// Errors of the two libraries as failures that name the operation and what may help. Pure
+// functions; [any-thread] (per communicator: as NCCL allows).
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace db::nccl {
 
-// Both kill the communicator: its ranks are no longer at the same place. what: "all_reduce of …".
+// Both kill the communicator: its ranks are out of step. what: "all_reduce of …".
 Failure cuda_failure(cudaError_t error, const std::string& what);
-// comm: whose last error is asked for; may be NULL.
+// comm: its last error is included; may be NULL.
 Failure nccl_failure(ncclResult_t result, ncclComm_t comm, const std::string& what);
 
-// bytes of device memory for what, which are not to be had; 0: NCCL does not say how many.
+// bytes of device memory that what needs and cannot get; 0: NCCL does not report how many.
 Failure no_memory(uint64_t bytes, const std::string& what);
 
 }  // namespace db::nccl

@@ -7,7 +7,7 @@
 namespace db::nccl {
 namespace {
 
-// The first with ncclCommSplit and error texts.
+// The first version with ncclCommSplit and error messages.
 constexpr int kOldestNccl = 21800;
 constexpr char kNcclFile[] = "libnccl.so";
 
@@ -40,22 +40,22 @@ std::string open_cuda(Libraries* found) {
   COUPLER_CUDA_FUNCTIONS(COUPLER_FILL)
 #undef COUPLER_FILL
   if (!missing.empty())
-    return found->cuda_path + " has no " + missing + ": CUDA 11.2 or newer is needed";
+    return found->cuda_path + " lacks " + missing + ": CUDA 11.2 or newer is needed";
   return "";
 }
 
-// Also opens the driver; without one everything but the versions is an error.
+// Also opens the driver; without a driver, every call except the version queries fails.
 std::string count_devices(Libraries* found) {
   const Cuda& cuda = found->cuda;
   if (cuda.RuntimeGetVersion(&found->runtime_version) != cudaSuccess) found->runtime_version = 0;
   if (cuda.DriverGetVersion(&found->driver_version) != cudaSuccess) found->driver_version = 0;
   if (found->driver_version == 0)
-    return "no NVIDIA driver answers (CUDA runtime " + cuda_text(found->runtime_version) + ", " +
+    return "no NVIDIA driver was found (CUDA runtime " + cuda_text(found->runtime_version) + ", " +
            found->cuda_path + ")";
   int devices = 0;
   const cudaError_t error = cuda.GetDeviceCount(&devices);
   if (error == cudaErrorInsufficientDriver)
-    return "the NVIDIA driver is too old: it serves CUDA " + cuda_text(found->driver_version) +
+    return "the NVIDIA driver is too old: it supports CUDA " + cuda_text(found->driver_version) +
            " and older, but the CUDA runtime is " + cuda_text(found->runtime_version) + " (" +
            found->cuda_path + "); update the driver, or use a LibTorch built for CUDA " +
            cuda_text(found->driver_version);
@@ -63,20 +63,20 @@ std::string count_devices(Libraries* found) {
     return std::string("the CUDA devices cannot be counted: ") + cuda.GetErrorName(error) + " (" +
            cuda.GetErrorString(error) + ")";
   if (error == cudaErrorNoDevice || devices == 0)
-    return "no CUDA device answers (driver for CUDA " + cuda_text(found->driver_version) +
+    return "no CUDA device was found (driver for CUDA " + cuda_text(found->driver_version) +
            "); CUDA_VISIBLE_DEVICES may hide them";
   found->devices = devices;
   return "";
 }
 
-// Another one than the user asked for is there already.
+// Whether an NCCL other than the one the user chose is already loaded.
 std::string check_loaded_nccl(const std::vector<std::string>& names) {
   const std::vector<std::string> loaded = loaded_libraries(kNcclFile);
   const std::string wanted = explicit_library(names);
   if (loaded.empty() || wanted.empty() || loaded[0] == wanted) return "";
-  return "another NCCL is loaded in this process already: " + loaded[0] +
+  return "another NCCL is already loaded in this process: " + loaded[0] +
          ", while COUPLER_NCCL_PATH has " + wanted +
-         "; one process can use one only: unset COUPLER_NCCL_PATH, or do not link or preload the "
+         "; a process can use only one: unset COUPLER_NCCL_PATH, or do not link or preload the "
          "other";
 }
 
@@ -93,7 +93,7 @@ std::string open_nccl(Libraries* found) {
   fill(library, "nccl" #name, &found->nccl.name, &missing);
   COUPLER_NCCL_FUNCTIONS(COUPLER_FILL)
 #undef COUPLER_FILL
-  std::string lacking;  // which only takes an extension away
+  std::string lacking;  // unused: a missing function only disables an extension
 #define COUPLER_FILL(name, result, arguments) \
   fill(library, "nccl" #name, &found->nccl.name, &lacking);
   COUPLER_NCCL_OPTIONAL(COUPLER_FILL)
@@ -102,7 +102,7 @@ std::string open_nccl(Libraries* found) {
   if (found->nccl_version < kOldestNccl || !missing.empty())
     return found->nccl_path + " is NCCL " + nccl_text(found->nccl_version) + "; " +
            nccl_text(kOldestNccl) + " or newer is needed" +
-           (missing.empty() ? "" : " (it has no " + missing + ")");
+           (missing.empty() ? "" : " (it lacks " + missing + ")");
   return check_single_nccl().message;
 }
 
@@ -134,8 +134,8 @@ Failure check_single_nccl() {
   return Failure::make(DB_ERR_UNSUPPORTED,
                        "two NCCL libraries are loaded in this process: " + loaded[0] + " and " +
                            loaded[1] +
-                           "; one process can use one only. Link or preload just one of them, best "
-                           "the one that LibTorch brings");
+                           "; a process can use only one. Link or preload only one of them, "
+                           "preferably LibTorch's");
 }
 
 }  // namespace db::nccl

@@ -37,7 +37,7 @@ int visit(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
-// Where an open library comes from.
+// The path of an open library.
 std::string path_of(void* library) {
   const link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
@@ -61,7 +61,7 @@ std::vector<std::string> explicit_folders() {
   return folders;
 }
 
-// As pip lays NVIDIA's wheels out.
+// The folders in which pip puts NVIDIA's wheels.
 void add_wheels(const std::string& packages, std::vector<std::string>* folders) {
   for (const char* const below : {"nccl", "cu13", "cuda_runtime"})
     folders->push_back(packages + "/nvidia/" + below + "/lib");
@@ -77,7 +77,7 @@ std::string parent(const std::string& path) {
   return path.substr(0, slash == std::string::npos ? 0 : slash);
 }
 
-// The LibTorch of programs to come, looked for as in cli/machine/torch_root.cc.
+// The LibTorch that launched programs will use, found as in cli/machine/torch_root.cc.
 std::string torch_root() {
   std::string root = variable("COUPLER_TORCH_ROOT");
 #ifdef COUPLER_NCCL_TORCH_ROOT
@@ -108,7 +108,7 @@ std::vector<std::string> library_folders() {
     const std::string packages = parent(parent(parent(torch)));
     add_wheels(packages, &folders);
   }
-  // A program without LibTorch, such as the launcher, asks on behalf of those that have it.
+  // A program without LibTorch, such as the launcher, searches on behalf of those that have it.
   if (const std::string torch = torch_root(); !torch.empty()) add_wheels(parent(torch), &folders);
   return folders;
 }
@@ -136,7 +136,7 @@ void* open_library(const std::vector<std::string>& names, std::string* path, std
       if (access(file.c_str(), F_OK) != 0) continue;
       library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (library != nullptr) break;
-      *problem = dlerror();  // and no other in its place, unasked
+      *problem = dlerror();  // do not silently use another one instead
       return nullptr;
     }
   }

@@ -12,7 +12,7 @@
 namespace db::nccl {
 namespace {
 
-// The name of the interface with this address, or the text itself, which then is a name.
+// The name of the interface with this address, or the string itself, which then is a name.
 std::string interface_of(const std::string& text) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return text;
@@ -39,7 +39,7 @@ void choose_interface(const db_communicator_params& params) {
   const std::lock_guard lock(mutex);
   const bool alone = params.local_size == params.size;
   if (params.interface_name == nullptr && !alone) return;
-  // "=": this name and not every one that begins so.
+  // "=": exactly this name, not a prefix.
   const std::string name =
       "=" + (params.interface_name != nullptr ? interface_of(params.interface_name) : "lo");
   setenv("NCCL_SOCKET_IFNAME", name.c_str(), 0);

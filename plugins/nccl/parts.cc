@@ -1,5 +1,5 @@
-// What a pipeline does to its communicator as a whole: split, shrink, and registering buffers. All
-// of it is [comm-serial] and waits without the lock.
+// Pipeline functions for the communicator as a whole: split, shrink, and registering buffers. All
+// of them are [comm-serial] and wait without the lock.
 #include <string>
 #include <utility>
 
@@ -14,14 +14,14 @@ namespace {
 
 Failure late(const char* what, int64_t timeout_ns) {
   return Failure::make(DB_ERR_TIMEOUT,
-                       std::string("nccl: ") + what + " has not ended after " +
+                       std::string("nccl: ") + what + " has not completed after " +
                            std::to_string(timeout_ns / 1'000'000) + " ms: a rank is missing",
                        DB_ERROR_COMM_DEAD);
 }
 
 }  // namespace
 
-// Until nothing is busy(); false: the time is up.
+// Waits while busy(); false: the deadline has passed.
 template <class Busy>
 bool Pipeline::wait_while(Lock& lock, int64_t deadline_ns, const Busy& busy) {
   const int64_t began = now_ns();
@@ -34,7 +34,7 @@ bool Pipeline::wait_while(Lock& lock, int64_t deadline_ns, const Busy& busy) {
   return true;
 }
 
-// Until everything submitted is over.
+// Waits until everything submitted has completed.
 Failure Pipeline::drain(Lock& lock, const char* what, int64_t deadline_ns, int64_t timeout_ns) {
   const bool in_time = wait_while(lock, deadline_ns, [&] {
     flush();
@@ -46,7 +46,7 @@ Failure Pipeline::drain(Lock& lock, const char* what, int64_t deadline_ns, int64
   return failed_ ? failure_ : Failure{};
 }
 
-// Until NCCL has made part_; state is what its call returned.
+// Waits until NCCL has created part_; state is the result of the call.
 Failure Pipeline::finish_part(Lock& lock, const char* what, ncclResult_t state, int64_t deadline_ns,
                               int64_t timeout_ns) {
   const auto ask = [](ncclComm_t comm) {
@@ -91,16 +91,16 @@ Failure Pipeline::shrink(std::vector<int> excluded, bool aborts, int64_t timeout
   Lock lock(mutex_);
   if (failed_) return failure_;
   if (aborts) {
-    // From here on nothing that ends counts as done: NCCL lets the GPU leave it half way.
+    // From here on no operation counts as completed: NCCL may stop the GPU halfway.
     shrinking_ = true;
-    fail_locked(Failure::make(DB_ERR_ABORTED, "nccl: shrink ended what was pending"));
+    fail_locked(Failure::make(DB_ERR_ABORTED, "nccl: shrink canceled pending operations"));
   } else if (Failure failure = drain(lock, "shrink", deadline_ns, timeout_ns); !failure.ok()) {
     return failure;
   }
   *part_ = nullptr;
   ncclConfig_t config = make_config(settings_);
   const OnDevice on_device(device_);
-  // It waits for the GPU to leave what is under way; those who wait for that must not wait longer.
+  // It waits for the GPU to stop operations in flight; without the lock, so that waiters can end.
   if (aborts) lock.unlock();
   const ncclResult_t state =
       nccl().CommShrink(channel_.comm, excluded.data(), static_cast<int>(excluded.size()),
@@ -113,7 +113,7 @@ Failure Pipeline::shrink(std::vector<int> excluded, bool aborts, int64_t timeout
   return failure;
 }
 
-// Until NCCL may be called.
+// Waits until NCCL may be called.
 Failure Pipeline::settle(Lock& lock, int64_t deadline_ns) {
   const bool in_time = wait_while(lock, deadline_ns, [&] {
     advance();
@@ -135,14 +135,14 @@ Failure Pipeline::know(void* buffer, uint64_t bytes, int64_t timeout_ns, void** 
   const ncclResult_t result = nccl().CommRegister(channel_.comm, buffer, bytes, handle);
   if (result == ncclSuccess) return {};
   failure = nccl_failure(result, channel_.comm, "registering " + std::to_string(bytes) + " bytes");
-  failure.flags = 0;  // everything works without it
+  failure.flags = 0;  // not fatal: everything works without registration
   return failure;
 }
 
 Failure Pipeline::forget(void* handle, int64_t timeout_ns) {
   Lock lock(mutex_);
   Failure failure = settle(lock, now_ns() + timeout_ns);
-  if (failed_) return {};  // ncclCommAbort lets go of all
+  if (failed_) return {};  // ncclCommAbort ends all registrations
   if (!failure.ok()) return failure;
   const OnDevice on_device(device_);
   const ncclResult_t result = nccl().CommDeregister(channel_.comm, handle);

@@ -17,13 +17,12 @@
 namespace db::nccl {
 namespace {
 
-// How long submit looks whether NCCL has taken an operation before it leaves that to others.
+// How long submit polls whether NCCL has launched an operation before it leaves that to others.
 constexpr int64_t kLaunchSpinNs = 100'000;
-// How many operations may be on the stream. CUDA has a queue of about a thousand entries, of which
-// an operation takes three or four; whoever meets it full waits inside CUDA, where no deadline is
-// kept.
+// How many operations may be on the stream. CUDA's queue has about a thousand entries, of which an
+// operation takes three or four; a thread that finds it full waits in CUDA, beyond any deadline.
 constexpr int kMostLaunched = 200;
-// How long a waiter looks before it sleeps, and how long it sleeps at least and at most.
+// How long a waiter polls before it sleeps, and its shortest and longest sleep.
 constexpr int64_t kWaitSpinNs = 50'000;
 constexpr int64_t kShortestNapNs = 20'000, kLongestNapNs = 500'000;
 
@@ -70,7 +69,7 @@ Failure Pipeline::open(const Settings& settings) {
   if (error == cudaSuccess)
     error = cuda().MemsetAsync(channel_.token, 0, sizeof(int32_t), channel_.stream);
   if (error != cudaSuccess) return cuda_failure(error, "creating a communicator");
-  // Signals are the program's.
+  // Blocks all signals in the watcher, so that they go to the program's own threads.
   sigset_t every, before;
   sigfillset(&every);
   pthread_sigmask(SIG_SETMASK, &every, &before);
@@ -103,7 +102,7 @@ Pipeline::~Pipeline() {
   }
   if (!clean_) {
     static_cast<void>(part_.release());  // NCCL may still write there
-  } else if (*part_ != nullptr) {        // of a split or shrink that failed: half made
+  } else if (*part_ != nullptr) {        // half made by a split or shrink that failed
     abort_communicator(*part_);
   }
   if (!clean_ || channel_.stream == nullptr) return;
@@ -149,13 +148,13 @@ db_status Pipeline::submit(const Op& op, cudaStream_t stream, db_request** out, 
     const Lock lock(mutex_);
     if (failed_) return report(failure_, error);
     sweep();
-    // Nothing moves to or from this rank, which is then not part of it.
+    // This rank neither sends nor receives, so it takes no part.
     if (op.kind != DB_BARRIER && op.send_size == 0 && op.recv_size == 0) return DB_OK;
     request = take();
   }
   if (request == nullptr)
-    return report(DB_ERR_NO_MEMORY, "nccl: no CUDA event is to be had", error);
-  // Without the lock: on a stream that is full this waits, and deadlines must be kept meanwhile.
+    return report(DB_ERR_NO_MEMORY, "nccl: cannot create a CUDA event", error);
+  // Without the lock: this waits if the stream is full, and deadlines must be kept meanwhile.
   const cudaError_t problem = cuda().EventRecord(request->ready, stream);
   const Lock lock(mutex_);
   if (problem != cudaSuccess || failed_) {
@@ -186,7 +185,7 @@ db_status Pipeline::submit(const Op& op, cudaStream_t stream, db_request** out, 
   return DB_IN_PROGRESS;
 }
 
-// ---- Handing over ----
+// ---- Launching ----
 
 void Pipeline::advance() {
   if (failed_ || (launching_.empty() && (next_ == nullptr || next_->op.sequence > flush_to_)))
@@ -247,9 +246,9 @@ void Pipeline::finish_launch() {
   launching_.clear();
 }
 
-// ---- Their end ----
+// ---- Completion ----
 
-// What the GPU has done is over. Events of one stream come in order.
+// Completes operations that the GPU has finished. Events of one stream complete in order.
 void Pipeline::sweep() {
   while (!failed_ && first_ != nullptr && first_->stage == Stage::kLaunched) {
     Request* const request = first_;
@@ -265,7 +264,7 @@ void Pipeline::sweep() {
   }
 }
 
-// After a failure: nothing of it will be looked at again.
+// After a failure: ends every operation.
 void Pipeline::end_all() {
   while (first_ != nullptr) {
     Request* const request = first_;
@@ -314,8 +313,8 @@ db_status Pipeline::wait(db_request* handle, int64_t timeout_ns, db_error* error
     if (!self.failed_ && now > request.op.deadline_ns) self.time_out(request.op);
     if (timeout_ns >= 0 && now - began >= timeout_ns)
       return report(DB_ERR_TIMEOUT,
-                    "nccl: " + describe(request.op) + " is not over after " +
-                        std::to_string(timeout_ns / 1'000'000) + " ms of waiting; it goes on",
+                    "nccl: " + describe(request.op) + " is not complete after " +
+                        std::to_string(timeout_ns / 1'000'000) + " ms of waiting; it continues",
                     error);
   }
 }
@@ -324,7 +323,7 @@ db_status Pipeline::wait_stream(db_request* handle, cudaStream_t stream, db_erro
   Request& request = Request::of(handle);
   Pipeline& self = *request.owner;
   const int64_t began = now_ns();
-  // At once, but where ranks that never met before have to be connected first.
+  // Returns at once, unless ranks have to be connected for the first time.
   for (;; pause_since(began)) {
     const Lock lock(self.mutex_);
     const db_status status = self.step(&request, error);
@@ -333,7 +332,7 @@ db_status Pipeline::wait_stream(db_request* handle, cudaStream_t stream, db_erro
     if (request.stage == Stage::kLaunched) break;
     if (now_ns() > request.op.deadline_ns) self.time_out(request.op);
   }
-  // Without the lock, as in submit(); the event stays the request's until release().
+  // Without the lock, as in submit(); the request owns the event until release().
   const OnDevice on_device(self.device_);
   const cudaError_t problem = cuda().StreamWaitEvent(stream, request.done, 0);
   if (problem == cudaSuccess) return DB_OK;

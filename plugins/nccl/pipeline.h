@@ -1,24 +1,22 @@
-// Pipeline: the operations of one communicator from submit() to their end.
+// Pipeline: the operations of one communicator from submit() to their completion.
 //
-// An operation is queued, then handed to NCCL (which may first have to connect ranks, on a thread
-// of its own), then on the communicator's CUDA stream; an event behind it tells when it is over.
-// The stream waits for the stream that produced the data, never the host. Nobody has to call again
-// for that to go on: whoever comes along (submit, test, a waiter) takes it a step further, else the
-// watcher, a thread that also looks for NCCL's asynchronous errors and for deadlines.
+// An operation is queued, then handed to NCCL (which may first connect ranks, on its own thread),
+// then on the communicator's CUDA stream; an event after it signals completion. The stream waits
+// for the stream that produced the data, not the host. Progress needs no further call: any thread
+// that calls (submit, test, a waiter) advances it, otherwise the watcher does, a thread that also
+// checks for NCCL's asynchronous errors and for deadlines.
 //
-// SEND and RECV that are not blocking are held until somebody asks for one of them, another
-// operation is submitted, or for kHoldNs: what NCCL gets in one group cannot wait for one another,
-// while a lone receive would keep the stream from the send behind it.
+// Non-blocking SEND and RECV are held until a caller asks for one of them, until another operation
+// is submitted, or for kHoldNs: operations in one NCCL group cannot wait for one another, while a
+// lone receive would keep the stream from the send after it.
 //
 // A failure (a deadline, an asynchronous error, abort) makes the pipeline FAILED. The watcher then
-// calls ncclCommAbort, and when that has ended the GPU's part, waits end, after kAbortLimitNs at
-// the latest.
+// calls ncclCommAbort; waits end when that has stopped the GPU, at the latest after kAbortLimitNs.
 //
-// No lock is held where CUDA may wait, for a stream of the caller that is full: deadlines are kept
-// all the same.
+// No lock is held while CUDA may wait for a full stream of the caller, so deadlines are still kept.
 //
 // Threads: submit(), split(), shrink() and know() are [comm-serial], the rest is [any-thread]. A
-// request's memory is used again, so that a steady state does not allocate.
+// request's memory is reused, so a steady state does not allocate.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -38,12 +36,12 @@
 
 namespace db::nccl {
 
-// Waits a little, the longer the longer the caller has waited since began_ns.
+// Waits a little; backs off with the time waited since began_ns.
 void pause_since(int64_t began_ns);
 
 class Pipeline {
  public:
-  // Owns comm, also where this fails. Throws what a thread or memory that cannot be had throws.
+  // Takes ownership of comm, even on failure. Throws if a thread or memory is not available.
   static Failure create(ncclComm_t comm, int device, const Settings& settings,
                         std::unique_ptr<Pipeline>* result);
   ~Pipeline();
@@ -62,11 +60,11 @@ class Pipeline {
   db_status async_error(db_error* error) const;
   void fail(const Failure& failure);
 
-  // Waits until everything submitted is over, then ncclCommSplit. *part stays NULL for a negative
-  // color.
+  // Waits until everything submitted has completed, then calls ncclCommSplit. *part stays NULL for
+  // a negative color.
   Failure split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_t* part);
-  // ncclCommShrink without the ranks excluded, in ascending order. aborts: what is under way ends,
-  // and the pipeline is FAILED; else it is waited for.
+  // ncclCommShrink without the excluded ranks, which are in ascending order. aborts: operations in
+  // flight are ended, and the pipeline is FAILED; otherwise it waits for them.
   Failure shrink(std::vector<int> excluded, bool aborts, int64_t timeout_ns, ncclComm_t* part);
 
   // ncclCommRegister and ncclCommDeregister.
@@ -113,26 +111,26 @@ class Pipeline {
   Channel channel_;
   Settings settings_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;  // the watcher
+  std::condition_variable wake_;  // the watcher waits on it
   uint64_t sequence_ = 0;         // of the operation submitted last
   uint64_t flush_to_ = 0;         // operations up to this one are no longer held
-  Request* first_ = nullptr;      // everything that is not over, in order
+  Request* first_ = nullptr;      // all incomplete operations, in order
   Request* last_ = nullptr;
-  Request* next_ = nullptr;          // the first that is queued
-  std::vector<const Op*> messages_;  // of the group that is made up
+  Request* next_ = nullptr;          // the first queued operation
+  std::vector<const Op*> messages_;  // of the group being built
   std::vector<Request*> launching_;  // handed to NCCL, not on the stream yet
   int launched_ = 0;                 // on the stream
   std::vector<Request*> free_;
   std::vector<std::unique_ptr<Request>> all_;
-  // NCCL writes the communicator that split() or shrink() makes there, at a time of its own.
+  // NCCL writes the communicator of split() or shrink() here, asynchronously.
   std::unique_ptr<ncclComm_t> part_ = std::make_unique<ncclComm_t>(nullptr);
-  bool shrinking_ = false;  // FAILED, but not to be aborted yet
+  bool shrinking_ = false;  // FAILED, but must not be aborted yet
   bool failed_ = false;
   Failure failure_;
   int64_t give_up_ns_ = 0;
-  bool reaped_ = false;  // ncclCommAbort is over, or was given up
-  bool clean_ = true;    // the GPU has let go of what the communicator used
-  bool idle_ = false;    // the watcher waits for something to do
+  bool reaped_ = false;  // ncclCommAbort has returned or was given up
+  bool clean_ = true;    // the GPU no longer uses the communicator's resources
+  bool idle_ = false;    // the watcher has nothing to do
   bool stop_ = false;
   std::thread watcher_;
 };

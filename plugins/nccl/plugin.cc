@@ -1,4 +1,4 @@
-// The nccl backend's table: what it is called, whether it works here, its options, and create.
+// The nccl backend's table: its name, options, probe and create.
 #include <coupler/distributed_backend.h>
 
 #include <string>
@@ -13,14 +13,14 @@ namespace {
 
 constexpr db_option kOptions[] = {
     bool_option("high_priority_stream", true,
-                "Whether communication has a CUDA stream of the highest priority, so that it "
-                "starts beside computation instead of behind it."),
+                "Whether communication uses a CUDA stream of the highest priority, so that it "
+                "starts alongside computation instead of after it."),
     i64_option("max_ctas", 0,
-               "Blocks of GPU threads that NCCL may use at most: fewer leave more of the GPU to "
-               "computation. 0 to 64; 0: NCCL's choice."),
+               "Maximum number of GPU thread blocks that NCCL may use: fewer leave more of the GPU "
+               "to computation. 0 to 64; 0: NCCL's choice."),
     string_option("network", "",
-                  "The network that NCCL uses between machines: IB, Socket, or the name of a "
-                  "plugin of NCCL. Empty: NCCL's choice."),
+                  "The network that NCCL uses between machines: IB, Socket, or the name of an NCCL "
+                  "plugin. Empty: NCCL's choice."),
 };
 constexpr auto kDefaults = pointers_to(kOptions);
 
@@ -73,7 +73,8 @@ db_status create(const db_communicator_params* params, db_communicator** result,
   if (params == nullptr || result == nullptr ||
       !DB_HAS(params, db_communicator_params, interface_name))
     return report(DB_ERR_INVALID_ARGUMENT,
-                  "nccl: create got NULL, or params with too small a struct_size", error);
+                  "nccl: create: params or result is NULL, or params.struct_size is too small",
+                  error);
   try {
     Settings settings;
     Failure failure = read_settings(*params, &settings);
@@ -95,7 +96,7 @@ constexpr DistributedBackend kBackend = {
     DB_ABI_MINOR,
     "nccl",
     "0.1.0",
-    "NVIDIA GPUs: CUDA tensors over NCCL, in the order of CUDA streams.",
+    "NVIDIA GPUs: CUDA tensors over NCCL, ordered by CUDA streams.",
     DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_STREAM_ORDERED | DB_CAP_CUDA_MEMORY,
     probe,
     default_options,

@@ -1,5 +1,5 @@
-// One operation of a pipeline from submit() to its end and release(). Everything but the pointer to
-// the pipeline belongs to the pipeline's lock.
+// One operation of a pipeline from submit() to its completion and release(). The pipeline's lock
+// guards everything except the pointer to the pipeline.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace db::nccl {
 struct Pipeline::Request {
   Pipeline* owner = nullptr;
   Op op;
-  std::vector<uint64_t> counts;  // what op's arrays point to
+  std::vector<uint64_t> counts;  // op's count arrays point here
   Leftovers left;
-  cudaEvent_t ready = nullptr;  // the data is there
-  cudaEvent_t done = nullptr;   // the operation is over
+  cudaEvent_t ready = nullptr;  // recorded when the input data is ready
+  cudaEvent_t done = nullptr;   // recorded when the operation is complete
   int64_t submitted_ns = 0;
   Stage stage = Stage::kQueued;
-  bool good = false;  // of one that is over
+  bool good = false;  // for kOver: completed successfully
   bool released = false;
   Request* next = nullptr;
 

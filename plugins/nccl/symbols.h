@@ -1,6 +1,6 @@
-// Cuda and Nccl: the functions of libcudart and libnccl that this backend calls, as pointers, since
-// neither library is linked. Filled in once by library.cc, constant afterwards; [any-thread] as far
-// as the libraries are (a communicator of NCCL: one thread at a time).
+// Cuda and Nccl: the functions of libcudart and libnccl that this backend calls, as pointers,
+// because neither library is linked. Filled in once by library.cc, constant afterwards;
+// [any-thread] as far as the libraries are (an NCCL communicator: one thread at a time).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -70,7 +70,7 @@ constexpr int kShrinkDefault = 0, kShrinkAbort = 1;
   X(Send, ncclResult_t, (const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)) \
   X(Recv, ncclResult_t, (void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))
 
-// What older ones lack: NULL there.
+// Functions that older versions lack; then NULL.
 #define COUPLER_NCCL_OPTIONAL(X)                                     \
   X(CommRegister, ncclResult_t, (ncclComm_t, void*, size_t, void**)) \
   X(CommDeregister, ncclResult_t, (ncclComm_t, void*))               \

@@ -10,7 +10,7 @@ namespace {
 bool reduces(db_dtype dtype, db_reduce reduce) {
   if (!is_reducible(dtype, reduce)) return false;
   if (dtype == DB_I16 || dtype == DB_U16) return false;
-  // On 0 and 1 the largest is "or" and the smallest "and"; "xor" has no such stand-in.
+  // On 0 and 1, max is "or" and min is "and"; "xor" has no such equivalent.
   if (dtype == DB_BOOL) return reduce != DB_BXOR;
   return reduce <= DB_PREMUL_SUM;
 }

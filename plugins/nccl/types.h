@@ -1,4 +1,4 @@
-// NCCL's names for the data types and reductions of the ABI, and what it can do of them. Pure
+// NCCL's names for the ABI's data types and reductions, and which of them it supports. Pure
 // functions; [any-thread].
 #pragma once
 
@@ -9,15 +9,15 @@
 
 namespace db::nccl {
 
-// What supports() answers: 2 for what NCCL has itself, 1 for what is made of several of its calls,
-// 0 for what it lacks: 16-bit integers and bitwise operations are moved and not reduced.
+// The score for supports(): 2 for native NCCL operations, 1 for those made of several NCCL calls, 0
+// for what NCCL lacks (16-bit integers and bitwise operations can be moved but not reduced).
 int32_t score_of(const db_op& op);
 
-// For what score_of() allows. bool is reduced as 0 and 1 of an unsigned byte.
+// For operations that score_of() allows. bool is reduced as 0 and 1 of an unsigned byte.
 ncclDataType_t datatype(db_dtype dtype);
 ncclRedOp_t reduction(db_dtype dtype, db_reduce reduce);
 
-// scale as one element of dtype, for PREMUL_SUM. bytes: room for 8.
+// Writes scale as one element of dtype, for PREMUL_SUM. bytes: room for 8.
 void write_scalar(db_dtype dtype, double scale, void* bytes);
 
 }  // namespace db::nccl

@@ -1,4 +1,4 @@
-// The watcher of a pipeline: what has to happen although nobody calls.
+// The watcher of a pipeline: whatever must happen while no thread calls.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -13,12 +13,12 @@
 namespace db::nccl {
 namespace {
 
-// While something is being handed over, while something is under way, and otherwise: an
-// asynchronous error is a failure well within a second.
+// Its periods: while operations are launching, while operations are in flight, and otherwise, so
+// that an asynchronous error becomes a failure well within a second.
 constexpr auto kHandOver = std::chrono::microseconds(500);
 constexpr auto kBusy = std::chrono::milliseconds(50);
 constexpr auto kIdle = std::chrono::milliseconds(500);
-// Of messages that nobody has asked for.
+// How long messages that no caller waits for are held.
 constexpr int64_t kHoldNs = 100'000'000;
 
 }  // namespace
@@ -54,13 +54,13 @@ void Pipeline::check_async_error() {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = nccl().CommGetAsyncError(channel_.comm, &state);
   if (result != ncclSuccess) state = result;
-  if (state == ncclSuccess || state == ncclInProgress) return;  // the latter: split() is under way
+  if (state == ncclSuccess || state == ncclInProgress) return;  // the latter: split() is running
   const std::string where =
       first_ != nullptr ? " during " + describe(first_->op) : " between operations";
   fail_locked(nccl_failure(state, channel_.comm, "asynchronous error" + where));
 }
 
-// Ends the GPU's part, so that buffers are free again, then the waits.
+// Stops the GPU, so that buffers are free again, then ends the waits.
 void Pipeline::reap(Lock& lock) {
   const ncclComm_t comm = channel_.comm;
   channel_.comm = nullptr;

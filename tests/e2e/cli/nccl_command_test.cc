@@ -57,7 +57,7 @@ TEST(PluginsCommand, NcclBesideTheLibTorchThatIsNamed_IsFound) {
 TEST(PluginsCommand, NcclWithoutDriver_IsListedWithWhyNot) {
   const auto row = nccl_row({{"CUDA_DOUBLE_DRIVER", "0"}});
   EXPECT_EQ(row.at("usable"), false);
-  expect_contains(row.at("reason"), "no NVIDIA driver answers");
+  expect_contains(row.at("reason"), "no NVIDIA driver was found");
 }
 
 // What `coupler launch` logs of its choice for two processes.
@@ -76,9 +76,9 @@ TEST(LaunchCommand, AutoWithDevices_IsNccl) {
 
 TEST(LaunchCommand, AutoWithoutDevices_PassesOverNcclWithTheReason) {
   expect_contains(log_of_auto({{"CUDA_VISIBLE_DEVICES", ""}}),
-                  "passes over nccl: no CUDA device answers");
+                  "passes over nccl: no CUDA device was found");
   expect_contains(log_of_auto({{"CUDA_DOUBLE_DRIVER", "0"}}),
-                  "passes over nccl: no NVIDIA driver answers");
+                  "passes over nccl: no NVIDIA driver was found");
   expect_contains(log_of_auto({{"CUDA_DOUBLE_DRIVER", "12040"}}),
                   "passes over nccl: the NVIDIA driver is too old");
 }

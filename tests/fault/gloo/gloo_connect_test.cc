@@ -126,7 +126,8 @@ TEST(GlooConnect, RanksThatDisagreeOnProtection_AreToldWhichIsWhich) {
   const auto results = run_ranks({{.protect = "tls"}, {.protect = "none"}});
   EXPECT_EQ(results[0].created, DB_ERR_MISMATCH);
   EXPECT_EQ(results[1].created, DB_ERR_MISMATCH);
-  EXPECT_TRUE(contains(results[1].message, R"(rank 0 has protect = "tls", this one "none")"))
+  EXPECT_TRUE(
+      contains(results[1].message, R"(rank 0 has protect = "tls", but this rank has "none")"))
       << results[1].message;
 }
 
@@ -134,7 +135,7 @@ TEST(GlooConnect, RanksThatDisagreeOnTheirNumber_AreTold) {
   const auto results = run_ranks({{.size = 3, .timeout_ns = 1'000'000'000}, {.size = 2}});
   EXPECT_EQ(results[1].created, DB_ERR_MISMATCH);
   EXPECT_EQ(results[1].failed_rank, 0);
-  EXPECT_TRUE(contains(results[1].message, "another number of ranks")) << results[1].message;
+  EXPECT_TRUE(contains(results[1].message, "a different number of ranks")) << results[1].message;
 }
 
 TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {

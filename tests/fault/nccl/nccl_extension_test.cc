@@ -78,7 +78,8 @@ TEST(NcclShrink, LostRanks_AreLeftBehind) {
     EXPECT_EQ(part->size, 2);
     EXPECT_EQ(part->rank, rank / 2);
     EXPECT_EQ(self.functions->wait_host(request, -1, self.error), DB_ERR_ABORTED);
-    EXPECT_TRUE(contains(self.error, "shrink ended what was pending")) << self.error.text.data();
+    EXPECT_TRUE(contains(self.error, "shrink canceled pending operations"))
+        << self.error.text.data();
     self.functions->release(request);
     EXPECT_EQ(self.functions->async_error(self.communicator, self.error), DB_ERR_ABORTED);
     EXPECT_EQ(sum_on(part), 2);
@@ -98,7 +99,7 @@ TEST(NcclShrink, RankThatDoesNotCall_EndsTheOthers) {
       EXPECT_EQ(shrink(self, {2}, flags, &part), DB_ERR_TIMEOUT) << self.error.text.data();
       EXPECT_LT(milliseconds_since(begin), 40'000);
       EXPECT_EQ(part, nullptr);
-      EXPECT_TRUE(contains(self.error, "shrink has not ended after 4000 ms"))
+      EXPECT_TRUE(contains(self.error, "shrink has not completed after 4000 ms"))
           << self.error.text.data();
       EXPECT_LT(self.functions->async_error(self.communicator, nullptr), 0);
     });
@@ -109,10 +110,10 @@ TEST(NcclShrink, WrongRanks_AreNamed) {
   expect_ranks(nccl_job(2), [](int32_t rank, Rank& self) {
     const std::vector<std::pair<std::vector<int32_t>, std::string>> cases = {
         {{}, "no rank is excluded"},
-        {{0, 1}, "2 of 2 ranks are excluded: none would stay"},
+        {{0, 1}, "2 of 2 ranks are excluded: none would remain"},
         {{2}, "rank 2 is excluded, but ranks go from 0 to 1"},
         {{-1}, "rank -1 is excluded, but ranks go from 0 to 1"},
-        {{rank}, "is excluded and so must not call"}};
+        {{rank}, "is excluded and must not call it"}};
     for (const auto& [excluded, part_of_text] : cases) {
       db_communicator* part = nullptr;
       EXPECT_EQ(shrink(self, excluded, 0, &part), DB_ERR_INVALID_ARGUMENT);

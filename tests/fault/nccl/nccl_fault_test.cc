@@ -45,7 +45,7 @@ TEST(NcclFault, AsynchronousError_IsANamedFailureSoon) {
         EXPECT_EQ(self.error.error.native_code, 6);
         for (const char* part :
              {"asynchronous error during all_reduce of 1000 f32 (sum)", "operation 3",
-              "connection to a peer was closed", "Another rank has ended"})
+              "connection to a peer was closed", "Another rank has exited"})
           EXPECT_TRUE(contains(self.error, part)) << self.error.text.data();
       }
       expect_dead(self, status);

@@ -58,14 +58,14 @@ TEST(NcclProbe, UsableMachine_SaysWhatWasFoundAndWhere) {
 TEST(NcclProbe, NoDriver_IsAReason) {
   const auto [score, reason] = probe({{"CUDA_DOUBLE_DRIVER", "0"}});
   EXPECT_EQ(score, 0);
-  expect_parts(reason, {"no NVIDIA driver answers", "CUDA runtime 13.0"});
+  expect_parts(reason, {"no NVIDIA driver was found", "CUDA runtime 13.0"});
 }
 
 TEST(NcclProbe, DriverTooOld_NamesBothVersions) {
   const auto [score, reason] = probe({{"CUDA_DOUBLE_DRIVER", "12040"}});
   EXPECT_EQ(score, 0);
   expect_parts(reason,
-               {"driver is too old", "serves CUDA 12.4", "runtime is 13.0", "update the driver"});
+               {"driver is too old", "supports CUDA 12.4", "runtime is 13.0", "update the driver"});
 }
 
 TEST(NcclProbe, NoDevice_PointsAtWhatMayHideThem) {
@@ -73,7 +73,7 @@ TEST(NcclProbe, NoDevice_PointsAtWhatMayHideThem) {
        {Environment{{"CUDA_VISIBLE_DEVICES", ""}}, Environment{{"CUDA_DOUBLE_DEVICES", "0"}}}) {
     const auto [score, reason] = probe(none);
     EXPECT_EQ(score, 0);
-    expect_parts(reason, {"no CUDA device answers", "CUDA_VISIBLE_DEVICES"});
+    expect_parts(reason, {"no CUDA device was found", "CUDA_VISIBLE_DEVICES"});
   }
 }
 
@@ -89,7 +89,7 @@ TEST(NcclProbe, AnotherNcclLoaded_NamesBoth) {
   const Folder folder;
   const auto [score, reason] = probe({}, [&] { open_copy(folder, "libnccl.so.2"); });
   EXPECT_EQ(score, 0);
-  expect_parts(reason, {"another NCCL is loaded in this process already",
+  expect_parts(reason, {"another NCCL is already loaded in this process",
                         folder.path + "/libnccl.so.2", COUPLER_NCCL_DOUBLE "/libnccl.so.2"});
 }
 

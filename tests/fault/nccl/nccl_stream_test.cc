@@ -97,7 +97,7 @@ TEST(NcclStream, WaitWithAShortTimeout_LeavesTheOperationAlone) {
     db_request* request = start(self, all_reduce(data.data(), data.data(), 100), nullptr);
     if (rank == 0) {
       EXPECT_EQ(self.functions->wait_host(request, 20'000'000, self.error), DB_ERR_TIMEOUT);
-      EXPECT_TRUE(contains(self.error, "it goes on")) << self.error.text.data();
+      EXPECT_TRUE(contains(self.error, "it continues")) << self.error.text.data();
     }
     EXPECT_EQ(self.functions->wait_host(request, -1, self.error), DB_OK);
     self.functions->release(request);
