@@ -34,18 +34,18 @@ bool on_path(std::string_view program) {
   return false;
 }
 
-// "" where the candidate may be taken, else why not.
+// "" if the candidate may be used, else why not.
 std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi,
                       bool on_host) {
-  if (name == "nccl" && on_host) return "tensors are in host memory, which it does not move";
+  if (name == "nccl" && on_host) return "tensors are in host memory, which it does not support";
   if (!is_found(name, backend)) return "no such plugin was found";
   if (name == "mpi" && mpi == MpiLaunch::kTooLate) return "mpirun did not start this process";
   if (name == "mpi" && mpi == MpiLaunch::kPossible && !on_path("mpirun.openmpi") &&
       !on_path("mpirun")) {
-    return "mpirun is not installed (Debian: openmpi-bin), and this is no MPI launch";
+    return "mpirun is not installed (Debian: openmpi-bin), and this is not an MPI launch";
   }
   const PluginReport report = try_plugin(name, backend);
-  if (report.needs_base) return "it needs a base and is no transport";
+  if (report.needs_base) return "it needs a base and is not a transport";
   return report.usable ? "" : report.reason;
 }
 

@@ -37,8 +37,8 @@ class File {
   int fd_;
 };
 
-// Whether the group of a file is its owner's own: the same name, and nobody else in it. Systems
-// that make one such group for every user make files writable by it.
+// Whether the group of a file is its owner's own: the same name, and no other members. Systems that
+// create such a group for every user make files writable by it.
 bool is_private_group(gid_t group, uid_t owner) {
   std::vector<char> user_text(16384), group_text(65536);
   passwd user_entry = {};
@@ -60,14 +60,14 @@ void check_owner(const std::string& path, const std::string& what, const struct 
                  const std::string& of) {
   if (status.st_uid != 0 && status.st_uid != geteuid()) {
     refuse_plugin(path,
-                  fmt::format("is refused: {} belongs to user {}, neither root nor us (user {})",
+                  fmt::format("is refused: {} belongs to user {}, neither root nor this user ({})",
                               what, status.st_uid, geteuid()),
-                  fmt::format("chown it, or use a copy of your own, if you trust it: chown {} {}",
+                  fmt::format("if you trust it, take ownership or use your own copy: chown {} {}",
                               geteuid(), of));
   }
   if ((status.st_mode & S_IWOTH) != 0) {
     refuse_plugin(path,
-                  fmt::format("is refused: {} is writable by everybody (mode {:04o})", what,
+                  fmt::format("is refused: {} is writable by everyone (mode {:04o})", what,
                               status.st_mode & 07777u),
                   fmt::format("chmod o-w {}", of));
   }
@@ -94,7 +94,7 @@ void check_folders(const std::string& path, const std::string& real) {
     } else if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) {
       refuse_plugin(
           path,
-          fmt::format("is refused: the folder {} above it is writable by everybody (mode {:04o})",
+          fmt::format("is refused: the folder {} above it is writable by everyone (mode {:04o})",
                       folder.string(), status.st_mode & 07777u),
           fmt::format("chmod o-w {}", folder.string()));
     }
@@ -110,7 +110,7 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
                                                              &std::free);
   if (!resolved) {
     refuse_plugin(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
-                  "check backend.use; a text with a slash is taken as the path of a plugin's file");
+                  "check backend.use; a string with a slash is the path of a plugin's file");
   }
   std::string real = resolved.get();
   const File file(open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -129,7 +129,8 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
       inspect_elf(file.fd(), static_cast<uint64_t>(status.st_size), DB_ENTRY_SYMBOL);
   if (!elf.problem.empty()) refuse_plugin(path, elf.problem, elf.hint);
   if (!elf.has_entry) {
-    refuse_plugin(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
+    refuse_plugin(path,
+                  "is a shared library but not a backend: it does not export " DB_ENTRY_SYMBOL,
                   "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
   }
   if (!sha256.empty()) check_sha256(path, file.fd(), sha256);

@@ -27,10 +27,10 @@ using Clock = std::chrono::steady_clock;
 using ChildWork = std::function<std::string()>;
 
 constexpr size_t kAtOnce = 16;
-// Behind an answer that is whole.
+// Marks the end of a complete answer.
 constexpr char kWhole = '\n';
-// How long a child may take to end that has answered. One that was killed and is stuck in the
-// kernel (a file system that does not answer) is left alone after as long.
+// How long a child that has answered may take to exit. A killed child that is stuck in the kernel
+// (a file system that does not answer) is abandoned after the same time.
 constexpr std::chrono::seconds kReapDeadline(5);
 
 bool has_other_threads() {
@@ -48,12 +48,12 @@ void write_all(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the parent has given up and says so itself
+    if (written <= 0) return;  // the parent has given up and reports that itself
     done += static_cast<size_t>(written);
   }
 }
 
-// One end of the two pipes from a child, what came through it so far.
+// The read end of one of a child's two pipes, and what has arrived so far.
 struct Stream {
   int fd = -1;
   std::string text;
@@ -96,7 +96,7 @@ Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
   const pid_t parent = getpid();
   child.pid = fork();
   if (child.pid == 0) {
-    // The parent kills this at the deadline; should it die before, this must not stay behind.
+    // The parent kills this at the deadline; if the parent dies first, the alarm ends the child.
     alarm(2 * static_cast<unsigned>(deadline.count()));
     if (getppid() != parent) _exit(1);
     dup2(errors[1], STDERR_FILENO);
@@ -110,7 +110,7 @@ Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
   return child;
 }
 
-// Reads until every child has closed its answer, or the deadline.
+// Reads until every child has closed its answer or the deadline has passed.
 void read_answers(std::vector<Child>& children, Clock::time_point deadline) {
   for (;;) {
     std::vector<pollfd> waiting;
@@ -133,7 +133,7 @@ void read_answers(std::vector<Child>& children, Clock::time_point deadline) {
   }
 }
 
-// What the child said last on standard error, without our own prefix.
+// The end of the child's standard error, without our own prefix.
 std::string last_words(std::string text) {
   constexpr std::string_view kPrefix = "coupler: error: ";
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -142,7 +142,7 @@ std::string last_words(std::string text) {
   return text.substr(text.size() - std::min<size_t>(text.size(), 400));
 }
 
-// The exit status; null where it does not even end when it is killed.
+// Stores the exit status; false if the child does not even end when it is killed.
 bool reap(pid_t pid, int& status) {
   const Clock::time_point end = Clock::now() + kReapDeadline;
   for (;;) {

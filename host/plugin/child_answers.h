@@ -1,5 +1,5 @@
-// Work that may hang or crash, done in child processes: it costs its answer then, and not this
-// process. [any-thread].
+// Runs work that may hang or crash in child processes: it then costs its answer, not this process.
+// [any-thread].
 #pragma once
 
 #include <chrono>
@@ -13,23 +13,22 @@ struct ChildAnswer {
   enum class End { kAnswered, kLate, kSignal, kExit } end = End::kAnswered;
   std::string text;   // kAnswered: what the work returned
   int number = 0;     // kSignal: the signal; kExit: the exit code
-  std::string words;  // not kAnswered: what it said last on standard error, without our own prefix
+  std::string words;  // not kAnswered: its last standard error, without our prefix
 };
 
-// How a child ends that has answered: at once, or as programs do, so that libraries that it has
-// used put their things in order.
+// How a child exits after its answer: _exit, or exit, so that libraries it has used can clean up.
 enum class Leave { kAtOnce, kByExit };
 
-// The answers in the order of the works, which run side by side, a few at a time; each has until
-// the deadline. What an answering child wrote to standard error appears there afterwards. A process
-// that has other threads cannot be forked safely: there the works run in this process, one after
-// the other, and without a deadline.
+// Runs the works concurrently, a few at a time, each until the deadline; returns the answers in the
+// order of the works. The standard error of a child that answers is passed on after it ends. A
+// process with other threads cannot be forked safely: then the works run in this process, one after
+// another, without a deadline.
 std::vector<ChildAnswer> answers_of_children(const std::vector<std::function<std::string()>>& works,
                                              std::chrono::seconds deadline,
                                              Leave leave = Leave::kAtOnce);
 
-// How a child ended that has not answered, and its last words: "crashed while being loaded: signal
-// 6 (Aborted): no licence". during: "while being loaded", or empty. deadline: the one it had.
+// How a child that has not answered ended, and its last words: "crashed while being loaded: signal
+// 6 (Aborted): no licence". during: "while being loaded", or empty. deadline: its deadline.
 std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
                          const std::string& during = {});
 

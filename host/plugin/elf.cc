@@ -19,12 +19,12 @@ constexpr uint16_t kMachine = EM_X86_64;
 #elif defined(__aarch64__)
 constexpr uint16_t kMachine = EM_AARCH64;
 #else
-#error "Coupler knows the ELF machine number of x86-64 and aarch64 only"
+#error "Coupler knows the ELF machine numbers of x86-64 and aarch64 only"
 #endif
 constexpr unsigned char kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
 constexpr const char* kRebuild = "rebuild it, or copy it again";
-// A symbol table larger than this is nothing a backend has; the check is then left to dlsym.
+// No backend has a symbol table larger than this; the check is then left to dlsym.
 constexpr uint64_t kLargestTable = 256u << 20;
 
 std::string machine_name(unsigned machine) {
@@ -61,14 +61,14 @@ bool read_at(int fd, void* to, uint64_t size, uint64_t offset) {
   return true;
 }
 
-// The end of a part of the file, UINT64_MAX where the numbers overflow.
+// The end of a part of the file, UINT64_MAX on overflow.
 uint64_t end_of(uint64_t offset, uint64_t size) {
   return size > UINT64_MAX - offset ? UINT64_MAX : offset + size;
 }
 
 ElfReport truncated(uint64_t size, uint64_t needed) {
   const std::string of =
-      needed == UINT64_MAX ? "" : fmt::format(" of at least {} that its headers speak of", needed);
+      needed == UINT64_MAX ? "" : fmt::format(", but its headers describe at least {}", needed);
   return {fmt::format("is truncated: the file has {} bytes{}", size, of), kRebuild};
 }
 
@@ -88,7 +88,7 @@ bool lacks_symbol(int fd, const std::vector<Elf64_Shdr>& sections, std::string_v
              wanted == text.c_str() + symbol.st_name;
     });
   }
-  return false;  // no section headers: the file may be stripped of them, dlsym will tell
+  return false;  // no section headers: they may be stripped; dlsym will tell
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ bool lacks_symbol(int fd, const std::vector<Elf64_Shdr>& sections, std::string_v
 ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
   Elf64_Ehdr header = {};
   const uint64_t start = std::min<uint64_t>(size, sizeof(header));
-  if (!read_at(fd, &header, start, 0)) return {"cannot be read to its end", kRebuild};
+  if (!read_at(fd, &header, start, 0)) return {"cannot be read to the end", kRebuild};
   if (start < SELFMAG || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
     return {size == 0 ? "is an empty file" : "is not an ELF file (a Linux shared library is one)",
             "name the compiled library, not its source, archive or folder"};
@@ -104,7 +104,7 @@ ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
   if (size < sizeof(header)) return truncated(size, sizeof(header));
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != kByteOrder ||
       header.e_machine != kMachine) {
-    return {fmt::format("is built for another machine: {}{}{}, and this one is {}",
+    return {fmt::format("is built for another machine: {}{}{}, but this one is {}",
                         machine_name(header.e_machine),
                         header.e_ident[EI_CLASS] == ELFCLASS64 ? "" : ", 32 bits",
                         header.e_ident[EI_DATA] == kByteOrder ? "" : ", other byte order",
@@ -126,7 +126,7 @@ ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
   std::vector<Elf64_Shdr> sections(header.e_shoff != 0 ? header.e_shnum : 0);
   if (!read_at(fd, segments.data(), segments.size() * sizeof(Elf64_Phdr), header.e_phoff) ||
       !read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) {
-    return {"cannot be read to its end", kRebuild};
+    return {"cannot be read to the end", kRebuild};
   }
   for (const Elf64_Phdr& segment : segments) {
     needed = std::max(needed, end_of(segment.p_offset, segment.p_filesz));

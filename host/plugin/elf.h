@@ -1,5 +1,5 @@
-// Reads the ELF headers of a file, so that a text file, a library of another machine or half a
-// library is named as such before the dynamic linker sees it. Pure function; no thread rule.
+// Reads a file's ELF headers, so that a text file, a library for another machine or a truncated one
+// is reported as such before the dynamic linker sees it. Pure function; [any-thread].
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace coupler {
 
 struct ElfReport {
-  std::string problem;    // what is wrong, "" where nothing is: "is not an ELF file (…)"
+  std::string problem;    // what is wrong, "" if nothing: "is not an ELF file (…)"
   std::string hint;       // what to do about it
-  bool has_entry = true;  // false: its symbol table lacks the entry symbol; true where unknown
+  bool has_entry = true;  // false: its symbol table lacks the entry symbol; true if unknown
 };
 
 // fd is open for reading; size is its length in bytes.

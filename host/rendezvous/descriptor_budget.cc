@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-// For what the process opens otherwise: pipes and pidfds of its children, libraries, logs.
+// For everything else the process opens: pipes and pidfds of its children, libraries, logs.
 constexpr rlim_t kReserve = 64;
 
 }  // namespace
@@ -23,7 +23,7 @@ size_t descriptors_for_strangers(size_t members, size_t strangers) {
   // A launcher holds up to three descriptors for each process it has started.
   const rlim_t for_members = kReserve + 4 * static_cast<rlim_t>(members);
   const rlim_t wanted = for_members + strangers;
-  // A small job changes nothing: programs that use select() want low numbers.
+  // Small jobs keep the limit: programs that use select() need low descriptor numbers.
   if (for_members > limit.rlim_cur / 2 && wanted > limit.rlim_cur &&
       limit.rlim_cur < limit.rlim_max) {
     rlimit raised = limit;
@@ -34,10 +34,11 @@ size_t descriptors_for_strangers(size_t members, size_t strangers) {
   }
   if (for_members > limit.rlim_cur) {
     log(LogLevel::kWarning, "store",
-        fmt::format("{} processes may need {} open files, {} are allowed: raise `ulimit -Hn`",
-                    members, for_members, limit.rlim_cur));
+        fmt::format(
+            "{} processes may need {} open files, but only {} are allowed: raise `ulimit -Hn`",
+            members, for_members, limit.rlim_cur));
   }
-  // A quarter at most: whatever strangers do, the rest is the job's.
+  // At most a quarter: the rest belongs to the job, whatever strangers do.
   const size_t quarter = std::max<size_t>(8, static_cast<size_t>(limit.rlim_cur / 4));
   return std::min(strangers + members, quarter);
 }

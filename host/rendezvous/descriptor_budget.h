@@ -1,15 +1,15 @@
-// How many descriptors of this process a crowd of connections may take. Plain function; changes the
-// process's soft limit, so call it before threads that care start.
+// How many file descriptors unauthenticated connections may use. Plain function; may raise the
+// process's soft limit, so call it before threads that depend on that limit start.
 #pragma once
 
 #include <cstddef>
 
 namespace coupler {
 
-// What strangers at the store's door may take together, so that members and the process itself
-// keep enough: a quarter of the soft limit of open files at most. Where members may need more than
-// half of that limit it is raised, as far as the hard limit allows (ranks inherit it); where that
-// is too little a warning says so.
+// How many descriptors strangers (connections that have not authenticated) may use together: at
+// most a quarter of the soft limit of open files, so that members and the process itself keep the
+// rest. If members may need more than half of the soft limit, raises it as far as the hard limit
+// allows (ranks inherit it), and logs a warning if that is not enough.
 size_t descriptors_for_strangers(size_t members, size_t strangers);
 
 }  // namespace coupler

@@ -23,7 +23,7 @@
 namespace coupler {
 namespace {
 
-// Who wrote a job file, when it is whole.
+// Reads which process wrote a job file; false if the file is incomplete.
 bool read_host(const std::string& path, ProcessIdentity& host) {
   std::ifstream file(path);
   std::string line;
@@ -51,7 +51,7 @@ void write_private_file(const std::string& path, const std::string& text) {
   }
 }
 
-// Puts the file in place without ever replacing that of a living job.
+// Puts the file in place but never replaces that of a living job.
 void publish(const std::string& path, const std::string& text) {
   const auto draft = fmt::format("{}.{}", path, ::getpid());
   ::unlink(draft.c_str());
@@ -63,7 +63,7 @@ void publish(const std::string& path, const std::string& text) {
     if (failure != EEXIST || (read_host(path, host) && is_alive(host))) {
       break;
     }
-    log(LogLevel::kInfo, "rendezvous", "replaced a job file left behind: " + path);
+    log(LogLevel::kInfo, "rendezvous", "replaced a stale job file: " + path);
     ::unlink(path.c_str());
   }
   ::unlink(draft.c_str());
@@ -88,7 +88,7 @@ StoreServerOptions in_private_folder(StoreServerOptions options) {
   return options;
 }
 
-// Rank 0's, with the file while it lives.
+// Rank 0's store; the job file exists as long as it does.
 class HostedStore : public ServedStore {
  public:
   HostedStore(const std::string& path, const Bytes32& secret, const BackendConfig& backend)
@@ -121,14 +121,14 @@ std::string private_runtime_folder() {
                                                temporary.empty() ? "/tmp" : temporary, ::geteuid());
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot make the folder {}: {}", folder, last_failure()),
+                fmt::format("cannot create the folder {}: {}", folder, last_failure()),
                 {.subject = folder, .hint = "set TMPDIR to a folder you can write to"});
   }
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
       status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
     throw Error(ErrorCode::kIo,
-                fmt::format("{} is not a folder of yours that nobody else can enter", folder),
+                fmt::format("{} is not a folder that you own and no one else can enter", folder),
                 {.subject = folder, .hint = "remove it, or set TMPDIR to a folder of your own"});
   }
   return folder;
@@ -156,8 +156,8 @@ std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
                               std::chrono::duration<double>(timeout).count(), path),
                   {.rank = 0,
                    .subject = path,
-                   .hint = "look at rank 0's messages; all ranks must run on one machine, as one "
-                           "user and with the same TMPDIR"});
+                   .hint = "look at rank 0's messages; all ranks must run on one machine, as the "
+                           "same user and with the same TMPDIR"});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

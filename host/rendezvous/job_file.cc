@@ -54,11 +54,11 @@ std::string format_job_file(const JobAddress& job) {
 UniqueFd make_job_memory_file(const JobAddress& job) {
   UniqueFd fd(::memfd_create("coupler-job", MFD_CLOEXEC));
   const auto text = format_job_file(job);
-  // A memory file is born readable by everyone.
+  // A new memory file is readable by everyone.
   if (!fd || ::fchmod(fd.get(), 0600) != 0 ||
       ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot make the job's memory file: {}", last_failure()));
+                fmt::format("cannot create the job's memory file: {}", last_failure()));
   }
   return fd;
 }

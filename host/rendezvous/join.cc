@@ -23,8 +23,8 @@ std::string open_mpi_job() {
   const auto daemon = environment_text("OMPI_MCA_orte_hnp_uri");
   if (job.empty() && daemon.empty()) {
     throw Error(ErrorCode::kConfig,
-                "OMPI_COMM_WORLD_RANK is set, but neither PMIX_NAMESPACE nor "
-                "OMPI_MCA_orte_hnp_uri, which name the job",
+                "OMPI_COMM_WORLD_RANK is set, but PMIX_NAMESPACE and OMPI_MCA_orte_hnp_uri, "
+                "which identify the job, are not",
                 {.subject = "OMPI_COMM_WORLD_RANK",
                  .hint = "start the program with Open MPI's mpirun, or unset "
                          "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
@@ -32,8 +32,8 @@ std::string open_mpi_job() {
   return "openmpi " + job + " " + daemon;
 }
 
-// Without PMIx MPICH tells its processes no name of their job: it is named by the proxy that
-// started all those of this machine, which is an ancestor of each, whatever shells are between.
+// Without PMIx, MPICH gives its processes no job name. The proxy that started all processes of this
+// machine identifies the job: it is an ancestor of each, even with shells in between.
 std::string mpich_job() {
   long pid = ::getppid();
   while (pid > 1) {
@@ -41,21 +41,21 @@ std::string mpich_job() {
     if (status.name.compare(0, 6, "hydra_") == 0) {
       return fmt::format("mpich {}", pid);
     }
-    pid = status.parent;  // 0 where there is none
+    pid = status.parent;  // 0 if there is none
   }
   throw Error(ErrorCode::kConfig,
-              "PMI_RANK is set, but no process above this one is MPICH's (hydra_pmi_proxy)",
+              "PMI_RANK is set, but no ancestor of this process is MPICH's hydra_pmi_proxy",
               {.subject = "PMI_RANK",
                .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
 }
 
-// One start of the workers: what belonged to those before a restart must not be seen.
+// Identifies one start of the workers: keys from before a restart must not be visible.
 std::string torchrun_epoch() {
   return fmt::format("{}/{}", environment_text("TORCHELASTIC_RUN_ID"),
                      environment_text("TORCHELASTIC_RESTART_COUNT"));
 }
 
-// What all ranks of a job on one machine know, and no other job does.
+// A name that all ranks of a job on one machine know, and that no other job has.
 std::string job_name(const ProcessInfo& process) {
   switch (process.launcher) {
     case LauncherKind::kOpenMpi:
@@ -73,8 +73,8 @@ std::string job_name(const ProcessInfo& process) {
   }
 }
 
-// The store of torchrun's agent is up before the ranks are, but watches nobody: in it the ranks of
-// several machines learn where rank 0 serves.
+// The store of torchrun's agent is up before the ranks are, but does not watch them. Ranks on
+// several machines only learn from it where rank 0 hosts the job's store.
 std::shared_ptr<Store> meet_at_agent(const ProcessInfo& process, const Config& config) {
   const auto agent = Store::with_prefix(
       std::make_shared<TorchStore>(process.store_host, process.store_port, config.backend.timeout),
@@ -96,9 +96,10 @@ std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& conf
     return store;
   }
   if (process.launcher == LauncherKind::kNone) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("a world of {} needs a launcher to meet through", process.world),
-                {.subject = "launcher", .hint = "start the program with `coupler launch`"});
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("world size {} needs a launcher through which the ranks meet", process.world),
+        {.subject = "launcher", .hint = "start the program with `coupler launch`"});
   }
   if (process.local_world != process.world && process.launcher == LauncherKind::kTorchrun &&
       environment_text("TORCHELASTIC_USE_AGENT_STORE") == "True") {

@@ -16,10 +16,10 @@ bool is_set(const EnvironmentLookup& lookup, const char* variable) {
   return text && !text->empty();
 }
 
-// Whether srun started this process as a task of a step. The shell of sbatch and salloc has
-// variables of the allocation, SLURM_PROCID and SLURM_NTASKS among them, but is no task: there is
-// no step, or one of the numbers Slurm keeps for the batch shell (-5, and -2 of old), the
-// interactive shell (-6) and other helpers.
+// Whether srun started this process as a task of a step. The shell of sbatch and salloc has the
+// variables of the allocation, SLURM_PROCID and SLURM_NTASKS among them, but is not a task: its
+// step is missing, or is one of the numbers that Slurm reserves for the batch shell (-5, formerly
+// -2), the interactive shell (-6) and other helpers.
 bool is_task_of_a_step(const EnvironmentLookup& lookup) {
   const auto step = lookup("SLURM_STEP_ID");
   if (!step || step->empty()) {
@@ -37,14 +37,14 @@ bool applies(const EnvironmentLookup& lookup, const LauncherRow& row) {
     return is_task_of_a_step(lookup);
   }
   if (row.kind == LauncherKind::kKubernetes) {
-    // Kubernetes itself gives an index and no size: without WORLD_SIZE the pods are independent of
-    // each other, and with RANK somebody has already said who this is.
+    // Kubernetes itself sets an index but not a size: without WORLD_SIZE the pods are independent
+    // of each other. With RANK, another launcher has already identified this process.
     return is_set(lookup, row.rank) && is_set(lookup, row.world) && !is_set(lookup, "RANK");
   }
   return true;
 }
 
-// Slurm gives no number of local tasks, but a list for all nodes.
+// Slurm does not give the number of local tasks, only a list for all nodes.
 std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) {
   constexpr const char* kList = "SLURM_STEP_TASKS_PER_NODE";
   const auto list = lookup(kList);
@@ -54,7 +54,7 @@ std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) 
   }
   const auto tasks = tasks_of_node(*list, node->number);
   if (!tasks) {
-    fail_config(fmt::format("{}={} says nothing about node {} ({})", kList, *list, node->number,
+    fail_config(fmt::format("{}={} has no entry for node {} ({})", kList, *list, node->number,
                             shown(*node)),
                 kList, "start the program with srun; its variables must not be changed");
   }
@@ -124,7 +124,7 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
   if (!claim.local_world) {
     claim.local_world = read_number(lookup, row.other_local_world, 1);
   }
-  // MPICH's language without hydra's local ranks is srun's: --mpi=pmi2, the default of many
+  // PMI variables without hydra's local ranks come from srun: --mpi=pmi2, the default on many
   // clusters.
   if (row.kind == LauncherKind::kMpich && !claim.local_rank && is_set(lookup, "SLURM_JOB_ID")) {
     claim.places_launchers = true;

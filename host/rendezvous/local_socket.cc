@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// An address has room for 107 bytes; a path may be longer, and is reached through its folder.
+// An address has room for 107 bytes; a longer path is reached through its folder.
 constexpr size_t kLongestName = 80;
 
 UniqueFd open_folder(const std::string& folder) {
@@ -44,14 +44,14 @@ sockaddr_un address_in(const UniqueFd& folder, std::string_view name) {
   return address;
 }
 
-// A socket that listens there; none: errno says why.
+// A socket that listens there; if empty, errno says why.
 UniqueFd listen_in(const UniqueFd& folder, const std::string& name) {
   if (!folder) {
     return {};
   }
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto address = address_in(folder, name);
-  // The file is born with the mode of the socket: there is no moment in which others may connect.
+  // The file gets the socket's mode when it is created: others can never connect, not even briefly.
   if (!socket || ::fchmod(socket.get(), 0600) != 0 ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
@@ -63,15 +63,15 @@ UniqueFd listen_in(const UniqueFd& folder, const std::string& name) {
 }
 
 [[noreturn]] void fail_listen_local(const std::string& folder, int failure) {
-  throw Error(ErrorCode::kIo,
-              fmt::format("the job's store cannot listen on a Unix socket in {}: {}", folder,
-                          std::generic_category().message(failure)),
-              {.subject = folder,
-               .hint = "set TMPDIR to a folder of a local file system that you can write to"});
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("the job's store cannot listen on a Unix socket in {}: {}", folder,
+                  std::generic_category().message(failure)),
+      {.subject = folder, .hint = "set TMPDIR to a writable folder on a local file system"});
 }
 
-// "store-", the machine, and a dash; then process, start time and a number. The first part is alike
-// for processes that see each other's ids.
+// "store-", a hash of the machine, and a dash; process, start time and a random number follow.
+// Processes that see each other's ids share this prefix.
 std::string name_prefix() {
   const auto machine = machine_identity();
   const auto* bytes = reinterpret_cast<const uint8_t*>(machine.data());
@@ -79,7 +79,7 @@ std::string name_prefix() {
                      to_hex(hmac_sha256(Bytes32{}, {bytes, machine.size()})).substr(0, 12));
 }
 
-// No two are alike: it is nobody else's file that is removed.
+// Names are unique, so that no other listener's file is ever removed.
 std::string new_name() {
   const auto self = own_identity();
   return fmt::format("{}{}-{}-{}", name_prefix(), self.pid, self.started,
@@ -88,7 +88,7 @@ std::string new_name() {
 
 void remove_left_behind(const std::string& folder) {
   const auto prefix = name_prefix();
-  std::error_code failure;  // it is a clean-up: what cannot be read or removed stays
+  std::error_code failure;  // best effort: what cannot be read or removed stays
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
     const auto name = entry.path().filename().string();
     if (name.compare(0, prefix.size(), prefix) != 0) {
@@ -104,7 +104,7 @@ void remove_left_behind(const std::string& folder) {
   }
 }
 
-// Where a file can be for a moment.
+// Folders in which the socket's file may exist for a moment.
 std::vector<std::string> passing_folders() {
   std::vector<std::string> folders{"/dev/shm", "/tmp"};
   for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
@@ -115,7 +115,7 @@ std::vector<std::string> passing_folders() {
   return folders;
 }
 
-// 0 or errno; ETIMEDOUT: the queue stayed full.
+// 0 or errno; ETIMEDOUT if the queue stayed full.
 int try_connect_path(const std::string& path, Deadline deadline, UniqueFd& out) {
   const auto start = path.rfind('/') + 1;
   const std::string_view name = std::string_view(path).substr(start);
@@ -126,8 +126,8 @@ int try_connect_path(const std::string& path, Deadline deadline, UniqueFd& out) 
   if (!folder) {
     return errno;
   }
-  // Blocking, since the kernel lets those in who wait for a place in the queue, one after another:
-  // who merely tries again may never find one.
+  // Blocking, since the kernel admits waiting clients in turn, whereas a client that merely retries
+  // may never find a place in the queue.
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) {
     return errno;
@@ -193,18 +193,18 @@ UniqueFd connect_locally(const std::string& path, Deadline deadline) {
   if (const int failure = try_connect_path(path, deadline, socket); failure != 0) {
     throw Error(failure == ETIMEDOUT ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
                 fmt::format("cannot connect to the job's store at {}: {}", path,
-                            failure == ETIMEDOUT ? "too many connections wait there"
+                            failure == ETIMEDOUT ? "too many connections are waiting"
                                                  : std::generic_category().message(failure)),
                 {.subject = path,
                  .hint = failure == EACCES
                              ? "start launcher and ranks as the same user"
                              : "the process that hosts the store (the launcher, or rank 0) may "
-                               "have ended: its messages say why"});
+                               "have ended: look at its messages"});
   }
   if (const uid_t user = user_of_peer(socket.get()); user != ::geteuid()) {
     throw Error(ErrorCode::kPeerLost,
-                fmt::format("what listens at {} runs as user {}, and this process as user {}; it "
-                            "has been told nothing",
+                fmt::format("the listener at {} runs as user {}, but this process runs as user {}; "
+                            "nothing was sent to it",
                             path, user, ::geteuid()),
                 {.subject = path, .hint = "start launcher and ranks as the same user"});
   }

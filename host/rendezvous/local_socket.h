@@ -1,13 +1,14 @@
-// Unix sockets on which processes of one user and machine reach a store: where a server listens,
-// and how its clients get there. Values and plain functions, [any-thread].
+// Unix sockets through which processes of one user on one machine reach a store: where a server
+// listens, and how its clients connect. Values and plain functions, [any-thread].
 //
-// The kernel keeps other users out, when they connect: the socket's file has mode 0600 and lies in
-// a private folder, or it has no name, since it is removed as soon as it is bound, and is reached
-// as /proc/<process>/fd/<n>, which is open to those only who may look into the process. Nothing of
-// one without a name stays on disk, whatever ends its process. To an abstract socket everybody
-// could connect, and whoever connects can send descriptors along; closing his connection then
-// closes those, which takes as long as he likes (a TCP socket's SO_LINGER). Beyond that both ends
-// compare the user at the other one, whom the kernel knows (SO_PEERCRED), with their own.
+// The kernel keeps other users out when they connect. Either the socket's file has mode 0600 in a
+// private folder, or the socket has no name: its file is removed as soon as it is bound, and
+// clients reach it as /proc/<process>/fd/<n>, which is open only to those who may inspect the
+// process. A socket without a name leaves nothing on disk, however its process ends. An abstract
+// socket would let everyone connect, and a client can send descriptors along; closing its
+// connection closes those, too, which takes as long as it likes (a TCP socket's SO_LINGER). In
+// addition, each end compares the user at the other end, as the kernel reports it (SO_PEERCRED),
+// with its own.
 #pragma once
 
 #include <sys/types.h>
@@ -25,8 +26,8 @@ inline bool is_local(const std::string& host) { return !host.empty() && host.fro
 
 class LocalListener {
  public:
-  // Bound and listening. folder: a private one, in which what killed processes of this machine left
-  // behind is removed first; "": without a name. Throws Error(kIo) naming the folder.
+  // Bound and listening on return. folder: a private one, first cleared of sockets that killed
+  // processes of this machine left; "": without a name. Throws Error(kIo) naming the folder.
   explicit LocalListener(const std::string& folder);
   ~LocalListener();  // removes the file
   LocalListener(const LocalListener&) = delete;
@@ -37,16 +38,16 @@ class LocalListener {
 
  private:
   UniqueFd socket_;
-  UniqueFd place_;  // without a name: what the path leads to
+  UniqueFd place_;  // without a name: what path_ refers to
   std::string path_;
 };
 
-// Waits its turn, until the deadline, where the listener's queue is full. Throws, naming the path,
-// Error(kPeerLost), or Error(kTimeout) where the deadline has passed; Error(kPeerLost) naming the
-// user, too, where the listener is another user's, who has been sent nothing by then.
+// If the listener's queue is full, waits for a place until the deadline. Throws, naming the path,
+// Error(kPeerLost), or Error(kTimeout) if the deadline has passed. If another user listens there,
+// throws Error(kPeerLost) naming that user too, before anything is sent.
 UniqueFd connect_locally(const std::string& path, Deadline deadline);
 
-// The user at the other end of a connected Unix socket: who connected, or who listened.
+// The user at the other end of a connected Unix socket: the client, or the listener.
 uid_t user_of_peer(int socket);
 
 }  // namespace coupler

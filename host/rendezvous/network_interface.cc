@@ -18,7 +18,7 @@
 namespace coupler {
 namespace {
 
-// What can be reached from most places first.
+// Most widely reachable first.
 int preference(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     return 0;
@@ -27,7 +27,7 @@ int preference(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6) ? 2 : 1;
 }
 
-// An address in the form in which network_addresses() writes it; "" where the text is none.
+// An address in the form that network_addresses() uses; "" if the string is not one.
 std::string normal_form(const std::string& text) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
@@ -117,8 +117,8 @@ std::string bind_address(const std::string& interface_or_address, const std::str
                   nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
       {.subject = interface_or_address,
        .hint = names.empty() ? "no interface is up: see `ip address`"
-                             : fmt::format("name one of these as backend.interface (--interface of "
-                                           "coupler launch): {}",
+                             : fmt::format("set backend.interface (--interface of coupler launch) "
+                                           "to one of these: {}",
                                            list_network_addresses())});
 }
 

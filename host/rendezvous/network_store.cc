@@ -38,12 +38,12 @@ void check_interface_is_set(const ProcessInfo& process, const BackendConfig& bac
         fmt::format("{}, but backend.interface, through which they reach each other, is not set",
                     of_several(process)),
         "backend.interface",
-        fmt::format("name the interface that the machines share; here are {}",
+        fmt::format("name the interface that the machines share; this machine has {}",
                     list_network_addresses()));
   }
 }
 
-// Ranks of a job that was restarted do not meet those left of an earlier start.
+// Ranks of a restarted job must not meet those left over from an earlier start.
 Bytes32 secret_of_this_start(const std::string& path) {
   const char* count = std::getenv("COUPLER_RESTART_COUNT");
   return read_secret_file(path, fmt::format("start {}", count == nullptr ? "0" : count));
@@ -56,9 +56,9 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
   const auto found =
       look_up_host(process.store_host, process.store_port, deadline_after(config.backend.timeout));
   if (!found.list) {
-    fail_config(fmt::format("MASTER_ADDR={} is no host that this machine knows: {}",
+    fail_config(fmt::format("MASTER_ADDR={} cannot be resolved on this machine: {}",
                             process.store_host, found.failure),
-                "MASTER_ADDR", "give the address of rank 0's machine");
+                "MASTER_ADDR", "set it to the address of rank 0's machine");
   }
   const auto own = network_addresses();
   for (const addrinfo* host = found.list.get(); host != nullptr; host = host->ai_next) {
@@ -68,9 +68,9 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
       return address;
     }
   }
-  fail_config(fmt::format("MASTER_ADDR={} is no address of rank 0's machine, which has {}",
+  fail_config(fmt::format("MASTER_ADDR={} is not an address of rank 0's machine, which has {}",
                           process.store_host, list_network_addresses()),
-              "MASTER_ADDR", "give the address of the machine that runs rank 0");
+              "MASTER_ADDR", "set it to an address of the machine that runs rank 0");
 }
 
 }  // namespace
@@ -78,8 +78,8 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
 Bytes32 read_secret_file(const std::string& path, std::string_view purpose) {
   const std::string text = read_private_file("launch.secret_file", path, kMostSecret, kMakeSecret);
   if (text.size() < kLeastSecret) {
-    fail_config(fmt::format("launch.secret_file {} holds {} bytes, a secret has {} at least", path,
-                            text.size(), kLeastSecret),
+    fail_config(fmt::format("launch.secret_file {} holds {} bytes, but a secret needs at least {}",
+                            path, text.size(), kLeastSecret),
                 "launch.secret_file", kMakeSecret);
   }
   return derive_key(Digest().update(text).finish(), purpose);
@@ -108,10 +108,10 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
   const auto job = text ? parse_job_file(*text) : std::nullopt;
   if (!job) {
     throw Error(ErrorCode::kTimeout,
-                "rank 0 did not say in torchrun's store where the job's store is",
+                "rank 0 did not publish the address of the job's store in torchrun's store",
                 {.rank = 0,
                  .subject = key,
-                 .hint = "look at rank 0's messages; raise backend.timeout where starting takes "
+                 .hint = "look at rank 0's messages; raise backend.timeout if startup takes "
                          "longer"});
   }
   const Bytes32 secret = has_file ? secret_of_this_start(config.launch.secret_file) : job->secret;
@@ -124,10 +124,10 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
 std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
                                                   const Config& config) {
   if (process.store_host.empty()) {
-    fail_config(
-        fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they are to meet, are not set",
-                    of_several(process)),
-        "MASTER_ADDR", "set both on every machine: an address of rank 0's machine and a free port");
+    fail_config(fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they meet, are not set",
+                            of_several(process)),
+                "MASTER_ADDR",
+                "set both on every machine: an address of rank 0's machine and a free port");
   }
   if (config.launch.secret_file.empty()) {
     fail_config(

@@ -1,5 +1,5 @@
-// Peers: what this process knows of the other ranks of its job: which are lost, and how. Told by
-// the job's store, below and beside every backend. [any-thread]; any_lost() costs one load.
+// Peers: what this process knows about the other ranks of its job: which are lost, and how. The
+// job's store reports it, independently of every backend. [any-thread]; any_lost() costs one load.
 #pragma once
 
 #include <atomic>
@@ -16,17 +16,17 @@
 namespace coupler {
 
 struct PeerLoss {
-  // kLeft: it left the job in order; kFailed: while an exception was on its way. These may come
-  // back, the others may not.
+  // kLeft: it left the job in an orderly way; kFailed: while an exception was propagating. Such
+  // ranks may come back, the others may not.
   enum class Reason { kLeft, kFailed, kGone, kStopped, kUnreachable };
   bool is_for_good() const { return reason > Reason::kFailed; }
   int rank = -1;  // of the job
   Reason reason = Reason::kGone;
   std::string text;                              // "rank 1 (process 77) is stopped"
-  std::chrono::steady_clock::time_point when{};  // when this process learnt of it
+  std::chrono::steady_clock::time_point when{};  // when this process learned of it
 };
 
-// On the wire and in the launcher; decode_loss() gives nothing for what is malformed.
+// The form on the wire and in the launcher; decode_loss() returns nullopt if it is malformed.
 std::string encode(const PeerLoss& loss);
 std::optional<PeerLoss> decode_loss(const std::string& text);
 
@@ -34,19 +34,19 @@ class Peers {
  public:
   bool any_lost() const { return lost_count_.load(std::memory_order_acquire) != 0; }
   std::optional<PeerLoss> loss_of(int rank) const;
-  // Of these ranks the one that was lost first, one that merely left last; nothing: none is lost.
+  // Of these ranks, the one lost first; ranks that merely left count last. nullopt: none is lost.
   std::optional<PeerLoss> first_lost(const std::vector<int>& ranks) const;
-  // The same, but waits for it to be known: at most that long.
+  // The same, but waits until a loss is known, at most that long.
   std::optional<PeerLoss> await_lost(const std::vector<int>& ranks,
                                      std::chrono::milliseconds most) const;
 
-  // What this rank is doing, for the launcher's report about a lost one: each of these says a part
-  // of it, on the store's thread, and must return at once. The key is the caller's.
+  // What this rank is doing, for the launcher's report about a lost one. Each function contributes
+  // a part; it runs on the store's thread and must return at once. The caller chooses the key.
   void add_standing(const void* key, std::function<std::string()> standing);
   void remove_standing(const void* key);
   std::string standing() const;
 
-  // What the store tells. The first loss of a rank stays, but for one that left.
+  // What the store reports. The first loss of a rank stays, unless the rank had only left.
   void lose(PeerLoss loss);
   void came_back(int rank);
 
@@ -58,7 +58,7 @@ class Peers {
   std::map<int, PeerLoss> lost_;  // by rank; guarded by mutex_
   std::atomic<size_t> lost_count_{0};
   mutable std::mutex standings_mutex_;
-  std::map<const void*, std::function<std::string()>> standings_;  // guarded by the one above
+  std::map<const void*, std::function<std::string()>> standings_;  // guarded by standings_mutex_
 };
 
 }  // namespace coupler

@@ -17,7 +17,7 @@ std::string read_private_file(const std::string& name, const std::string& path, 
     throw Error(ErrorCode::kConfig, fmt::format("{} {} {}", name, path, what),
                 {.subject = path, .hint = hint});
   };
-  // Without O_NONBLOCK a FIFO would be waited for.
+  // Without O_NONBLOCK, opening a FIFO would block.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) {
     fail(fmt::format("cannot be opened: {}", last_failure()), absent);

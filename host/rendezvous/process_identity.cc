@@ -13,14 +13,14 @@
 
 namespace coupler {
 
-// Not by a stream: reading fails where the process ends meanwhile, and a stream's iterators throw.
+// Not a stream: reading fails if the process ends meanwhile, and a stream's iterators throw.
 ProcessStatus status_of(long pid) {
   const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> bytes{};
   const ssize_t size = file ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
   const std::string text(bytes.data(), size > 0 ? static_cast<size_t>(size) : 0);
   const auto name = text.find('(');
-  const auto name_end = text.rfind(')');  // the name may hold anything, spaces too
+  const auto name_end = text.rfind(')');  // the name may contain anything, even spaces
   if (name == std::string::npos || name_end == std::string::npos) {
     return {};
   }

@@ -1,5 +1,5 @@
-// ProcessIdentity: names one process for good, where a process id alone is used again. Plain values
-// and functions, [any-thread].
+// ProcessIdentity: identifies one process for good; a process id alone is reused. Plain values and
+// functions, [any-thread].
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct ProcessIdentity {
   std::string started;  // clock ticks since boot
 };
 
-// What /proc/PID/stat says; all empty where there is no such process.
+// What /proc/PID/stat reports; all empty if there is no such process.
 struct ProcessStatus {
   std::string name = {};
   char state = 0;  // 'R', 'S', 'T' stopped, 't' traced, 'Z' ended …
@@ -21,17 +21,17 @@ struct ProcessStatus {
 ProcessStatus status_of(long pid);
 
 ProcessIdentity own_identity();
-// Of a process that runs now, on this machine; started is empty where there is none.
+// Of a process that runs now, on this machine; started is empty if there is none.
 ProcessIdentity identity_of(long pid);
 
-// Whether that very process runs now (one that ended and was not reaped yet counts).
+// Whether that very process runs now (one that has ended but is not reaped yet counts).
 bool is_alive(const ProcessIdentity& process);
 
 // Its state; 0: gone.
 char state_of(const ProcessIdentity& process);
 
-// Equal for processes that see each other's process ids: the machine since its start, and the
-// namespace of process ids.
+// Equal for processes that see each other's process ids: the machine's boot id and the PID
+// namespace.
 std::string machine_identity();
 
 }  // namespace coupler

@@ -16,7 +16,7 @@ namespace {
 void check_inside(const std::optional<FoundVariable>& rank,
                   const std::optional<FoundVariable>& world) {
   if (rank && world && rank->number >= world->number) {
-    fail_config(fmt::format("{} is not inside {}: ranks run from 0 to {}", shown(*rank),
+    fail_config(fmt::format("{} is out of range for {}: ranks run from 0 to {}", shown(*rank),
                             shown(*world), world->number - 1),
                 rank->name, fmt::format("correct {} or {}", rank->name, world->name));
   }
@@ -42,21 +42,19 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
 [[noreturn]] void fail_half(const LauncherClaim& claim) {
   const auto& present = claim.rank ? *claim.rank : *claim.world;
   const char* missing = claim.rank ? claim.row->world : claim.row->rank;
-  fail_config(
-      fmt::format("{} is set, but {} is not: together they say which process of how many this "
-                  "is ({})",
-                  shown(present), missing, claim.row->name),
-      missing, fmt::format("set {} too, or unset {}", missing, present.name));
+  fail_config(fmt::format("{} is set, but {} is not: both are needed to identify this process ({})",
+                          shown(present), missing, claim.row->name),
+              missing, fmt::format("set {} too, or unset {}", missing, present.name));
 }
 
-// Slurm and Kubernetes start programs, or launchers which start programs. Those launchers count
-// the processes of a machine, so a local rank tells that one stands between; the two numbers then
-// mean different things.
+// Slurm and Kubernetes start programs, or launchers that start programs. Those launchers count the
+// processes of a machine, so a local rank shows that one is in between; the two numbers then mean
+// different things.
 bool started_by_one_between(const LauncherClaim& inner, const LauncherClaim& outer) {
   return outer.places_launchers && !inner.places_launchers && inner.local_rank;
 }
 
-// All claims agree; half of one is an error unless a whole one stands beside it.
+// All claims must agree; an incomplete one is an error, unless `first` places launchers.
 void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim& first) {
   for (const LauncherClaim& claim : claims) {
     check_inside(claim.rank, claim.world);
@@ -79,8 +77,8 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
 
 int checked_port(const FoundVariable& port) {
   if (port.number > 65535) {
-    fail_config(fmt::format("{} is no port: ports run from 1 to 65535", shown(port)), "MASTER_PORT",
-                "correct MASTER_PORT");
+    fail_config(fmt::format("{} is not a port: ports run from 1 to 65535", shown(port)),
+                "MASTER_PORT", "correct MASTER_PORT");
   }
   return port.number;
 }
@@ -101,8 +99,8 @@ void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pr
   info.store_port = checked_port(*port);
 }
 
-// Where ranks on several machines meet whose launcher does not say. With Slurm on the first node,
-// at a port that follows from the job, unless somebody set another place.
+// Where ranks on several machines meet if their launcher does not say. With Slurm, on the first
+// node, at a port derived from the job, unless MASTER_ADDR or MASTER_PORT is set.
 void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
   std::string host = lookup("MASTER_ADDR").value_or("");
   const auto said = read_number(lookup, "MASTER_PORT", 1);
@@ -111,7 +109,7 @@ void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
     const auto job = read_number(lookup, "SLURM_JOB_ID", 0);
     const auto step = read_number(lookup, "SLURM_STEP_ID", 0);
     constexpr int kFirst = 20000;
-    constexpr int kPorts = 12000;  // below those that Linux gives away by itself
+    constexpr int kPorts = 12000;  // below Linux's ephemeral ports
     const int number = (job ? job->number : 0) % kPorts * 31 + (step ? step->number : 0) % kPorts;
     host = host.empty() ? first_slurm_node(lookup("SLURM_STEP_NODELIST").value_or("")) : host;
     port = port == 0 ? kFirst + number % kPorts : port;
@@ -122,7 +120,7 @@ void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
   }
 }
 
-// A pod of a job holds one rank, unless something in it has counted more.
+// A pod of a job holds one rank, unless a launcher inside it counts more.
 bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& claim) {
   if (claim.local_rank || claim.local_world || claim.row->kind == LauncherKind::kOpenMpi ||
       claim.row->kind == LauncherKind::kMpich) {
@@ -136,7 +134,7 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
   const auto each = lookup("PET_NPROC_PER_NODE").value_or("");
   if (!each.empty() && each != "1" && each.find_first_not_of("0123456789") == std::string::npos) {
     fail_config(
-        fmt::format("PET_NPROC_PER_NODE={} asks for {} processes in each pod, but the program was "
+        fmt::format("PET_NPROC_PER_NODE={} requests {} processes in each pod, but the program was "
                     "started once ({})",
                     each, each, shown(*claim.rank)),
         "PET_NPROC_PER_NODE",
@@ -149,8 +147,8 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
 void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
   if (claim.row->kind == LauncherKind::kSlurm && !claim.local_world && info.world > 1) {
     fail_config(
-        fmt::format("{} is set, but not SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say "
-                    "what runs on this machine",
+        fmt::format("{} is set, but SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say what "
+                    "runs on this machine, are not both set",
                     shown(*claim.rank)),
         "SLURM_STEP_TASKS_PER_NODE", "start the program with srun, which sets them");
   }
@@ -172,7 +170,7 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
     }
   }
   for (const LauncherClaim& claim : claims) {
-    // MPICH's variables that are Slurm's say less than Slurm's own.
+    // MPICH's variables, if Slurm set them, say less than Slurm's own.
     const bool says_more = first != nullptr && first->row->kind == LauncherKind::kMpich &&
                            first->places_launchers && claim.row->kind == LauncherKind::kSlurm;
     first = (first == nullptr || says_more) && claim.is_whole() ? &claim : first;
@@ -190,7 +188,7 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   info.world = first->world->number;
   read_local(lookup, *first, info);
   if (info.world == 1) {
-    return info;  // nobody to meet
+    return info;  // there are no other ranks
   }
   if (info.launcher == LauncherKind::kCoupler) {
     const auto file = lookup("COUPLER_JOB_FILE");

@@ -21,7 +21,7 @@ void require(bool good, const char* what) {
   }
 }
 
-// Looked up once: OpenSSL searches its providers for every use of EVP_sha256().
+// Fetched once: OpenSSL searches its providers at every use of EVP_sha256().
 const EVP_MD* sha256() {
   static const EVP_MD* const kDigest = [] {
     const EVP_MD* fetched = ::EVP_MD_fetch(nullptr, "SHA256", nullptr);

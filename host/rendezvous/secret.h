@@ -11,21 +11,21 @@
 
 namespace coupler {
 
-// 32 bytes only the processes of one job know, or a nonce, a session key, a MAC: all are this size.
+// 32 bytes: a secret that only the processes of one job know, a nonce, a session key, or a MAC.
 using Bytes32 = std::array<uint8_t, 32>;
 
 Bytes32 random_bytes32();  // from the kernel
 
 Bytes32 hmac_sha256(const Bytes32& key, std::span<const uint8_t> data);
 
-// A key for one purpose, which tells nothing about the secret or other keys: HKDF-SHA256.
+// A key for one purpose, which reveals nothing about the secret or other keys: HKDF-SHA256.
 Bytes32 derive_key(const Bytes32& secret, std::string_view purpose);
 
 // Takes the same time wherever the first difference is.
 bool equal_constant_time(const Bytes32& a, const uint8_t* b);
 
-// A SHA-256 under way. A copy goes on from where the original stands, so that texts that begin
-// alike are hashed once as far as they do.
+// A SHA-256 in progress. A copy continues from the original's state, so that inputs with a common
+// prefix hash that prefix only once.
 class Digest {
  public:
   Digest();
@@ -43,7 +43,7 @@ class Digest {
   std::unique_ptr<void, Free> context_;  // OpenSSL's EVP_MD_CTX
 };
 
-// Lower-case hexadecimal, for the job file; from_hex is false where text is not 64 such digits.
+// Lower-case hexadecimal, for the job file; from_hex is false if text is not 64 such digits.
 std::string to_hex(const Bytes32& bytes);
 bool from_hex(std::string_view text, Bytes32& bytes);
 

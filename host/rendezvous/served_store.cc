@@ -33,7 +33,7 @@ StoreServerOptions ServedStore::server_options(const BackendConfig& backend) {
 }
 
 ServedStore::~ServedStore() {
-  leave();  // while somebody is there to hear it
+  leave();  // while the server still runs
   const auto deadline = deadline_after(kLinger);
   while (server_->clients() > 1 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

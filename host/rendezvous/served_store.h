@@ -1,5 +1,5 @@
-// ServedStore: rank 0's store where no launcher has one: a client like any other rank's, and the
-// server it is a client of, as rank 0. [any-thread]
+// ServedStore: rank 0's store if no launcher hosts one. Owns the server and is a client of it, like
+// any other rank. [any-thread]
 #pragma once
 
 #include <chrono>
@@ -14,20 +14,20 @@ namespace coupler {
 
 class ServedStore : public StoreClient {
  public:
-  // How rank 0 serves, to be completed.
+  // How rank 0 serves; the caller completes it.
   static StoreServerOptions server_options(const BackendConfig& backend);
 
-  // client_host: where the server is reached, "" at the address it is bound to. Throws as
-  // StoreServer and StoreClient do.
+  // client_host: where the client reaches the server; "": at the address it is bound to. Throws
+  // what StoreServer and StoreClient throw.
   ServedStore(const Bytes32& secret, const StoreServerOptions& options,
               std::chrono::nanoseconds timeout, const std::string& client_host = "");
-  // Lets the others finish their last requests, half a second at most.
+  // Gives the other ranks up to half a second to finish their last requests.
   ~ServedStore() override;
 
   const StoreServer& server() const { return *server_; }
 
  private:
-  // The server is there before its client.
+  // Creates the server before its client.
   ServedStore(std::unique_ptr<StoreServer> server, const Bytes32& secret, bool tls,
               std::chrono::nanoseconds timeout, const std::string& client_host);
 

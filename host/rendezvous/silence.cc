@@ -10,9 +10,9 @@ namespace {
 
 using Reason = PeerLoss::Reason;
 
-// How long the other machine has acknowledged nothing, while there is something to acknowledge, or
-// to send to it, which a link that is down does not take; zero: all is well, or this is a Unix
-// socket, whose other end is here.
+// How long the other machine has acknowledged nothing, although there is data to acknowledge or to
+// send (a link that is down takes none). Zero: all is well, or this is a Unix socket, whose other
+// end is on this machine.
 std::chrono::milliseconds unacknowledged(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -26,7 +26,7 @@ std::chrono::milliseconds unacknowledged(int socket) {
 }  // namespace
 
 std::optional<Reason> judge(const Silence& silence, std::chrono::steady_clock::duration limit) {
-  // What was heard last may be a quarter of the limit before what silenced it.
+  // The last sign of life may be a quarter of the limit older than the cause of the silence.
   if (silence.quiet < limit / 4 * 3) {
     return std::nullopt;
   }
@@ -55,10 +55,10 @@ std::string describe_loss(int rank, long pid, Reason reason) {
       what = "is gone: it ended without leaving the job";
       break;
     case Reason::kStopped:
-      what = "is stopped: it answers nothing, although its machine does";
+      what = "is stopped: it does not answer, although its machine does";
       break;
     case Reason::kUnreachable:
-      what = "cannot be reached: its machine acknowledges nothing";
+      what = "cannot be reached: its machine does not acknowledge anything";
       break;
   }
   return fmt::format("rank {} (process {}) {}", rank, pid, what);

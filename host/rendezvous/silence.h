@@ -1,6 +1,6 @@
-// What the silence of a peer means, asked of the kernels: of this machine where the peer is here
-// too, else of its own, which acknowledges what arrives even while the process stands still. Plain
-// functions, [any-thread].
+// What a peer's silence means, according to the kernel: this machine's if the peer runs here, else
+// the peer's, which acknowledges data even while the process is stopped. Plain functions,
+// [any-thread].
 #pragma once
 
 #include <chrono>
@@ -12,24 +12,24 @@
 namespace coupler {
 
 struct Silence {
-  std::chrono::steady_clock::duration quiet;  // since it was last heard of
+  std::chrono::steady_clock::duration quiet;  // since it was last heard from
   int socket = -1;                            // the connection to it; -1: there is none yet
-  const ProcessIdentity* here = nullptr;      // where it runs on this machine
+  const ProcessIdentity* here = nullptr;      // set if it runs on this machine
 };
 
-// Nothing: not enough to give it up. limit is backend.peer_timeout. A process that a debugger holds
-// is not lost, and one of this machine that runs is merely slow, however long it says nothing.
+// nullopt: not enough to give the peer up. limit is backend.peer_timeout. A process held by a
+// debugger is not lost; one that runs on this machine is merely slow, however long it is silent.
 std::optional<PeerLoss::Reason> judge(const Silence& silence,
                                       std::chrono::steady_clock::duration limit);
 
-// Tells of one who looks for silence at every tick how long it did not listen: stopped, or starved.
-// What was not heard meanwhile may be waiting to be read, and is no silence. Of one thread.
+// For a thread that checks for silence at every tick: how long it did not listen itself, stopped or
+// starved. Messages of that time may still wait to be read, so it is not silence. Single-threaded.
 class ListeningClock {
  public:
   using Clock = std::chrono::steady_clock;
-  // It listens at that time.
+  // Records that the thread listened at that time.
   void listened(Clock::time_point now) { looked_ = now; }
-  // At a look: how long it did not listen before; zero where the look came about in time.
+  // At a check: how long the thread did not listen before; zero if the check came in time.
   Clock::duration held_up(Clock::time_point now, Clock::duration tick) {
     const auto late = now - looked_ - tick;
     looked_ = now;

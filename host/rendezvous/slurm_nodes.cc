@@ -4,7 +4,7 @@ namespace coupler {
 
 std::string first_slurm_node(std::string_view list) {
   std::string node;
-  bool skipping = false;  // the rest of a bracket, behind its first number
+  bool skipping = false;  // the rest of a bracket, after its first number
   bool inside = false;
   for (const char c : list) {
     if (c == '[') {

@@ -6,8 +6,8 @@
 
 namespace coupler {
 
-// The first node of a list as SLURM_STEP_NODELIST has it: "gpu[07-12,20],cpu1" begins with gpu07.
-// "" for an empty list.
+// The first node of a list in the form of SLURM_STEP_NODELIST: gpu07 for "gpu[07-12,20],cpu1"; ""
+// for an empty list.
 std::string first_slurm_node(std::string_view list);
 
 }  // namespace coupler

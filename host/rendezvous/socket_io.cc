@@ -80,7 +80,7 @@ UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool 
   const auto found = look_up_host(host, port, retry ? deadline : Clock::now());
   if (!found.list) {
     throw Error(ErrorCode::kPeerLost,
-                fmt::format("the address {} of the job's store is not known: {}",
+                fmt::format("cannot resolve the address {} of the job's store: {}",
                             address_text(host, port), found.failure),
                 {.subject = host, .hint = "check the host name"});
   }
@@ -101,7 +101,7 @@ UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool 
                               address_text(host, port), std::generic_category().message(failure)),
                   {.subject = address_text(host, port),
                    .hint = "the process that hosts the store (the launcher, or rank 0) may have "
-                           "ended: its messages say why"});
+                           "ended: look at its messages"});
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(100));

@@ -20,16 +20,16 @@ int poll_timeout(Deadline deadline);
 
 enum class IoResult { kOk, kClosed, kTimeout };
 
-// Connects to a numeric address or host name. Where retry is set, tries again until the deadline
-// while the connection is refused (the other side may not listen yet) or a pod is not known yet.
+// Connects to a numeric address or host name. With retry, tries again until the deadline while the
+// connection is refused (the other side may not listen yet) or a pod's name is not known yet.
 // Throws Error(kPeerLost or kTimeout) naming address and reason.
 UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool retry);
 
-// All bytes or no success. kClosed: the peer is gone (or reset the connection).
+// Transfer all bytes or fail. kClosed: the peer is gone (or reset the connection).
 IoResult send_all(int fd, const void* data, size_t size, Deadline deadline);
 IoResult receive_all(int fd, void* data, size_t size, Deadline deadline);
 
-// What has come so far, at most size bytes and one at least; `got` says how many.
+// Receives what has arrived, between 1 and size bytes; `got` is their number.
 IoResult receive_some(int fd, void* data, size_t size, Deadline deadline, size_t& got);
 
 }  // namespace coupler

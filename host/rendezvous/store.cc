@@ -8,7 +8,7 @@
 
 namespace coupler {
 
-// For stores that have no operation for many keys.
+// For stores without an operation for several keys.
 std::vector<std::optional<std::string>> Store::get_ranks(const std::string& prefix, int count,
                                                          std::chrono::nanoseconds timeout) {
   const auto deadline = deadline_after(timeout);

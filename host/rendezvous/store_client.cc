@@ -28,13 +28,13 @@ using store_wire::Request;
 using store_wire::Side;
 using store_wire::Status;
 
-// What the reading thread waits in receive_all once a frame has begun: its rest is under way.
+// How long the reading thread waits in receive_all once a frame has begun: its rest is on the way.
 constexpr auto kFrameTimeout = std::chrono::seconds(30);
-// A get() that only asks still has to let the server answer.
+// A get() that does not wait still has to let the server answer.
 constexpr auto kLeastWait = std::chrono::seconds(5);
-// After a rank was lost: what the others were about to set still comes.
+// After a loss: values that other ranks were about to set still arrive.
 constexpr auto kAfterLoss = std::chrono::milliseconds(300);
-// The longest pause between two attempts to get in.
+// The longest pause between two attempts to connect.
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
 void check_size(const char* what, const std::string& key, size_t size, size_t most) {
@@ -76,7 +76,7 @@ std::optional<Bytes32> StoreClient::derived_key(std::string_view purpose) const 
 }
 
 void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start) {
-  // A crowd of strangers may push this connection out before it has proved itself: try again.
+  // A flood of strangers may displace this connection before it has authenticated: try again.
   auto pause = std::chrono::milliseconds(2);
   while (true) {
     link_ = std::make_unique<StoreLink>(
@@ -86,7 +86,8 @@ void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start)
       return;
     }
     if (std::chrono::steady_clock::now() + pause >= deadline) {
-      throw_lost("it closed the connection during authentication (is it overrun by connections?)");
+      throw_lost(
+          "it closed the connection during authentication (is it flooded with connections?)");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestPause);
@@ -106,7 +107,7 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
   bool refused = false;
   if (tls_ != nullptr && !check(link_->start_tls(*tls_, deadline, refused))) {
     if (refused) {
-      throw_lost("TLS failed (the secret is that of another job, or the store speaks no TLS)");
+      throw_lost("TLS failed (the secret belongs to another job, or the store does not use TLS)");
     }
     return false;
   }
@@ -115,7 +116,7 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
     return false;
   }
   if (std::memcmp(hello.data(), store_wire::kMagic.data(), store_wire::kMagic.size()) != 0) {
-    throw_lost("what listens there is no store of this version of Coupler");
+    throw_lost("the listener is not a store of this version of Coupler");
   }
   Bytes32 server_nonce{};
   std::memcpy(server_nonce.data(), hello.data() + store_wire::kMagic.size(), server_nonce.size());
@@ -132,10 +133,10 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
   const auto expected = store_wire::proof(secret, Side::kServer, server_nonce, client_nonce);
   if (!equal_constant_time(expected, theirs.data())) {
     throw_lost(theirs == store_wire::refusal(Refusal::kSecret)
-                   ? "it refused us: the secret is that of another job"
+                   ? "it refused the connection: the secret belongs to another job"
                : theirs == store_wire::refusal(Refusal::kFull)
-                   ? "it refused us: it has too many connections"
-                   : "what listens there does not know the job's secret");
+                   ? "it refused the connection: it has too many already"
+                   : "the listener does not know the job's secret");
   }
   sealer_.emplace(store_wire::frame_key(secret, Side::kClient, server_nonce, client_nonce));
   opener_.emplace(store_wire::frame_key(secret, Side::kServer, server_nonce, client_nonce));
@@ -238,8 +239,8 @@ void StoreClient::send_frame(const Request& request, Deadline deadline) {
   const auto frame = sealer_->seal(body);
   const auto result = link_->send(frame.data(), frame.size(), deadline);
   if (result != IoResult::kOk) {
-    // Half a frame may be out: the connection cannot go on.
-    lose(result == IoResult::kTimeout ? "it took no more requests before the deadline"
+    // Half a frame may have been sent: the connection is unusable.
+    lose(result == IoResult::kTimeout ? "it did not accept the request before the deadline"
                                       : "the connection was closed");
   }
 }
@@ -256,7 +257,7 @@ std::optional<Reply> StoreClient::exchange(Request& request, Deadline deadline) 
   send_frame(request, deadline);
   lock.lock();
   while (!pending.reply && lost_.empty() && Clock::now() < deadline) {
-    // What waits for another rank does not wait long once one is lost.
+    // A request that waits for another rank does not wait long once one is lost.
     const bool in_vain = request.wait && peer_loss_;
     const auto until = in_vain ? std::min(deadline, peer_loss_->when + kAfterLoss) : deadline;
     if (in_vain && Clock::now() >= until) {
@@ -332,7 +333,7 @@ std::vector<std::optional<std::string>> StoreClient::get_ranks(const std::string
                   .key = prefix,
                   .wait = timeout.count() > 0,
                   .count = static_cast<uint32_t>(std::max(count, 0))};
-  // As a rule once: what does not fit into one frame comes in the next.
+  // Usually once: what does not fit into one frame comes in the next.
   while (values.size() < request.count) {
     request.first = static_cast<uint32_t>(values.size());
     const auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
@@ -340,7 +341,7 @@ std::vector<std::optional<std::string>> StoreClient::get_ranks(const std::string
       throw_no_answer("get", prefix + "/…");
     }
     if (!reply) {
-      cancel(request.id);  // then take those that are there
+      cancel(request.id);  // then fetch those that are set
     }
     request.wait = false;
     if (!reply) {
@@ -349,8 +350,8 @@ std::vector<std::optional<std::string>> StoreClient::get_ranks(const std::string
     auto some = store_wire::decode_rank_values(reply->value);
     if (!some || some->empty() || some->size() > request.count - values.size()) {
       throw Error(ErrorCode::kInternal,
-                  fmt::format("the job's store at {} answered a request for the ranks' '{}' with "
-                              "something else",
+                  fmt::format("the job's store at {} sent a malformed answer to a request for the "
+                              "ranks' '{}'",
                               address_, prefix),
                   {.subject = prefix, .hint = "run the same version of Coupler everywhere"});
     }

@@ -1,8 +1,8 @@
 // StoreClient: a connection to a StoreServer. [any-thread]: requests of several threads share one
-// socket, a thread of its own takes the replies, and a get() that waits blocks its caller only.
+// socket, a separate thread receives the replies, and a get() that waits blocks only its caller.
 //
-// Once the server is gone every pending and later call throws Error(kPeerLost) naming its address.
-// Once a rank is lost, waits for what nobody has set yet end with it too: see join().
+// Once the server is gone, every pending and later call throws Error(kPeerLost) naming its address.
+// Once a rank is lost, waiting for keys that are not set yet ends with that error, too: see join().
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ namespace coupler {
 class StoreClient : public Store {
  public:
   // Connects and authenticates both sides. host and port: StoreServer's, or a name of its machine.
-  // Throws Error(kTimeout, kPeerLost) where nobody answers in time and Error(kPeerLost) where the
-  // other side does not know the secret or, on a Unix socket, is another user. timeout bounds the
-  // connecting and, later, each set() and add(). With tls a server without is no server.
-  // kWhenItListens: the server may not be there yet; tries again while the connection is refused.
+  // Throws Error(kTimeout, kPeerLost) if there is no answer in time, and Error(kPeerLost) if the
+  // other side does not know the secret or, on a Unix socket, belongs to another user. timeout
+  // bounds connecting and, later, each set() and add(). With tls, a server without TLS is rejected.
+  // kWhenItListens: the server may not be up yet; retries while the connection is refused.
   enum class Start { kNow, kWhenItListens };
   StoreClient(const std::string& host, int port, const Bytes32& secret,
               std::chrono::nanoseconds timeout, bool tls = false, Start start = Start::kNow);
@@ -40,15 +40,15 @@ class StoreClient : public Store {
                                                     std::chrono::nanoseconds timeout) override;
   int64_t add(const std::string& key, int64_t delta) override;
 
-  // Declares this process to be that rank of the job, until the client is destroyed: the others
-  // learn when it is lost, and peers() tells of them. At most once. Throws Error(kInvalidArgument)
-  // where the job has given that rank up, or another process is it.
+  // Declares this process to be that rank of the job until the client is destroyed: the other ranks
+  // learn if it is lost, and peers() reports theirs. At most once. Throws Error(kInvalidArgument)
+  // if the job has given that rank up, or another process already is that rank.
   void join(int rank);
   std::shared_ptr<Peers> peers() const override;  // knows nothing before join()
   std::optional<Bytes32> derived_key(std::string_view purpose) const override;
 
  protected:
-  // Says that this rank is done, and that the others need not miss it. Never throws.
+  // Tells the server that this rank is done, so that the others do not miss it. Never throws.
   void leave();
 
  private:
@@ -71,8 +71,8 @@ class StoreClient : public Store {
   void lose_peer(PeerLoss loss);
   void take_back(int rank);
   void say_standing();
-  void say(const store_wire::Request& request);  // without waiting for anything
-  // Sends the request, waits for its reply; nothing when the deadline passed.
+  void say(const store_wire::Request& request);  // never waits for the server to read
+  // Sends the request, waits for its reply; nullopt when the deadline has passed.
   std::optional<store_wire::Reply> exchange(store_wire::Request& request, Deadline deadline);
   void send_frame(const store_wire::Request& request, Deadline deadline);
   void lose(const std::string& reason);
@@ -82,7 +82,7 @@ class StoreClient : public Store {
   const std::string host_;
   const int port_;
   const std::chrono::nanoseconds timeout_;
-  const Bytes32 derivation_key_;  // of which derived_key() makes its keys: not the secret itself
+  const Bytes32 derivation_key_;         // derived_key()'s base, not the secret itself
   const std::unique_ptr<StoreTls> tls_;  // null: plain
   const std::shared_ptr<Peers> peers_ = std::make_shared<Peers>();
   std::unique_ptr<StoreLink> link_;
@@ -97,7 +97,7 @@ class StoreClient : public Store {
   std::string lost_;                          // why the connection ended; empty while it lives
   std::optional<store_wire::Joined> joined_;  // from join() on
   int rank_ = -1;                             // from join() on
-  std::optional<PeerLoss> peer_loss_;         // the first that is no leaving
+  std::optional<PeerLoss> peer_loss_;         // the first other than kLeft
 
   std::thread reader_;
 };

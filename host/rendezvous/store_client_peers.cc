@@ -1,5 +1,5 @@
-// StoreClient's part in the job's knowledge of its ranks: joining, what the server tells of the
-// others, and the watch over the rank that runs the server.
+// The part of StoreClient that tracks the job's ranks: joining, the server's events about the
+// others, and the watch over the rank that hosts the server.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -20,11 +20,11 @@ using store_wire::Request;
 
 namespace {
 
-// Its reply is for nobody; requests count up from 1.
+// Its reply is ignored; other ids count up from 1.
 constexpr uint64_t kNobodysRequest = ~uint64_t{0};
-// A word to the server, which may not read.
+// Limit for a message to a server that may not be reading.
 constexpr auto kSayTime = std::chrono::seconds(5);
-// What a rank that leaves waits for the server to know.
+// How long a leaving rank waits for the server's acknowledgment.
 constexpr auto kLeaveTime = std::chrono::milliseconds(300);
 
 }  // namespace
@@ -56,7 +56,7 @@ void StoreClient::leave() {
   try {
     exchange(request, deadline_after(kLeaveTime));
   } catch (const Error&) {
-    return;  // the store is gone, and with it those who would miss us
+    return;  // the store is gone: there is no one left to tell
   }
 }
 
@@ -87,13 +87,13 @@ void StoreClient::take_event(const Reply& event) {
   }
 }
 
-// On the reading thread, which must not wait for the server to read: it may wait for us. Whoever
-// holds the lock is sending, and so is heard.
+// On the reading thread, which must not wait for the server to read: it may wait for this client.
+// Whichever thread holds the lock is sending, so the server hears from this rank anyway.
 void StoreClient::say(const Request& request) {
   const std::unique_lock lock(send_mutex_, std::try_to_lock);
   if (lock && link_->is_writable()) {
     const auto frame = sealer_->seal(store_wire::encode(request));
-    link_->send(frame.data(), frame.size(), deadline_after(kSayTime));  // the reader sees an end
+    link_->send(frame.data(), frame.size(), deadline_after(kSayTime));  // the reader sees failures
   }
 }
 
@@ -112,13 +112,13 @@ void StoreClient::say_standing() {
   }
 }
 
-// The rank that runs the server is watched by each of the others.
+// Each of the other ranks watches the rank that hosts the server.
 void StoreClient::look_at_host(Clock::time_point& heard, ListeningClock& listening) {
   const auto now = Clock::now();
   const store_wire::Joined& host = *joined_;
   heard += listening.held_up(now, store_wire::tick_of(host.limit));
   if (now - heard >= host.limit / 2) {
-    say({.operation = Operation::kAlive});  // for its machine to acknowledge
+    say({.operation = Operation::kAlive});  // so that its machine has something to acknowledge
   }
   const bool here = host.machine == machine_identity();
   if (const auto reason =
@@ -161,11 +161,11 @@ void StoreClient::throw_peer_lost(const std::string& key, const PeerLoss& loss) 
   throw Error(ErrorCode::kPeerLost,
               loss.rank == rank_
                   ? fmt::format("the other ranks have given this one up: {}", loss.text)
-                  : fmt::format("{}; '{}' was waited for", loss.text, key),
+                  : fmt::format("{}; this rank was waiting for '{}'", loss.text, key),
               {.rank = loss.rank,
                .subject = key,
-               .hint = "look at the output of the lost rank; the survivors cannot go on without "
-                       "it"});
+               .hint = "look at the output of the lost rank; the survivors cannot continue "
+                       "without it"});
 }
 
 std::shared_ptr<Peers> StoreClient::peers() const { return peers_; }

@@ -14,8 +14,8 @@
 namespace coupler {
 namespace {
 
-// OpenSSL would write to the socket itself, and raise SIGPIPE: it gets memory instead.
-constexpr size_t kRecord = 18432;  // one record of TLS, with all that may be around it
+// OpenSSL would write to the socket itself and raise SIGPIPE, so it uses memory instead.
+constexpr size_t kRecord = 18432;  // one record of TLS, with all possible overhead
 
 int as_int(size_t size) { return static_cast<int>(std::min<size_t>(size, INT_MAX)); }
 
@@ -36,7 +36,7 @@ IoResult StoreLink::start_tls(const StoreTls& tls, Deadline deadline, bool& refu
     ::ERR_clear_error();
     const int done = ::SSL_connect(ssl_.get());
     const int reason = ::SSL_get_error(ssl_.get(), done);
-    // An alert for the other side goes out as well.
+    // Also sends an alert to the other side, if there is one.
     if (const auto result = flush(deadline); result != IoResult::kOk) {
       return result;
     }

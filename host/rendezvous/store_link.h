@@ -1,4 +1,4 @@
-// StoreLink: a client's connection to a store, plain or under TLS. One thread may send while
+// StoreLink: a client's connection to a store, plain or with TLS. One thread may send while
 // another receives; calls have deadlines.
 #pragma once
 
@@ -17,14 +17,14 @@ class StoreLink {
  public:
   explicit StoreLink(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  // TLS's handshake; before anything else. kClosed: the other side went away. refused: it knows
-  // another secret, or speaks no TLS.
+  // TLS handshake; call it before anything else. kClosed: the other side went away. refused: it has
+  // another secret, or does not use TLS.
   IoResult start_tls(const StoreTls& tls, Deadline deadline, bool& refused);
 
   IoResult send(const void* data, size_t size, Deadline deadline);
   IoResult receive(void* data, size_t size, Deadline deadline);
-  // Until there is something to receive, or the connection has ended, which shutdown() brings about
-  // too: true. False: timeout (milliseconds, -1: none) passed.
+  // True once there is something to receive or the connection has ended (also by shutdown()).
+  // False: timeout (milliseconds, -1: none) has passed.
   bool wait_readable(int timeout);
   // Whether a short message can be sent at once.
   bool is_writable() const;
@@ -32,8 +32,8 @@ class StoreLink {
   void shutdown();
 
  private:
-  IoResult flush(Deadline deadline);  // what TLS has to say
-  IoResult feed(Deadline deadline);   // what the other side's TLS has said
+  IoResult flush(Deadline deadline);  // sends TLS's output
+  IoResult feed(Deadline deadline);   // receives TLS's input
 
   UniqueFd fd_;
   std::mutex send_mutex_;  // one record after another

@@ -28,7 +28,7 @@ StoreMembers::StoreMembers(StoreHub& hub, boost::asio::io_context& io)
     : hub_(hub), timer_(io), leaving_timer_(io) {}
 
 std::chrono::milliseconds StoreMembers::limit() const {
-  // Five questions a second for each of thousands would be work for a core.
+  // Five questions a second for each of thousands would occupy a core.
   const auto most = std::chrono::microseconds(800) * hub_.options.members;
   return hub_.options.peer_timeout.count() == 0
              ? std::chrono::milliseconds(0)
@@ -61,7 +61,7 @@ Reply StoreMembers::join(uint64_t session, const store_wire::Request& request) {
     return refuse(fmt::format("{}, so the job has given it up", member.loss->text));
   }
   if (!member.sessions.empty() && member.process.pid != joining->process.pid) {
-    return refuse(fmt::format("rank {} is process {} already", rank, member.process.pid));
+    return refuse(fmt::format("rank {} is already process {}", rank, member.process.pid));
   }
   member.process = joining->process;
   member.here = joining->machine == machine_;
@@ -71,7 +71,7 @@ Reply StoreMembers::join(uint64_t session, const store_wire::Request& request) {
     member.loss.reset();
     tell(event(Event::kCameBack, std::to_string(rank)), session);
   }
-  // What the others heard before it came.
+  // The losses that others learned of before it joined.
   const auto found = hub_.sessions.find(session);
   for (const auto& [other, its] : members_) {
     if (its.loss && found != hub_.sessions.end()) {
@@ -142,7 +142,7 @@ void StoreMembers::look(Clock::time_point now) {
     for (auto& [session, heard] : member.sessions) {
       heard += held_up;
     }
-    // One that has left may be stopped on its way out, and its launcher waits for its end.
+    // A rank that has left may be stopped while it exits, and its launcher waits for its end.
     if (!member.loss || (member.here && !member.loss->is_for_good())) {
       look_at(rank, member, now);
     }
@@ -208,7 +208,7 @@ void StoreMembers::tell_who_left() {
   std::string ranks;
   for (const int rank : std::exchange(leaving_, {})) {
     const Member& member = members_[rank];
-    if (member.loss && member.loss->reason == PeerLoss::Reason::kLeft) {  // not back by now
+    if (member.loss && member.loss->reason == PeerLoss::Reason::kLeft) {  // has not come back
       ranks += std::to_string(rank) + " ";
     }
   }

@@ -1,11 +1,11 @@
-// StoreMembers: which ranks of the job are there, as the store's server sees it: each has declared
-// itself on its connection and answers when it is asked for a sign of life. Lives on the server's
+// StoreMembers: which ranks of the job are present, as the store's server sees it. Each rank
+// declares itself on its connection and answers requests for a sign of life. Lives on the server's
 // io thread.
 //
-// A connection that closes without a word is a rank that is gone, at once. Silence is judged
-// (silence.h) when it has lasted; where this thread itself was held up, silence is not counted.
-// Processes of this machine are looked after before they join and once they have left, too: one
-// that is stopped then would never end.
+// A rank whose connection closes without a goodbye is lost at once. Silence is judged (silence.h)
+// once it has lasted; time in which this thread itself was held up does not count. Processes of
+// this machine are also watched before they join and after they have left: one that is stopped then
+// would never end.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -34,13 +34,13 @@ class StoreMembers {
   // A process of this machine that is to become that rank: it may be stopped before it joins.
   void watch(int rank, ProcessIdentity process);
 
-  // The answer to kJoin: kRefused with the reason, or kOk with what the client is to know.
+  // The answer to kJoin: kRefused with the reason, or kOk with what the client needs to know.
   store_wire::Reply join(uint64_t session, const store_wire::Request& request);
   void heard(uint64_t session);
   void leave(uint64_t session, bool failed);
   void closed(uint64_t session);
 
-  // From now on nothing is anybody's loss: the server ends.
+  // From now on no loss is reported: the server is ending.
   void stop();
 
  private:
@@ -48,18 +48,18 @@ class StoreMembers {
   struct Member {
     ProcessIdentity process;
     bool here = false;                               // on this machine
-    std::map<uint64_t, Clock::time_point> sessions;  // when each was last heard of
-    Clock::time_point running;  // of one without a session: when it last was not stopped
+    std::map<uint64_t, Clock::time_point> sessions;  // when each was last heard from
+    Clock::time_point running;  // without a session: when last seen not stopped
     std::optional<PeerLoss> loss;
   };
 
-  // How long silence is borne: backend.peer_timeout, longer where there are very many.
+  // How long silence is tolerated: backend.peer_timeout, longer for very many members.
   std::chrono::milliseconds limit() const;
   std::chrono::milliseconds tick() const { return store_wire::tick_of(limit()); }
   void tick_later();
   void look(Clock::time_point now);
   void look_at(int rank, Member& member, Clock::time_point now);
-  // The rank that the session belonged to, if it had joined.
+  // Removes the session; returns the rank it belonged to, if it had joined.
   std::optional<int> part_from(uint64_t session);
   void lose(int rank, PeerLoss::Reason reason);
   void tell_who_left();
@@ -67,12 +67,12 @@ class StoreMembers {
 
   StoreHub& hub_;
   boost::asio::steady_timer timer_;
-  // At its end thousands leave a job, and each would be told of each: it is told of many at once.
+  // Thousands of ranks leave at the end of a job: clients are notified of many at once.
   boost::asio::steady_timer leaving_timer_;
   std::vector<int> leaving_;
   bool ticking_ = false;
   bool stopped_ = false;
-  bool ask_ = false;  // in this look
+  bool ask_ = false;  // in this check
   ListeningClock listening_;
   const std::string machine_ = machine_identity();
   std::map<int, Member> members_;            // by rank

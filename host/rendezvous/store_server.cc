@@ -44,13 +44,14 @@ struct Listener {  // on TCP
               {.subject = address, .hint = std::move(hint)});
 }
 
-// Own system calls instead of Asio's, so that the sockets are close-on-exec from the start: the
+// Direct system calls instead of Asio's, so that the sockets are close-on-exec from the start: the
 // launcher forks while this server runs.
 Listener listen_on(const StoreServerOptions& options) {
   if (is_wildcard(options.host)) {
     if (!options.all_interfaces) {
       throw Error(ErrorCode::kConfig,
-                  fmt::format("the job's store does not listen on all interfaces ({}) by accident",
+                  fmt::format("the job's store does not listen on all interfaces ({}) unless "
+                              "launch.all_interfaces is set",
                               options.host),
                   {.subject = options.host,
                    .hint = "name the interface that the job's machines share "
@@ -67,7 +68,7 @@ Listener listen_on(const StoreServerOptions& options) {
   addrinfo* found = nullptr;
   const auto service = std::to_string(options.port);
   if (::getaddrinfo(options.host.c_str(), service.c_str(), &hints, &found) != 0) {
-    fail_listen(options, "the host is no numeric address",
+    fail_listen(options, "the host is not a numeric address",
                 "give an address such as 127.0.0.1 or ::1");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
@@ -78,7 +79,7 @@ Listener listen_on(const StoreServerOptions& options) {
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (listener.family == AF_INET6 && fd >= 0) {
-    // "::" is IPv4 as well, whatever the system's default is.
+    // "::" covers IPv4 as well, whatever the system's default is.
     const int only = is_wildcard(options.host) ? 0 : 1;
     ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
   }
@@ -142,7 +143,7 @@ struct StoreServer::Impl {
     });
   }
 
-  // Takes what waits, few at a time so that those who are in are served in between.
+  // Accepts a few waiting connections at a time, so that existing ones are served in between.
   void accept_some() {
     for (int i = 0; i < 16; ++i) {
       UniqueFd fd(::accept4(door.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -152,7 +153,7 @@ struct StoreServer::Impl {
         // The listening socket stays readable meanwhile: without a pause this would spin.
         if (std::has_single_bit(++starved)) {
           log(LogLevel::kWarning, "store",
-              "no descriptors are left: connections have to wait (raise `ulimit -n`)");
+              "out of file descriptors: connections have to wait (raise `ulimit -n`)");
         }
         hub.limit_strangers(hub.strangers.size() / 2);
         pause.expires_after(std::chrono::milliseconds(20));
@@ -174,7 +175,7 @@ struct StoreServer::Impl {
       if (const uid_t user = user_of_peer(fd.get()); user != own_user) {
         if (std::has_single_bit(++foreign)) {
           log(LogLevel::kWarning, "store",
-              fmt::format("closed {} connection{} of other users, the last of user {}", foreign,
+              fmt::format("closed {} connection{} from other users, the last from user {}", foreign,
                           foreign == 1 ? "" : "s", user));
         }
         return;
@@ -194,8 +195,8 @@ struct StoreServer::Impl {
   std::optional<LocalListener> local;   // on a Unix socket
   asio::posix::stream_descriptor door;  // the listening socket
   asio::steady_timer pause;
-  uint64_t starved = 0;  // how often there were no descriptors
-  uint64_t foreign = 0;  // connections of other users
+  uint64_t starved = 0;  // how often descriptors ran out
+  uint64_t foreign = 0;  // connections from other users
   const uid_t own_user = ::geteuid();
   std::string host;
   int port = 0;

@@ -19,9 +19,9 @@ using store_wire::Operation;
 using store_wire::Reply;
 using store_wire::Status;
 
-// A client that does not take its replies is not listened to beyond this much.
+// The server stops reading from a client that leaves more than this much of its replies unread.
 constexpr size_t kMaxOutgoing = 2 * store_wire::kMaxFrame;
-// What goes to the kernel at once: a reply to kGetRanks is three pieces.
+// Pieces given to the kernel at once: a reply to kGetRanks is three.
 constexpr size_t kPiecesAtOnce = 8;
 
 }  // namespace
@@ -118,10 +118,10 @@ void StoreSession::on_proof() {
   const auto& secret = hub_.secret;
   const auto expected = store_wire::proof(secret, Side::kClient, nonce_, client_nonce);
   if (!equal_constant_time(expected, proof_.data() + client_nonce.size())) {
-    // Said for the 1st, 2nd, 4th, 8th …: a stranger does not get to fill the log.
+    // Logged for the 1st, 2nd, 4th, 8th …: strangers must not be able to fill the log.
     if (std::has_single_bit(++hub_.refused)) {
       log(LogLevel::kWarning, "store",
-          fmt::format("refused {} connection{} without knowledge of the job's secret", hub_.refused,
+          fmt::format("refused {} connection{} that did not know the job's secret", hub_.refused,
                       hub_.refused == 1 ? "" : "s"));
     }
     refuse(store_wire::Refusal::kSecret);
@@ -154,7 +154,7 @@ void StoreSession::read_length() {
     return;
   }
   if (outgoing_bytes_ > kMaxOutgoing) {
-    reading_paused_ = true;  // write_next() goes on
+    reading_paused_ = true;  // write_next() resumes
     return;
   }
   stream_.read(asio::buffer(length_), [self = shared_from_this()](error_code failure, size_t) {
@@ -193,7 +193,7 @@ void StoreSession::on_frame() {
     return;
   }
   if (incoming_.capacity() > 65536) {
-    incoming_ = std::string();  // large values are rare: do not keep their room
+    incoming_ = std::string();  // large values are rare: do not keep the memory
   }
   hub_.members.heard(id_);
   handle(*std::move(request));
@@ -241,7 +241,7 @@ void StoreSession::handle_set(store_wire::Request& request) {
     return;
   }
   const std::string& value = *hub_.table.find(request.key);
-  // Before the answer: who has it may end, and whoever notices that must find the value known.
+  // Before the answer: a client that has it may exit, and whoever sees that must find the value.
   if (hub_.options.on_set) {
     hub_.options.on_set(request.key, value);
   }
@@ -267,7 +267,7 @@ void StoreSession::handle_get(const store_wire::Request& request) {
   } else if (waits_.size() >= hub_.options.limits.waits_per_connection) {
     answer({.status = Status::kRefused,
             .id = request.id,
-            .value = "too many keys are waited for on one connection"});
+            .value = "too many waiting requests on one connection"});
   } else if (waits_.emplace(request.id, request.key).second) {
     hub_.table.wait(request.key, {id_, request.id});
   }
@@ -277,13 +277,14 @@ void StoreSession::handle_get_ranks(const store_wire::Request& request) {
   const StoreTable::Ranks ranks{request.key, request.count};
   if (request.count == 0 || request.count > store_wire::kMaxRanks ||
       request.first >= request.count) {
-    answer({.status = Status::kRefused,
-            .id = request.id,
-            .value = fmt::format("it cannot give ranks {} to {}", request.first, request.count)});
+    answer(
+        {.status = Status::kRefused,
+         .id = request.id,
+         .value = fmt::format("invalid range of ranks: {} to {}", request.first, request.count)});
   } else if (request.wait && waits_.size() >= hub_.options.limits.waits_per_connection) {
     answer({.status = Status::kRefused,
             .id = request.id,
-            .value = "too many keys are waited for on one connection"});
+            .value = "too many waiting requests on one connection"});
   } else if (!request.wait || !hub_.table.wait(ranks, {id_, request.id})) {
     answer_ranks(request.id, hub_.table.rank_values(ranks, request.first));
   } else {
@@ -314,7 +315,7 @@ void StoreSession::answer(const Reply& reply) {
   }
 }
 
-// As answer(), but what all get alike is neither copied nor hashed again.
+// Like answer(), but the part that all get alike is neither copied nor hashed again.
 void StoreSession::answer_ranks(uint64_t request,
                                 const std::shared_ptr<const StoreTable::RankValues>& values) {
   if (closed_) {
@@ -337,7 +338,7 @@ void StoreSession::send(Piece piece) {
   outgoing_bytes_ += piece.text().size();
   outgoing_.push_back(std::move(piece));
   if (writing_ == 0) {
-    // Not at once: what one request causes goes out together.
+    // Deferred: everything that one request causes goes out together.
     writing_ = outgoing_.size();
     asio::post(stream_.get_executor(), [self = shared_from_this()] { self->write_next(); });
   }

@@ -27,21 +27,21 @@ struct StoreHub {
   StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options,
            boost::asio::io_context& io);
 
-  // Makes room for one more stranger by dropping the oldest ones.
+  // Drops the oldest strangers until at most that many are left.
   void limit_strangers(size_t most);
-  // How many may be here. Members that are still to come are strangers at first.
+  // How many there may be. Members that are still to come are strangers at first.
   size_t most_strangers() const;
 
   const Bytes32 secret;
   const StoreServerOptions options;
   std::optional<StoreTls> tls;
   StoreTable table;
-  std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id, which grows with time
+  std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id; later ids are larger
   std::set<uint64_t> strangers;                                // ids of those not authenticated
-  size_t descriptors = 0;                                      // that strangers may take together
+  size_t descriptors = 0;                                      // that strangers may use together
   uint64_t next_id = 1;                                        // 0: no session
   uint64_t refused = 0;                                        // strangers with a wrong proof
-  uint64_t dropped = 0;  // strangers that did not prove themselves in time, or made room
+  uint64_t dropped = 0;  // strangers that did not prove themselves in time, or were displaced
   std::atomic<size_t> clients{0};
   StoreMembers members;
 };
@@ -54,12 +54,12 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   void close();  // idempotent; the session leaves the hub
   void answer(const store_wire::Reply& reply);
   int socket() { return stream_.native_handle(); }
-  bool idle() const { return outgoing_.empty(); }  // nothing is on its way to the client
+  bool idle() const { return outgoing_.empty(); }  // nothing is being sent to the client
   void answer_wait(uint64_t request, const std::string& value);
   void answer_wait(uint64_t request, const std::shared_ptr<const StoreTable::RankValues>& values);
 
  private:
-  // A part of what is to be sent: of this session alone, or shared with others.
+  // A part of the outgoing data: owned by this session, or shared with others.
   struct Piece {
     std::string own;
     std::shared_ptr<const StoreTable::RankValues> shared;
@@ -89,7 +89,7 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   boost::asio::steady_timer timer_;
   bool closed_ = false;
   bool authenticated_ = false;
-  bool refused_ = false;  // closed as soon as that is said
+  bool refused_ = false;  // closed once the refusal is sent
   Bytes32 nonce_{};
   std::array<uint8_t, store_wire::kProofSize> proof_{};
   std::optional<store_wire::FrameOpener> opener_;
@@ -97,7 +97,7 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   std::array<uint8_t, 4> length_{};
   std::string incoming_;
   std::deque<Piece> outgoing_;
-  size_t writing_ = 0;  // of outgoing_, which are under way
+  size_t writing_ = 0;  // how many of outgoing_ are being sent
   size_t outgoing_bytes_ = 0;
   bool reading_paused_ = false;
   std::unordered_map<uint64_t, std::variant<std::string, StoreTable::Ranks>> waits_;  // by request

@@ -1,5 +1,5 @@
-// StoreStream: the server's end of one connection, plain or under TLS. On the server's io thread
-// only; one read and one write may be under way at a time.
+// StoreStream: the server's end of one connection, plain or with TLS. On the server's io thread
+// only; at most one read and one write in flight at a time.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -19,13 +19,13 @@ class StoreStream {
 
   StoreStream(Socket socket, const StoreTls* tls) : socket_(std::move(socket)) {
     if (tls != nullptr) {
-      ::SSL_CTX_up_ref(tls->context());  // Asio's context gives it back
+      ::SSL_CTX_up_ref(tls->context());  // Asio's context releases it
       boost::asio::ssl::context context(tls->context());
       tls_.emplace(socket_, context);
     }
   }
 
-  // TLS's handshake; without TLS the handler is called at once.
+  // TLS handshake; without TLS, calls the handler at once.
   template <typename Handler>
   void handshake(Handler&& handler) {
     if (tls_) {
@@ -51,7 +51,7 @@ class StoreStream {
     }
   }
   void close() {
-    boost::system::error_code ignored;  // closing has no other outcome
+    boost::system::error_code ignored;  // nothing to do on failure
     socket_.close(ignored);
   }
   int native_handle() { return socket_.native_handle(); }

@@ -72,7 +72,7 @@ std::optional<std::string> StoreTable::add(const std::string& key, int64_t delta
     bytes_ += key.size();
     found = numbers_.emplace(key, 0).first;
   }
-  // Wraps as unsigned arithmetic does: no client can make the server overflow.
+  // Wraps like unsigned arithmetic, so that no client can cause an overflow in the server.
   found->second =
       static_cast<int64_t>(static_cast<uint64_t>(found->second) + static_cast<uint64_t>(delta));
   sum = found->second;
@@ -88,7 +88,7 @@ void StoreTable::forget(const std::string& key, Waiter waiter) {
   }
 }
 
-// Where the key is prefix/rank of ranks that somebody waits for.
+// Handles a key that is prefix/rank of ranks with waiting requests.
 void StoreTable::count_in(std::string_view key, Woken& woken) {
   const size_t slash = key.rfind('/');
   if (slash == std::string_view::npos) {
@@ -98,7 +98,7 @@ void StoreTable::count_in(std::string_view key, Woken& woken) {
   uint32_t rank = 0;
   const char* end = key.data() + key.size();
   const auto [stop, status] = std::from_chars(key.data() + slash + 1, end, rank);
-  // "01" is no rank: every rank has one key.
+  // "01" is not a rank: every rank has one key.
   if (rolls == rolls_.end() || status != std::errc() || stop != end ||
       std::to_string(rank) != key.substr(slash + 1)) {
     return;

@@ -19,20 +19,20 @@ struct StoreLimits {
   size_t keys = 1u << 20;              // values and numbers together
   size_t bytes = size_t{1} << 30;      // all keys and values
   size_t connections = 16384;          // authenticated
-  size_t strangers = 1024;             // connections that have not proved themselves yet
-  size_t waits_per_connection = 4096;  // gets held back
+  size_t strangers = 1024;             // connections that have not authenticated yet
+  size_t waits_per_connection = 4096;  // pending gets
 };
 
 class StoreTable {
  public:
   explicit StoreTable(const StoreLimits& limits) : limits_(limits) {}
 
-  // Who waits for a key: a session and its request.
+  // What waits for a key: a session's request.
   struct Waiter {
     uint64_t session;
     uint64_t request;
   };
-  // The values of prefix/0 to prefix/(count - 1), which are what ranks exchange.
+  // The values of prefix/0 to prefix/(count - 1), through which ranks exchange data.
   struct Ranks {
     std::string prefix;
     uint32_t count = 0;
@@ -41,7 +41,7 @@ class StoreTable {
     std::vector<Waiter> by_key;
     std::vector<std::pair<Ranks, std::vector<Waiter>>> by_ranks;
   };
-  // Part of an answer to thousands: encoded and hashed once (store_wire.h).
+  // Part of an answer to thousands of clients, encoded and hashed once (store_wire.h).
   struct RankValues {
     std::string encoded;
     Digest digest;          // of encoded
@@ -49,7 +49,7 @@ class StoreTable {
     bool complete = false;  // none of them is absent
   };
 
-  // The reason why not, or nothing on success; then `woken` holds who waited.
+  // The reason for a refusal, or nullopt on success; then `woken` holds the requests that waited.
   std::optional<std::string> set(const std::string& key, std::string value, Woken& woken);
   const std::string* find(const std::string& key) const;
   std::optional<std::string> add(const std::string& key, int64_t delta, int64_t& sum);
@@ -59,12 +59,12 @@ class StoreTable {
 
   // From rank `first` on, as many as one frame holds, one at least.
   std::shared_ptr<const RankValues> rank_values(const Ranks& ranks, uint32_t first);
-  // False where all are there: nothing to wait for.
+  // False if all are set: there is nothing to wait for.
   bool wait(const Ranks& ranks, Waiter waiter);
   void forget(const Ranks& ranks, Waiter waiter);
 
  private:
-  struct Roll {  // who waits for all of `count`
+  struct Roll {  // the requests that wait for all of `count`
     uint32_t missing = 0;
     std::vector<Waiter> waiters;
   };
@@ -79,7 +79,7 @@ class StoreTable {
   std::unordered_map<std::string, std::vector<Waiter>> waiters_;
   std::unordered_map<std::string, std::map<uint32_t, Roll>> rolls_;  // by prefix, then count
 
-  // The latest answer: ranks that meet all ask for the same. Gone when one of its values changes.
+  // The latest answer: ranks that meet request the same one. Reset when one of its values changes.
   Ranks recent_of_;
   std::shared_ptr<const RankValues> recent_;
 };

@@ -34,14 +34,14 @@ StoreTls::StoreTls(const Bytes32& secret, Side side)
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       ::SSL_CTX_set_ciphersuites(context, kSuite) != 1 ||
       ::SSL_CTX_set_num_tickets(context, 0) != 1) {
-    throw Error(ErrorCode::kInternal, "OpenSSL offers no TLS 1.3",
+    throw Error(ErrorCode::kInternal, "OpenSSL does not support TLS 1.3",
                 {.subject = "launch.tls", .hint = "set launch.tls = false, or repair OpenSSL"});
   }
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   ::SSL_CTX_set_ex_data(context, place(), this);
   if (side == Side::kClient) {
     ::SSL_CTX_set_psk_use_session_callback(context, &StoreTls::offer);
-    // There are no certificates: a server that offers one instead of the key is refused.
+    // There are no certificates: rejects a server that offers one instead of the key.
     ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   } else {
     ::SSL_CTX_set_psk_find_session_callback(context, &StoreTls::accept);
@@ -69,7 +69,7 @@ int StoreTls::offer(SSL* ssl, const EVP_MD* digest, const unsigned char** id, si
   if (*session == nullptr) {
     return 0;
   }
-  // After a retry OpenSSL asks for a key of the hash that the server has chosen.
+  // After a retry, OpenSSL requests a key for the hash that the server has chosen.
   if (digest != nullptr &&
       ::SSL_CIPHER_get_handshake_digest(::SSL_SESSION_get0_cipher(*session)) != digest) {
     ::SSL_SESSION_free(*session);
@@ -84,7 +84,7 @@ int StoreTls::offer(SSL* ssl, const EVP_MD* digest, const unsigned char** id, si
 int StoreTls::accept(SSL* ssl, const unsigned char* id, size_t id_size, SSL_SESSION** session) {
   *session = nullptr;
   if (id_size != kIdentity.size() || CRYPTO_memcmp(id, kIdentity.data(), id_size) != 0) {
-    return 1;  // goes on without a key, and then fails: there is no certificate
+    return 1;  // continues without a key, then fails: there is no certificate
   }
   const auto* self =
       static_cast<const StoreTls*>(::SSL_CTX_get_ex_data(::SSL_get_SSL_CTX(ssl), place()));

@@ -1,7 +1,7 @@
 // TLS 1.3 for a job's store, without certificates: both sides know the job's secret, and a key
-// derived from it (HKDF) is TLS's external pre-shared key. Who does not know it cannot finish the
-// handshake, on either side; a fresh Diffie-Hellman exchange goes in as well, so that a secret that
-// leaks later does not open what was recorded. Contexts are [any-thread].
+// derived from it (HKDF) is TLS's external pre-shared key. A side that does not know it cannot
+// finish the handshake. A fresh Diffie-Hellman exchange is part of it, so a secret that leaks later
+// does not decrypt recorded traffic. Contexts are [any-thread].
 #pragma once
 
 #include <openssl/ssl.h>

@@ -26,7 +26,7 @@ void put_text(std::string& out, std::string_view text) {
   out.append(text);
 }
 
-// Takes values off the front; every take fails for good once the text is too short.
+// Takes values off the front; every take fails for good once the input is too short.
 class Reader {
  public:
   explicit Reader(std::string_view rest) : rest_(rest) {}
@@ -76,7 +76,7 @@ Bytes32 frame_mac(const Bytes32& key, uint64_t sequence, size_t length, const By
   return hmac_sha256(key, text);
 }
 
-// Where a rank has set nothing; no value is as long.
+// The size of a rank's value that is not set; no real value is as long.
 constexpr uint32_t kAbsentValue = 0xffffffff;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What goes over the wire between the store's server and its clients. Plain functions and values;
-// a FrameSealer or FrameOpener belongs to one direction of one connection and one thread at a time.
+// The protocol between the store's server and its clients. Plain functions and values; a
+// FrameSealer or FrameOpener belongs to one direction of one connection and one thread at a time.
 //
 //   server -> client   magic "CPLRSTR3", server nonce (32)
 //   client -> server   client nonce (32), HMAC(secret, "client" + both nonces)
@@ -7,8 +7,8 @@
 //
 // Then frames in both directions: length (4), body (length), MAC (32). The MAC covers a sequence
 // number that is not sent, the length and the SHA-256 of the body, under a key of this connection
-// and direction; so a frame cannot be forged, altered, replayed, reordered, reflected or left out.
-// The body comes in by its digest so that a reply to thousands is hashed once. Numbers are
+// and direction, so that a frame cannot be forged, altered, replayed, reordered, reflected or
+// dropped. It covers the body's digest, so that a reply to thousands is hashed once. Numbers are
 // little-endian.
 #pragma once
 
@@ -34,7 +34,7 @@ constexpr size_t kMacSize = 32;
 constexpr size_t kMaxKey = 1024;
 constexpr size_t kMaxValue = 8u << 20;
 constexpr size_t kMaxFrame = 9u << 20;
-constexpr uint32_t kMaxRanks = 65536;  // of one kGetRanks
+constexpr uint32_t kMaxRanks = 65536;  // in one kGetRanks
 
 enum class Side { kClient, kServer };
 // The proof that a side knows the secret.
@@ -44,8 +44,8 @@ Bytes32 proof(const Bytes32& secret, Side side, const Bytes32& server_nonce,
 Bytes32 frame_key(const Bytes32& secret, Side side, const Bytes32& server_nonce,
                   const Bytes32& client_nonce);
 
-// What a server answers instead of its proof, so that a client of the wrong job need not try
-// again. Anybody may send it: it ends what closing the connection would end as well.
+// What a server answers instead of its proof, so that a client of another job need not retry.
+// Anyone can send it: its only effect is that of closing the connection.
 enum class Refusal { kSecret, kFull };
 Bytes32 refusal(Refusal reason);
 
@@ -54,7 +54,7 @@ class FrameSealer {
  public:
   explicit FrameSealer(const Bytes32& key) : key_(key) {}
   std::string seal(std::string_view body);
-  // The MAC alone, of a body that is not in one piece: what is sent behind length and body.
+  // The MAC alone, for a body that is not in one piece: it is sent after length and body.
   Bytes32 mac(size_t length, const Bytes32& digest);
 
  private:
@@ -62,8 +62,8 @@ class FrameSealer {
   uint64_t sequence_ = 0;
 };
 
-// Checks them. body_and_mac is what followed the length on the wire; the result is the body, or
-// nothing where the MAC is wrong (the connection is then worthless).
+// Checks them. body_and_mac is what followed the length on the wire. Returns the body, or nullopt
+// if the MAC is wrong (the connection is then unusable).
 class FrameOpener {
  public:
   explicit FrameOpener(const Bytes32& key) : key_(key) {}
@@ -85,7 +85,7 @@ enum class Operation : uint8_t {
   kLeave = 8,  // the rank is done; wait: because of an error
 };
 
-// One request. The id is chosen by the client and returned in the reply; kCancel names the kGet or
+// One request. The client chooses the id, and the reply returns it; kCancel names the kGet or
 // kGetRanks to forget and has no reply.
 struct Request {
   Operation operation = Operation::kSet;
@@ -98,7 +98,7 @@ struct Request {
   uint32_t count = 0;      // them as a frame holds; waits for all from key/0 on
 };
 std::string encode(const Request& request);
-std::optional<Request> decode_request(std::string_view body);  // nothing where it is malformed
+std::optional<Request> decode_request(std::string_view body);  // nullopt if malformed
 
 enum class Status : uint8_t { kOk = 0, kAbsent = 1, kRefused = 2 };
 
@@ -111,19 +111,19 @@ struct Reply {
 std::string encode(const Reply& reply);
 std::optional<Reply> decode_reply(std::string_view body);
 
-// A reply begins with its value, in this form; the rest of it follows, the same size always. So
-// who answers many with one value encodes and hashes that once.
+// An encoded reply begins with its value; the rest follows, always of the same size. So one value
+// that answers many requests is encoded and hashed once.
 std::string encode_value(std::string_view value);
 std::string encode_rest(const Reply& reply);
 
-// What the server says unasked, to ranks that have joined: a Reply of this id whose number is the
-// event.
+// What the server sends unrequested, to ranks that have joined: a Reply with this id whose number
+// is the event.
 constexpr uint64_t kEventId = 0;
 enum class Event : int64_t {
-  kAlive = 1,     // say that you are
+  kAlive = 1,     // a request for a sign of life
   kLost = 2,      // the value: a PeerLoss
-  kCameBack = 3,  // the value: the rank, which had left
-  kLeft = 4,      // the value: the ranks that have, with spaces between
+  kCameBack = 3,  // the value: the rank that had left
+  kLeft = 4,      // the value: the ranks that have left, space-separated
 };
 
 struct Joining {
@@ -135,12 +135,12 @@ std::string encode(const Joining& joining);
 std::optional<Joining> decode_join(const std::string& text);
 
 struct Joined {
-  int host_rank = -1;  // the rank that runs the server; -1: a launcher
+  int host_rank = -1;  // the rank that hosts the server; -1: a launcher does
   ProcessIdentity host;
   std::string machine = {};
-  std::chrono::milliseconds limit{};  // of the silence that is borne; zero: any
+  std::chrono::milliseconds limit{};  // the longest silence tolerated; zero: any
 };
-// How often silence is looked at: both sides say something every other time.
+// How often silence is checked: both sides send something every other time.
 inline std::chrono::milliseconds tick_of(std::chrono::milliseconds limit) {
   return std::max(limit / 8, std::chrono::milliseconds(5));
 }

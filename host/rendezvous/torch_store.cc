@@ -13,7 +13,7 @@
 namespace coupler {
 namespace {
 
-// What a TCPStore speaks: a byte names the query; numbers are little-endian; texts and lists start
+// TCPStore's protocol: a byte names the query; numbers are little-endian; strings and lists start
 // with a 64-bit count. A connection begins with kValidate and a magic number.
 enum class Query : uint8_t {
   kValidate = 0,
@@ -28,7 +28,7 @@ constexpr uint32_t kMagic = 0x3C85F7CE;
 constexpr uint8_t kReady = 0;                          // the answer to kCheck
 constexpr uint8_t kStopWaiting = 0;                    // the answer to kWait
 constexpr size_t kMostIdle = 4;                        // connections kept
-constexpr auto kAnswerWait = std::chrono::seconds(5);  // for the answer to a get() that only asks
+constexpr auto kAnswerWait = std::chrono::seconds(5);  // for the answer to a get() without wait
 
 // A namespace of our own, apart from torch's "/".
 std::string value_key(const std::string& key) { return "/coupler/value/" + key; }
@@ -36,7 +36,7 @@ std::string number_key(const std::string& key) { return "/coupler/number/" + key
 
 }  // namespace
 
-// One exchange on one connection, which goes back to the others only after it ended well.
+// One exchange on one connection, which is reused only if the exchange succeeds.
 class TorchStore::Call {
  public:
   Call(TorchStore& store, Deadline deadline, const std::string& what)
@@ -62,7 +62,7 @@ class TorchStore::Call {
     check(receive_all(fd_.get(), &value, sizeof value, deadline_));
     return value;
   }
-  // As take(), but nothing when the deadline passed.
+  // Like take(), but nullopt if the deadline has passed.
   std::optional<uint8_t> take_byte_in_time() {
     uint8_t value = 0;
     const auto result = receive_all(fd_.get(), &value, sizeof value, deadline_);
@@ -115,7 +115,7 @@ TorchStore::TorchStore(std::string host, int port, std::chrono::nanoseconds time
   call.put(Query::kPing).put(nonce).send();
   if (call.take<uint32_t>() != nonce) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("what listens at {}:{} is no store of torchrun", host_, port_),
+                fmt::format("the listener at {}:{} is not torchrun's store", host_, port_),
                 {.subject = fmt::format("{}:{}", host_, port_),
                  .hint = "check MASTER_ADDR and MASTER_PORT; torch 2.4 or newer is needed"});
   }
@@ -162,7 +162,7 @@ void TorchStore::set(const std::string& key, const std::string& value) {
   Call call(*this, deadline_after(timeout_), "set " + key);
   const auto full = value_key(key);
   call.put(Query::kSet).put(full).put(value);
-  // A set has no answer; that of the check says that it has taken effect.
+  // A set has no answer; the check's answer confirms that it has taken effect.
   call.put(Query::kCheck).put(uint64_t{1}).put(full).send();
   call.take<uint8_t>();
   call.finish();
@@ -176,7 +176,7 @@ std::optional<std::string> TorchStore::get(const std::string& key,
   call.put(wait ? Query::kWait : Query::kCheck).put(uint64_t{1}).put(full).send();
   const auto answer = wait ? call.take_byte_in_time() : call.take<uint8_t>();
   if (!answer) {
-    return std::nullopt;  // the connection, on which an answer may still come, is given up
+    return std::nullopt;  // drops the connection, on which an answer may still come
   }
   if (*answer != (wait ? kStopWaiting : kReady)) {
     call.finish();

@@ -1,8 +1,8 @@
-// TorchStore: a client of the store that torchrun hosts (c10d's TCPStore). [any-thread]: every
-// call uses a connection of its own while it lasts, so a get() that waits blocks its caller only.
+// TorchStore: a client of the store that torchrun hosts (c10d's TCPStore). [any-thread]: every call
+// has a connection to itself while it lasts, so a get() that waits blocks only its caller.
 //
-// That store knows no secret: whoever reaches its port can read and write. This is torchrun's
-// property; `coupler launch` has a store that authenticates.
+// That store has no secret: anyone who reaches its port can read and write. This is a property of
+// torchrun; the store of `coupler launch` authenticates.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ namespace coupler {
 
 class TorchStore : public Store {
  public:
-  // Connects once, to learn that a TCPStore answers there. Throws Error(kTimeout or kPeerLost)
+  // Connects once, to check that a TCPStore answers there. Throws Error(kTimeout or kPeerLost)
   // naming the address. timeout bounds this and each later set() and add().
   TorchStore(std::string host, int port, std::chrono::nanoseconds timeout);
 
