@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-// The same text in two processes means that /proc/PID of the one is what the other sees there.
+// Equal in two processes if /proc/PID of one is the same process for the other.
 std::string machine_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;

@@ -12,8 +12,8 @@
 namespace coupler {
 namespace {
 
-// The caller's mistakes that would make the fingerprint read outside of its arrays; the rest of the
-// arguments is the backend's to check.
+// Checks for caller mistakes that would make the fingerprint read outside of its arrays; the
+// backend checks the other arguments.
 void check_arguments(const CommunicatorState& state, const db_op& op) {
   const auto refuse = [&](const std::string& what, const char* hint) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -25,7 +25,7 @@ void check_arguments(const CommunicatorState& state, const db_op& op) {
   }
   const bool rooted = is_rooted(op.kind) || is_pairwise(op.kind);
   if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world)) {
-    refuse(fmt::format("rank {} is outside of the world of {}", op.root_or_peer, state.world),
+    refuse(fmt::format("rank {} is out of range for world size {}", op.root_or_peer, state.world),
            "name a rank from 0 to world - 1");
   }
   const bool sends = op.kind == DB_ALL_TO_ALL_V;
@@ -35,10 +35,10 @@ void check_arguments(const CommunicatorState& state, const db_op& op) {
   }
 }
 
-// For spans: what one rank sends, about.
+// For spans: approximately what one rank sends.
 uint64_t bytes_of(const db_op& op) { return op.count * dtype_size(op.dtype); }
 
-// Leaves the backend whichever way the call goes.
+// Leaves the backend however the call ends.
 class InBackend {
  public:
   InBackend(CommunicatorState& state, const Operation& operation) : state_(state) {
@@ -72,7 +72,7 @@ Meeting meeting_of(const std::shared_ptr<Store>& store, const std::string& name,
   return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
 }
 
-// Where the backend takes a device's memory only.
+// For a backend that takes only a device's memory.
 std::shared_ptr<Communicator> make_host_side(const CommunicatorOptions& options) {
   if (options.device == nullptr || !options.device->is_cuda()) {
     throw Error(ErrorCode::kConfig,
@@ -81,7 +81,7 @@ std::shared_ptr<Communicator> make_host_side(const CommunicatorOptions& options)
                             options.plugin.name(), options.process.rank),
                 {.rank = options.process.rank,
                  .subject = "backend.use",
-                 .hint = "COUPLER_LOG=info says why no GPU is used; or set backend.use = "
+                 .hint = "COUPLER_LOG=info shows why no GPU is used; or set backend.use = "
                          "\"gloo_cpu\""});
   }
   CommunicatorOptions host = options;
@@ -107,13 +107,13 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   const ProcessInfo& process = options.process;
   if (options.backend == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("communicator '{}': no configuration was given", options.name),
+                fmt::format("communicator '{}': the configuration is missing", options.name),
                 {.subject = options.name, .hint = "set CommunicatorOptions::backend"});
   }
   if (process.world > 1 && !options.store) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("communicator '{}': {} ranks need a store to meet", options.name,
-                            process.world),
+                fmt::format("communicator '{}': {} ranks need a store through which to meet",
+                            options.name, process.world),
                 {.subject = options.name, .hint = "pass the result of join_store"});
   }
   auto backend = std::make_shared<RawCommunicator>(options);
@@ -163,12 +163,12 @@ void Communicator::run(db_op op) {
   if (is_on_device(state, op)) {
     if (state.world == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
-    // Who waits for it is the stream.
+    // The stream waits, not the host.
     const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
     return submit_on_stream(op).wait();
   }
   if (host_side_ != nullptr) return host_side_->run(op);
-  // What goes another way is told there, once.
+  // An operation that takes another path has its span there.
   const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
   complete(state, op, DB_OP_BLOCKING);
   const std::lock_guard lock(state.submit_mutex);
@@ -308,7 +308,7 @@ void Communicator::plan_shards(const db_model& model,
 bool Communicator::is_on_streams() const { return state_->on_streams; }
 
 void Communicator::abort(const std::string& why) {
-  // Who gives up because a rank is lost tells the others that it is.
+  // A rank that gives up because another is lost reports that loss to the others.
   const auto lost = state_->lost_member();
   state_->end(Error(lost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
                     why.empty() ? fmt::format("communicator '{}': rank {} called abort",

@@ -1,5 +1,5 @@
-// Fingerprint: what every rank must agree on about one operation, in 16 bytes, and the text that
-// describes it. Plain data; no thread rule.
+// Fingerprint: what every rank must agree on about one operation, in 16 bytes, and its description
+// as a string. Plain data; [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -10,13 +10,13 @@
 
 namespace coupler {
 
-// Beyond the ABI's kinds: a split is collective too and takes its place in the order.
+// Beyond the ABI's kinds: a split is collective, too, and part of the order.
 constexpr db_kind kSplitKind = 100;
 
 std::string_view kind_name(db_kind kind);        // "all_reduce"
 std::string_view dtype_name(db_dtype dtype);     // "f32"
 std::string_view reduce_name(db_reduce reduce);  // "sum"
-uint64_t dtype_size(db_dtype dtype);             // 0 where unknown
+uint64_t dtype_size(db_dtype dtype);             // 0 if unknown
 bool is_reducing(db_kind kind);
 bool is_rooted(db_kind kind);
 bool is_pairwise(db_kind kind);
@@ -35,12 +35,12 @@ struct Fingerprint {
   }
 };
 
-// Only what the kind gives a meaning to is taken in: a barrier has no dtype, a broadcast no
-// reduction. ALL_TO_ALL_V's counts differ by rank: the order board compares them pair by pair.
+// Includes only what matters for the kind: a barrier has no dtype, a broadcast no reduction.
+// ALL_TO_ALL_V's counts differ by rank: the order board compares them pair by pair.
 Fingerprint fingerprint_of(const db_op& op, int world);
 Fingerprint split_fingerprint(std::string_view name);
 
-// The running hash of an order of operations.
+// The running hash of a sequence of operations.
 inline uint64_t chain_hash(uint64_t chain, const Fingerprint& next) {
   chain = (chain ^ next.what) * 0x9e3779b97f4a7c15u;
   chain = ((chain ^ chain >> 29) + next.size) * 0xbf58476d1ce4e5b9u;

@@ -111,8 +111,9 @@ db_status HostStore::get(void* context, const char* key, void* value, uint64_t* 
     const uint64_t room = *size;
     *size = found->size();
     if (found->size() > room) {
-      return refuse(error, DB_ERR_BUFFER_TOO_SMALL,
-                    fmt::format("the value of '{}' has {} bytes, the buffer {}", key, *size, room));
+      return refuse(
+          error, DB_ERR_BUFFER_TOO_SMALL,
+          fmt::format("the value of '{}' has {} bytes, but the buffer has {}", key, *size, room));
     }
     if (!found->empty()) std::memcpy(value, found->data(), found->size());
     return DB_OK;
@@ -133,7 +134,7 @@ db_status HostStore::derive_key(void* context, const char* purpose, uint8_t key[
                                 db_error* error) {
   auto* self = static_cast<HostStore*>(context);
   return guarded(error, "derive_key", purpose, [&]() -> db_status {
-    // Keys for backends are apart from the host's own, whatever purpose a backend names.
+    // Keys for backends differ from the host's own, whatever purpose a backend names.
     const auto derived = self->store_->derived_key(fmt::format("backend {}", purpose));
     if (!derived) {
       return refuse(error, DB_ERR_UNSUPPORTED, "this job has no secret to derive a key from");

@@ -1,5 +1,5 @@
-// What the host gives a backend: the log, and a view of the job's store. The C structs' functions
-// are [any-thread], as the ABI asks, and let no exception out.
+// What the host provides to a backend: the log, and a view of the job's store. The C structs'
+// functions are [any-thread], as the ABI requires, and never throw.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -14,7 +14,7 @@ namespace coupler {
 
 const db_host& host_services();  // lives as long as the process
 
-// A db_store over a Store; keys get the prefix. Must outlive the communicator it is given to.
+// A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it.
 class HostStore {
  public:
   HostStore(std::shared_ptr<Store> store, const std::string& prefix,

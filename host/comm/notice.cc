@@ -34,8 +34,8 @@ Mark Notice::publish(const Mark& mark) {
     if (board_->set_mark(mark)) return mark;
     return board_->mark().value_or(mark);
   }
-  // Through the store: the first to count is the first to write; a loser reads what is there by
-  // then and otherwise keeps its own, which is as true.
+  // Through the store: the first to count is the first to write. Any other rank reads the mark if
+  // it is there, and otherwise keeps its own, which is just as true.
   if (store_->add(std::string(kMarkKey), 1) == 1) {
     store_->set(std::string(kMarkKey), encode_mark(mark));
     return mark;
@@ -74,7 +74,7 @@ std::string Notice::place(int rank) const {
 
 void Notice::await_others(uint64_t sequence) const {
   show();
-  // Whoever is stuck in the same operation gives up at about the same time and shows it.
+  // A rank stuck in the same operation gives up at about the same time and shows it.
   for (int attempt = 0; attempt < 10; ++attempt) {
     bool all = true;
     for (int other = 0; other < world_ && all; ++other) {
@@ -111,10 +111,10 @@ std::string Notice::absent(uint64_t sequence, int* rank) const {
     if (behind) {
       text += fmt::format("{}has not reached operation {}", state.empty() ? "" : " and ", sequence);
       text += last.sequence == 0
-                  ? "; it has started none"
+                  ? "; it has not started any"
                   : fmt::format("; its last was {} ({})", last.sequence, describe(last.operation));
       const std::string site = place(other);
-      if (!site.empty()) text += fmt::format(", and its program called last at {}", site);
+      if (!site.empty()) text += fmt::format(", and its program's last call was at {}", site);
     }
   }
   return text;
@@ -194,7 +194,7 @@ std::string describe_disagreement(int rank, const Fingerprint& mine, const Disag
   }
   const std::string text = fmt::format("rank {} called {} and rank {} called {}", rank,
                                        describe(mine), other.rank, describe(other.theirs));
-  return describe(mine) == describe(other.theirs) ? text + " with other counts by rank" : text;
+  return describe(mine) == describe(other.theirs) ? text + " with different counts per rank" : text;
 }
 
 }  // namespace coupler

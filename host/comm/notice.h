@@ -1,6 +1,6 @@
-// Notice: how the ranks of one communicator tell each other about the first error, what they are
-// doing, and who has not come: through the order board where they share a machine, else through the
-// store. Every function is [any-thread]; with a store they may take a round trip.
+// Notice: how the ranks of one communicator share the first error, what they are doing, and which
+// ranks are absent: through the order board if they share a machine, else through the store. Every
+// function is [any-thread]; with a store, each may take a round trip.
 #pragma once
 
 #include <array>
@@ -24,21 +24,21 @@ class Notice {
 
   bool through_store() const { return board_ == nullptr; }
 
-  // Returns the mark that stands: this one, or that of whoever was first.
+  // Returns the mark in effect: this one, or that of the first rank to publish.
   Mark publish(const Mark& mark);
   std::optional<Mark> mark() const;
 
   // Sentences about the ranks that have not entered operation `sequence`, or are stopped or gone;
-  // *rank: the first of them, -1 where there is none. Through the store: after up to half a second.
+  // *rank: the first of them, -1 if none. Through the store, takes up to half a second.
   std::string absent(uint64_t sequence, int* rank) const;
 
-  // The place in the program from which this rank called last, for absent() of the others.
+  // The place in the program that last called from this rank, for absent() on the other ranks.
   void show_place(const std::string& place) const;
 
   // Without a board: keeps this rank's last operations and shows them to the others.
   void remember(uint64_t sequence, const Fingerprint& operation, uint64_t chain);
   void show() const;
-  // Compares with what the others have shown; a text naming both ranks where they disagree.
+  // Compares with what the others have shown; a mark naming both ranks if they disagree.
   std::optional<Mark> compare() const;
 
  private:
@@ -51,7 +51,7 @@ class Notice {
   static std::vector<Remembered> shown(const std::optional<std::string>& text);
   Progress progress(int rank) const;
   std::string place(int rank) const;
-  void await_others(uint64_t sequence) const;  // half a second at most
+  void await_others(uint64_t sequence) const;  // at most half a second
 
   OrderBoard* board_;
   std::shared_ptr<Store> store_;

@@ -43,10 +43,10 @@ bool kills(db_status status, const db_error& error) {
 std::string hint_for(ErrorCode code) {
   switch (code) {
     case ErrorCode::kTimeout:
-      return "look at what the missing ranks do instead; raise backend.timeout where ranks may be "
+      return "look at what the missing ranks do instead; raise backend.timeout if ranks may be "
              "this far apart";
     case ErrorCode::kPeerLost:
-      return "look at the output of the lost rank; the survivors cannot go on without it";
+      return "look at the output of the lost rank; the survivors cannot continue without it";
     case ErrorCode::kMismatch:
       return "make every rank call the same operations with the same dtype and sizes in the same "
              "order";
@@ -64,7 +64,7 @@ Error make_error(db_status status, const ErrorBuffer& error, const std::string& 
   const ErrorCode code = code_of(status);
   std::string text = error.text();
   if (text.empty()) {
-    text = fmt::format("status {} without a text", status);
+    text = fmt::format("status {} without a message", status);
   }
   if (error.value().native_code != 0) text += fmt::format(" (code {})", error.value().native_code);
   return {code,

@@ -10,7 +10,7 @@
 
 namespace coupler {
 
-// Constructing one costs a few stores: the text is not cleared.
+// Cheap to construct, a few stores: the text is not cleared.
 class ErrorBuffer {
  public:
   ErrorBuffer() {
@@ -36,7 +36,7 @@ class ErrorBuffer {
 };
 
 ErrorCode code_of(db_status status);
-// Whether the communicator is of no use after this.
+// Whether the communicator is unusable after this.
 bool kills(db_status status, const db_error& error);
 // context: "communicator 'world', operation 3: rank 0 in barrier".
 Error make_error(db_status status, const ErrorBuffer& error, const std::string& context,

@@ -72,7 +72,7 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const BackendConf
       }
       throw Error(ErrorCode::kConfig,
                   fmt::format("{}{}: the backend '{}' has no such option; {}", place(option), key,
-                              name_, valid.empty() ? "it has none" : "it has: " + valid),
+                              name_, valid.empty() ? "it has no options" : "it has: " + valid),
                   {.subject = key, .hint = "correct or remove the option"});
     }
     db_option converted = convert(option);

@@ -1,5 +1,5 @@
-// PluginOptions: the [backend.NAME] table of one plugin as the ABI wants it. Checked against the
-// plugin's own list first, so that a message can name the place the option was written. Immutable
+// PluginOptions: the [backend.NAME] table of one plugin in the form of the ABI. First checked
+// against the plugin's own list, so that errors can name where the option was written. Immutable
 // after construction; any thread may read it.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace coupler {
 
 class PluginOptions {
  public:
-  // Throws Error(kConfig) naming the source of an unknown or mistyped option. A key of `taken` is
-  // the host's own and not given to the plugin.
+  // Throws Error(kConfig) naming the source of an unknown or mistyped option. The key `taken` is
+  // the host's own and not passed to the plugin.
   PluginOptions(const DistributedBackend& plugin, const BackendConfig& backend,
                 const std::string& taken = {});
 
@@ -26,7 +26,7 @@ class PluginOptions {
 
   const db_option* const* data() const { return pointers_.data(); }
   uint64_t size() const { return pointers_.size(); }
-  // Key and value as text, for ranks to compare.
+  // Key and value as strings, for ranks to compare.
   std::vector<std::pair<std::string, std::string>> facts() const;
 
  private:
@@ -36,7 +36,7 @@ class PluginOptions {
   std::vector<const db_option*> pointers_;
 };
 
-// The option `base` of a wrapper's table, "" where it is not set. Throws Error(kConfig).
+// The option `base` of a wrapper's table, "" if it is not set. Throws Error(kConfig).
 std::string base_option(const std::string& plugin, const BackendConfig& backend);
 
 }  // namespace coupler

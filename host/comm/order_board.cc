@@ -47,7 +47,7 @@ void OrderBoard::write(Entry& entry, uint64_t sequence, const Fingerprint& opera
   entry.shown.store(operation.shown, std::memory_order_release);
   entry.chain.store(chain, std::memory_order_release);
   entry.refused.store(0, std::memory_order_release);
-  // A full fence: of two ranks that enter at once at least one sees the other's entry.
+  // A full fence: if two ranks enter at once, at least one sees the other's entry.
   entry.sequence.exchange(sequence, std::memory_order_seq_cst);
 }
 
@@ -119,7 +119,7 @@ std::optional<Disagreement> OrderBoard::enter_pair(int peer, uint64_t sequence,
   if (!read(pair_entry(sender, receiver, !sending, sequence), sequence, theirs, chain)) {
     return std::nullopt;
   }
-  // Messages with different tags may be taken out of order: no statement about those.
+  // Messages with different tags may be received out of order: they are not compared.
   if (theirs.root() != operation.root()) return std::nullopt;
   if (theirs.dtype() == operation.dtype() && theirs.size == operation.size) return std::nullopt;
   return Disagreement{.rank = peer, .theirs = theirs};

@@ -1,9 +1,9 @@
-// OrderBoard: shared memory in which each rank of a communicator writes down every operation just
-// before it starts it, and compares with what the others wrote under the same number. Of two ranks
-// that disagree, the later one always sees the earlier one's entry, and then does not start.
+// OrderBoard: shared memory in which each rank of a communicator records every operation just
+// before starting it, and compares it with what the others recorded under the same number. If two
+// ranks disagree, the later one always sees the earlier one's entry, and then does not start.
 //
 // enter*() and refuse() of one rank must not overlap; everything else is [any-thread]. Ranks may be
-// processes, or threads with a board each over the same memory.
+// processes, or threads that each have a board over the same memory.
 #pragma once
 
 #include <atomic>
@@ -28,9 +28,9 @@ struct Mark {
 struct Disagreement {
   int rank = -1;
   Fingerprint theirs;
-  // An operation before this one differed (its entry is overwritten); theirs is then this one's.
+  // An earlier operation differed (its entry is overwritten); theirs then belongs to this one.
   bool earlier = false;
-  // ALL_TO_ALL_V: what I send to that rank (or take from it) against what it takes (or sends).
+  // ALL_TO_ALL_V: what I send to that rank (or take from it), and what it takes (or sends).
   enum Counts { kNone, kISend, kITake } counts = kNone;
   uint64_t my_count = 0, their_count = 0;
 };
@@ -47,28 +47,28 @@ class OrderBoard {
 
   void close_file() { memory_->close_file(); }
 
-  // Writes and compares. sequence counts from 1, of all operations but SEND and RECV.
+  // Writes and compares. sequence counts from 1, for all operations except SEND and RECV.
   std::optional<Disagreement> enter(uint64_t sequence, const Fingerprint& operation,
                                     uint64_t chain);
   std::optional<Disagreement> enter_counts(uint64_t sequence, const uint64_t* send_counts,
                                            const uint64_t* recv_counts);
   // SEND and RECV: sequence counts the messages of this direction with that peer.
   std::optional<Disagreement> enter_pair(int peer, uint64_t sequence, const Fingerprint& operation);
-  // The backend would not start the operation: nobody else may go on with it.
+  // The backend did not start the operation: no other rank may continue with it.
   void refuse(uint64_t sequence);
-  // A rank that refused the operation, -1: none.
+  // A rank that refused the operation; -1: none did.
   int refused_by(uint64_t sequence) const;
 
   Progress progress(int rank) const;  // what rank entered last
   bool entered(int rank, uint64_t sequence) const { return progress(rank).sequence >= sequence; }
   int64_t process_id(int rank) const;
-  // The place of the program in which that rank called last; cut where it is too long.
+  // The place in the program of a rank's last call; truncated if too long.
   void set_place(const std::string& place);
   std::string place(int rank) const;
   void leave();  // this rank's communicator is being destroyed
   bool left(int rank) const;
 
-  bool set_mark(const Mark& mark);  // false: somebody was first
+  bool set_mark(const Mark& mark);  // false: another rank was first
   bool marked() const { return header().mark_state.load(std::memory_order_acquire) == kSet; }
   std::optional<Mark> mark() const;
 
@@ -87,7 +87,7 @@ class OrderBoard {
   struct alignas(64) Member {
     Word process_id, left, place[kPlaceWords];
   };
-  // Read and written as a seqlock: sequence is 0 while the rest changes.
+  // Read and written as a seqlock: sequence is 0 during changes.
   struct alignas(64) Entry {
     Word sequence, what, size, shown, chain, refused;
   };

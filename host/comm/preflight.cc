@@ -48,7 +48,7 @@ std::string quoted(const std::string* value) {
 
 // The first difference between rank 0 and another rank, or "".
 std::string difference(const Facts& first, const Facts& other, int rank) {
-  if (first == other) return {};  // as a rule; what follows takes its time with thousands
+  if (first == other) return {};  // usual; the rest is slow with thousands of ranks
   Facts keys = first;
   keys.insert(keys.end(), other.begin(), other.end());
   for (const auto& [key, unused] : keys) {
@@ -83,7 +83,7 @@ std::vector<std::string> split_fields(const std::string& text) {
                 {.rank = std::stoi(fields[1]),
                  .subject = meeting.name,
                  .hint = "see whether these ranks were started and what they ended with; "
-                         "raise backend.timeout where starting takes longer"});
+                         "raise backend.timeout if startup takes longer"});
   }
   if (fields.size() != 4) {
     throw Error(ErrorCode::kInternal,
@@ -107,7 +107,7 @@ struct Collected {
 };
 Collected collect(const Meeting& meeting, const std::string& prefix) {
   Collected result;
-  // So that all of them are there, and the store answers once.
+  // So that rank 0's key is set, too, and the store answers once.
   meeting.store->set(prefix + "/0", "");
   auto values = meeting.store->get_ranks(prefix, meeting.world, meeting.timeout);
   for (size_t rank = 0; rank < values.size(); ++rank) {
@@ -120,7 +120,7 @@ Collected collect(const Meeting& meeting, const std::string& prefix) {
 }
 
 std::string await_rank_0(const Meeting& meeting, const std::string& key) {
-  // Longer than rank 0 itself waits, so that its verdict can still name who is absent.
+  // Longer than rank 0 itself waits, so that its verdict can still name the absent ranks.
   const auto value = meeting.store->get(key, meeting.timeout + std::chrono::seconds(2));
   if (value) return *value;
   throw_verdict(meeting, fmt::format("absent{}0{}{:.3g}", kValueStart, kValueStart,

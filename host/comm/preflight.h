@@ -1,6 +1,5 @@
-// Preflight: before a communicator is created its ranks verify through the store that they mean the
-// same thing, and those of one machine meet at an order board. Collective, bounded by timeout; no
-// state.
+// Preflight: before a communicator is created, its ranks verify through the store that they agree,
+// and those on one machine set up an order board. Collective, bounded by timeout; stateless.
 #pragma once
 
 #include <chrono>
@@ -26,13 +25,13 @@ struct Meeting {
 };
 
 // Throws Error(kMismatch) naming key, ranks and both values, or Error(kTimeout) naming the ranks
-// that never came.
+// that never appeared.
 void verify_facts(const Meeting& meeting, const Facts& facts);
 
-// By rank, what each calls its rank in the job. Throws Error(kTimeout) naming who never said it.
+// Each rank's rank in the job, by rank. Throws Error(kTimeout) naming the first that is missing.
 std::vector<int> share_world_ranks(const Meeting& meeting, int own);
 
-// Null on every rank where some rank cannot share the others' memory.
+// Null on every rank if some rank cannot share the others' memory.
 std::unique_ptr<OrderBoard> share_board(const Meeting& meeting);
 
 }  // namespace coupler

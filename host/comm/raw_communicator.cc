@@ -110,7 +110,7 @@ Facts RawCommunicator::facts() const {
 bool RawCommunicator::takes(db_memory memory) const {
   if (parent_) return parent_->takes(memory);
   constexpr uint64_t kHost = DB_CAP_HOST_MEMORY, kCuda = DB_CAP_CUDA_MEMORY;
-  const bool says = can(kHost) || can(kCuda);  // else host memory, which all had at first
+  const bool says = can(kHost) || can(kCuda);  // else host memory, which older plugins imply
   if (memory == DB_MEMORY_CUDA ? !can(kCuda) : says && !can(kHost)) return false;
   return !base_ || base_->takes(memory);
 }

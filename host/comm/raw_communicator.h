@@ -1,6 +1,6 @@
 // RawCommunicator: one db_communicator with everything it borrows (options, store view, base), in
-// the order of their lives. Made and destroyed by one thread; the functions of the table keep the
-// ABI's thread rules.
+// order of their lifetimes. One thread creates and destroys it; the functions of the table keep the
+// ABI's threading rules.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -17,9 +17,9 @@ namespace coupler {
 
 class RawCommunicator {
  public:
-  // Loads the base too where the plugin stands on one. Nothing is connected yet.
+  // Also loads the base if the plugin needs one. Nothing is connected yet.
   explicit RawCommunicator(const CommunicatorOptions& options);
-  // Of a split: the store, options and base that create() was given live on in the parent.
+  // Of a split: the store, options and base that create() was given stay alive in the parent.
   RawCommunicator(Plugin plugin, db_communicator* communicator,
                   std::shared_ptr<RawCommunicator> parent);
   ~RawCommunicator();
@@ -33,9 +33,9 @@ class RawCommunicator {
   db_communicator* get() const { return communicator_; }
   const db_communicator_functions& functions() const { return *communicator_->functions; }
   bool can(uint64_t capability) const { return (plugin_.table().capabilities & capability) != 0; }
-  // Whether abort frees a thread that is stuck in it: a wrapper can do no more than its base.
+  // Whether abort frees a thread that is stuck in it; a wrapper is limited by its base.
   bool can_abort() const;
-  // Whether operations on that memory may be submitted; with a base, whether it takes them, too.
+  // Whether operations on that memory may be submitted; a base must take it, too.
   bool takes(db_memory memory) const;
 
  private:

@@ -21,7 +21,7 @@ const db_registration* extension_of(const CommunicatorState& state) {
              : static_cast<const db_registration*>(get(state.communicator, DB_REGISTRATION));
 }
 
-// Whatever it is, everything works without.
+// A failure is only noted: everything works without registration.
 void note(const CommunicatorState& state, std::string_view what, ErrorBuffer& error) {
   if (!log_enabled(LogLevel::kDebug, "comm")) return;
   log(LogLevel::kDebug, "comm",
@@ -41,7 +41,7 @@ Registration& Registration::operator=(Registration&& other) noexcept {
 
 void Registration::end() {
   const std::shared_ptr<CommunicatorState> state = std::move(state_);
-  // One that has failed has let go of all.
+  // A failed communicator has released everything.
   if (state == nullptr || state->dead.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(state->submit_mutex);
   ErrorBuffer error;

@@ -1,7 +1,7 @@
-// Registration: memory that a communicator's backend knows (coupler/registration.h) as long as this
-// lives, so that it may move it without copies through buffers of its own. Changes no result, and
-// is empty where the backend has no such extension or would not take the memory. Movable; ends
-// before the memory is freed, on a thread that may use the communicator.
+// Registration: makes memory known to a communicator's backend (coupler/registration.h) while this
+// lives, so that the backend may move it without copies through its own buffers. Changes no result.
+// Empty if the backend has no such extension or does not take the memory. Movable; must end before
+// the memory is freed, on a thread that may use the communicator.
 #pragma once
 
 #include <memory>

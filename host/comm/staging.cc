@@ -58,7 +58,7 @@ Staging::Staging(const DeviceMemory& device, const db_op& op, int rank, int worl
     send_ = device.host_buffer(sent);
     device.copy_to_host(send_.get(), op.send, sent);
   }
-  // In place where both are the same memory, as the operation allows it.
+  // In place if both are the same memory, as the operation allows.
   if (received_ > 0)
     recv_ = op.send == op.recv && sent == received_ ? send_ : device.host_buffer(received_);
   staged_.send = send_.get();

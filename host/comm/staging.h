@@ -1,5 +1,5 @@
-// Operations on a device's memory where the backend does not take it: through host memory. Pure
-// data and functions; the thread rules are DeviceMemory's.
+// Operations on a device's memory through host memory, for a backend that does not take the
+// device's. Plain data and functions; the threading rules are DeviceMemory's.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -11,20 +11,20 @@
 
 namespace coupler {
 
-// How many elements an operation reads and writes on this rank; 0 where its pointer is ignored.
+// How many elements an operation reads and writes on this rank; 0 if its pointer is ignored.
 struct OperationExtent {
   uint64_t send = 0, recv = 0;
 };
 OperationExtent extent_of(const db_op& op, int rank, int world);
 
-// One operation on its way through host memory.
+// One operation through host memory.
 class Staging {
  public:
-  // Waits until the device is done with what it is to send, and copies that.
+  // Waits until the device has finished the data to send, and copies it.
   Staging(const DeviceMemory& device, const db_op& op, int rank, int world);
   // The same operation on host memory; valid while this lives.
   const db_op& op() const { return staged_; }
-  // It is complete: what it brought is on its way to the device, in stream order.
+  // After the operation: copies the received data to the device, in stream order.
   void finish() const;
 
  private:
@@ -35,7 +35,7 @@ class Staging {
   db_op staged_;
 };
 
-// The operation in a world of one, in stream order; false where that is more than a copy.
+// Performs the operation in a world of one, in stream order; false if it is more than a copy.
 bool run_alone(const DeviceMemory& device, const db_op& op);
 
 }  // namespace coupler

@@ -11,7 +11,7 @@
 namespace coupler {
 namespace {
 
-// How long after a broken connection the store may take to say whose it was.
+// How long after a broken connection the store may take to report which rank was lost.
 constexpr auto kNews = std::chrono::milliseconds(100);
 
 int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
@@ -106,7 +106,7 @@ void CommunicatorState::enter_backend(const Operation& operation) {
   inside_what.store(operation.fingerprint.what, std::memory_order_relaxed);
   inside_shown.store(operation.fingerprint.shown, std::memory_order_relaxed);
   inside_peer.store(operation.peer, std::memory_order_relaxed);
-  // The full fence pairs with the watchdog's: either it sees the ticket or we see it asleep.
+  // The full fence pairs with the watchdog's: either it sees the ticket or it is seen asleep.
   ticket.fetch_add(1, std::memory_order_seq_cst);
   if (watchdog) watchdog->wake_if_asleep();
 }
@@ -153,14 +153,14 @@ Error CommunicatorState::timeout_error(const Operation& operation,
     try {
       absent = notice->absent(operation.peer >= 0 ? 0 : operation.sequence, &missing);
     } catch (const std::exception& thrown) {
-      absent = fmt::format("who is missing cannot be told: {}", thrown.what());
+      absent = fmt::format("the missing ranks are unknown: {}", thrown.what());
     }
   }
   if (missing < 0) missing = operation.peer;
   if (absent.empty()) {
     absent = operation.peer >= 0
                  ? fmt::format("rank {} did not answer", operation.peer)
-                 : std::string("every rank has started the operation, none is stopped or gone");
+                 : std::string("every rank has started the operation, and none is stopped or gone");
   }
   std::string text = fmt::format("{}: timed out after {:.3g} s; {}", context(operation),
                                  std::chrono::duration<double>(timeout).count(), absent);
@@ -184,7 +184,7 @@ Error CommunicatorState::peer_error(const Operation& operation, const LostMember
   const bool own = lost.rank == rank;
   return {ErrorCode::kPeerLost,
           fmt::format("{}: {}{}", context(operation),
-                      own ? "the other ranks have given this one up: " : "", lost.loss.text),
+                      own ? "the other ranks have given up on this one: " : "", lost.loss.text),
           {.rank = lost.rank, .subject = name, .hint = hint_for(ErrorCode::kPeerLost)}};
 }
 
@@ -197,7 +197,7 @@ Error CommunicatorState::failed(const Operation& operation, db_status status,
   }
   if (status == DB_ERR_TIMEOUT) return end(timeout_error(operation, buffer.text()));
   if (code_of(status) == ErrorCode::kPeerLost || code_of(status) == ErrorCode::kIo) {
-    // A connection says that it broke, not why: the job's store is about to.
+    // A connection reports that it broke, not why; the job's store is about to report that.
     if (const auto lost = lost_member(kNews)) {
       const Error found = peer_error(operation, *lost);
       return end(
@@ -211,12 +211,12 @@ Error CommunicatorState::end(const Error& own) {
   Mark mark{static_cast<int32_t>(own.code()), rank, own.detail().rank, own.what()};
   if (notice) {
     try {
-      // Where another rank was first, ours is likely to be a consequence of its error.
+      // If another rank was first, this error is likely to be a consequence of its error.
       mark = notice->publish(mark);
     } catch (const std::exception& thrown) {
-      // Where the rank that has the store is lost, the others learn that themselves.
+      // If the rank that hosts the store is lost, the others notice that themselves.
       log(lost_member() ? LogLevel::kDebug : LogLevel::kWarning, "comm",
-          fmt::format("communicator '{}': the other ranks cannot be told of the error: {}", name,
+          fmt::format("communicator '{}': cannot report the error to the other ranks: {}", name,
                       thrown.what()));
     }
   }
@@ -227,11 +227,11 @@ Error CommunicatorState::end(const Error& own) {
 
 Error CommunicatorState::end_by(const Mark& mark) {
   const auto code = static_cast<ErrorCode>(mark.code);
-  // What a rank says about itself is said by the others about it.
+  // An error that a rank reports about itself is, for the others, about that rank.
   const int failed_rank =
       mark.failed_rank < 0 || mark.failed_rank == rank ? mark.reporter : mark.failed_rank;
   const bool own = mark.reporter == rank;
-  // The text comes with its hint.
+  // The text includes its hint.
   set_first_error(
       Error(code, own ? mark.text : fmt::format("rank {} reported: {}", mark.reporter, mark.text),
             {.rank = own ? mark.failed_rank : failed_rank, .subject = name, .hint = {}}));
@@ -245,7 +245,7 @@ bool CommunicatorState::set_first_error(const Error& first) {
     error = first;
   }
   dead.store(true, std::memory_order_release);
-  // Also without DB_CAP_ABORT: it may still free those who wait outside of the library.
+  // Even without DB_CAP_ABORT: it may still free threads that wait outside of the library.
   functions->abort(communicator);
   return true;
 }

@@ -1,5 +1,5 @@
-// CommunicatorState: what a Communicator, its Works and its watchdog share. begin() and the
-// sequence belong to whoever holds submit_mutex; everything else is [any-thread].
+// CommunicatorState: what a Communicator, its Works and its watchdog share. The holder of
+// submit_mutex may use begin() and the sequence; everything else is [any-thread].
 #pragma once
 
 #include <coupler/error.h>
@@ -25,7 +25,7 @@ class Watchdog;
 
 // One operation from its submission to its end.
 struct Operation {
-  uint64_t sequence = 0;  // SEND and RECV: of the messages of that direction with that peer
+  uint64_t sequence = 0;  // SEND and RECV: among messages in that direction with that peer
   Fingerprint fingerprint;
   int peer = -1;  // SEND and RECV
 };
@@ -48,14 +48,14 @@ struct CommunicatorState {
   // With submit_mutex: checks, numbers and announces op. Throws.
   Operation begin(const db_op& op);
   Operation begin(const Fingerprint& fingerprint);
-  // Around the time a thread may be stuck in the backend.
+  // Called around the time in which a thread may be stuck in the backend.
   void enter_backend(const Operation& operation);
   void leave_backend();
-  // The error of an operation the backend returned; ends the communicator where it must.
+  // The error of an operation that the backend returned; ends the communicator if it must.
   Error failed(const Operation& operation, db_status status, const ErrorBuffer& error);
-  // Ends the communicator: the first error stays, all ranks get to know it, pending waits end.
+  // Ends the communicator: the first error stays, all ranks learn of it, pending waits end.
   Error end(const Error& error);
-  // Of another rank, or of the watchdog; the text is complete.
+  // For the error of another rank or of the watchdog; its text is complete.
   Error end_by(const Mark& mark);
 
   void throw_if_dead() const {
@@ -69,25 +69,25 @@ struct CommunicatorState {
 
   // Before the first operation.
   void set_device(std::shared_ptr<const DeviceMemory> memory);
-  // Takes over a pending operation that a stream waits for: watched until it is over.
+  // Takes over a pending operation that a stream waits for: it is watched until it ends.
   void park(std::unique_ptr<PendingOperation> operation);
-  // Gives back those that are over. What went wrong with one ends the communicator.
+  // Releases those that have ended. The failure of one ends the communicator.
   void settle();
 
-  // The rank of this communicator that the job has lost, if any: at once, or as soon as that is
-  // known, but within `wait`.
+  // The rank of this communicator that the job has lost, if any; waits up to `wait` for a loss to
+  // become known.
   struct LostMember {
     int rank;  // of this communicator
     PeerLoss loss;
   };
   std::optional<LostMember> lost_member(std::chrono::milliseconds wait = {}) const;
-  // The operation cannot end: a rank it needs is lost.
+  // The error of an operation that cannot end because a rank it needs is lost.
   Error peer_error(const Operation& operation, const LostMember& lost) const;
 
   std::string context(const Operation& operation) const;
   // The blocking operation in the backend, if there is one.
   std::optional<Operation> inside() const;
-  // What a rank is in, by that operation; "" where there is none.
+  // What this rank is doing, according to that operation; "" if there is none.
   std::string standing() const;
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
@@ -95,18 +95,18 @@ struct CommunicatorState {
   const int rank, world;
   const bool can_abort;
   const std::chrono::nanoseconds timeout;
-  // What the backend is told: where it cannot abort, its own deadline ends the process, so that the
-  // host's, which knows who is missing, comes first.
+  // The deadline that the backend gets. If it cannot abort, its own deadline ends the process, so
+  // the host's, which can name the missing ranks, comes first.
   const int64_t operation_timeout_ns;
 
-  std::shared_ptr<Store> store;        // of this communicator; null where world is 1
+  std::shared_ptr<Store> store;        // of this communicator; null if world is 1
   const std::vector<int> world_ranks;  // of the job, by rank of this communicator
-  const std::shared_ptr<Peers> peers;  // null where nobody watches them
+  const std::shared_ptr<Peers> peers;  // null if they are not watched
   std::shared_ptr<RawCommunicator> backend;
   db_communicator* const communicator;
   const db_communicator_functions* const functions;
   std::shared_ptr<const DeviceMemory> device;  // null: host memory only
-  bool on_streams = false;                     // operations on its memory are the backend's
+  bool on_streams = false;                     // the backend takes its memory
   std::unique_ptr<OrderBoard> board;           // null: world 1 or several machines
   std::unique_ptr<Notice> notice;              // null: world 1
 
@@ -128,7 +128,7 @@ struct CommunicatorState {
   mutable std::mutex error_mutex;
   std::optional<Error> error;
 
-  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null where world is 1
+  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null if world is 1
 
  private:
   void announce(const Operation& operation, const db_op* op);

@@ -14,7 +14,7 @@ namespace {
 [[noreturn]] void refuse_tensor(const at::Tensor& tensor) {
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("a collective needs a dense, contiguous tensor, got one of shape [{}] on {}{}",
+      fmt::format("a collective needs a dense, contiguous tensor, not one of shape [{}] on {}{}",
                   fmt::join(tensor.sizes(), ", "), tensor.device().str(),
                   tensor.layout() != at::kStrided ? ", not dense" : ""),
       {.hint = "call .contiguous() (and .to_dense()) on it first"});
@@ -106,7 +106,7 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
-// Runs on each message; where keep says so the tensors then take what it holds.
+// Calls run on each message; with keep, then copies the message back to its tensors.
 static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
                       const std::function<void(const at::Tensor& message)>& run) {
   at::NoGradGuard no_grad;

@@ -1,7 +1,7 @@
 // Collectives on LibTorch tensors: the thin layer between at::Tensor and Communicator's raw
-// buffers. Pure functions; thread rules are those of Communicator. Tensors must be dense,
+// buffers. Pure functions; threading rules are those of Communicator. Tensors must be dense,
 // contiguous, and in host memory or the communicator's device's, else Error(kInvalidArgument). A
-// returned Work does not keep its tensors alive: the caller does, until the Work has been waited
+// returned Work does not keep its tensors alive: the caller must, until the Work has been waited
 // for.
 #pragma once
 
@@ -13,23 +13,22 @@
 
 namespace coupler {
 
-// The ABI's number for a tensor's type; Error(kUnsupported) where there is none (complex,
-// quantised).
+// The ABI's number for a tensor's type; Error(kUnsupported) if there is none (complex, quantized).
 db_dtype to_db_dtype(at::ScalarType type);
 
-// How a communicator knows the memory of a device: the host's, or its own device's.
+// How a communicator identifies the memory of a device: the host's, or its own device's.
 db_memory memory_of(c10::Device device);
 
-// Throws where a tensor cannot be made contiguous memory.
+// Throws if a tensor cannot be made contiguous.
 void require_dense(const at::Tensor& tensor);
 
-// Descriptions of operations over whole tensors, to be given to Communicator::run or submit.
+// Descriptions of operations on whole tensors, for Communicator::run or submit.
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
 db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 // input [n…] of every rank into output [world, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 
-// Many tensors as few messages, in place: packed by dtype, sent, unpacked.
+// Many tensors in a few messages, in place: packed by dtype, sent, unpacked.
 void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root);
 void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
                           db_reduce reduce);

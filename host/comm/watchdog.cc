@@ -16,10 +16,9 @@ constexpr auto kPeriod = std::chrono::milliseconds(30);
 constexpr auto kSleepAfter = std::chrono::seconds(1);
 // Longer than any healthy exchange that a stalled pair of ranks could still complete.
 constexpr auto kStall = std::chrono::milliseconds(300);
-// The same where a rank has left in order, so that something is wrong with the program only.
+// The same if a rank left in an orderly way, so that only the program can be wrong.
 constexpr auto kLeft = std::chrono::seconds(2);
-// How long a thread may take to leave the backend and report an error itself, where the machine is
-// busy too.
+// How long a thread may take to leave the backend and report an error itself, on a busy machine.
 constexpr auto kLeave = std::chrono::milliseconds(500);
 constexpr auto kLeavePoll = std::chrono::milliseconds(10);
 constexpr int kExitPeer = 4;
@@ -61,7 +60,7 @@ void Watchdog::run() {
     ticket = current;
     if (now - active > kSleepAfter) {
       lock.unlock();
-      if (state_.notice->through_store()) check_store(now, kStall);  // the others may ask for us
+      if (state_.notice->through_store()) check_store(now, kStall);  // shows this rank's operations
       lock.lock();
       asleep_.store(true, std::memory_order_seq_cst);
       if (busy() || stop_) {
@@ -75,14 +74,14 @@ void Watchdog::run() {
     condition_.wait_for(lock, kPeriod, [&] { return stop_; });
     if (stop_) break;
     lock.unlock();
-    // Through the store it is a message: only where this rank seems to do something else.
+    // Through the store this costs a message: only if this rank seems to be doing something else.
     if (!state_.notice->through_store() || now - active > kStall) show_place();
     check(Clock::now());
     lock.lock();
   }
 }
 
-// A rank that does not come is in its own code: it says beforehand where that is.
+// An absent rank is in its own code: it publishes in advance where that is.
 void Watchdog::show_place() {
   std::string place = CallSite::last();
   if (store_failed_ || place == place_) return;
@@ -90,7 +89,7 @@ void Watchdog::show_place() {
   try {
     state_.notice->show_place(place_);
   } catch (const std::exception& thrown) {
-    log(LogLevel::kDebug, "comm", thrown.what());  // it is for a message only
+    log(LogLevel::kDebug, "comm", thrown.what());  // only messages need it
   }
 }
 
@@ -106,7 +105,7 @@ std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
   const std::lock_guard lock(state_.pending_mutex);
   for (const PendingOperation* pending : state_.pending) {
     if (result && result->since <= pending->start) continue;
-    // One that is merely not waited for yet is not stuck.
+    // A complete operation that is merely not waited for yet is not stuck.
     if (now - pending->start > kStall &&
         state_.functions->test(pending->request, nullptr) != DB_IN_PROGRESS) {
       continue;
@@ -136,7 +135,7 @@ void Watchdog::check(Clock::time_point now) {
 }
 
 void Watchdog::check_deadline(const Stuck& stuck, Clock::duration age) {
-  // A backend that can abort keeps its own deadline; this is for one that does not come back.
+  // A backend that can abort enforces its own deadline; this is for one that never returns.
   const auto limit = state_.can_abort
                          ? state_.timeout + state_.timeout / 2 + std::chrono::seconds(2)
                          : state_.timeout;
@@ -147,7 +146,7 @@ void Watchdog::check_deadline(const Stuck& stuck, Clock::duration age) {
 void Watchdog::check_peers(const Stuck& stuck, Clock::time_point now) {
   const auto lost = state_.lost_member();
   if (!lost) return;
-  // What a rank sent before it ended or left is still on its way, and may be all that is needed.
+  // What a rank sent before it ended or left may still be in flight, and may be all that is needed.
   const auto patience = lost->loss.reason == PeerLoss::Reason::kLeft   ? kLeft
                         : lost->loss.reason <= PeerLoss::Reason::kGone ? kStall
                                                                        : Clock::duration::zero();
@@ -161,10 +160,9 @@ void Watchdog::check_board(const Stuck& stuck, Clock::duration age) {
   if (refuser < 0 || refuser == state_.rank) return;
   state_.end(
       Error(ErrorCode::kMismatch,
-            fmt::format("{}: rank {}'s backend refused that operation, so that it did not "
-                        "start there",
+            fmt::format("{}: rank {}'s backend refused that operation, so it did not start there",
                         state_.context(stuck.operation), refuser),
-            {.rank = refuser, .subject = state_.name, .hint = "look at the error that rank got"}));
+            {.rank = refuser, .subject = state_.name, .hint = "look at that rank's error"}));
 }
 
 void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
@@ -184,11 +182,11 @@ void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
                         .hint = hint_for(ErrorCode::kMismatch)}));
     }
   } catch (const std::exception& thrown) {
-    store_failed_ = true;              // deadlines go on without it
-    if (state_.lost_member()) return;  // which is the reason, and is reported
+    store_failed_ = true;              // deadlines still work without it
+    if (state_.lost_member()) return;  // the reason, which is reported
     log(LogLevel::kWarning, "comm",
         fmt::format("communicator '{}': the store no longer answers, so an operation on which the "
-                    "ranks disagree ends by its deadline only: {}",
+                    "ranks disagree ends only at its deadline: {}",
                     state_.name, thrown.what()));
   }
 }
@@ -215,7 +213,7 @@ void Watchdog::free_stuck_threads() {
   if (!is_stuck()) return;
   const std::optional<Error> error = state_.first_error();
   const std::string text = fmt::format(
-      "coupler: error: {}\n  the backend '{}' cannot end the operation: the process ends\n",
+      "coupler: error: {}\n  the backend '{}' cannot end the operation, so the process ends\n",
       error->what(), state_.backend->plugin().name());
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);

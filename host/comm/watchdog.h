@@ -1,6 +1,6 @@
-// Watchdog: one thread a communicator, which frees those who are stuck in the backend. It wakes
-// some 30 times a second while there are operations and sleeps otherwise. It sees the first error
-// of another rank, and deadlines where the backend itself cannot end an operation.
+// Watchdog: one thread per communicator, which frees threads that are stuck in the backend. It
+// wakes about 30 times a second while there are operations and sleeps otherwise. It detects the
+// first error of another rank, and deadlines if the backend itself cannot end an operation.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class Watchdog {
   void check_peers(const Stuck& stuck, Clock::time_point now);
   void check_board(const Stuck& stuck, Clock::duration age);
   void check_store(Clock::time_point now, Clock::duration age);
-  // The communicator has ended: a thread that its backend cannot free takes the process with it.
+  // After the communicator has ended: if its backend cannot free a thread, ends the process.
   void free_stuck_threads();
 
   CommunicatorState& state_;
@@ -52,11 +52,11 @@ class Watchdog {
   std::condition_variable condition_;
   bool stop_ = false;
   std::atomic<bool> asleep_{false};
-  uint64_t last_ticket_ = 0;  // the thread's own, as are the next ones
+  uint64_t last_ticket_ = 0;  // owned by the thread, like those below
   Clock::time_point ticket_since_;
   Clock::time_point store_checked_;
   bool store_failed_ = false;
-  std::string place_;  // as the others see it
+  std::string place_;  // as other ranks see it
   std::thread thread_;
 };
 

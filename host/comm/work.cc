@@ -12,7 +12,7 @@ Work::State::~State() {
   state->functions->release(pending->request);
 }
 
-// Of an operation that has ended, as far as this thread can tell; what a stream waits for goes on.
+// The operation has ended, as far as this thread can tell; one that a stream waits for continues.
 void Work::State::end_span() {
   if (span.begin == 0 || on_stream || !spans_recorded()) return;
   span.end = span_clock();
@@ -38,7 +38,7 @@ Work::~Work() {
   } catch (const std::exception& error) {
     // The communicator keeps the error: its next operation throws it.
     log(LogLevel::kError, "comm",
-        fmt::format("an operation nobody waited for failed: {}", error.what()));
+        fmt::format("an operation failed that was never waited for: {}", error.what()));
   }
 }
 

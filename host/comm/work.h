@@ -1,5 +1,5 @@
-// Work::State: an asynchronous operation with what must outlive it. As Work itself, used by one
-// thread at a time; the watchdog looks at `pending` under the communicator's pending_mutex.
+// Work::State: an asynchronous operation with what must outlive it. Like Work, used by one thread
+// at a time; the watchdog reads `pending` under the communicator's pending_mutex.
 #pragma once
 
 #include <memory>
@@ -18,15 +18,15 @@ struct Work::State {
         on_stream(in_stream_order) {
     state->add_pending(pending.get());
   }
-  ~State();  // gives the request back, unless the communicator has it
+  ~State();  // releases the request, unless the communicator owns it
   void end_span();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   std::shared_ptr<CommunicatorState> state;
-  std::unique_ptr<PendingOperation> pending;  // null: the communicator has it
-  const bool on_stream;                       // who waits is a stream
-  SpanRecord span = {};                       // begun where spans are recorded
+  std::unique_ptr<PendingOperation> pending;  // null: the communicator owns it
+  const bool on_stream;                       // a stream waits, not the host
+  SpanRecord span = {};                       // begun if spans are recorded
 };
 
 }  // namespace coupler

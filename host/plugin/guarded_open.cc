@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kPluginExitCode = 3;
 
-// What this thread is opening; null where it opens nothing.
+// What this thread is opening; null if nothing.
 thread_local const std::string* opening = nullptr;
 std::terminate_handler previous_handler = nullptr;
 
@@ -34,15 +34,15 @@ std::string current_exception_text() {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
 [[noreturn]] void end_the_process(const std::string& path) {
   report_error(
       fmt::format("plugin {} threw in its constructor (while being loaded): {}\n"
-                  "  hint: a static object of the plugin threw; the plugin must be mended, "
-                  "or another backend chosen with backend.use",
+                  "  hint: a static object of the plugin threw; fix the plugin, or choose another "
+                  "backend with backend.use",
                   path, current_exception_text()));
   std::fflush(nullptr);
   _exit(kPluginExitCode);
@@ -69,8 +69,8 @@ class TerminateGuard {
   }
 };
 
-// Where an exception does pass through dlopen the linker's locks stay taken for good: nobody could
-// load or unload anything any more, or even exit. So it ends the process there, too.
+// If an exception does pass through dlopen, the linker's locks stay held for good: no thread could
+// load or unload anything any more, or even exit. So it ends the process, too.
 void open_library(boost::dll::shared_library& library, const std::string& path,
                   std::error_code& failed) {
   try {
@@ -84,8 +84,9 @@ const DistributedBackend* call_entry(const std::string& path, db_entry_function 
   try {
     return entry();
   } catch (...) {
-    refuse_plugin(path, fmt::format("threw in its entry function: {}", current_exception_text()),
-                  "no exception may cross the interface, and the entry function has nothing to do");
+    refuse_plugin(
+        path, fmt::format("threw in its entry function: {}", current_exception_text()),
+        "let no exception cross the interface; the entry function only has to return its table");
   }
 }
 
@@ -93,23 +94,24 @@ const DistributedBackend* call_entry(const std::string& path, db_entry_function 
 
 const DistributedBackend* guarded_open(const std::string& path) {
   // Never destroyed: plugins are not unloaded, since their threads, thread-local destructors and
-  // exit handlers would be left pointing into nothing.
+  // exit handlers would be left pointing to unmapped code.
   static auto* const libraries = new std::vector<boost::dll::shared_library>();
 
   const TerminateGuard guard(path);
   boost::dll::shared_library library;
   std::error_code failed;
-  dlerror();  // forget what an earlier call left
+  dlerror();  // discard an earlier call's error
   open_library(library, path, failed);
   if (failed) {
-    // The error code always says "bad file descriptor"; the linker's own text is the useful one.
+    // The error code is always "bad file descriptor"; the linker's own message is the useful one.
     const char* text = dlerror();
     refuse_plugin(path,
                   fmt::format("cannot be loaded: {}", text != nullptr ? text : failed.message()),
                   "a library it needs may be missing (ldd shows which), or a symbol is undefined");
   }
   if (!library.has(DB_ENTRY_SYMBOL)) {
-    refuse_plugin(path, "is a shared library but no backend: it does not export " DB_ENTRY_SYMBOL,
+    refuse_plugin(path,
+                  "is a shared library but not a backend: it does not export " DB_ENTRY_SYMBOL,
                   "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
   }
   const auto entry = &library.get<const DistributedBackend*()>(DB_ENTRY_SYMBOL);

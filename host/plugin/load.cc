@@ -43,9 +43,9 @@ Plugin Plugin::load(const BackendConfig& backend) {
   if (backend.use == self_backend().name) return single();
   if (backend.use.empty() || backend.use == "auto") {
     throw Error(ErrorCode::kConfig,
-                fmt::format("backend.use = \"{}\" names no backend to load", backend.use),
+                fmt::format("backend.use = \"{}\" does not name a backend", backend.use),
                 {-1, "backend.use",
-                 "\"auto\" is resolved by `coupler launch`; where another launcher starts the "
+                 "\"auto\" is resolved by `coupler launch`; if another launcher starts the "
                  "processes, set backend.use to a backend's name (`coupler plugins` lists them)"});
   }
   std::string path;
@@ -53,7 +53,7 @@ Plugin Plugin::load(const BackendConfig& backend) {
   const bool by_name = backend.use.find('/') == std::string::npos;
   if (by_name && backend.use != table->name) {
     throw Error(ErrorCode::kPlugin,
-                fmt::format("plugin {} was looked for as \"{}\" but calls itself \"{}\"", path,
+                fmt::format("plugin {} was loaded as \"{}\" but its name is \"{}\"", path,
                             backend.use, table->name),
                 {-1, path, fmt::format("rename the file to libcoupler_{}.so", table->name)});
   }

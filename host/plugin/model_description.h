@@ -22,7 +22,7 @@ class ModelDescription {
   void add_parameter(const std::string& name, uint64_t module, std::vector<uint64_t> sizes,
                      db_dtype dtype, bool trainable);
 
-  // Of what was added; it points into this object and is good until more is added.
+  // Describes what was added; points into this object and is valid until more is added.
   db_model model() const;
 
  private:

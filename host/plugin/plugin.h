@@ -1,5 +1,5 @@
-// Plugin: one loaded backend. Loaded plugins stay for the life of the process; the functions are
-// [any-thread] (loading is serialised inside).
+// Plugin: one loaded backend. Loaded plugins stay for the life of the process. The functions are
+// [any-thread] (loading is serialized inside).
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -21,14 +21,14 @@ class Plugin {
   // The one-process backend that is part of the host: world 1, host memory, every operation.
   static Plugin single();
 
-  // Loads backend.use: "auto" is not accepted here (the launcher resolves it, see
-  // resolve_auto); a name is searched in backend.plugin_path, COUPLER_PLUGIN_PATH (colon-separated,
-  // ignored when the process is privileged), beside libcoupler or the coupler program
-  // (../lib/coupler), and the system directory; a text with a slash is a path. Checks before
-  // dlopen: regular file, owner root or us, writable by nobody else, ELF of this machine, whole,
-  // the sha256 pin. Afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin)
-  // with where it looked or what is wrong and how to mend it. A plugin whose static constructor
-  // throws ends the process with that message and exit code 3 (guarded_open.h says why).
+  // Loads backend.use. "auto" is not accepted here (the launcher resolves it, see resolve_auto). A
+  // name is searched in backend.plugin_path, COUPLER_PLUGIN_PATH (colon-separated, ignored in a
+  // privileged process), next to libcoupler or the coupler program (../lib/coupler), and in the
+  // system directory; a string with a slash is a path. Checks before dlopen: regular file, owned by
+  // root or this user, writable by no one else, complete ELF file for this machine, the sha256 pin.
+  // Checks afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin) with
+  // where it looked or what is wrong, and how to fix it. A plugin whose static constructor throws
+  // ends the process with that message and exit code 3 (guarded_open.h says why).
   static Plugin load(const BackendConfig& backend);
 
  private:
@@ -48,20 +48,20 @@ struct PluginReport {
   bool needs_mpi_launch = false;
   bool needs_base = false;
 };
-// Each plugin is loaded and probed in a child process, so a bad one costs its row only. A
-// process with other threads cannot be forked safely: there it is done in place.
+// Loads and probes each plugin in a child process, so a bad one costs only its row. A process with
+// other threads cannot be forked safely: there it is done in place.
 std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 
-// How mpi could come about: mpirun started this process, it could still start the job's processes
-// (asked by a launcher), or the processes are there and it did not.
+// Whether mpi is possible: mpirun started this process, it could still start the job's processes (a
+// launcher's question), or the processes exist and it did not start them.
 enum class MpiLaunch { kInside, kPossible, kTooLate };
 inline MpiLaunch mpi_launch_of(const ProcessInfo& process) {
   return process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside : MpiLaunch::kTooLate;
 }
 
-// What "auto" means here: nccl where CUDA devices answer; else mpi inside an MPI launch, or where a
+// What "auto" means here: nccl if CUDA devices answer; else mpi inside an MPI launch, or if a
 // launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.
-// on_host: tensors are in host memory, so that nccl would have nothing to move.
+// on_host: tensors are in host memory, which nccl does not support.
 std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
 // The db_host that a plugin's probe is given: log lines go to the host's log. Lives as long as the
-// process; [any-thread]. Communicators give their own (comm/host_services.h).
+// process; [any-thread]. Communicators provide their own (comm/host_services.h).
 #pragma once
 
 #include <coupler/distributed_backend.h>

@@ -25,7 +25,7 @@ fs::path own_folder() {
   if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
   std::error_code failed;
   fs::path file = fs::canonical(info.dli_fname, failed);
-  // In a program started by name through PATH dli_fname is that name; the link is always right.
+  // In a program started by name through PATH, dli_fname is that name; the link is always right.
   if (failed) file = fs::canonical("/proc/self/exe", failed);
   return failed ? fs::path() : file.parent_path();
 }
@@ -45,7 +45,7 @@ void add_list(std::vector<SearchFolder>& folders, std::string_view list, const c
   }
 }
 
-// A plugin's second library (libcoupler_NAME_impl.so, beside it) is no plugin.
+// A plugin's second library (libcoupler_NAME_impl.so, next to it) is not a plugin.
 constexpr std::string_view kCompanion = "_impl";
 
 std::string name_of(const fs::path& file) {
@@ -67,7 +67,7 @@ std::string not_found(const std::string& name, const BackendConfig& backend) {
   }
   std::string names = "single";
   for (const FoundPlugin& plugin : found_plugins(backend)) names += ", " + plugin.name;
-  return text + "\nBackends there are: " + names;
+  return text + "\nAvailable backends: " + names;
 }
 
 }  // namespace
@@ -81,10 +81,10 @@ std::vector<SearchFolder> search_folders(const BackendConfig& backend) {
   }
   const fs::path own = own_folder();
   if (!own.empty()) {
-    add(folders, own / "coupler", "beside Coupler");
-    add(folders, own / "../lib/coupler", "beside Coupler");
-    // Test programs lie one folder deeper, in bin/tests.
-    if (own.filename() == "tests") add(folders, own / "../../lib/coupler", "beside Coupler");
+    add(folders, own / "coupler", "next to Coupler");
+    add(folders, own / "../lib/coupler", "next to Coupler");
+    // Test programs are one folder deeper, in bin/tests.
+    if (own.filename() == "tests") add(folders, own / "../../lib/coupler", "next to Coupler");
   }
   add(folders, COUPLER_SYSTEM_PLUGIN_DIR, "system");
   return folders;
@@ -94,7 +94,7 @@ std::vector<FoundPlugin> found_plugins(const BackendConfig& backend) {
   std::vector<FoundPlugin> plugins;
   std::set<std::string> seen;
   for (const SearchFolder& folder : search_folders(backend)) {
-    std::error_code failed;  // a folder that is absent or unreadable holds no plugin
+    std::error_code failed;  // a folder that is absent or unreadable has no plugins
     std::vector<FoundPlugin> here;
     for (fs::directory_iterator entry(folder.path, failed), end; !failed && entry != end;
          entry.increment(failed)) {
@@ -119,8 +119,8 @@ std::string find_plugin(const std::string& use, const BackendConfig& backend) {
   }
   throw Error(ErrorCode::kPlugin, not_found(use, backend),
               {-1, "backend.use",
-               // Accelerate's users know it as a device like any other.
-               use == "tpu" ? "TPUs need a third party's plugin, which Coupler does not bring: "
+               // Accelerate's users expect it to be a device like any other.
+               use == "tpu" ? "TPUs need a third party's plugin, which Coupler does not include: "
                               "install it, and name its folder in backend.plugin_path or "
                               "COUPLER_PLUGIN_PATH"
                             : "set backend.use to one of these names or to a path with a slash, or "

@@ -1,4 +1,4 @@
-// Where a backend's name is looked for. [any-thread]; reads the environment at each call.
+// Where a backend's name is searched. [any-thread]; reads the environment at each call.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct SearchFolder {
   std::string origin;  // why it is searched: "backend.plugin_path", "COUPLER_PLUGIN_PATH"…
 };
 
-// In the order of search, without repetition; folders that do not exist are in the list too.
+// In search order, without repetition; includes folders that do not exist.
 std::vector<SearchFolder> search_folders(const BackendConfig& backend);
 
 struct FoundPlugin {
@@ -21,12 +21,12 @@ struct FoundPlugin {
   std::string path;
 };
 
-// Every plugin file of those folders: by folder, sorted by name in each; a name found twice counts
-// where it was found first.
+// Every plugin file of those folders: by folder, sorted by name within each; of equal names, the
+// first one found.
 std::vector<FoundPlugin> found_plugins(const BackendConfig& backend);
 
-// The file that use names: a text with a slash is a path and returned as it is; a name is searched.
-// Throws Error(kPlugin) listing every folder looked in and the names there are.
+// The file that use names: a string with a slash is a path and returned as is; a name is searched.
+// Throws Error(kPlugin) listing every folder searched and the available names.
 std::string find_plugin(const std::string& use, const BackendConfig& backend);
 
 }  // namespace coupler

@@ -36,7 +36,7 @@ const SelfCommunicator* self(const db_communicator* communicator) {
 }
 SelfRequest* self(db_request* request) { return reinterpret_cast<SelfRequest*>(request); }
 
-// Later than any use: adding it to now() must not overflow.
+// Longer than any use; adding it to now() must not overflow.
 constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
 
 Clock::time_point after(std::chrono::nanoseconds timeout) {
@@ -97,7 +97,7 @@ db_status submit(db_communicator* communicator, const db_op* op, db_request** re
     return DB_OK;
   }
   SelfChannel::Message message;
-  // A message without bytes may come with a NULL pointer; a send must still be known as one.
+  // An empty message may have a NULL pointer; a send must still be recognizable as one.
   static constexpr char nothing = 0;
   if (op->kind == DB_SEND) {
     message.send = op->send != nullptr ? op->send : &nothing;
@@ -131,7 +131,7 @@ db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
       timeout_ns < 0 ? Clock::time_point::max() : after(std::chrono::nanoseconds(timeout_ns));
   const db_status status = mine->channel->wait(mine->handle, until);
   if (status == DB_IN_PROGRESS) {
-    return fail(error, DB_ERR_TIMEOUT, "not complete yet; the operation goes on",
+    return fail(error, DB_ERR_TIMEOUT, "not complete yet; the operation continues",
                 DB_ERROR_RETRYABLE);
   }
   return outcome(status, error);

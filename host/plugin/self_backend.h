@@ -1,6 +1,6 @@
 // "single": the one-process backend that is part of the host. World 1, host memory, every
-// operation; what it does is a copy, a scaling, or a message to itself. Its table is an ordinary
-// backend's; thread rules as in coupler/distributed_backend.h.
+// operation; each is a copy, a scaling, or a message to itself. Its table is an ordinary backend's;
+// threading rules as in coupler/distributed_backend.h.
 #pragma once
 
 #include <coupler/distributed_backend.h>

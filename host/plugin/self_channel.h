@@ -1,5 +1,5 @@
-// SelfChannel: messages of a process to itself, matched by tag in order. A send is complete once a
-// receive has taken it, so nothing is buffered. [any-thread].
+// SelfChannel: messages from a process to itself, matched by tag in order. A send is complete once
+// a receive has taken it, so nothing is buffered. [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -26,18 +26,17 @@ class SelfChannel {
   };
   using Handle = std::shared_ptr<Message>;
 
-  // Matches the message with one that waits, or lets it wait. The handle may be dropped at any
-  // time.
+  // Matches the message with a waiting one, or lets it wait. The handle may be dropped at any time.
   Handle post(const Message& message);
 
-  // The message's state. A passed deadline makes it DB_ERR_TIMEOUT and the channel dead.
+  // The message's state. After its deadline it is DB_ERR_TIMEOUT, and the channel dead.
   db_status test(const Handle& handle);
-  // Blocks until it is complete or until has passed; then DB_IN_PROGRESS.
+  // Blocks until the message is complete or `until` has passed; then DB_IN_PROGRESS.
   db_status wait(const Handle& handle, Clock::time_point until);
 
   // DB_OK, or what ended the channel.
   db_status state();
-  // Everything pending ends with reason, unless an earlier reason stands.
+  // Ends everything pending as DB_ERR_ABORTED; the first reason becomes the state.
   void end(db_status reason);
 
  private:

@@ -75,7 +75,7 @@ void scale_in_place(db_dtype dtype, void* data, uint64_t count, double scale) {
     case DB_F64:
       return scale_native<double>(data, count, scale);
     default:
-      return;  // self_supports() lets no other type come here
+      return;  // self_supports() admits no other type
   }
 }
 
@@ -115,7 +115,7 @@ bool self_supports(const db_op& op) {
   if (dtype_bytes(op.dtype) == 0) return false;
   if (op.memory != DB_MEMORY_HOST && op.memory != DB_MEMORY_HOST_PINNED) return false;
   if (!reduces(op.kind)) return true;
-  // As every transport: what cannot be combined with a second rank is refused with one, too.
+  // As in every transport: what cannot be combined with a second rank is rejected with one, too.
   if (is_fp8(op.dtype)) return false;
   switch (op.reduce) {
     case DB_SUM:
@@ -150,7 +150,7 @@ uint64_t self_elements(const db_op& op) {
 }
 
 const char* self_argument_problem(const db_op& op) {
-  if (op.root_or_peer != 0) return "root_or_peer is not 0, the only rank there is";
+  if (op.root_or_peer != 0) return "root_or_peer is not 0, the only rank";
   const bool by_counts =
       op.kind == DB_ALL_GATHER_V || op.kind == DB_REDUCE_SCATTER_V || op.kind == DB_ALL_TO_ALL_V;
   if (by_counts && op.recv_counts == nullptr) return "recv_counts is NULL";
@@ -161,7 +161,7 @@ const char* self_argument_problem(const db_op& op) {
   const uint64_t count = self_elements(op);
   if (op.kind == DB_BARRIER || count == 0) return nullptr;
   const uint64_t bytes = dtype_bytes(op.dtype);
-  if (bytes == 0) return "dtype is not known";
+  if (bytes == 0) return "dtype is unknown";
   if (count > UINT64_MAX / bytes) return "the count overflows";
   if (op.kind != DB_RECV && op.send == nullptr) return "send is NULL";
   if (op.kind != DB_SEND && op.recv == nullptr) return "recv is NULL";

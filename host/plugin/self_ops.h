@@ -1,5 +1,5 @@
-// What the operations of distributed_backend.h mean where there is one rank. Pure functions; no
-// thread rule.
+// What the operations of distributed_backend.h mean with a single rank. Pure functions;
+// [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -8,12 +8,12 @@
 
 namespace coupler {
 
-uint64_t dtype_bytes(db_dtype dtype);  // 0 where there is no such type
+uint64_t dtype_bytes(db_dtype dtype);  // 0 if there is no such type
 
 // Whether the combination of kind, dtype, reduction and memory is defined and offered.
 bool self_supports(const db_op& op);
 
-// Null, or what is wrong with the rest of a supported op.
+// Null, or what is wrong with the other fields of a supported op.
 const char* self_argument_problem(const db_op& op);
 
 bool is_point_to_point(db_kind kind);

@@ -20,7 +20,7 @@ std::string hash_file(const std::string& path, int fd) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
   if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
-    throw Error(ErrorCode::kInternal, "OpenSSL offers no SHA-256");
+    throw Error(ErrorCode::kInternal, "OpenSSL does not support SHA-256");
   }
   std::vector<char> buffer(size_t{256} * 1024);
   for (off_t offset = 0;;) {
@@ -68,7 +68,7 @@ void check_sha256(const std::string& path, int fd, const std::string& wanted) {
               fmt::format("plugin {} is not the file that backend.sha256 pins: its SHA-256 is {}, "
                           "expected {}",
                           path, found, pin),
-              {-1, path, "restore the file, or set backend.sha256 anew if the change was meant"});
+              {-1, path, "restore the file, or update backend.sha256 if the change was intended"});
 }
 
 }  // namespace coupler

@@ -15,7 +15,7 @@ namespace {
 void require_text(const std::string& path, const char* text, std::string_view field) {
   if (text != nullptr && *text != '\0') return;
   refuse_plugin(path, fmt::format("has no {} in its table", field),
-                fmt::format("set DistributedBackend.{} to a text", field));
+                fmt::format("set DistributedBackend.{} to a string", field));
 }
 
 void require_function(const std::string& path, bool there, std::string_view field) {
@@ -34,14 +34,14 @@ bool is_plain_name(std::string_view name) {
 
 std::string abi_problem(uint32_t major, uint32_t minor, uint32_t host_major, uint32_t host_minor) {
   if (major != host_major) {
-    return fmt::format("has ABI {}.{}, this Coupler has {}.{}: another major version", major, minor,
-                       host_major, host_minor);
+    return fmt::format("has ABI {}.{}, but this Coupler has {}.{}: the major versions differ",
+                       major, minor, host_major, host_minor);
   }
-  // From 1.0 on a minor only appends, so any minor works with any other; before, one may break.
+  // From 1.0 on, a minor version only appends, so all work together; before 1.0, one may break.
   if (major == 0 && minor != host_minor) {
     return fmt::format(
-        "has ABI {}.{}, this Coupler has {}.{}: before 1.0 the minor versions must be equal", major,
-        minor, host_major, host_minor);
+        "has ABI {}.{}, but this Coupler has {}.{}: before 1.0, minor versions must be equal",
+        major, minor, host_major, host_minor);
   }
   return "";
 }
@@ -63,10 +63,10 @@ void check_table(const DistributedBackend& table, const std::string& path) {
         "rebuild the plugin against this Coupler's coupler/distributed_backend.h, or get the "
         "version of it that belongs to this Coupler");
   }
-  // Everything up to create is required; get_extension behind it is optional.
+  // Everything up to create is required; get_extension after it is optional.
   if (!DB_HAS(&table, DistributedBackend, create)) {
     refuse_plugin(path,
-                  fmt::format("says its table has {} bytes, {} are required", table.struct_size,
+                  fmt::format("says its table has {} bytes, but {} are required", table.struct_size,
                               offsetof(DistributedBackend, get_extension)),
                   "set struct_size to sizeof(DistributedBackend)");
   }
@@ -76,8 +76,8 @@ void check_table(const DistributedBackend& table, const std::string& path) {
   if (!is_plain_name(table.name)) {
     refuse_plugin(
         path, fmt::format("calls itself \"{}\"", table.name),
-        "a backend's name has small letters, digits and underscores only, since it is also the "
-        "name of its TOML table");
+        "use only lowercase letters, digits and underscores in a backend's name, since it is also "
+        "the name of its TOML table");
   }
   require_function(path, table.probe != nullptr, "probe");
   require_function(path, table.default_options != nullptr, "default_options");

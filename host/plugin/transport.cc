@@ -10,12 +10,12 @@
 namespace coupler {
 namespace {
 
-// The plugin's report; an Error where it cannot be used.
+// The plugin's report; throws Error if it cannot be used.
 PluginReport usable(const std::string& use, const BackendConfig& backend) {
   PluginReport report = try_plugin(use, backend);
-  // What needs mpirun can only judge inside it; whether mpirun is there is the launcher's question.
+  // A plugin that needs mpirun can only judge inside it; the launcher checks for mpirun itself.
   if (report.usable || report.needs_mpi_launch) return report;
-  // A plugin that was loaded says itself why it cannot work here; else the message names the file.
+  // A loaded plugin itself reports why it cannot work here; else the message names the file.
   const bool loaded = !report.abi.empty();
   throw Error(
       ErrorCode::kPlugin,

@@ -1,4 +1,4 @@
-// What a job runs over, decided once, before its processes exist. [any-thread].
+// What transport a job uses, decided once, before its processes exist. [any-thread].
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ struct TransportPlan {
   std::string use;                     // backend.use with "auto" resolved
   std::string transport;               // what moves the bytes: use, or the base of a wrapper
   bool needs_mpi_launch = false;       // the transport's processes must be started by mpirun
-  std::vector<std::string> overrides;  // "key=value" as of -o, of whatever was resolved here
+  std::vector<std::string> overrides;  // "key=value", as for -o, for what was resolved
 };
 
-// Loads and probes the backend, and its base where it needs one, in child processes. Throws
-// Error(kPlugin) with the reason where either is unusable, Error(kConfig) where the base is not a
-// transport. mpi: whether mpirun started, or could start, the processes.
-// on_host: as in resolve_auto.
+// Loads and probes the backend, and its base if it needs one, in child processes. Throws
+// Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
+// transport. mpi: whether mpirun started, or could start, the processes. on_host: as in
+// resolve_auto.
 TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
 
 }  // namespace coupler

@@ -114,7 +114,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
   for (size_t i = 0; i < answers.size(); ++i) {
     PluginReport& report = reports[rows[i]];
     if (answers[i].end == ChildAnswer::End::kAnswered && unpack(answers[i].text, report)) continue;
-    // Words with which it left by itself say enough.
+    // If it exited by itself, its last words say enough.
     const bool said = answers[i].end == ChildAnswer::End::kExit && !answers[i].words.empty();
     report.reason = said ? answers[i].words
                          : describe_end(answers[i], kDeadline, "while being loaded or probed");

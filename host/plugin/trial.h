@@ -1,5 +1,5 @@
-// Loads and probes plugins for a report, each in a child process, so that a bad one costs its row
-// and not the process (child_answers.h). [any-thread].
+// Loads and probes plugins for a report, each in a child process, so that a bad one costs only its
+// row, not the process (child_answers.h). [any-thread].
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace coupler {
 
-// The plugins that uses name (as in backend.use), side by side, in their order. Never throws
-// Error: what is wrong with one is its report's reason.
+// The plugins that uses name (as in backend.use), probed concurrently, in their order. Never throws
+// Error: what is wrong with a plugin is its report's reason.
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
                                       const BackendConfig& backend);
 PluginReport try_plugin(const std::string& use, const BackendConfig& backend);

@@ -58,7 +58,7 @@ std::string describe_loss(int rank, long pid, Reason reason) {
       what = "is stopped: it does not answer, although its machine does";
       break;
     case Reason::kUnreachable:
-      what = "cannot be reached: its machine does not acknowledge anything";
+      what = "cannot be reached: its machine acknowledges nothing";
       break;
   }
   return fmt::format("rank {} (process {}) {}", rank, pid, what);

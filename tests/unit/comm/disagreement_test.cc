@@ -177,8 +177,8 @@ TEST(Timeout, RankThatNeverComes_IsNamedWithItsLastOperation) {
       EXPECT_NE(text.find("barrier"), std::string::npos) << text;
       if (!apart) {
         EXPECT_NE(
-            text.find("its last was 1 (all_reduce f32 x4 sum), and its program called last at "
-                      "train.cc:42"),
+            text.find("its last was 1 (all_reduce f32 x4 sum), and its program's last call was "
+                      "at train.cc:42"),
             std::string::npos)
             << text;
       }

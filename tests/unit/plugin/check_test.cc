@@ -55,7 +55,7 @@ TEST(PluginCheck_OtherMachine, NamesBoth) {
   const std::string file = folder.add("good");
   patch(file, 18, std::string("\xF3\x00", 2));  // e_machine: RISC-V
   const std::string message = check_refusal(file);
-  expect_text(message, "is built for another machine: RISC-V, and this one is ");
+  expect_text(message, "is built for another machine: RISC-V, but this one is ");
   expect_text(message, "build it on or for this machine");
 }
 
@@ -104,7 +104,7 @@ TEST(PluginCheck_FileWritableByAll, IsRefusedWithTheCommandThatMends) {
   const std::string file = folder.add("good");
   ASSERT_EQ(chmod(file.c_str(), 0777), 0);
   const std::string message = check_refusal(file);
-  expect_text(message, "the file is writable by everybody (mode 0777)");
+  expect_text(message, "the file is writable by everyone (mode 0777)");
   expect_text(message, "chmod o-w " + file);
 }
 
@@ -112,7 +112,7 @@ TEST(PluginCheck_FolderWritableByAll, IsRefusedEvenIfSticky) {
   const Folder folder;
   const std::string file = folder.add("good");
   ASSERT_EQ(chmod(folder.path().c_str(), 01777), 0);
-  expect_text(check_refusal(file), "its folder " + folder.path() + " is writable by everybody");
+  expect_text(check_refusal(file), "its folder " + folder.path() + " is writable by everyone");
   ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
 }
 
@@ -144,7 +144,7 @@ TEST(PluginCheck_FileOfAnotherUser, IsRefused) {
   const std::string file = folder.add("good");
   ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
   const std::string message = check_refusal(file);
-  expect_text(message, "the file belongs to user 12345, neither root nor us (user 0)");
+  expect_text(message, "the file belongs to user 12345, neither root nor this user (0)");
   expect_text(message, "chown 0 " + file);
 }
 

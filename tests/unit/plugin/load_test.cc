@@ -45,18 +45,19 @@ TEST(PluginLoad_Single, IsBuiltIn) {
 
 TEST(PluginLoad_Auto, IsAnError) {
   const std::string message = message_of(ErrorCode::kConfig, [] { Plugin::load(backend("auto")); });
-  expect_text(message, "backend.use = \"auto\" names no backend to load");
+  expect_text(message, "backend.use = \"auto\" does not name a backend");
 }
 
 TEST(PluginLoad_OtherAbiMajor, NamesBothVersions) {
   const std::string message = load_refusal("other_major");
-  expect_text(message, fmt::format("has ABI 7.{}, this Coupler has {}.{}: another major version",
-                                   DB_ABI_MINOR, DB_ABI_MAJOR, DB_ABI_MINOR));
+  expect_text(message,
+              fmt::format("has ABI 7.{}, but this Coupler has {}.{}: the major versions differ",
+                          DB_ABI_MINOR, DB_ABI_MAJOR, DB_ABI_MINOR));
   expect_text(message, "rebuild the plugin");
 }
 
 TEST(PluginLoad_OtherMinorBeforeOne, IsRefused) {
-  expect_text(load_refusal("other_minor"), "before 1.0 the minor versions must be equal");
+  expect_text(load_refusal("other_minor"), "before 1.0, minor versions must be equal");
 }
 
 TEST(PluginAbi_MinorFromOneOn, MayDiffer) {
@@ -82,7 +83,7 @@ TEST(PluginLoad_MissingOrBadName, IsRefused) {
 
 TEST(PluginLoad_NameUnlikeItsFile, IsRefusedByNameOnly) {
   expect_text(load_refusal("misnamed"),
-              "was looked for as \"misnamed\" but calls itself \"somebody_else\"");
+              "was loaded as \"misnamed\" but its name is \"somebody_else\"");
   const std::string path = std::string(COUPLER_FIXTURES) + "/" + Folder::file_name("misnamed");
   EXPECT_EQ(Plugin::load(backend(path)).name(), "somebody_else");
 }

@@ -60,7 +60,7 @@ TEST_F(PluginReports, BadPlugins_CostTheirRowsOnly) {
   expect_text(row("throws").reason, "threw in its constructor");
   expect_text(row("throws").reason, "no licence file");
   expect_text(row("crashes").reason, "crashed while being loaded or probed: signal 6");
-  expect_text(row("other_major").reason, "another major version");
+  expect_text(row("other_major").reason, "the major versions differ");
   expect_text(row("no_entry").reason, "does not export");
   expect_text(row("text").reason, "is not an ELF file");
   for (const PluginReport& report : list_plugins(backend_)) {

@@ -24,7 +24,7 @@ TEST_F(PluginSearch, Order_IsConfigThenEnvironmentThenBesideThenSystem) {
   EXPECT_EQ(folders[1].path, second_.path());
   EXPECT_EQ(folders[2].path, "/nowhere");
   EXPECT_EQ(folders[2].origin, "COUPLER_PLUGIN_PATH");
-  EXPECT_EQ(folders[3].origin, "beside Coupler");
+  EXPECT_EQ(folders[3].origin, "next to Coupler");
   EXPECT_EQ(folders.back().origin, "system");
 }
 
@@ -79,9 +79,9 @@ TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
   expect_text(message, "backend \"glue_cpu\" was not found: no libcoupler_glue_cpu.so in\n");
   expect_text(message, first_.path() + " (backend.plugin_path)");
   expect_text(message, second_.path("absent") + " (backend.plugin_path; no such folder)");
-  expect_text(message, "(beside Coupler");
+  expect_text(message, "(next to Coupler");
   expect_text(message, "(system");
-  expect_text(message, "Backends there are: single, good");
+  expect_text(message, "Available backends: single, good");
   expect_text(message, "COUPLER_PLUGIN_PATH");
 }
 

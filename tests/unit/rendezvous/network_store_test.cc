@@ -88,14 +88,14 @@ TEST_F(NetworkStore, NoInterfaceNamed_ListensAtMasterAddressOnly) {
   const auto zero = host_or_join_network_store(rank(0, port, "localhost"), config_);
   EXPECT_NO_THROW(host_or_join_network_store(rank(1, port), config_));
   expect_part(refusal(rank(0, port, "192.0.2.1")),
-              "MASTER_ADDR=192.0.2.1 is no address of rank 0's machine, which has ");
+              "MASTER_ADDR=192.0.2.1 is not an address of rank 0's machine, which has ");
 }
 
 TEST_F(NetworkStore, AnotherSecret_IsRefused) {
   const int port = free_port();
   const auto zero = host_or_join_network_store(rank(0, port), config_);
   config_.launch.secret_file = write("other", std::string(32, 't'), 0600);
-  expect_part(refusal(rank(1, port)), "the secret is that of another job");
+  expect_part(refusal(rank(1, port)), "the secret belongs to another job");
 }
 
 TEST_F(NetworkStore, RankZeroNeverComes_TimeoutNamesThePlace) {
@@ -111,7 +111,7 @@ TEST_F(NetworkStore, RankOfAnotherStart_IsRefused) {
   const auto zero = host_or_join_network_store(rank(0, port), config_);
   EXPECT_NO_THROW(host_or_join_network_store(rank(1, port), config_));
   ::unsetenv("COUPLER_RESTART_COUNT");
-  expect_part(refusal(rank(1, port)), "the secret is that of another job");
+  expect_part(refusal(rank(1, port)), "the secret belongs to another job");
 }
 
 TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
@@ -140,7 +140,8 @@ TEST_F(NetworkStore, ThroughAnAgentsStore_RankZeroNeverComes_IsNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
     EXPECT_EQ(error.detail().rank, 0);
-    expect_part(error.what(), "rank 0 did not say in torchrun's store where the job's store is");
+    expect_part(error.what(),
+                "rank 0 did not publish the address of the job's store in torchrun's store");
   }
 }
 
@@ -152,7 +153,7 @@ TEST_F(NetworkStore, PortInUse_IsNamed) {
 TEST_F(NetworkStore, WhatIsMissing_IsNamedWithTheFix) {
   expect_part(refusal(rank(0, 1, "")),
               "1 of 2 ranks run on this machine, but MASTER_ADDR and "
-              "MASTER_PORT, where they are to meet, are not set");
+              "MASTER_PORT, where they meet, are not set");
   config_.backend.interface_name = "";
   expect_part(refusal(rank(0, 1)), "but backend.interface, through which they reach each other");
   expect_part(refusal(rank(0, 1)), "lo (127.0.0.1)");
@@ -167,7 +168,7 @@ TEST_F(NetworkStore, SecretFile_MustBePrivateAndLongEnough) {
   expect_part(refusal(rank(0, 1)), "open can be read by others (mode 0644)");
   expect_part(refusal(rank(0, 1)), "chmod 600");
   config_.launch.secret_file = write("short", "password", 0600);
-  expect_part(refusal(rank(0, 1)), "short holds 8 bytes, a secret has 32 at least");
+  expect_part(refusal(rank(0, 1)), "short holds 8 bytes, but a secret needs at least 32");
   config_.launch.secret_file = folder_ / "none";
   expect_part(refusal(rank(0, 1)), "none cannot be opened: No such file");
   config_.launch.secret_file = folder_;
@@ -178,7 +179,7 @@ TEST_F(NetworkStore, HostThatNobodyKnows_IsNamed) {
   config_.backend.interface_name = "";
   config_.backend.use = "mpi";
   expect_part(refusal(rank(0, 1, "no-such-host.invalid")),
-              "MASTER_ADDR=no-such-host.invalid is no host that this machine knows");
+              "MASTER_ADDR=no-such-host.invalid cannot be resolved on this machine");
 }
 
 }  // namespace

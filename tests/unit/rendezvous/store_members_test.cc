@@ -239,7 +239,7 @@ TEST_P(StoreMembersTest, TwoProcessesOfOneRank_TheSecondIsRefused) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(
-        std::string(error.what()).find(fmt::format("rank 1 is process {} already", one->pid())),
+        std::string(error.what()).find(fmt::format("rank 1 is already process {}", one->pid())),
         std::string::npos)
         << error.what();
   }

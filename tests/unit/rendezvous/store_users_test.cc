@@ -226,7 +226,7 @@ TEST_F(RootAtTheDoorTest, CrowdOfConnections_IsClosedUnheard_AndCostsNothing) {
   std::string line;
   int lines = 0;
   while (std::getline(log, line)) {
-    EXPECT_NE(line.find("of other users, the last of user 0"), std::string::npos) << line;
+    EXPECT_NE(line.find("from other users, the last from user 0"), std::string::npos) << line;
     ++lines;
   }
   EXPECT_GE(lines, 1);
@@ -278,7 +278,7 @@ TEST_F(StoreUsersTest, ListenerOfAnotherUser_IsToldNothing) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
     const std::string text = error.what();
-    EXPECT_NE(text.find(path + " runs as user 65534, and this process as user 0"),
+    EXPECT_NE(text.find(path + " runs as user 65534, but this process runs as user 0"),
               std::string::npos)
         << text;
   }

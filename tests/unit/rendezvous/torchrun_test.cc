@@ -65,7 +65,7 @@ TEST(JoinStore, UnderTheUsersMpich_IsHostedByRankZero_AllRanksMeet) {
 
 TEST(JoinStore, MpichsVariablesWithoutMpich_AreRefused_NamingTheFix) {
   const auto text = output_of("PMI_RANK=0 PMI_SIZE=2 " + kMeet);
-  EXPECT_NE(text.find("PMI_RANK is set, but no process above this one is MPICH's"),
+  EXPECT_NE(text.find("PMI_RANK is set, but no ancestor of this process is MPICH's"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("unset PMI_RANK and PMI_SIZE"), std::string::npos) << text;
