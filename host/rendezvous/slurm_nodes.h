@@ -1,4 +1,4 @@
-// Slurm's lists of nodes. Plain functions; no thread rule.
+// Slurm's lists of nodes. Plain functions, [any-thread].
 #pragma once
 
 #include <string>

@@ -241,7 +241,7 @@ void StoreSession::handle_set(store_wire::Request& request) {
     return;
   }
   const std::string& value = *hub_.table.find(request.key);
-  // Before the answer: a client that has it may exit, and whoever sees that must find the value.
+  // Before the answer: with it the client may exit, and observers must know the value by then.
   if (hub_.options.on_set) {
     hub_.options.on_set(request.key, value);
   }
