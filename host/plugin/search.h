@@ -1,4 +1,4 @@
-// The folders in which a backend's name is searched. [any-thread]; reads the environment at each call.
+// The folders in which a backend's name is searched. [any-thread]; reads the environment each time.
 #pragma once
 
 #include <string>
