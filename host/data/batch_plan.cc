@@ -12,7 +12,7 @@ namespace {
 
 size_t global_batch(const BatchPlanSpec& spec) {
   if (spec.world < 1 || spec.rank < 0 || spec.rank >= spec.world)
-    fail_argument(fmt::format("rank {} of a world of {}", spec.rank, spec.world), "rank",
+    fail_argument(fmt::format("invalid rank {} for a world of {}", spec.rank, spec.world), "rank",
                   "ranks count from 0 to world - 1");
   if (spec.batch_size < 1)
     fail_argument(fmt::format("the data loader's batch_size is {}", spec.batch_size), "batch_size",

@@ -1,13 +1,13 @@
 // BatchPlan: which positions of an epoch's order make up each batch of one rank, as Accelerate's
-// BatchSamplerShard defines it. Pure arithmetic on an immutable object, any thread; O(1) to make,
-// so any batch can be reached without the ones before it.
+// BatchSamplerShard defines it. Immutable, so any thread may call it. It is O(1) to make, so any
+// batch can be reached without the ones before it.
 //
-// A step takes the next `global` positions, batch_size × world of them (batch_size itself where
-// split_batches), and rank r gets the r-th of world equal slices. With split_batches step k
-// therefore sees the same samples for every world. Where the last step is incomplete, drop_last
-// leaves it out, even_batches fills it from the start of the order so that every rank gets equally
-// many full batches, and without either a rank gets what lies in its slice, which may be nothing.
-// Steps begin at position `start`, where an epoch is resumed; filling begins at 0 all the same.
+// A step takes the next `global` positions: batch_size × world, or batch_size with split_batches.
+// Rank r gets the r-th of world equal slices, so with split_batches step k sees the same samples at
+// every world size. If the last step is incomplete, drop_last leaves it out, and even_batches fills
+// it from the start of the order so that all ranks get the same number of full batches. Without
+// either, a rank gets what lies in its slice, which may be nothing.
+// Steps begin at position `start` when an epoch is resumed; filling still begins at 0.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +29,14 @@ struct BatchPlanSpec {
 
 class BatchPlan {
  public:
-  // Throws Error(kInvalidArgument) for a batch size below 1, one that split_batches cannot divide
-  // by the world, a rank outside it, and a start behind the last sample.
+  // Throws Error(kInvalidArgument) for a batch size below 1 or, with split_batches, not a multiple
+  // of the world size, for a rank outside the world, and for a start past the last sample.
   explicit BatchPlan(const BatchPlanSpec& spec);
 
-  // The batches of this rank.
+  // The number of this rank's batches.
   size_t size() const { return size_; }
 
-  // Positions a step takes over all ranks; of one rank; where this rank's begin.
+  // Positions per step over all ranks; per rank; the offset of this rank's slice in a step.
   size_t step_samples() const { return global_; }
   size_t slice() const { return slice_; }
   size_t first() const { return first_; }
@@ -44,7 +44,7 @@ class BatchPlan {
   // The positions of batch `step` < size(), all below samples; `positions` is reused memory.
   void batch(size_t step, std::vector<size_t>& positions) const;
 
-  // How many positions of it, the first ones, no other batch has: the rest fills it.
+  // How many of its first positions belong to no other batch; the rest are filling.
   size_t own(size_t step) const;
 
  private:

@@ -13,18 +13,17 @@
 namespace coupler::detail {
 namespace {
 
-// What precedes the tensors of a step, as rank 0 broadcasts it.
+// The header that rank 0 broadcasts before the tensors of a step.
 enum Head : size_t {
-  kKind,    // of Kind
-  kRows,    // rows of the step over all ranks, those that fill it included
-  kOwn,     // without them
-  kLength,  // of the layout, or of the error's text
+  kKind,    // a Kind
+  kRows,    // rows of the step over all ranks, including filling
+  kOwn,     // the same without filling
+  kLength,  // of the layout, or of the error message
   kHeadSize,
 };
 enum Kind : int64_t { kStep, kStepLaidOutAsBefore, kError };
 
-// A tensor as (scalar type, dimensions, sizes…), (-1, 0) where it is undefined, one behind the
-// other.
+// Concatenates (scalar type, dimensions, sizes…) of each tensor, (-1, 0) for an undefined one.
 std::vector<int64_t> encode(const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> layout;
   for (const at::Tensor& tensor : tensors) {
@@ -48,7 +47,7 @@ std::vector<at::Tensor> empty_tensors(const std::vector<int64_t>& layout) {
   return tensors;
 }
 
-// The same numbers as a tensor, whose memory is theirs.
+// A tensor that borrows the memory of `numbers`.
 at::Tensor view_of(int64_t* numbers, size_t count) {
   return at::from_blob(numbers, {static_cast<int64_t>(count)}, at::TensorOptions(at::kLong));
 }
@@ -98,7 +97,7 @@ StepRead Dispatcher::next(BatchSource& source, size_t slot, size_t step_samples,
           at::from_blob(text.data(), {static_cast<int64_t>(length)}, at::TensorOptions(at::kByte)));
     }
     if (error) std::rethrow_exception(error);
-    throw Error(ErrorCode::kAborted, "rank 0, which reads for all, could not: " + text,
+    throw Error(ErrorCode::kAborted, "rank 0, which reads for all ranks, failed: " + text,
                 {.rank = 0, .subject = "dataset"});
   }
   if (head[kKind] == kStep) {
@@ -119,7 +118,7 @@ StepRead Dispatcher::next(BatchSource& source, size_t slot, size_t step_samples,
   };
   const StepRead mine{of_slice(rows), of_slice(own), 0};
   if (rows > 0) {
-    // A copy of these rows alone: the others would be kept alive by a view.
+    // A view would keep the other ranks' rows alive, so these rows are copied.
     auto part = mine.rows > 0 ? narrow_rows(tensors, first, mine.rows) : narrow_rows(tensors, 0, 1);
     if (mine.rows < rows) {
       for (at::Tensor& tensor : part) {

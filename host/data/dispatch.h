@@ -1,5 +1,5 @@
-// Dispatcher: sends the steps of an epoch, which rank 0 reads, to all ranks. Used by the loop's
-// thread; every call is collective.
+// Dispatcher: sends the steps of an epoch, which rank 0 reads, to all ranks. Used by the thread
+// that runs the loop; every call is collective.
 #pragma once
 
 #include <coupler/detail/batch_source.h>
@@ -17,10 +17,10 @@ class Dispatcher {
  public:
   Dispatcher(std::shared_ptr<LoaderPeers> peers, int rank);
 
-  // Of a source whose batches are tensors: rank 0's read() puts a whole step of `step_samples` into
-  // the slot; afterwards every rank has its slice of it there, or, where that is empty, the step's
-  // first row. What read() throws on rank 0 is thrown by all. Behind an incomplete step nothing is
-  // read or sent any more.
+  // The source's batches must be tensors. On rank 0, read() puts a whole step of `step_samples`
+  // into the slot. Afterwards each rank's slot holds its slice of the step or, if that is empty,
+  // the step's first row. If read() throws on rank 0, every rank throws. After an incomplete step,
+  // nothing more is read or sent.
   StepRead next(BatchSource& source, size_t slot, size_t step_samples, size_t first, size_t slice,
                 const std::function<StepRead()>& read);
 

@@ -15,7 +15,8 @@ namespace {
 
 void require_no_loop(bool looping, const char* call) {
   if (looping)
-    throw Error(ErrorCode::kUsage, fmt::format("{} within a loop over the data loader", call),
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} called inside a loop over the data loader", call),
                 {.subject = "data loader", .hint = "call it before the loop begins"});
 }
 
@@ -26,17 +27,17 @@ DataLoaderOptions checked(const DataLoaderOptions& options, const BatchSource& s
     refuse_batch_type(source.batch_type(), "sent to other processes (dispatch_batches)");
   if (options.workers < 0 || options.workers > kMost)
     fail_argument(fmt::format("the data loader's workers is {}", options.workers), "workers",
-                  "give 0, for none, to 1024");
+                  "give 0 (none) to 1024");
   if (options.prefetch < 1 || options.prefetch > kMost)
     fail_argument(fmt::format("the data loader's prefetch is {}", options.prefetch), "prefetch",
                   "give 1 to 1024 batches per worker; workers = 0 reads nothing ahead");
   if (is_stream && options.workers > 1)
-    fail_argument(
-        fmt::format("the data loader's workers is {}, its dataset a stream", options.workers),
-        "workers", "a stream is read in its order, by one worker at most");
+    fail_argument(fmt::format("the data loader's workers is {}, but its dataset is a stream",
+                              options.workers),
+                  "workers", "a stream is read in order, so set workers to 0 or 1");
   if (is_stream && options.shuffle)
-    fail_argument("the data loader's shuffle is set, its dataset a stream", "shuffle",
-                  "let the stream itself give its samples in another order");
+    fail_argument("the data loader's shuffle is set, but its dataset is a stream", "shuffle",
+                  "shuffle in the stream itself");
   return options;
 }
 
@@ -45,7 +46,7 @@ std::optional<size_t> checked_samples(const BatchSource& source) {
   const std::optional<size_t> samples = source.samples();
   if (!samples)
     fail_argument("the data loader's dataset does not know its size", "dataset",
-                  "let size() of a map-style dataset return a number, or give a stream");
+                  "return a number from the map-style dataset's size(), or use a stream dataset");
   if (*samples == 0)
     fail_argument("the data loader's dataset has no samples", "dataset",
                   "check the path or filter it was made with");
@@ -115,7 +116,7 @@ int64_t LoaderCore::size() const {
   const State& s = *state_;
   if (!(s.looping ? s.joined : s.joining && s.peers != nullptr))
     return static_cast<int64_t>(s.plan.size());
-  // As many as the rank with the most, which is the first, has.
+  // The count of rank 0, which has the most batches.
   const size_t step = s.plan.step_samples(), rest = s.samples.value_or(0) - s.start;
   return static_cast<int64_t>(s.options.drop_last ? rest / step : (rest + step - 1) / step);
 }
@@ -157,14 +158,14 @@ void LoaderCore::load_state(const LoaderCursor& cursor) {
   require_no_loop(s.looping, "load_state");
   if (cursor.epoch < 0 || cursor.samples < 0)
     fail_argument(
-        fmt::format("a loader cursor at sample {} of epoch {}", cursor.samples, cursor.epoch),
+        fmt::format("invalid loader cursor: sample {} of epoch {}", cursor.samples, cursor.epoch),
         "cursor", "both count from 0");
   const int64_t samples = s.samples ? static_cast<int64_t>(*s.samples) : -1;
   if (cursor.dataset_samples != samples) {
     const auto describe = [](int64_t count) {
       return count < 0 ? std::string("a stream") : fmt::format("a dataset of {} samples", count);
     };
-    fail_argument(fmt::format("a loader cursor saved with {} for {}",
+    fail_argument(fmt::format("the loader cursor was saved with {}, but this loader has {}",
                               describe(cursor.dataset_samples), describe(samples)),
                   "cursor", "resume with the dataset it was saved with");
   }
@@ -188,8 +189,8 @@ void LoaderCore::skip_first_batches(int64_t count) {
   const size_t steps = s.options.drop_last ? rest / step : (rest + step - 1) / step;
   if (batches > steps)
     fail_argument(
-        fmt::format("skip_first_batches({}) of a data loader of {} batches", count, steps), "count",
-        "skip at most what the epoch has");
+        fmt::format("skip_first_batches({}) on a data loader with {} batches", count, steps),
+        "count", "skip at most as many batches as the epoch has");
   s.plan_next(std::min(s.start + batches * step, *s.samples));
 }
 
@@ -198,7 +199,7 @@ void LoaderCore::join(bool on, std::optional<bool> even_batches) {
   if (on) {
     require_no_loop(s.looping, "join_uneven_inputs");
     if (s.joining)
-      throw Error(ErrorCode::kUsage, "join_uneven_inputs within join_uneven_inputs",
+      throw Error(ErrorCode::kUsage, "join_uneven_inputs called inside join_uneven_inputs",
                   {.subject = "data loader", .hint = "one scope around the loop is enough"});
   }
   s.joining = on;

@@ -1,4 +1,4 @@
-// A loop over a data loader: what begins, advances and ends it.
+// A loop over a data loader: its start, its steps and its end.
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -23,11 +23,11 @@ std::atomic<uint64_t> loops_begun = 0;
   throw Error(ErrorCode::kInvalidArgument, message, {.subject = "dataset", .hint = hint});
 }
 
-// Rethrows what a dataset threw, as an Error that says where.
+// Rethrows a dataset's exception as an Error that names the place.
 [[noreturn]] void rethrow_at(const std::string& place) {
   ErrorCode code = ErrorCode::kInvalidArgument;
   ErrorDetail detail{.subject = "dataset"};
-  std::string what = "an exception that is no std::exception";
+  std::string what = "an exception not derived from std::exception";
   try {
     throw;
   } catch (const Error& error) {
@@ -65,7 +65,7 @@ StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRe
   const BatchPlan& read_plan = whole ? *whole : plan;
   if (samples && step >= read_plan.size()) return {};
   request_of(step, wanted);
-  // Pinning is the current device's business, which a worker has not been told.
+  // Pinning uses the current device, which is not set on worker threads.
   const c10::OptionalDeviceGuard guard(wanted.pin ? std::optional(device) : std::nullopt);
   try {
     StepRead result = source.fetch(worker, slot, wanted);
@@ -85,20 +85,19 @@ StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRe
 
 StepRead LoaderCore::State::local(size_t step) {
   const size_t slot = slot_of(step);
-  if (workers != nullptr) workers->await(step);  // where there is none, ready says so too
+  if (workers != nullptr) workers->await(step);  // an absent step has no rows in `ready`
   const StepRead result = workers != nullptr ? ready[slot] : read(0, step, slot, request);
-  // Streams that the ranks read each for itself may end at different times where they are joined.
+  // When ranks are joined and each reads its own stream, streams may end at different times.
   if (step == 0 && !samples && (dispatcher != nullptr || !joined)) require_samples(result);
   return result;
 }
 
 void LoaderCore::State::require_samples(const StepRead& first) const {
   if (first.read < start)
-    no_batch(fmt::format("the stream has {} samples, {} were to be skipped", first.read, start),
-             "resume or skip over the stream that the place was counted in");
+    no_batch(fmt::format("the stream has {} samples, but {} were to be skipped", first.read, start),
+             "resume or skip with the stream in which the position was counted");
   if (start > 0) return;
-  if (first.read == 0)
-    no_batch("the stream has no samples", "check what it reads from, and reset()");
+  if (first.read == 0) no_batch("the stream has no samples", "check its input and its reset()");
   if (first.read < static_cast<size_t>(world))
     no_batch(
         fmt::format("the stream has {} samples, fewer than the {} processes", first.read, world),
@@ -158,7 +157,8 @@ void LoaderCore::State::begin() {
   if (joined) agree_on_first();
 }
 
-// Which ranks have a batch and which can stand in for one; one that cannot is named on all ranks.
+// Agrees on which ranks have a batch and which can stand in with a repeated one. If a rank can do
+// neither, every rank throws an Error that names it.
 void LoaderCore::State::agree_on_first() {
   enum : int64_t { kNothing, kStandsIn, kHasBatch };
   int64_t mine = kHasBatch;
@@ -236,10 +236,10 @@ uint64_t LoaderCore::start_epoch() {
 bool LoaderCore::next(uint64_t pass) {
   State& s = *state_;
   if (pass != s.pass)
-    throw Error(ErrorCode::kUsage,
-                "a loop over a data loader goes on after another began (or after prepare)",
-                {.subject = "data loader",
-                 .hint = "nest loops over two loaders, not over one and the same"});
+    throw Error(
+        ErrorCode::kUsage,
+        "a loop over a data loader continues after another one began (or after prepare)",
+        {.subject = "data loader", .hint = "nest loops over two loaders, not over the same one"});
   if (s.position > 0 && s.end_of_body) s.end_of_body();
   if (!s.more) {
     s.finish();

@@ -1,5 +1,5 @@
-// ReadingScope: lives while a loader reads from its dataset on the thread of the loop, so that a
-// dry run can let datasets have real memory. The hooks are set once, before any loader is used.
+// ReadingScope: lives while a loader reads from its dataset on the thread that runs the loop, so
+// that a dry run can give datasets real memory. Set the hooks once, before any loader is used.
 #pragma once
 
 namespace coupler::detail {

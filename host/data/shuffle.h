@@ -1,7 +1,8 @@
 // The order of samples in an epoch: a function of (count, seed, epoch) alone, the same for every
-// world size, platform and version of Coupler. Pure, any thread.
+// world size, platform and version of Coupler. Pure; any thread may call it.
 //
-// As specified, with mix the finaliser of splitmix64 and G = 0x9e3779b97f4a7c15, all modulo 2^64:
+// The specification, with mix the finalizer of splitmix64 and G = 0x9e3779b97f4a7c15, all modulo
+// 2^64:
 //   state  = mix(mix(seed) + epoch + 1)
 //   draw() = state += G, mix(state)
 //   below(b): the high word of draw() × b, drawn again while the low word is less than 2^64 mod b
@@ -14,7 +15,7 @@
 
 namespace coupler {
 
-// Fills `order`, whose memory is reused from one epoch to the next.
+// Fills `order`, reusing its memory.
 void shuffled_order(size_t count, uint64_t seed, uint64_t epoch, std::vector<size_t>& order);
 
 }  // namespace coupler

@@ -17,7 +17,7 @@ namespace {
                .hint = "the first dimension of every tensor of a batch must count its samples"});
 }
 
-// -1 of a scalar.
+// -1 for a scalar.
 int64_t rows_of(const at::Tensor& tensor) { return tensor.dim() == 0 ? -1 : tensor.size(0); }
 
 }  // namespace
@@ -29,7 +29,7 @@ size_t common_rows(const std::vector<at::Tensor>& tensors) {
     const int64_t own = rows_of(tensors[i]);
     if (own < 0) cannot_split(fmt::format("its tensor {} is a scalar", i));
     if (rows >= 0 && own != rows)
-      cannot_split(fmt::format("its tensor {} has {} rows, another {}", i, own, rows));
+      cannot_split(fmt::format("its tensor {} has {} rows, another has {}", i, own, rows));
     rows = own;
   }
   if (rows < 0) cannot_split("it has no defined tensor");
@@ -39,7 +39,7 @@ size_t common_rows(const std::vector<at::Tensor>& tensors) {
 void require_rows(const std::vector<at::Tensor>& tensors, size_t rows) {
   const size_t found = common_rows(tensors);
   if (found != rows)
-    cannot_split(fmt::format("it has {} rows where {} samples were asked for", found, rows));
+    cannot_split(fmt::format("it has {} rows, but {} samples were requested", found, rows));
 }
 
 std::vector<at::Tensor> narrow_rows(const std::vector<at::Tensor>& tensors, size_t first,
@@ -68,12 +68,13 @@ void refuse_block(size_t asked, size_t given) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("the stream's get_batch({}) returned {} samples", asked, given),
-      {.subject = "dataset", .hint = "return at most as many as asked for, and none at the end"});
+      {.subject = "dataset", .hint = "return at most as many as requested, and none at the end"});
 }
 
 void refuse_batch_type(const std::string& type, const char* done) {
-  throw Error(ErrorCode::kUnsupported, fmt::format("a batch of type {} cannot be {}", type, done),
-              {.subject = "batch", .hint = "let the dataset give tensors, or examples of tensors"});
+  throw Error(
+      ErrorCode::kUnsupported, fmt::format("a batch of type {} cannot be {}", type, done),
+      {.subject = "batch", .hint = "let the dataset return tensors, or examples of tensors"});
 }
 
 void refuse_to_copy(const std::string& type, size_t workers) {

@@ -27,10 +27,10 @@ TensorDataset::TensorDataset(at::Tensor data, at::Tensor target)
   const int64_t samples = rows(data_, "data");
   const int64_t targets = rows(target_, "target");
   if (samples != targets)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the TensorDataset's data has {} rows, its target {}", samples, targets),
-        {.subject = "target", .hint = "every sample needs exactly one target"});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the TensorDataset's data has {} rows, but its target has {}", samples,
+                            targets),
+                {.subject = "target", .hint = "every sample needs exactly one target"});
 }
 
 torch::data::Example<> TensorDataset::get(size_t index) const {
@@ -39,7 +39,7 @@ torch::data::Example<> TensorDataset::get(size_t index) const {
 }
 
 torch::data::Example<> TensorDataset::get_batch(c10::ArrayRef<size_t> indices) {
-  // The indices are read where they lie: size_t and the kLong of index_select have the same bytes.
+  // The indices are used in place: size_t and the kLong of index_select have the same size.
   const at::Tensor rows_wanted =
       at::from_blob(const_cast<size_t*>(indices.data()), {static_cast<int64_t>(indices.size())},
                     at::TensorOptions(at::kLong));

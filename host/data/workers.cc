@@ -9,7 +9,7 @@ Workers::Workers(size_t count, size_t ahead, Work work) : work_(std::move(work))
   threads_.reserve(count);
   try {
     for (size_t i = 1; i <= count; ++i) threads_.emplace_back([this, i] { run(i); });
-  } catch (...) {  // the system gives no more threads
+  } catch (...) {  // the system is out of threads
     stop();
     throw;
   }

@@ -1,6 +1,6 @@
-// Workers: threads that do numbered pieces of work ahead of the thread that wants their results, in
-// its order. await() and release() belong to that one thread. Destruction ends the threads as soon
-// as the pieces under way are done.
+// Workers: threads that do numbered pieces of work ahead of the one thread that consumes their
+// results in order. Only that thread may call await() and release(). The destructor waits for the
+// pieces in progress and then ends the threads.
 #pragma once
 
 #include <condition_variable>
@@ -16,20 +16,20 @@ namespace coupler {
 
 class Workers {
  public:
-  // Does piece `ticket` (0, 1, …) on worker 1, 2, …; false where there is no such piece nor a later
-  // one. What it throws comes out of await(), and ends the work behind it.
+  // Does piece `ticket` (0, 1, …) on worker 1, 2, …; returns false if neither that piece nor a
+  // later one exists. await() rethrows what it throws; later pieces are not done then.
   using Work = std::function<bool(size_t worker, uint64_t ticket)>;
 
-  // At most `ahead` pieces are done or under way that were not released.
+  // At most `ahead` pieces are done or in progress without having been released.
   Workers(size_t count, size_t ahead, Work work);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Waits for a piece; false where there is none.
+  // Waits for a piece; returns false if it does not exist.
   bool await(uint64_t ticket);
 
-  // Says that a piece's result is used; in order.
+  // Marks a piece's result as used. Call in order.
   void release(uint64_t ticket);
 
  private:
@@ -45,7 +45,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable more_to_do_, something_done_;
   bool stopping_ = false;
-  uint64_t next_ = 0;            // the first piece nobody has begun
+  uint64_t next_ = 0;            // the first piece not begun
   uint64_t released_ = 0;        // how many were released
   uint64_t end_ = ~uint64_t{0};  // the first piece that does not exist
   std::vector<Piece> pieces_;    // by ticket modulo their number

@@ -94,8 +94,9 @@ TEST(BatchPlan, WrongSpecs_AreRefusedNamingTheValues) {
       plan_refusal({.samples = 8, .batch_size = 6, .world = 4, .split_batches = true});
   EXPECT_NE(split.find("batch_size 6"), std::string::npos);
   EXPECT_NE(split.find("4 processes"), std::string::npos);
-  EXPECT_NE(plan_refusal({.samples = 8, .rank = 2, .world = 2}).find("rank 2 of a world of 2"),
-            std::string::npos);
+  EXPECT_NE(
+      plan_refusal({.samples = 8, .rank = 2, .world = 2}).find("invalid rank 2 for a world of 2"),
+      std::string::npos);
   EXPECT_NE(plan_refusal({.samples = 8, .start = 9}).find("8 samples cannot begin at sample 9"),
             std::string::npos);
   EXPECT_NE(plan_refusal({.samples = 8, .batch_size = INT64_MAX, .world = 2}).find("2^63"),

@@ -155,7 +155,7 @@ TEST(Cursor, WrongInput_IsRefusedNamingIt) {
   auto loader = data_loader(NumberMap(7), {.batch_size = 2});
   expect_says(refusal([&] { loader.skip_first_batches(-1); }), "skip_first_batches(-1)");
   expect_says(refusal([&] { loader.skip_first_batches(5); }),
-              "skip_first_batches(5) of a data loader of 4 batches");
+              "skip_first_batches(5) on a data loader with 4 batches");
   LoaderCursor cursor = loader.state();
   cursor.dataset_samples = 8;
   expect_says(refusal([&] { loader.load_state(cursor); }),
@@ -171,11 +171,11 @@ TEST(Cursor, WrongInput_IsRefusedNamingIt) {
   expect_says(refusal([&] {
                 for ([[maybe_unused]] auto& batch : loader) loader.load_state(cursor);
               }),
-              "load_state within a loop");
+              "load_state called inside a loop");
   expect_says(refusal([&] {
                 for ([[maybe_unused]] auto& batch : loader) loader.skip_first_batches(1);
               }),
-              "skip_first_batches within a loop");
+              "skip_first_batches called inside a loop");
   EXPECT_EQ(loader.size(), 4);  // unharmed
 
   auto stream = data_loader(NumberStream(7), {.batch_size = 2});

@@ -191,7 +191,7 @@ TEST(DataLoader, NestedLoops_AreRefused) {
       for ([[maybe_unused]] auto& inner : loader) {
       }
   });
-  EXPECT_NE(message.find("after another began"), std::string::npos) << message;
+  EXPECT_NE(message.find("after another one began"), std::string::npos) << message;
 }
 
 TEST(DataLoader, WrongInput_IsRefusedNamingIt) {
@@ -203,7 +203,10 @@ TEST(DataLoader, WrongInput_IsRefusedNamingIt) {
   expect(refusal([] { data_loader(numbered(4), {.batch_size = 0}); }), "batch_size is 0");
   expect(refusal([] { data_loader(numbered(4), {.batch_size = 5, .drop_last = true}); }),
          "a dataset of 4 samples yields no batch");
-  expect(refusal([] { TensorDataset(at::zeros({3, 2}), at::zeros({4})); }), "3 rows, its target 4");
+  expect(refusal([] {
+           TensorDataset(at::zeros({3, 2}), at::zeros({4}));
+         }),
+         "3 rows, but its target has 4");
   expect(refusal([] { TensorDataset(at::zeros({}), at::zeros({4})); }), "data is a scalar");
   expect(refusal([] { TensorDataset(at::zeros({4}), at::Tensor()); }), "undefined tensor");
   auto loader = data_loader(numbered(32), {.batch_size = 8, .split_batches = true});

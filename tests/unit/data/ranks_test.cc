@@ -119,14 +119,15 @@ void expect_all_refused(const std::string& part, const std::string& elsewhere,
 
 TEST(LoaderDispatch, ErrorOfTheReader_IsThrownByAllRanks) {
   for (const int64_t workers : {0, 1}) {
-    expect_all_refused("batch 2 of epoch 0: the socket is closed",
-                       "rank 0, which reads for all, could not", [&](int rank, const auto& peers) {
-                         auto loader = data_loader(
-                             RankZeroOnly{20, rank, 9},
-                             {.batch_size = 2, .dispatch_batches = true, .workers = workers});
-                         loader.bind(rank, 2, at::kCPU, peers);
-                         loop(loader);
-                       });
+    expect_all_refused(
+        "batch 2 of epoch 0: the socket is closed", "rank 0, which reads for all ranks, failed",
+        [&](int rank, const auto& peers) {
+          auto loader =
+              data_loader(RankZeroOnly{20, rank, 9},
+                          {.batch_size = 2, .dispatch_batches = true, .workers = workers});
+          loader.bind(rank, 2, at::kCPU, peers);
+          loop(loader);
+        });
   }
   expect_all_refused("the stream has 1 samples, fewer than the 2 processes", "rank 0, which",
                      [&](int rank, const auto& peers) {
@@ -145,7 +146,7 @@ struct Summed : torch::data::datasets::BatchDataset<Summed, torch::data::Example
 };
 
 TEST(LoaderDispatch, BatchThatCannotBeSplit_IsNamedOnAllRanks) {
-  expect_all_refused("a batch cannot be split: it has 1 rows where 4 samples were asked for",
+  expect_all_refused("a batch cannot be split: it has 1 rows, but 4 samples were requested",
                      "rank 0, which reads for all", [&](int rank, const auto& peers) {
                        auto loader =
                            data_loader(Summed{}, {.batch_size = 2, .dispatch_batches = true});
@@ -231,10 +232,10 @@ TEST(Join, WithinALoopOrAnother_IsRefused) {
   expect_says(refusal([&] {
                 for ([[maybe_unused]] auto& batch : loader) core->join(true, std::nullopt);
               }),
-              "join_uneven_inputs within a loop");
+              "join_uneven_inputs called inside a loop");
   core->join(true, std::nullopt);
   expect_says(refusal([&] { core->join(true, std::nullopt); }),
-              "join_uneven_inputs within join_uneven_inputs");
+              "join_uneven_inputs called inside join_uneven_inputs");
 }
 
 TEST(Bind, FewerSamplesThanProcesses_AreRefused) {

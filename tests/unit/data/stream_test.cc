@@ -201,8 +201,9 @@ TEST(Stream, WrongInput_IsRefusedNamingIt) {
   expect_says(loop(NumberStream(0), {}), "the stream has no samples");
   expect_says(loop(NumberStream(3), {.batch_size = 4, .drop_last = true}),
               "a stream of 3 samples yields no batch: with drop_last every step needs 4");
-  expect_says(loop(NumberStream(3), {.shuffle = true}), "shuffle is set, its dataset a stream");
-  expect_says(loop(NumberStream(3), {.workers = 2}), "workers is 2, its dataset a stream");
+  expect_says(loop(NumberStream(3), {.shuffle = true}),
+              "shuffle is set, but its dataset is a stream");
+  expect_says(loop(NumberStream(3), {.workers = 2}), "workers is 2, but its dataset is a stream");
   expect_says(loop(NumberStream(3), {.dispatch_batches = true}),
               "std::vector<long, std::allocator<long> > cannot be sent");
 
