@@ -89,7 +89,8 @@ class SgdKernel : public FusedKernel {
   }
 };
 
-// Laid out as the group's parameters, where its state is to be. name: of its first parameter.
+// Zeros laid out like the group's parameters, in the memory for its state. name: of the group's
+// first parameter.
 at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std::string& state) {
   const at::ScalarType type = group.parameters.scalar_type();
   return group.state_memory == nullptr
@@ -108,8 +109,7 @@ bool is_in_none(const std::vector<FlatParameters*>& models, const at::Tensor& pa
 std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
                                                const std::vector<FlatParameters*>& models,
                                                std::string& why) {
-  // Offloaded state is the kernel's in any case, so a frozen parameter must not be a reason not to
-  // have one.
+  // Only the kernel can offload state, so a frozen parameter must not rule out the kernel.
   const bool may_be_frozen = std::any_of(models.begin(), models.end(), [](FlatParameters* model) {
     return std::any_of(model->groups().begin(), model->groups().end(),
                        [](const FlatGroup& group) { return group.state_memory != nullptr; });
@@ -213,7 +213,7 @@ FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
   return gradient.is_same(member.slot->gradient) ? Gradient::kFlat : Gradient::kOwn;
 }
 
-// It would be left out in silence.
+// Otherwise step() would silently skip the parameter.
 void FusedKernel::require_frozen() const {
   for (const at::Tensor& parameter : frozen_) {
     if (!parameter.grad().defined()) continue;
@@ -250,7 +250,7 @@ void FusedKernel::step(Runs& runs) {
   for (size_t i = 0; i < runs.gradients.size(); ++i) {
     const Member& member = members_[runs.first + i];
     const Gradient gradient = gradient_of(member);
-    // Runs count steps of their own.
+    // Each run has its own step count.
     changed |= gradient != runs.gradients[i] || member.steps != runs.steps[i];
     runs.gradients[i] = gradient;
     runs.steps[i] = member.steps;
@@ -266,12 +266,12 @@ void FusedKernel::step(Runs& runs) {
     if (batch.alone == nullptr) {
       update(batch);
     } else {
-      // A kernel may write to gradients, and says so, but it does not.
+      // The kernel's schema declares that it writes to gradients, but it does not.
       InUse gradients(batch.gradients[0]);
       update(batch);
       gradients.drop_writes();
     }
-    // Those that the program drops are not to stay until the next step.
+    // Gradients that the program drops must not stay alive until the next step.
     for (size_t run = 0; run < batch.member.size(); ++run) {
       if (batch.member[run] >= 0) batch.gradients[run].reset();
     }
@@ -299,9 +299,9 @@ FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) con
   return batch;
 }
 
-// The end of a slot with the padding behind it, so that a run is a whole number of vectors. Kernels
-// round the elements of a last, partial vector in another way, which would show in the results how
-// memory is divided over ranks.
+// The end of a slot including its padding, so that a run is a whole number of vectors. Kernels
+// round the elements of a partial last vector differently, so results would depend on how memory is
+// divided over ranks.
 int64_t FusedKernel::padded_end(const FlatParameters& model, size_t slot_index) {
   const FlatSlot& slot = model.slots()[slot_index];
   const FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];

@@ -1,10 +1,10 @@
-// FusedKernel: SGD, Adam and AdamW of torch::optim as one kernel over flat memory. Used by the
-// thread that trains.
+// FusedKernel: torch::optim's SGD, Adam and AdamW as one kernel over flat memory. Used by the
+// training thread.
 //
-// Neighbouring parameters with the same options and the same number of steps form one run, which is
-// updated as if it were one tensor; where gradients are not flat (one process) a run is one
-// parameter. Runs are cut anew only when the set of parameters that have a gradient changes, or
-// when some were updated apart from the rest.
+// Adjacent parameters with the same options and the same number of steps form one run, which is
+// updated as if it were one tensor. If gradients are not flat (one process), a run is one
+// parameter. Runs are recomputed only when the set of parameters that have a gradient changes, or
+// when some were updated separately.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -24,9 +24,9 @@ class FusedKernel {
  public:
   virtual ~FusedKernel() = default;
 
-  // For an optimizer that is exactly torch::optim::SGD, Adam or AdamW with all parameters (where
-  // state is offloaded, all that are not frozen) in the flat memory of the models; null for any
-  // other, with the reason in why.
+  // The optimizer must be exactly torch::optim::SGD, Adam or AdamW, with all its parameters in the
+  // flat memory of the models (with offloaded state, all that are not frozen). Otherwise returns
+  // null and puts the reason into why.
   static std::unique_ptr<FusedKernel> make(torch::optim::Optimizer& optimizer,
                                            const std::vector<FlatParameters*>& models,
                                            std::string& why);
@@ -34,29 +34,29 @@ class FusedKernel {
   virtual std::string name() const = 0;
   // Updates every parameter that has a gradient.
   void step();
-  // The same for slots [first, end) of one of the models. It drops their gradients, so that the
-  // next step() leaves them out.
+  // The same for slots [first, end) of one of the models. Drops their gradients, so that the next
+  // step() skips them.
   void step_slots(const FlatParameters& model, size_t first, size_t end);
 
-  // What is remembered of a variable that the optimizer holds: views of flat memory, to be written
-  // to by a checkpoint's loader, which sets the steps it has taken, too.
+  // The state of a variable that the optimizer holds, as views of flat memory. A checkpoint's
+  // loader writes to these and calls set_steps.
   ParameterState state_of(const at::Tensor& held);
   void set_steps(const at::Tensor& held, int64_t steps);
 
  protected:
-  // The runs that one kernel call updates: same options, and all or none in their first step. What
-  // is offloaded goes group by group, since a call needs all it updates in memory.
+  // The runs that one kernel call updates: same options, and all or none in their first step.
+  // Offloaded state goes group by group, since a call needs everything it updates in memory.
   struct Batch {
     torch::optim::OptimizerOptions* options = nullptr;
     bool first_step = false;
-    const FlatGroup* alone = nullptr;  // the one group; null: any that are in memory
+    const FlatGroup* alone = nullptr;  // the only group; null: any in memory
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
-    std::vector<at::Tensor> steps;               // 0-dim float, this update counted
-    std::vector<int> member;  // by run: index of the one member whose .grad is read anew, or -1
+    std::vector<at::Tensor> steps;               // 0-dim float, including this update
+    std::vector<int> member;  // by run: the one member whose .grad is read at each step, or -1
   };
 
-  // state_names: of the tensors of the kernel's state, as torch::optim calls them.
+  // state_names: the kernel's state tensors, as torch::optim names them.
   FusedKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
               std::vector<std::string> state_names);
   virtual void update(Batch& batch) = 0;
@@ -66,18 +66,18 @@ class FusedKernel {
     FlatParameters* model = nullptr;
     FlatSlot* slot = nullptr;
     size_t slot_index = 0;
-    std::vector<at::Tensor>* state = nullptr;  // of its group: flat, laid out as the parameters
+    std::vector<at::Tensor>* state = nullptr;  // of its group: flat, laid out like the parameters
     torch::optim::OptimizerOptions* options = nullptr;
     int64_t steps = 0;
   };
   enum class Gradient : uint8_t { kNone, kFlat, kOwn };
 
-  // The runs of members [first, end), for as long as they find them as they were.
+  // The runs of members [first, end), valid while the members' gradients and steps match these.
   struct Runs {
     size_t first = 0, end = 0;
-    std::vector<Gradient> gradients;  // by member, when they were cut
-    std::vector<int64_t> steps;       // likewise, those taken since counted
-    bool first_step = false;          // some member was in its first
+    std::vector<Gradient> gradients;  // by member, when the runs were cut
+    std::vector<int64_t> steps;       // likewise, plus the steps taken since
+    bool first_step = false;          // some member was in its first step
     std::vector<Batch> batches;
   };
 
@@ -90,10 +90,10 @@ class FusedKernel {
   static int64_t padded_end(const FlatParameters& model, size_t slot_index);
   Batch& batch_for(Runs& runs, const Member& member) const;
 
-  std::vector<at::Tensor> frozen_;  // what the optimizer holds beside them
+  std::vector<at::Tensor> frozen_;  // parameters the optimizer holds outside the models
   std::vector<Member> members_;     // in flat order
   Runs all_;
-  std::map<std::pair<size_t, size_t>, Runs> apart_;  // of step_slots, by members
+  std::map<std::pair<size_t, size_t>, Runs> apart_;  // for step_slots, by range of members
   // By model and dtype group, then by state tensor.
   std::vector<std::vector<std::vector<at::Tensor>>> state_;
   std::vector<std::string> state_names_;

@@ -65,13 +65,13 @@ std::vector<LossScaler::Entry*> LossScaler::entries_of(const std::vector<Strateg
 
 at::Tensor LossScaler::scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected) {
   for (Entry& entry : entries_) {
-    // A model that is only perhaps reached may wait for its step with gradients unscaled already.
+    // A model that this loss only might reach can still await its step, already unscaled.
     const bool reached = std::find(expected.begin(), expected.end(), entry.key) != expected.end();
     if (reached || entry.done) {
       entry.unscaled = entry.overflow = entry.counted = entry.done = false;
     }
   }
-  // In its own type a 16-bit loss could not hold the product.
+  // A 16-bit type could not hold the product.
   return (c10::elementSize(loss.scalar_type()) < 4 ? loss.to(at::kFloat) : loss) * scale_;
 }
 
@@ -120,14 +120,14 @@ void LossScaler::update(const std::vector<Strategy*>& models) {
     if (log_enabled(LogLevel::kInfo, "optim")) {
       log(LogLevel::kInfo, "optim",
           fmt::format(
-              "a gradient is infinite or NaN: the step is skipped, the loss scale is {} now",
+              "a gradient is infinite or NaN: the step is skipped and the loss scale is now {}",
               scale_));
     }
     if (scale_ < 1 && !warned_) {
       warned_ = true;
       log(LogLevel::kWarning, "optim",
-          fmt::format("the loss scale fell to {}: gradients are infinite or NaN for another cause "
-                      "than scaling; look at the loss and the inputs",
+          fmt::format("the loss scale fell to {}: gradients are infinite or NaN for a reason other "
+                      "than scaling; check the loss and the inputs",
                       scale_));
     }
   } else if (++good_steps_ >= growth_interval_) {
@@ -136,7 +136,7 @@ void LossScaler::update(const std::vector<Strategy*>& models) {
   }
 }
 
-// Stays what a float holds, with its inverse.
+// Keeps the scale and its inverse representable as floats.
 void LossScaler::set_scale(double scale) {
   constexpr double kLeast = 1.0 / (1LL << 40) / (1LL << 40);
   if (scale > static_cast<double>(std::numeric_limits<float>::max())) return;
@@ -148,7 +148,7 @@ void LossScaler::set_scale(double scale) {
   scale_ = next;
 }
 
-// Gradients of models whose turn has not come carry the scale that is left now.
+// Gradients that are not unscaled yet still carry the old scale.
 void LossScaler::rescale_pending(double factor) {
   const at::NoGradGuard no_grad;
   for (const Entry& entry : entries_) {
@@ -159,7 +159,7 @@ void LossScaler::rescale_pending(double factor) {
   }
 }
 
-// They stay unscaled until then: another optimizer may still have its part of them.
+// Entries stay unscaled until the next backward: another optimizer may still need its part.
 void LossScaler::gradients_dropped(const std::vector<Strategy*>& models) {
   for (Entry* entry : entries_of(models)) entry->done = true;
 }
@@ -168,12 +168,12 @@ void LossScaler::load_state(const State& state) {
   if (!std::isfinite(state.scale) || state.scale <= 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("loss scale: {} cannot be loaded, it must be finite and above 0", state.scale));
+        fmt::format("loss scale: {} cannot be loaded: it must be finite and above 0", state.scale));
   }
   if (state.good_steps < 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("loss scale: {} steps without overflow cannot be loaded, it must be "
-                            "0 or more",
+                fmt::format("loss scale: {} steps without overflow cannot be loaded: the number "
+                            "must be 0 or more",
                             state.good_steps));
   }
   scale_ = state.scale;

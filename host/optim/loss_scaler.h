@@ -1,13 +1,13 @@
-// LossScaler: the dynamic loss scaling of fp16 training. Used by the thread that trains.
+// LossScaler: the dynamic loss scaling of fp16 training. Used by the training thread.
 //
-// Small gradients would be zero in fp16, so the loss is multiplied by a large scale and gradients
-// are divided by it before anything looks at them. Where a gradient is infinite or NaN on any rank
-// the step is skipped on all and the scale falls; after enough steps in a row without that it
-// grows. The rule and the defaults are those of torch's GradScaler.
+// Small gradients would be zero in fp16, so the loss is multiplied by a large scale, and gradients
+// are divided by it before they are used. If a gradient is infinite or NaN on any rank, all ranks
+// skip the step and the scale falls. After enough consecutive steps without that, it grows. The
+// rule and the defaults are those of torch's GradScaler.
 //
-// What torch's does once an optimizer is done here once a model, and a change of the scale reaches
-// gradients that still carry the old one: several models, optimizers that share one, and losses
-// that reach several need no order of calls.
+// torch's GradScaler works per optimizer; this works per model, and a change of the scale also
+// rescales gradients that still carry the old one. So there is no required order of calls for
+// several models, for optimizers that share a model, or for losses that reach several models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ namespace coupler {
 
 class LossScaler {
  public:
-  // What a checkpoint holds.
+  // What a checkpoint stores.
   struct State {
     double scale = 1;
     int64_t good_steps = 0;  // without overflow since the scale changed
@@ -35,20 +35,20 @@ class LossScaler {
   // A model whose gradients are to be unscaled.
   void add(const std::shared_ptr<Strategy>& model);
 
-  // The loss that backward is to run on. expected: the models that it reaches, where that is known.
+  // The loss to run backward on. expected: the models that it is known to reach.
   at::Tensor scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected);
 
-  // Unscales the gradients of these models, unless that is done; true where one of them has an
-  // infinite or NaN gradient on any rank. Collective.
+  // Unscales the gradients of these models, unless that was done. Returns whether one of them has
+  // an infinite or NaN gradient on any rank. Collective.
   bool unscale(const std::vector<Strategy*>& models);
-  // An optimizer of these models has stepped, or skipped its step, after unscale: moves the scale.
+  // Adjusts the scale. Call after unscale, when an optimizer of these models stepped or skipped.
   void update(const std::vector<Strategy*>& models);
-  // Gradients of these models were dropped, some or all.
+  // Some or all gradients of these models were dropped.
   void gradients_dropped(const std::vector<Strategy*>& models);
 
   double scale() const { return scale_; }
   State state() const { return {scale_, good_steps_}; }
-  // Throws Error where the scale is not finite and above 0, or good_steps negative.
+  // Throws Error if the scale is not finite and above 0, or if good_steps is negative.
   void load_state(const State& state);
 
  private:
@@ -58,7 +58,7 @@ class LossScaler {
     bool unscaled = false;
     bool overflow = false;  // found by unscaling
     bool counted = false;   // by update
-    bool done = false;      // the next backward begins anew: an optimizer stepped or dropped
+    bool done = false;      // stepped or dropped: the next backward starts afresh
   };
   std::vector<Entry*> entries_of(const std::vector<Strategy*>& models);
   void set_scale(double scale);

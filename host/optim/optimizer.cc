@@ -21,10 +21,11 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 }
 
 [[noreturn]] void refuse_two_groups(const at::Tensor& parameter) {
-  throw Error(ErrorCode::kUsage,
-              fmt::format("a parameter of shape [{}] is in two groups of the optimizer",
-                          fmt::join(parameter.sizes(), ", ")),
-              {.hint = "list it in one; a tied parameter is one, under whatever names"});
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("a parameter of shape [{}] is in two groups of the optimizer",
+                  fmt::join(parameter.sizes(), ", ")),
+      {.hint = "list it in one group only; a tied parameter counts once, whatever its names"});
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ void OptimizerState::hold_own_parts() {
     std::vector<at::Tensor>& list = held.emplace_back();
     std::vector<Given>& given = given_.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
-      // Module::parameters() lists a tied parameter once for each module: it is one all the same.
+      // Module::parameters() lists a tied parameter once per module, but it counts once here.
       const auto [first, is_new] =
           group_of.try_emplace(parameter.unsafeGetTensorImpl(), held.size());
       if (!is_new) {
@@ -73,24 +74,24 @@ void OptimizerState::hold_own_parts() {
   for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
 }
 
-// Before this rank's parts take the place of whole parameters.
+// Called before this rank's parts replace whole parameters.
 void OptimizerState::require_divisible() const {
   if (!optimizer_.state().empty()) {
     throw Error(ErrorCode::kUsage,
-                "the optimizer took steps before prepare: what it remembers of whole parameters "
-                "cannot be divided over ranks",
+                "the optimizer took steps before prepare: its state of whole parameters cannot be "
+                "divided over ranks",
                 {.hint = "prepare model and optimizer before the first step"});
   }
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                "LBFGS looks at all parameters at once, which no rank holds under sharding",
+                "LBFGS needs all parameters at once, but no rank holds them all under sharding",
                 {.subject = "LBFGS",
                  .hint = "use an optimizer that works element by element (SGD, Adam, AdamW, "
                          "RMSprop, Adagrad), or a backend that replicates"});
   }
 }
 
-// Dividing by the scale in fp16 would lose what scaling kept.
+// Unscaling in fp16 would lose what scaling preserved.
 void OptimizerState::require_unscalable() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -111,7 +112,7 @@ std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
   return FusedKernel::make(optimizer_, flats, not_fused_);
 }
 
-// torch::optim makes state as it likes, and keeps it.
+// torch::optim allocates and owns its state, so it cannot be offloaded.
 void OptimizerState::require_state_in_memory() const {
   for (Strategy* model : models_) {
     const auto& groups = model->flat().groups();
@@ -140,8 +141,8 @@ void OptimizerState::backward_begins() {
   if (accumulating()) return;
   if (std::exchange(took_gradients_, true)) {
     throw Error(ErrorCode::kUsage,
-                "a backward after one that has updated parameters, without a step() of the "
-                "optimizer in between (training.optimizer_in_backward is true)",
+                "a second backward runs after one that updated parameters, without an optimizer "
+                "step() in between (training.optimizer_in_backward is true)",
                 {.subject = "training.optimizer_in_backward",
                  .hint = "call backward once before each step(), on the sum of the losses, or "
                          "accumulate; freeze a model that gradients only pass through; or set it "
@@ -207,12 +208,11 @@ ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
   if (!same) {
     std::vector<std::string> own;
     for (const auto& [name, tensor] : state.tensors) own.push_back(name);
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} remembers [{}], the checkpoint has [{}]", kernel_->name(),
-                    fmt::join(own, ", "), fmt::join(names, ", ")),
-        {.subject = kernel_->name(),
-         .hint = "resume with the optimizer's options that were saved (momentum, amsgrad)"});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} keeps the state [{}], but the checkpoint has [{}]", kernel_->name(),
+                            fmt::join(own, ", "), fmt::join(names, ", ")),
+                {.subject = kernel_->name(),
+                 .hint = "resume with the optimizer options that were saved (momentum, amsgrad)"});
   }
   kernel_->set_steps(held, steps);
   state.steps = steps;
@@ -225,8 +225,8 @@ void OptimizerState::zero_grad(bool set_to_none) {
   if (rules_.scaler != nullptr) rules_.scaler->gradients_dropped(models_);
 }
 
-// Loops call zero_grad before backward or behind step. What a window has accumulated stays in
-// either order: it goes before the window's first backward, or behind its last.
+// Loops call zero_grad before backward or after step. In either order, accumulated gradients are
+// kept within a window: they are dropped before its first backward, or after its last.
 bool OptimizerState::drops_gradients() const {
   const StepState& loop = *rules_.loop;
   if (loop.scope == 0) return true;
@@ -235,7 +235,7 @@ bool OptimizerState::drops_gradients() const {
 }
 
 std::string OptimizerState::description() const {
-  if (kernel_ == nullptr) return fmt::format("torch::optim as it is: {}", not_fused_);
+  if (kernel_ == nullptr) return fmt::format("unmodified torch::optim: {}", not_fused_);
   return fmt::format("fused {}{}", kernel_->name(), rules_.in_backward ? ", in backward" : "");
 }
 

@@ -1,4 +1,4 @@
-// OptimizerState: what the copies of one Optimizer handle share. Used by the thread that trains.
+// OptimizerState: what the copies of one Optimizer handle share. Used by the training thread.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -16,53 +16,54 @@
 
 namespace coupler {
 
-// When and how an optimizer may act; all outlive it.
+// When and how an optimizer may act. What the pointers refer to outlives the optimizer.
 struct StepRules {
-  const StepState* loop = nullptr;     // where in accumulation the loop is; never null
+  const StepState* loop = nullptr;     // the position in accumulation; never null
   LossScaler* scaler = nullptr;        // with fp16
-  bool in_backward = false;            // updates what backward is done with while it still runs
+  bool in_backward = false;            // updates parameters while backward still runs
   std::function<void()> after_update;  // null: nothing
 };
 
 class OptimizerState final : public GradientUser {
  public:
-  // models: those that the optimizer's parameters belong to; they outlive this. Where a model is
-  // divided, the optimizer's parameter groups hold this rank's parts afterwards, options kept; a
-  // parameter that a group lists several times is there once. Throws Error(kUnsupported) where
-  // gradients are to be unscaled that are fp16 themselves, and where rules cannot be kept.
+  // models: those that the optimizer's parameters belong to; they must outlive this. If a model is
+  // sharded, the optimizer's parameter groups hold this rank's parts afterwards and keep their
+  // options. A parameter that a group lists several times is kept once. Throws Error(kUnsupported)
+  // if gradients to be unscaled are themselves fp16, or if the rules cannot be followed.
   OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
                  StepRules rules);
 
   void step();
   void zero_grad(bool set_to_none);
 
-  // For rules.in_backward, where it is a user of its models' gradients.
+  // GradientUser; called with rules.in_backward only.
   void backward_begins() override;
   void take(FlatParameters& flat, size_t first, size_t end) override;
 
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
   bool accumulating() const { return !rules_.loop->sync; }
-  // Whether the last step() that was not accumulating changed nothing, for an overflow.
+  // Whether the last step() outside accumulation was skipped because of an overflow.
   bool step_was_skipped() const { return skipped_; }
   std::string description() const;
 
   // ---- For checkpoints ----
-  // The parameters as they were given, by group, each once.
+  // The parameters as given by the caller, by group, each once.
   struct Given {
-    Strategy* model;   // null: of none
-    size_t parameter;  // in model's
+    Strategy* model;   // null: in no model
+    size_t parameter;  // index in the model
   };
   const std::vector<std::vector<Given>>& given() const { return given_; }
-  // What is remembered of a variable that the optimizer holds. Throws Error(kUnsupported) where the
-  // optimizer is of a kind that is not known.
+  // The state of a variable that the optimizer holds. Throws Error(kUnsupported) for an unknown
+  // kind of optimizer.
   ParameterState state_of(const at::Tensor& held);
-  // Makes it remember so many steps and these tensors, whose values the caller writes. Throws
-  // Error(kInvalidArgument) where it has no such.
+  // Sets the variable's step count and returns state tensors of these names, whose values the
+  // caller writes. Throws Error(kInvalidArgument) if the optimizer's state does not have exactly
+  // these.
   ParameterState make_state(const at::Tensor& held, int64_t steps,
                             const std::vector<std::string>& names);
-  // As if the variable had taken part in no step yet.
+  // Resets the variable's state as if it had not been part of any step.
   void forget(const at::Tensor& held);
-  // Steps that changed something, over all starts of the job.
+  // Steps that were not skipped, over all starts of the job.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
@@ -78,13 +79,13 @@ class OptimizerState final : public GradientUser {
   torch::optim::Optimizer& optimizer_;
   std::vector<Strategy*> models_;
   std::vector<std::vector<Given>> given_;
-  size_t parameters_;      // given at prepare; groups added later are not ours
-  std::string not_fused_;  // why; before kernel_, whose making fills it in
+  size_t parameters_;      // number at prepare; step() rejects later additions
+  std::string not_fused_;  // the reason; before kernel_, whose creation sets it
   std::unique_ptr<FusedKernel> kernel_;
   StepRules rules_;
   uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
   bool skipped_ = false;
-  bool took_gradients_ = false;  // since the last step(), which ends what they began
+  bool took_gradients_ = false;  // since the last step()
   int64_t steps_ = 0;
 };
 

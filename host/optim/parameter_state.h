@@ -1,4 +1,4 @@
-// ParameterState: what an optimizer remembers of one variable that it holds, whatever its kind.
+// ParameterState: an optimizer's state for one variable that it holds, for any kind of optimizer.
 // Plain data.
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace coupler {
 
 struct ParameterState {
-  int64_t steps = 0;  // 0: it has not taken part in any yet
-  // As torch::optim calls them ("exp_avg"), as many elements as the variable; the optimizer's own
-  // memory.
+  int64_t steps = 0;  // 0: not part of any step yet
+  // Named as in torch::optim ("exp_avg"), with as many elements as the variable; they share the
+  // optimizer's memory.
   std::vector<std::pair<std::string, at::Tensor>> tensors;
 };
 

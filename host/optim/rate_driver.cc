@@ -65,7 +65,7 @@ void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& ra
   auto& groups = optimizer.param_groups();
   if (rates.size() != groups.size()) {
     throw Error(ErrorCode::kUsage,
-                fmt::format("the scheduler knows {} parameter groups, the optimizer has {}",
+                fmt::format("the scheduler has {} parameter groups, but the optimizer has {}",
                             rates.size(), groups.size()),
                 {.hint = "add every parameter group before accelerator.prepare"});
   }
@@ -76,8 +76,8 @@ void require_rates(const std::vector<double>& rates, const std::string& whose) {
   for (size_t i = 0; i < rates.size(); ++i) {
     if (std::isfinite(rates[i]) && rates[i] >= 0) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the learning rate of group {} is {}, it must be finite and at "
-                            "least 0",
+                fmt::format("{}: the learning rate of group {} is {}, but must be finite and "
+                            "at least 0",
                             whose, i, rates[i]));
   }
 }

@@ -1,5 +1,5 @@
-// RateDriver: what moves the learning rates of an optimizer's groups: a schedule of ours or a
-// scheduler of torch's. Used by the thread that trains.
+// RateDriver: sets the learning rates of an optimizer's groups, from a Coupler schedule or a torch
+// scheduler. Used by the training thread.
 #pragma once
 
 #include <coupler/scheduler.h>
@@ -19,27 +19,27 @@ class RateDriver {
 
   virtual StepUnit unit() const = 0;
   virtual std::string name() const = 0;
-  // Of ours; 0 where there is none.
+  // The options of a Coupler schedule; defaults for a torch scheduler.
   virtual ScheduleOptions options() const = 0;
   virtual bool takes_metric() const { return false; }
 
-  // Whether it moves the rates of this optimizer; candidates: all that it may be.
+  // Whether it belongs to this optimizer. candidates: all optimizers it may belong to.
   virtual bool is_of(torch::optim::Optimizer& optimizer,
                      const std::vector<torch::optim::Optimizer*>& candidates) const = 0;
-  // Before the first step.
+  // Called before the first step.
   virtual void begin(torch::optim::Optimizer& optimizer) = 0;
-  // `count` more steps of the unit after `done`. metric: where it takes one.
+  // Advances by `count` units after `done`. metric: used only if takes_metric().
   virtual void step(torch::optim::Optimizer& optimizer, int64_t done, int64_t count,
                     double metric) = 0;
 
-  // What it alone knows.
+  // The part of the state that only the driver has.
   virtual void save(Scheduler::State& state) const = 0;
   virtual void load(const Scheduler::State& state) = 0;
 };
 
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
-// Throws Error(kInvalidArgument) naming the group where a rate is negative, infinite or NaN.
+// Throws Error(kInvalidArgument) naming the group if a rate is negative, infinite or NaN.
 void require_rates(const std::vector<double>& rates, const std::string& whose);
 
 }  // namespace coupler

@@ -17,33 +17,34 @@ namespace {
 
 void check_steps(const std::string& name, const ScheduleOptions& options, bool needs_total) {
   if (options.warmup_steps < 0) {
-    fail(name, fmt::format("warmup_steps is {}, it must be 0 or more", options.warmup_steps));
+    fail(name, fmt::format("warmup_steps is {}, but must be 0 or more", options.warmup_steps));
   }
   if (options.total_steps < (needs_total ? 1 : 0)) {
     fail(name,
-         fmt::format("total_steps is {}, it must be {}", options.total_steps,
+         fmt::format("total_steps is {}, but must be {}", options.total_steps,
                      needs_total ? "above 0" : "0 (no end) or more"),
-         needs_total ? "steps an epoch times epochs, in the unit that the schedule counts" : "");
+         needs_total ? "give steps per epoch times epochs, in the unit that the schedule counts"
+                     : "");
   }
   if (options.total_steps > 0 && options.warmup_steps > options.total_steps) {
-    fail(name, fmt::format("warmup_steps is {}, it must be at most total_steps, which is {}",
+    fail(name, fmt::format("warmup_steps is {}, but must be at most total_steps, which is {}",
                            options.warmup_steps, options.total_steps));
   }
 }
 
 void check_positive(const std::string& name, const char* what, double value) {
   if (std::isfinite(value) && value > 0) return;
-  fail(name, fmt::format("{} is {}, it must be finite and above 0", what, value));
+  fail(name, fmt::format("{} is {}, but must be finite and above 0", what, value));
 }
 
-// 0 to 1 after the warm-up, 1 from total_steps on.
+// Rises from 0 to 1 after the warm-up; 1 from total_steps on.
 double progress_of(int64_t step, const ScheduleOptions& options) {
   const int64_t length = std::max<int64_t>(1, options.total_steps - options.warmup_steps);
   const int64_t done = std::min(step, options.total_steps) - options.warmup_steps;
   return static_cast<double>(done) / static_cast<double>(length);
 }
 
-// after: the rate behind the warm-up.
+// after: the rate after the warm-up.
 Schedule::Rate with_warmup(const ScheduleOptions& options, Schedule::Rate after) {
   return [options, after = std::move(after)](int64_t step, double base) {
     if (step >= options.warmup_steps) return after(step, base);
@@ -92,18 +93,18 @@ Schedule polynomial_schedule(torch::optim::Optimizer& optimizer, const ScheduleO
   check_steps("polynomial", options, /*needs_total=*/true);
   check_positive("polynomial", "power", power);
   if (!std::isfinite(end_rate) || end_rate < 0) {
-    fail("polynomial", fmt::format("end_rate is {}, it must be finite and at least 0", end_rate));
+    fail("polynomial", fmt::format("end_rate is {}, but must be finite and at least 0", end_rate));
   }
   const auto rate = [options, end_rate, power](int64_t step, double base) {
     if (end_rate > base) {
       fail("polynomial",
-           fmt::format("end_rate is {}, it must be at most the optimizer's rate, which is {}",
+           fmt::format("end_rate is {}, but must be at most the optimizer's rate, which is {}",
                        end_rate, base));
     }
     const double left = 1 - progress_of(step, options);
     return (base - end_rate) * std::pow(left, power) + end_rate;
   };
-  // The warm-up asks, too, so that a wrong end_rate is known at prepare.
+  // Called during the warm-up, too, so that prepare reports a wrong end_rate.
   const auto checked = [rate, warm = with_warmup(options, rate)](int64_t step, double base) {
     rate(step, base);
     return warm(step, base);

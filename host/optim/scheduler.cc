@@ -85,7 +85,7 @@ std::string SchedulerCore::description() const {
   text += fmt::format(", end at {}", options.total_steps);
   const int world = comm_->size();
   if (driver_->unit() == StepUnit::kProcessSteps && world > 1) {
-    text += fmt::format(", which {} optimizer steps of {} processes reach",
+    text += fmt::format(", reached after {} optimizer steps of {} processes",
                         (options.total_steps + world - 1) / world, world);
   }
   return text;
@@ -103,13 +103,14 @@ void SchedulerCore::load_state(const Scheduler::State& state) {
   if (state.steps < 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("the scheduler's state has {} steps, it must be 0 or more", state.steps));
+        fmt::format("the scheduler's state has {} steps, but must have 0 or more", state.steps));
   }
   const size_t groups = rates().size();
   if (state.rates.size() != groups) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the scheduler's state is of {} parameter groups, the optimizer has {}",
-                            state.rates.size(), groups));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the scheduler's state has {} parameter groups, but the optimizer has {}",
+                    state.rates.size(), groups));
   }
   require_rates(state.rates, "the scheduler's state");
   driver_->load(state);

@@ -1,4 +1,4 @@
-// SchedulerCore: what the copies of one Scheduler handle share. Used by the thread that trains.
+// SchedulerCore: what the copies of one Scheduler handle share. Used by the training thread.
 #pragma once
 
 #include <coupler/scheduler.h>
@@ -18,8 +18,8 @@ class SchedulerCore {
   SchedulerCore(std::unique_ptr<RateDriver> driver, std::shared_ptr<Communicator> comm)
       : driver_(std::move(driver)), comm_(std::move(comm)) {}
 
-  // Finds the optimizer among the prepared ones and sets its first rates. Throws Error(kUsage)
-  // where it is not there.
+  // Finds the optimizer among the prepared ones and sets its first rates. Throws Error(kUsage) if
+  // it is not there.
   void bind(const std::vector<std::shared_ptr<OptimizerState>>& prepared);
 
   void step();

@@ -1,5 +1,5 @@
-// The schedulers of torch::optim as RateDrivers. They keep to themselves what a checkpoint needs
-// and whose they are; what is reached here besides their public interface is named in one place.
+// The schedulers of torch::optim as RateDrivers. Their public interface hides their optimizer and
+// the state that a checkpoint needs; all access to hidden members is in this file.
 #include <c10/util/Type.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace {
 using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-// Protected members, which a derived class may name.
+// Accesses protected members, which a derived class may name.
 struct OpenScheduler : LRScheduler {
   static std::vector<double> current_rates(const LRScheduler& scheduler) {
     return (scheduler.*(&OpenScheduler::get_current_lrs))();
@@ -24,7 +24,7 @@ struct OpenScheduler : LRScheduler {
   }
 };
 
-// Private ones, which an explicit instantiation may name.
+// Accesses private members, which an explicit instantiation may name.
 template <auto kMember, class Name>
 struct Opened {
   friend auto member_of(Name) { return kMember; }
@@ -41,13 +41,13 @@ template struct Opened<&Plateau::cooldown_counter, Cooldown>;
 
 class TorchDriver final : public RateDriver {
  public:
-  // Whose it is need not be said: it shows.
+  // is_of() can detect the scheduler's optimizer, so it is not passed.
   TorchDriver(LRScheduler& scheduler, StepUnit unit) : scheduler_(scheduler), unit_(unit) {}
 
   StepUnit unit() const override { return unit_; }
   std::string name() const override { return c10::demangle(typeid(scheduler_).name()); }
   ScheduleOptions options() const override { return {}; }
-  // The scheduler shows the rates of its optimizer: if a change of this one's is seen there, it is.
+  // The scheduler reports its optimizer's rates, so a rate changed here must show up there.
   bool is_of(torch::optim::Optimizer& optimizer,
              const std::vector<torch::optim::Optimizer*>&) const override {
     if (optimizer.param_groups().empty()) return false;
@@ -102,10 +102,10 @@ class PlateauDriver final : public RateDriver {
     if (optimizer_ != nullptr) return optimizer_ == &optimizer;
     if (candidates.size() == 1) return true;
     throw Error(ErrorCode::kUsage,
-                fmt::format("a ReduceLROnPlateauScheduler does not tell whose it is, and {} "
-                            "optimizers are prepared",
+                fmt::format("a ReduceLROnPlateauScheduler does not say which optimizer it belongs "
+                            "to, and {} optimizers are prepared",
                             candidates.size()),
-                {.hint = "prepare coupler::TorchSchedule(scheduler).of(optimizer) in its place"});
+                {.hint = "prepare coupler::TorchSchedule(scheduler).of(optimizer) instead"});
   }
   void begin(torch::optim::Optimizer& optimizer) override {
     require_rates(rates_of(optimizer), "the optimizer");

@@ -25,13 +25,13 @@ using nlohmann::json;
 [[noreturn]] void refuse(const optim::Optimizer& optimizer) {
   const std::string type = optimizer_type(optimizer);
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("what the optimizer {} remembers cannot be saved: SGD, Adam, AdamW, "
-                          "RMSprop and Adagrad are known",
+              fmt::format("the state of the optimizer {} cannot be saved: only SGD, Adam, AdamW, "
+                          "RMSprop and Adagrad are supported",
                           type),
-              {.subject = type, .hint = "use one of these where the job is to be resumed"});
+              {.subject = type, .hint = "use one of these if the job is to be resumed"});
 }
 
-// ---- State: one function a kind, which shows its tensors by name, and its count of steps ----
+// ---- State: one function per kind visits the tensors by name and returns the step count ----
 
 template <class Visit>
 int64_t* show(optim::SGDParamState& state, const Visit& visit) {
@@ -74,7 +74,7 @@ std::optional<ParameterState> read_as(optim::OptimizerParamState& base) {
   const int64_t* steps = show(*state, [&](const char* name, at::Tensor& tensor) {
     if (tensor.defined()) result.tensors.emplace_back(name, tensor);
   });
-  // SGD counts none: that it has taken one is all there is to know.
+  // SGD does not count steps; only whether it has taken one is known.
   result.steps = steps != nullptr ? *steps : static_cast<int64_t>(!result.tensors.empty());
   return result;
 }
@@ -94,7 +94,7 @@ std::unique_ptr<optim::OptimizerParamState> make_as(const at::Tensor& held, int6
   return state;
 }
 
-// ---- Options: one function a kind, which shows its numbers by name ----
+// ---- Options: visited by name ----
 
 template <class Options, class Visit>
 void show_betas(Options& options, const Visit& visit) {
@@ -104,7 +104,7 @@ void show_betas(Options& options, const Visit& visit) {
   visit("amsgrad", options.amsgrad());
 }
 
-// Whether the kind is known.
+// Returns whether the kind is known.
 template <class Visit>
 bool show_options(optim::OptimizerOptions& base, const Visit& visit) {
   if (auto* sgd = dynamic_cast<optim::SGDOptions*>(&base)) {

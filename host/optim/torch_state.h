@@ -1,5 +1,5 @@
-// The state that optimizers of torch::optim keep themselves, and their options, by name. Plain
-// functions, of the thread that trains.
+// The state that torch::optim optimizers keep themselves, and their options, by name. Free
+// functions, called on the training thread.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -12,15 +12,15 @@
 
 namespace coupler {
 
-// "AdamW"; a class that is not torch's by its full name.
+// For example "AdamW"; the full name for a class that is not torch's.
 std::string optimizer_type(const torch::optim::Optimizer& optimizer);
 
-// Empty where the optimizer remembers nothing of the variable. Throws Error(kUnsupported) naming
-// the optimizer where its kind of state is not known (LBFGS, and classes that are not torch's).
+// Empty if the optimizer has no state for the variable. Throws Error(kUnsupported) naming the
+// optimizer if its kind of state is not known (LBFGS, and classes that are not torch's).
 ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& held);
 
-// Makes the optimizer remember so many steps and tensors of these names, of zeros, to be written
-// to. Throws as above, and Error(kInvalidArgument) for a name that its state does not have.
+// Sets the variable's step count and creates state tensors of these names, filled with zeros, for
+// the caller to write to. Throws as above, and Error(kInvalidArgument) for an unknown name.
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names);
 
@@ -28,8 +28,8 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
 // Throws Error(kUnsupported) as above.
 nlohmann::json options_of(const torch::optim::Optimizer& optimizer,
                           const torch::optim::OptimizerOptions& options);
-// Sets them. Throws Error(kInvalidArgument) naming the option that is missing or no number; nothing
-// is changed then.
+// Sets them. If an option is missing or has the wrong type, throws Error(kInvalidArgument) naming
+// it and changes nothing.
 void set_options(const torch::optim::Optimizer& optimizer, torch::optim::OptimizerOptions& options,
                  const nlohmann::json& values);
 

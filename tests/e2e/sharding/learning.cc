@@ -309,7 +309,7 @@ void print_run(Accelerator& accelerator) {
     return std::make_unique<torch::optim::RMSprop>(std::move(parameters),
                                                    torch::optim::RMSpropOptions(1e-2));
   };
-  print_run_with(accelerator, make, "torch::optim as it is");
+  print_run_with(accelerator, make, "unmodified torch::optim");
 }
 
 void print_fused_run(Accelerator& accelerator) {

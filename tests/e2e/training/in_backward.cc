@@ -119,7 +119,7 @@ void refuses(Accelerator& accelerator) {
   expect_words(error_of([&] { accelerator.gradient(prepared->first->weight); }), "gradient");
   opt.step();
   accelerator.backward(loss());
-  expect_words(error_of([&] { accelerator.backward(loss()); }), "without a step()");
+  expect_words(error_of([&] { accelerator.backward(loss()); }), "without an optimizer step()");
   accelerator.free_memory();
 
   Two other;

@@ -176,18 +176,20 @@ void wrong_schedulers(Accelerator& accelerator) {
   contains(error_of([&] {
              accelerator.prepare(coupler::polynomial_schedule(optimizer, {0, 5}, 0.3));
            }),
-           "end_rate is 0.3, it must be at most the optimizer's rate, which is 0.25");
+           "end_rate is 0.3, but must be at most the optimizer's rate, which is 0.25");
   contains(error_of([&] {
              accelerator.prepare(coupler::lambda_schedule(
                  optimizer, [](int64_t) { return std::numeric_limits<double>::quiet_NaN(); }));
            }),
-           "lambda schedule at step 0: the learning rate of group 0 is nan, it must be finite");
+           "lambda schedule at step 0: the learning rate of group 0 is nan, but must be finite");
   second.param_groups()[1].options().set_lr(-0.5);
-  contains(error_of([&] { accelerator.prepare(coupler::constant_schedule(second)); }),
-           "the optimizer: the learning rate of group 1 is -0.5, it must be finite and at least 0");
+  contains(
+      error_of([&] { accelerator.prepare(coupler::constant_schedule(second)); }),
+      "the optimizer: the learning rate of group 1 is -0.5, but must be finite and at least 0");
   torch::optim::ReduceLROnPlateauScheduler plateau_scheduler(optimizer);
   contains(error_of([&] { accelerator.prepare(plateau_scheduler); }),
-           "a ReduceLROnPlateauScheduler does not tell whose it is, and 2 optimizers are prepared");
+           "a ReduceLROnPlateauScheduler does not say which optimizer it belongs to, and 2 "
+           "optimizers are prepared");
   contains(error_of([&] {
              accelerator.prepare(coupler::TorchSchedule(plateau_scheduler)
                                      .of(optimizer)
@@ -200,11 +202,11 @@ void wrong_schedulers(Accelerator& accelerator) {
   contains(error_of([&] { by_step.step(1.0); }), "takes no metric");
   auto state = by_step.state();
   state.steps = -1;
-  contains(error_of([&] { by_step.load_state(state); }), "has -1 steps, it must be 0 or more");
+  contains(error_of([&] { by_step.load_state(state); }), "has -1 steps, but must have 0 or more");
   state = by_step.state();
   state.rates.pop_back();
   contains(error_of([&] { by_step.load_state(state); }),
-           "is of 1 parameter groups, the optimizer has 2");
+           "has 1 parameter groups, but the optimizer has 2");
   state = by_step.state();
   state.base_rates.clear();
   contains(error_of([&] { by_step.load_state(state); }), "the state has 0 base_rates, but 2 rates");

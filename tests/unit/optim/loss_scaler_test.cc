@@ -217,11 +217,11 @@ TEST_F(LossScaling, WrongState_NamesValueAndRule) {
     }
     return "no error";
   };
-  EXPECT_EQ(message({0, 0}), "loss scale: 0 cannot be loaded, it must be finite and above 0");
+  EXPECT_EQ(message({0, 0}), "loss scale: 0 cannot be loaded: it must be finite and above 0");
   EXPECT_EQ(message({kInfinity, 0}),
-            "loss scale: inf cannot be loaded, it must be finite and above 0");
+            "loss scale: inf cannot be loaded: it must be finite and above 0");
   EXPECT_EQ(message({1, -1}),
-            "loss scale: -1 steps without overflow cannot be loaded, it must be 0 or more");
+            "loss scale: -1 steps without overflow cannot be loaded: the number must be 0 or more");
 }
 
 TEST_F(LossScaling, SparseGradient_IsRefused) {

@@ -93,23 +93,24 @@ TEST_F(ScheduleFormulas, Lambda_MultipliesTheBase) {
 }
 
 TEST_F(ScheduleFormulas, WrongSteps_NameValueAndRule) {
-  EXPECT_EQ(message_of([&] {
-              linear_schedule(optimizer, {0, 0});
-            }),
-            "linear_schedule: total_steps is 0, it must be above 0\n  hint: steps an epoch times "
-            "epochs, in the unit that the schedule counts");
+  EXPECT_EQ(
+      message_of([&] {
+        linear_schedule(optimizer, {0, 0});
+      }),
+      "linear_schedule: total_steps is 0, but must be above 0\n  hint: give steps per epoch times "
+      "epochs, in the unit that the schedule counts");
   EXPECT_EQ(message_of([&] {
               cosine_schedule(optimizer, {-1, 5});
             }),
-            "cosine_schedule: warmup_steps is -1, it must be 0 or more");
+            "cosine_schedule: warmup_steps is -1, but must be 0 or more");
   EXPECT_EQ(message_of([&] {
               polynomial_schedule(optimizer, {6, 5});
             }),
-            "polynomial_schedule: warmup_steps is 6, it must be at most total_steps, which is 5");
+            "polynomial_schedule: warmup_steps is 6, but must be at most total_steps, which is 5");
   EXPECT_EQ(message_of([&] {
               constant_schedule(optimizer, {0, -2});
             }),
-            "constant_schedule: total_steps is -2, it must be 0 (no end) or more");
+            "constant_schedule: total_steps is -2, but must be 0 (no end) or more");
 }
 
 TEST_F(ScheduleFormulas, WrongNumbers_NameValueAndRule) {
@@ -117,19 +118,20 @@ TEST_F(ScheduleFormulas, WrongNumbers_NameValueAndRule) {
   EXPECT_EQ(message_of([&] {
               cosine_schedule(optimizer, {0, 5}, 0);
             }),
-            "cosine_schedule: cycles is 0, it must be finite and above 0");
+            "cosine_schedule: cycles is 0, but must be finite and above 0");
   EXPECT_EQ(message_of([&] {
               polynomial_schedule(optimizer, {0, 5}, 1e-7, nan);
             }),
-            "polynomial_schedule: power is nan, it must be finite and above 0");
+            "polynomial_schedule: power is nan, but must be finite and above 0");
   EXPECT_EQ(message_of([&] {
               polynomial_schedule(optimizer, {0, 5}, -1);
             }),
-            "polynomial_schedule: end_rate is -1, it must be finite and at least 0");
+            "polynomial_schedule: end_rate is -1, but must be finite and at least 0");
   const Schedule rising = polynomial_schedule(optimizer, {2, 5}, 0.02);
-  EXPECT_EQ(message_of([&] { rising.rate(0, kBase); }),
-            "polynomial_schedule: end_rate is 0.02, it must be at most the optimizer's rate, which "
-            "is 0.01");
+  EXPECT_EQ(
+      message_of([&] { rising.rate(0, kBase); }),
+      "polynomial_schedule: end_rate is 0.02, but must be at most the optimizer's rate, which "
+      "is 0.01");
   EXPECT_EQ(message_of([&] { lambda_schedule(optimizer, nullptr); }),
             "lambda_schedule: the function is empty");
 }
