@@ -31,8 +31,7 @@ Config load(ConfigRequest request, const AcceleratorOptions& options) {
   return load_config(request);
 }
 
-// The plugin of this job. A single process needs no transport: only a wrapper is worth loading
-// then.
+// The plugin of this job. A single process needs no transport, so only a wrapper is loaded then.
 Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c10::Device device) {
   BackendConfig resolved = backend;
   if (resolved.use == "auto") {
@@ -44,21 +43,21 @@ Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c
   return process.world == 1 && !wrapper ? Plugin::single() : plugin;
 }
 
-// What moves host memory in a job over a backend that does not.
+// The plugin that moves host memory if the job's backend does not.
 Plugin choose_host_side(const BackendConfig& backend, const ProcessInfo& process) {
   BackendConfig host = backend;
-  host.sha256.clear();  // the pin is the other plugin's
+  host.sha256.clear();  // that pins the other plugin
   host.use = resolve_auto(backend, mpi_launch_of(process), /*on_host=*/true);
   return Plugin::load(host);
 }
 
-// What a dry run has nothing for: it is one process, and its parameters have no values.
+// Switches off what a dry run cannot do: it is one process, and its parameters have no values.
 void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
   if (process.world > 1) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world),
                 {.subject = "COUPLER_ESTIMATE",
-                 .hint = "a dry run is one process: start the program by `coupler estimate`"});
+                 .hint = "a dry run is one process: start the program with `coupler estimate`"});
   }
   config.checkpoint = {};
   config.checkpoint.resume = "no";
@@ -85,7 +84,7 @@ Accelerator::Impl::Impl(Config loaded)
   device = choose_device(config.training.device, process);
   make_current(device);
   if (config.sources.count("training.seed") != 0) {
-    at::manual_seed(static_cast<uint64_t>(config.training.seed));  // every device's
+    at::manual_seed(static_cast<uint64_t>(config.training.seed));  // seeds every device
   }
   require_precision(config.training, device.type());
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
@@ -107,7 +106,7 @@ Accelerator::Impl::Impl(Config loaded)
 }
 
 Accelerator::Impl::~Impl() {
-  checkpoints.reset();  // what it writes is theirs
+  checkpoints.reset();  // its thread may still write the models' state
   profile.reset();
   set_current_communicator(nullptr);
   ForwardRecorder::of_this_thread().forget_all();

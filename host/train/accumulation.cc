@@ -13,10 +13,10 @@ void Accumulation::begin(std::vector<Strategy*> models, bool last) {
     const int64_t batches = windows_[model].batches;
     if (model != models[0] && batches != held) {
       throw Error(ErrorCode::kUsage,
-                  fmt::format("accumulate: '{}' has accumulated {} batches and '{}' {}",
+                  fmt::format("accumulate: '{}' has accumulated {} batches, but '{}' has {}",
                               models[0]->model().name, held, model->model().name, batches),
                   {.subject = model->model().name,
-                   .hint = "pass models always together to accumulate, or always apart"});
+                   .hint = "always pass models to accumulate together, or always separately"});
     }
     held = batches;
   }
@@ -48,13 +48,13 @@ void Accumulation::clear() {
   loop_ = {};
 }
 
-// Losses are divided by the number of batches a window is to hold; where it held fewer when it
-// ended, the average makes up for it.
+// Losses are divided by the number of batches a window should hold. If it ends with fewer, the
+// factor of the average compensates.
 BackwardScale Accumulation::plain_scale(Window& window) const {
   const auto steps = static_cast<double>(config_.gradient_accumulation_steps);
   const auto held = static_cast<double>(window.batches);
   if (!loop_.sync || held == steps) return {.loss = 1 / steps, .average = 1};
-  // What was there is right already once a backward of this scope has averaged it.
+  // Once a backward of this scope has averaged, the accumulated gradients are already right.
   if (window.averaged || held == 1) return {.loss = 1 / held, .average = 1};
   return {.loss = 1 / steps, .average = steps / held};
 }

@@ -1,7 +1,7 @@
-// Accumulation: which backward of an accumulation window averages gradients, and by what its loss
-// and the average are multiplied. A window of a model is its accumulate() scopes since the last
-// that synchronised; models have their own, so that two may be trained in turn. Used by the thread
-// that trains.
+// Accumulation: which backward of an accumulation window averages gradients, and the factors of its
+// loss and of the average. A model's window is its accumulate() scopes since the last one that
+// synchronized. Each model has its own window, so that two may be trained in turn. Used by the
+// training thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace coupler {
 
-// The factors of one backward: of its loss, and of the average and all it is added to.
+// The factors of one backward: for its loss, and for the average and what that is added to.
 struct BackwardScale {
   double loss = 1;
   double average = 1;
@@ -26,7 +26,7 @@ class Accumulation {
  public:
   explicit Accumulation(const TrainingConfig& config) : config_(config) {}
 
-  // A scope of accumulate(). last: the loader has no further batch. Throws Error(kUsage) where the
+  // A scope of accumulate(). last: the loader has no further batch. Throws Error(kUsage) if the
   // models have accumulated different numbers of batches.
   void begin(std::vector<Strategy*> models, bool last);
   void end();
@@ -35,14 +35,15 @@ class Accumulation {
   // Forgets every window.
   void clear();
 
-  // The models of the scope under way.
+  // The models of the current scope.
   const std::vector<Strategy*>& scope() const { return scope_; }
   const StepState& loop() const { return loop_; }
 
-  // For the next backward, of a mean loss (no weight; that of a window is the mean of its batches)
-  // or of a sum over `weight` things (that of a window is divided by all weights of all ranks).
-  // sum_over_ranks is called once where a weighted window ends. Throws Error(kUsage) where a window
-  // would hold both, and where a second weighted backward follows the one that averaged.
+  // The factors for the next backward. Without a weight its loss is a mean, and the window's loss
+  // is the mean over its batches. With one its loss is a sum over `weight` items, and the window's
+  // loss is divided by the sum of all ranks' weights. sum_over_ranks is called once, at the end of
+  // a weighted window. Throws Error(kUsage) if a window would mix both kinds, and if a second
+  // weighted backward follows the one that averaged.
   BackwardScale scale(std::optional<double> weight, int world,
                       const std::function<double(double)>& sum_over_ranks);
   void ran_backward() { loop_.backward_of_only = scope_.size() == 1; }
@@ -50,10 +51,10 @@ class Accumulation {
  private:
   struct Window {
     int64_t batches = 0;
-    double weight = 0;      // of this rank's losses
-    bool plain = false;     // a backward without weight was part of it,
-    bool weighted = false;  // or one with
-    bool averaged = false;  // a backward has synchronised
+    double weight = 0;      // sum of this rank's weights
+    bool plain = false;     // a backward without a weight was part of it
+    bool weighted = false;  // one with a weight was part of it
+    bool averaged = false;  // a backward has synchronized
   };
 
   BackwardScale plain_scale(Window& window) const;
@@ -62,7 +63,7 @@ class Accumulation {
   std::vector<Strategy*> scope_;
   std::map<const Strategy*, Window> windows_;
   StepState loop_;
-  uint64_t scopes_ = 0;  // begun
+  uint64_t scopes_ = 0;  // number begun
 };
 
 }  // namespace coupler

@@ -25,7 +25,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of a tensor: what has to be the same both times.
+// The properties of a tensor that must be the same in both runs.
 struct Form {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
@@ -39,14 +39,14 @@ Form tensor_form(const at::Tensor& tensor) { return {tensor.scalar_type(), tenso
               {.subject = "activation_checkpoint", .hint = hint});
 }
 
-// Inputs that are in host memory between forward and backward.
+// An input that is in host memory between forward and backward.
 struct Away {
   size_t input = 0;
   VersionMark version;
   std::vector<int64_t> shape;
 };
 
-// One call in forward, with what its second one in backward needs but the inputs.
+// One call in forward, with what the second call in backward needs, except for the inputs.
 struct SavedPart : torch::CustomClassHolder {
   variable_list compute(const variable_list& inputs) const {
     variable_list results = function(inputs);
@@ -54,7 +54,7 @@ struct SavedPart : torch::CustomClassHolder {
       if (!results[i].defined())
         refuse_checkpointed(ErrorCode::kInvalidArgument,
                             fmt::format("result {} of the function is an undefined tensor", i),
-                            "return a std::optional where there may be nothing");
+                            "return a std::optional if there may be no tensor");
     }
     return results;
   }
@@ -65,11 +65,11 @@ struct SavedPart : torch::CustomClassHolder {
   AutocastSettings autocast = autocast_now();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
-  std::shared_ptr<OffloadedTensors> offloaded;  // null: nothing
-  std::vector<Away> away;                       // by number there
+  std::shared_ptr<OffloadedTensors> offloaded;  // null: none
+  std::vector<Away> away;                       // by index in `offloaded`
 };
 
-// Of the inputs those that stay; the others are undefined.
+// Offloads inputs and returns those that stay; the others are undefined.
 variable_list offload(SavedPart& part, variable_list inputs) {
   ActivationOffload& rules = ActivationOffload::of_process();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -93,7 +93,7 @@ void bring_back(const SavedPart& part, variable_list& inputs) {
     refuse_checkpointed(
         ErrorCode::kUsage,
         fmt::format("backward needs an input of shape [{}] as it was in forward, but an "
-                    "operation in place has changed it since",
+                    "in-place operation has changed it since",
                     fmt::join(away.shape, ", ")),
         "use the operation that returns a new tensor");
   }
@@ -108,7 +108,7 @@ void check_outputs(const SavedPart& part, const variable_list& outputs) {
         ErrorCode::kInvalidArgument,
         fmt::format("the function returned {} tensors in forward and {} in backward",
                     part.outputs.size(), outputs.size()),
-        "it has to compute the same both times");
+        "make it compute the same both times");
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Form now = tensor_form(outputs[i]), before = part.outputs[i];
     if (now == before) continue;
@@ -117,11 +117,11 @@ void check_outputs(const SavedPart& part, const variable_list& outputs) {
         fmt::format("result {} of the function was {} [{}] in forward and is {} [{}] in backward",
                     i, c10::toString(before.dtype), fmt::join(before.shape, ", "),
                     c10::toString(now.dtype), fmt::join(now.shape, ", ")),
-        "it has to compute the same both times: does it depend on something that changes?");
+        "make it compute the same both times: does it depend on something that changes?");
   }
 }
 
-// The computation again, with its graph, and backward through that.
+// Repeats the computation with its graph, and runs backward through that.
 variable_list gradients_of(const SavedPart& part, const variable_list& saved,
                            const variable_list& gradients) {
   variable_list inputs;
@@ -153,8 +153,8 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
 
 class Checkpointed : public torch::autograd::Function<Checkpointed> {
  public:
-  // The last input is a number that wants a gradient: with it the results have one where only
-  // parameters are trained, too.
+  // The last input is an empty tensor that requires a gradient, so that results require one even if
+  // only parameters are trained.
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<SavedPart>& part,
                                at::TensorList inputs) {
     const variable_list own(inputs.begin(), inputs.end() - 1);
@@ -179,19 +179,19 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled())
       refuse_checkpointed(
-          ErrorCode::kUnsupported, "gradients of gradients are not computed through it",
+          ErrorCode::kUnsupported, "second-order gradients are not supported",
           "call backward without create_graph, or leave this part out of checkpointing");
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
       refuse_checkpointed(ErrorCode::kUnsupported,
-                          "torch::autograd::grad and backward with inputs do not go through it",
-                          "call backward, which gives gradients to all parameters");
+                          "torch::autograd::grad and backward with inputs are not supported",
+                          "call backward, which computes gradients of all parameters");
     const auto part =
         c10::static_intrusive_pointer_cast<SavedPart>(context->saved_data.at(kPart).toCapsule());
     variable_list inputs = context->get_saved_variables();
     bring_back(*part, inputs);
     variable_list result = gradients_of(*part, inputs, gradients);
-    result.insert(result.begin(), at::Tensor());  // of the part
-    result.emplace_back();                        // of the number
+    result.insert(result.begin(), at::Tensor());  // for the part
+    result.emplace_back();                        // for the empty tensor
     return result;
   }
 
@@ -205,7 +205,7 @@ std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions&
                                               TensorFunction function,
                                               const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  // Undefined ones are not for the graph to see.
+  // The graph must not see undefined inputs.
   std::vector<bool> defined;
   variable_list own;
   for (const at::Tensor& input : inputs) {

@@ -8,7 +8,7 @@
 namespace coupler {
 namespace {
 
-// One that is trained and not computed is a parameter, whoever has it.
+// A trained tensor that is not computed is a parameter, whatever module owns it.
 bool is_parameter(const at::TensorBase& tensor) {
   return tensor.requires_grad() && tensor.is_leaf();
 }
@@ -16,7 +16,8 @@ bool is_parameter(const at::TensorBase& tensor) {
 }  // namespace
 
 ActivationOffload& ActivationOffload::of_process() {
-  static auto* const kTheOne = new ActivationOffload;  // threads of LibTorch may still use it
+  // Never destroyed: LibTorch threads may still use it.
+  static auto* const kTheOne = new ActivationOffload;
   return *kTheOne;
 }
 
@@ -47,7 +48,7 @@ bool ActivationOffload::moves(const at::Tensor& tensor) const {
 void ActivationOffload::say_nothing_moves() {
   if (said_.exchange(true)) return;
   log(LogLevel::kInfo, "train",
-      "activations are in host memory as it is: there is nothing to offload");
+      "activations are already in host memory: there is nothing to offload");
 }
 
 }  // namespace coupler

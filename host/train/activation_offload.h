@@ -1,5 +1,5 @@
-// ActivationOffload: what memory.offload_activations says, and which tensors that activation
-// checkpointing keeps are worth a place in host memory. One a process; [any-thread].
+// ActivationOffload: the setting memory.offload_activations, and which of the tensors that
+// activation checkpointing keeps are worth moving to host memory. One per process; [any-thread].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,14 @@ class ActivationOffload {
   void set_default(bool on) { on_ = on; }
   bool is_default() const { return on_; }
 
-  // A model's parameters and buffers stay where they are: they are there anyway.
+  // A model's parameters and buffers are not moved: they stay on the device in any case.
   void leave_in_place(const Model& model);
   void forget_all();
 
-  // Whether it is on another device than the CPU, and there for the sake of backward only.
+  // Whether the tensor is on a device other than the CPU and kept there for backward only.
   bool moves(const at::Tensor& tensor) const;
 
-  // Once in a process: that there is nothing on another device.
+  // Logs, once per process, that there is nothing to move.
   void say_nothing_moves();
 
  private:

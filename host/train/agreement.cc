@@ -9,7 +9,7 @@
 namespace coupler {
 namespace {
 
-// What travels first. Plain words, the same size for every operation and value.
+// What is exchanged first; the same size for every operation and value.
 struct Header {
   uint64_t low = 0, high = 0;  // the hash
   int64_t number = 0;
@@ -17,7 +17,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
-// One line of a description: where, and what is there.
+// One line of a description: a place in the value, and what is there.
 struct Line {
   std::string where, what;
 };
@@ -58,14 +58,14 @@ std::string form_text(const at::Tensor& leaf, SameSizes same) {
     const int64_t size = shown_size(leaf, d, same);
     sizes.push_back(size == kAnySize ? "*" : std::to_string(size));
   }
-  // Ranks have different devices, but of one kind.
+  // Ranks use different devices of one type, so the index is left out.
   const std::string device =
       leaf.is_cpu() ? "" : " on " + c10::DeviceTypeName(leaf.device().type(), /*lower_case=*/true);
   return fmt::format("{} [{}]{}", toString(leaf.scalar_type()), fmt::join(sizes, ", "), device);
 }
 
-// The claim as text: the operation, then a line for each node of the value. A NUL ends each part;
-// no part contains one.
+// The claim as a string: the operation, then a line for each node of the value. A NUL ends each
+// part; no part contains one.
 std::string describe(const Claim& claim) {
   std::string text = claim.operation + '\0' + '\0';
   if (claim.value == nullptr) return text;
@@ -91,7 +91,7 @@ std::vector<Line> lines_of(const std::string& text) {
   return lines;
 }
 
-// The text of one rank, which alone knows it.
+// Sends the string of rank `from` to all ranks.
 std::string broadcast_text(Communicator& comm, std::string text, int from) {
   db_op op{};
   op.kind = DB_BROADCAST;
@@ -117,7 +117,7 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
               {.rank = rank, .subject = claim.operation, .hint = {}});
 }
 
-// others: the ranks that differ from rank 0, the first one foremost.
+// others: the ranks that differ from rank 0, in ascending order.
 [[noreturn]] void throw_difference(Communicator& comm, const Claim& claim,
                                    const std::vector<int>& others) {
   const int other = others[0];
@@ -125,17 +125,16 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
   const std::string first_text = broadcast_text(comm, own, 0);
   const std::string other_text = broadcast_text(comm, own, other);
   const std::vector<Line> first = lines_of(first_text), second = lines_of(other_text);
-  const std::string also = others.size() == 1
-                               ? ""
-                               : fmt::format(" (of {} ranks that differ from rank 0: {})",
-                                             others.size(), fmt::join(others, ", "));
+  const std::string also = others.size() == 1 ? ""
+                                              : fmt::format(" ({} ranks differ from rank 0: {})",
+                                                            others.size(), fmt::join(others, ", "));
   if (first[0].where != second[0].where) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("rank 0 calls {} where rank {} calls {}{}", first[0].where, other,
+                fmt::format("rank 0 calls {}, but rank {} calls {}{}", first[0].where, other,
                             second[0].where, also),
                 {.rank = other,
                  .subject = first[0].where,
-                 .hint = "every rank has to call the same collectives in the same order"});
+                 .hint = "call the same collectives in the same order on every rank"});
   }
   size_t at = 1;
   while (at < std::min(first.size(), second.size()) && first[at].where == second[at].where &&

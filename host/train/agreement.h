@@ -1,7 +1,7 @@
-// Agreement: before a collective over values moves anything, all ranks make sure that they call the
-// same one with values of the same form. It costs one all-gather of 32 bytes; descriptions travel
-// only where ranks differ. Whatever is wrong, every rank throws and the communicator remains
-// usable. Used by the thread that trains; collective.
+// Agreement: before a collective over values sends any data, all ranks check that they call the
+// same collective with values of the same form. This costs one all-gather of 32 bytes; descriptions
+// are sent only if ranks differ. On any problem every rank throws, and the communicator remains
+// usable. Used by the training thread; collective.
 #pragma once
 
 #include <coupler/error.h>
@@ -18,7 +18,7 @@
 
 namespace coupler {
 
-// 128 bits of what ranks must agree on: two chains of the hash that orders of operations use.
+// A 128-bit hash of what ranks must agree on: two chains of the hash for the order of operations.
 class ClaimHash {
  public:
   void add(uint64_t word);
@@ -33,21 +33,21 @@ class ClaimHash {
 // Which sizes of a value's tensors must be the same on every rank.
 enum class SameSizes {
   kAll,
-  kButRows,  // all but dimension 0
-  kNone,     // only how many there are
+  kButRows,  // all except dimension 0
+  kNone,     // only the number of dimensions
 };
 
 // What one rank brings to a collective.
 struct Claim {
   std::string operation;                      // "reduce(mean)", with the arguments that must agree
-  const detail::NestedView* value = nullptr;  // null: the operation is all there is
+  const detail::NestedView* value = nullptr;  // null: only the operation is compared
   SameSizes same = SameSizes::kAll;
-  int64_t number = 0;            // for the others to know
+  int64_t number = 0;            // sent to the other ranks
   std::optional<Error> problem;  // why this rank cannot take part
 };
 
-// Every rank's number. Throws this rank's problem; a problem of another rank, naming it; and
-// Error(kMismatch) naming two ranks, the place in the value and what each has there.
+// Returns every rank's number. Throws this rank's problem; another rank's problem, naming that
+// rank; or Error(kMismatch) naming two ranks, the place in the value and what each has there.
 std::vector<int64_t> agree(Communicator& comm, const Claim& claim);
 
 }  // namespace coupler

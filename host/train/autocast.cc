@@ -7,7 +7,7 @@
 namespace coupler {
 
 AutocastSettings autocast_now() {
-  // An accelerator's, where one is on: the CPU's has nothing to say about what runs there.
+  // Prefers a device on which autocast is enabled: the CPU's settings do not apply there.
   auto device = c10::DeviceType::CPU;
   for (const c10::DeviceType other : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     if (other != device && at::autocast::is_autocast_enabled(other)) {

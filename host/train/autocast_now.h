@@ -1,11 +1,11 @@
-// The calling thread's autocast, as settings that can be set again elsewhere.
+// The calling thread's autocast settings, to be applied again elsewhere.
 #pragma once
 
 #include <coupler/autocast.h>
 
 namespace coupler {
 
-// Without the cache of casts: a copy cast while no graph is recorded must not serve where one is.
+// The cast cache is off: a copy cast without a graph must not be reused while one is recorded.
 AutocastSettings autocast_now();
 
 }  // namespace coupler

@@ -15,8 +15,8 @@ namespace {
 int64_t checked(int64_t batch_size) {
   if (batch_size >= 1) return batch_size;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("find_executable_batch_size: the starting batch size is {}, it must be "
-                          "at least 1",
+              fmt::format("find_executable_batch_size: the starting batch size is {}, but must "
+                          "be at least 1",
                           batch_size),
               {.subject = "starting_batch_size"});
 }
@@ -39,7 +39,7 @@ bool BatchSizeSearch::is_out_of_memory(const std::exception_ptr& error) {
   } catch (const Error& own) {
     return own.code() == ErrorCode::kOutOfMemory;
   } catch (const c10::Error& other) {
-    // LibTorch's allocator of host memory has no type of its own for it.
+    // LibTorch's host allocator has no error type of its own.
     return std::string_view(other.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
   } catch (...) {
     return false;

@@ -31,7 +31,7 @@ std::shared_ptr<Store> part_of(const std::shared_ptr<Store>& store, const char* 
   return store == nullptr ? nullptr : Store::with_prefix(store, name);
 }
 
-// The training has the processor first; the thread, and what it starts, takes what is left of it.
+// Lowers the priority of this thread, and of what it starts, below that of training.
 void stand_back() {
   constexpr int kSteps = 10;
   errno = 0;
@@ -51,7 +51,7 @@ std::vector<checkpoint::NamedFile> write_all(const checkpoint::JobWriter::Save& 
   return written;
 }
 
-// After these the job cannot go on.
+// After these errors the job cannot continue.
 bool ends_the_job(const Error& error) {
   return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
 }
@@ -111,10 +111,10 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   if (impl_.accumulation.pending()) {
     throw Error(
         ErrorCode::kUsage,
-        "a checkpoint was asked for while gradients are being accumulated, which it would "
+        "a checkpoint was requested while gradients are being accumulated, which it would "
         "lose",
         {.subject = "save_state",
-         .hint = "save where accelerator.sync_gradients() is true, outside of accumulate()"});
+         .hint = "save when accelerator.sync_gradients() is true, outside of accumulate()"});
   }
   take_end();
   failure_.reset();
@@ -164,7 +164,7 @@ std::string Checkpoints::save(const std::string& folder) {
   }
 }
 
-// Waits until what is being written has ended, and logs how.
+// Waits for the current write to end, and logs the result.
 void Checkpoints::take_end() {
   if (!writing_.valid()) return;
   try {
@@ -183,8 +183,7 @@ void Checkpoints::wait() {
   if (failure_) throw Error(*std::exchange(failure_, std::nullopt));
 }
 
-// In a loop a checkpoint that fails is no reason to lose the job: the older ones are there, and the
-// next may succeed.
+// In a loop a failed checkpoint does not end the job: older ones exist, and the next may succeed.
 void Checkpoints::save_by_itself() {
   const int64_t before = saved_steps_;
   try {
@@ -212,14 +211,14 @@ void Checkpoints::end_of_body() {
     const auto loader = weak.lock();
     loops += loader != nullptr && loader->in_loop() ? 1 : 0;
   }
-  // Within another loop the outer one's body has not ended; gradients under way are not saved.
+  // In a nested loop the outer body has not ended. Accumulating gradients are not saved.
   if (loops > 1 || impl_.accumulation.pending()) return;
   if (preemption_->due()) {
     const std::string path = save("");
-    impl_.tracking.end();  // what is not caught ends the process as it is
+    impl_.tracking.end();  // an uncaught exception skips destructors
     throw Error(ErrorCode::kPreempted,
-                fmt::format("the job was told to end (SIGTERM); its state is in {}", path),
-                {.subject = path, .hint = "start it again to go on"});
+                fmt::format("the job received SIGTERM; its state is saved in {}", path),
+                {.subject = path, .hint = "start it again to continue"});
   }
   const int64_t every = impl_.config.checkpoint.every;
   if (every > 0 && steps() - saved_steps_ >= every) save_by_itself();

@@ -1,9 +1,9 @@
-// Checkpoints: when the state of a job is saved, where, and the thread that writes it. Owned by the
-// Accelerator; used by the thread that trains.
+// Checkpoints: decides when and where the state of a job is saved, and owns the thread that writes
+// it. Owned by the Accelerator; used by the training thread.
 //
-// Whether a save begins depends on nothing but what all ranks have in common: their steps, and how
-// earlier saves ended. When this rank learns of an end does depend on its timing, so that a failure
-// that is noticed early only becomes a log line and is kept for the next common point.
+// Whether a save begins depends only on what all ranks have in common: their steps, and how earlier
+// saves ended. When a rank learns that a save ended depends on its timing, so a failure that it
+// notices early is only logged and kept until the next common point.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -31,7 +31,7 @@ class Checkpoints {
   using Hook = Accelerator::CheckpointHook;
 
   explicit Checkpoints(Accelerator::Impl& impl);
-  ~Checkpoints();  // waits for what is being written
+  ~Checkpoints();  // waits for the current write
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
@@ -48,13 +48,13 @@ class Checkpoints {
 
  private:
   checkpoint::TrainingState job() const;
-  int64_t steps() const;  // that the optimizers have taken; asked for after every body
+  int64_t steps() const;  // of the optimizers; called after every body
   bool by_itself() const { return !impl_.config.checkpoint.dir.empty(); }
   std::string folder_or(const std::string& folder) const;
   std::future<std::string> begin(const std::string& folder, bool async);
   void save_by_itself();
   void take_end();
-  // What rank 0 finds, on every rank.
+  // Returns on every rank what `find` returns on rank 0.
   std::string of_rank_0(const std::function<std::string()>& find);
   bool load_newest(const std::string& folder);
   std::vector<int64_t> on_all_ranks(const std::function<int64_t()>& action);
@@ -64,14 +64,13 @@ class Checkpoints {
   std::vector<std::unique_ptr<detail::Registered>> objects_;
   checkpoint::JobWriter writer_;
   const std::shared_ptr<Store> questions_;  // null: one process
-  std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not ours
-  int64_t asked_ = 0;                       // by of_rank_0
+  std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not handled
+  int64_t asked_ = 0;                       // number of calls of of_rank_0
   int64_t saved_steps_ = 0;                 // optimizer steps when the latest save began
-  // Of the latest save that was written by a thread: why it failed, until that was thrown; and
-  // whether it did.
+  // Of the latest save in the background: its error, until that is thrown, and whether it failed.
   std::optional<coupler::Error> failure_;
   bool failed_ = false;
-  // The latest that was taken of copies: the next one needs as much memory, and has it there.
+  // The latest snapshot made of copies; the next one reuses its memory.
   std::shared_ptr<const checkpoint::Snapshot> copy_;
   std::future<std::string> writing_;  // last: its thread uses the rest
 };

@@ -16,24 +16,24 @@
 namespace coupler {
 namespace {
 
-// The same for every file of one save. Of checkpoints from before saves had identities: the step.
+// The same for every file of one save. For older checkpoints without an identity: the step.
 int64_t number_of_save(const checkpoint::Manifest& manifest) {
-  constexpr size_t kDigits = 15;  // of the identity: so many fit
+  constexpr size_t kDigits = 15;  // hex digits of the identity that fit into an int64_t
   return manifest.save.empty() ? manifest.steps
                                : std::stoll(manifest.save.substr(0, kDigits), nullptr, 16);
 }
 
-// saves: by rank. Ranks of several machines may each have a folder of their own under the path.
+// saves: by rank. On several machines, the same path may be a different folder on each.
 void check_same_save(const std::string& path, const std::vector<int64_t>& saves) {
   const auto other =
       std::find_if(saves.begin(), saves.end(), [&](int64_t save) { return save != saves.front(); });
   if (other == saves.end()) return;
   const auto rank = static_cast<int>(other - saves.begin());
   throw Error(ErrorCode::kMismatch,
-              fmt::format("rank {} finds another save in {} than rank 0", rank, path),
+              fmt::format("rank {} finds a different save in {} than rank 0", rank, path),
               {.rank = rank,
                .subject = path,
-               .hint = "checkpoint.dir has to be on a file system that all machines share"});
+               .hint = "put checkpoint.dir on a file system that all machines share"});
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
   return found;
 }
 
-// What `action` returns on each rank. Throws, the same on every rank, where it throws on one.
+// What `action` returns on each rank. If it throws on one rank, every rank throws.
 std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& action) {
   int64_t number = 0;
   std::optional<Error> problem;
@@ -78,7 +78,7 @@ std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& a
   return agree(*impl_.comm, {.operation = "load_state", .number = number, .problem = problem});
 }
 
-// Nothing: it is loaded. Else why not, the same on every rank.
+// Empty if it was loaded on all ranks. Otherwise the reason why not.
 std::optional<Error> Checkpoints::try_load(const std::string& path) {
   try {
     checkpoint::Manifest manifest;
@@ -116,16 +116,16 @@ void Checkpoints::load(const std::string& given) {
       std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
   if (!one && load_newest(folder)) return;
   if (const auto problem = try_load(of_rank_0([&] {
-        if (!one) checkpoint::open_checkpoint(folder);  // throws: says what the folder is instead
+        if (!one) checkpoint::open_checkpoint(folder);  // throws an error that describes the folder
         return folder;
       }))) {
     throw Error(*problem);
   }
 }
 
-// The newest that can be read whole; false where there is none.
+// Loads the newest readable checkpoint; returns false if there is none.
 bool Checkpoints::load_newest(const std::string& folder) {
-  std::optional<int64_t> below;  // those from there on are damaged
+  std::optional<int64_t> below;  // checkpoints from this number on are damaged
   while (true) {
     const std::string path = of_rank_0([&]() -> std::string {
       std::error_code error;
@@ -138,7 +138,7 @@ bool Checkpoints::load_newest(const std::string& folder) {
         if (below && entry->number >= *below) continue;
         if (entry->manifest) return entry->path;
         log(LogLevel::kWarning, "checkpoint",
-            fmt::format("{} is passed over: {}", entry->path, entry->reason));
+            fmt::format("{} is skipped: {}", entry->path, entry->reason));
       }
       return "";
     });
@@ -148,7 +148,7 @@ bool Checkpoints::load_newest(const std::string& folder) {
     if (problem->code() != ErrorCode::kIo) throw Error(*problem);
     if (impl_.process.rank == 0) {
       log(LogLevel::kWarning, "checkpoint",
-          fmt::format("{} is passed over: {}", path, problem->what()));
+          fmt::format("{} is skipped: {}", path, problem->what()));
     }
     below = std::stoll(path.substr(path.rfind('_') + 1));
   }

@@ -1,5 +1,5 @@
 // The process's Accelerator, and its communicator for modules that communicate inside forward and
-// backward (SyncBatchNorm). Set and cleared by the Accelerator; read by the thread that trains.
+// backward (SyncBatchNorm). Set and cleared by the Accelerator; read by the training thread.
 #pragma once
 
 #include "comm/communicator.h"
@@ -11,7 +11,7 @@ class Accelerator;
 Communicator* current_communicator();  // null: no Accelerator, or one process
 void set_current_communicator(Communicator* communicator);
 
-// The Accelerator itself, made last where a program has several; null: none.
+// The Accelerator, the latest one if a program has several; null: none.
 Accelerator* current_accelerator();
 void set_current_accelerator(Accelerator* accelerator);
 

@@ -23,7 +23,7 @@ using torch::autograd::SavedVariableHooks;
 
 constexpr c10::DispatchKey kForwardKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-// In place of what autograd would keep.
+// Stands for a tensor that autograd would keep.
 class SavedActivation final : public SavedVariableHooks {
  public:
   explicit SavedActivation(std::shared_ptr<ForwardSegment> segment)
@@ -39,7 +39,7 @@ class SavedActivation final : public SavedVariableHooks {
   size_t number_ = 0;
 };
 
-// Of a graph that is thrown away.
+// Collects the tensors of a graph that is thrown away.
 class CollectedActivation final : public SavedVariableHooks {
  public:
   explicit CollectedActivation(std::vector<at::Tensor>& list) : list_(list) {}
@@ -50,12 +50,12 @@ class CollectedActivation final : public SavedVariableHooks {
   std::vector<at::Tensor>& list_;
 };
 
-// LibTorch asks its engine for the hooks of what is saved; from Python they come in the same way.
-// Backward itself is the business of LibTorch's own: threads for devices are started once in a
-// process, for the engine that runs first.
+// LibTorch asks its engine for the hooks for saved tensors; Python's hooks come in the same way.
+// LibTorch's own engine runs backward: device threads are started once per process, for the engine
+// that runs first.
 class HookingEngine final : public torch::autograd::Engine {
  public:
-  // Never destroyed: threads of LibTorch may still use it.
+  // Never destroyed: LibTorch threads may still use it.
   static Engine& instance() {
     static auto* const kEngine = new HookingEngine;
     return *kEngine;
@@ -117,7 +117,7 @@ std::regex regex_of(const std::string& pattern) {
                                            model.modules.size() > names.size() + 1 ? ", …" : "")});
 }
 
-// By module: the outermost one around it, itself included, that a pattern matches; -1: none.
+// By module: its outermost ancestor, or itself, that a pattern matches; -1: none.
 std::vector<int64_t> units_of(const Model& model, const std::vector<std::string>& patterns) {
   std::vector<int64_t> result(model.modules.size(), -1);
   for (const std::string& pattern : patterns) {
@@ -195,7 +195,7 @@ void ForwardRecorder::leave() {
   unit_ = kNoUnit;
 }
 
-// The first parameter among the arguments says where the forward is.
+// The first parameter among the arguments shows which unit the forward is in.
 void ForwardRecorder::enter(const std::vector<c10::IValue>& arguments) {
   if (!at::GradMode::is_enabled()) return;
   const int* found = nullptr;
@@ -212,10 +212,10 @@ void ForwardRecorder::enter(const std::vector<c10::IValue>& arguments) {
 void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   const std::vector<c10::IValue> arguments(first, stack.end());
-  // Backward of what is on other devices runs on threads of LibTorch.
+  // For other devices, backward runs on LibTorch threads, so leave() was not called here.
   if (open_ != nullptr && open_->unpacked()) leave();
   enter(arguments);
-  // A call inside of a call (a function that the program differentiates itself) is a part of it.
+  // A call inside a call (a custom autograd function) is part of the outer one.
   const std::shared_ptr<ForwardSegment> segment = open_;
   if (segment == nullptr || segment->in_call()) return op.callBoxed(stack);
   segment->begin_call(op, arguments);

@@ -17,8 +17,8 @@
 namespace coupler {
 namespace {
 
-// The same values and version counter, without a graph. No operation: what runs now is not
-// disturbed.
+// The same values and version counter, without a graph. Does not dispatch an operation, so it does
+// not disturb the one that runs now.
 at::Tensor alias_of(const at::Tensor& tensor) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
@@ -33,7 +33,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   throw Error(
       ErrorCode::kUsage,
       fmt::format("backward needs a tensor of shape [{}] of unit '{}' as it was in forward, "
-                  "but an operation in place has changed it since",
+                  "but an in-place operation has changed it since",
                   fmt::join(tensor.sizes(), ", "), unit),
       {.subject = unit, .hint = "use the operation that returns a new tensor"});
 }
@@ -66,7 +66,7 @@ ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor, Positio
   return input;
 }
 
-// A result of a function that the program differentiates itself; leaves are not written to.
+// A result of a custom autograd function; writing to a leaf is not allowed.
 bool ForwardSegment::would_be_leaf(const Input& input) const {
   return input.made && input.requires_grad && !calls_[input.made->call].grad_mode;
 }
@@ -116,7 +116,7 @@ size_t ForwardSegment::save(const at::Tensor& tensor) {
   return saved_.size() - 1;
 }
 
-// At the segment's end; what is written to later is found when it is needed.
+// Checked at the segment's end; value_of() detects later writes.
 bool ForwardSegment::inputs_are_as_they_were() const {
   for (const Call& call : calls_) {
     if (call.once) continue;
@@ -133,7 +133,7 @@ void ForwardSegment::close() {
   for (Saved& saved : saved_) {
     if (!replayable_ || is_outside(saved.kept.tensor)) continue;
     if (calls_[saved.place()].once) continue;
-    // Else backward is to say that it was changed.
+    // A changed tensor is kept so that backward reports the change.
     if (saved.kept.version.changed()) continue;
     saved.kept.tensor.reset();
     needed = std::max(needed, saved.place() + 1);
@@ -171,7 +171,7 @@ at::Tensor ForwardSegment::unpack(size_t number) {
     if (!saved.again.defined()) run_again();
     result = std::exchange(saved.again, {});
   }
-  // A graph that is retained is here again in another backward.
+  // If the graph is retained, another backward brings them back again.
   if (++unpacked_ % saved_.size() == 0) back_.clear();
   return result;
 }
@@ -186,7 +186,7 @@ at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>
   at::Tensor value =
       input.made ? get(results[input.made->call], input.made->position) : value_of(input.outside);
   if (input.copied && !input.made) return value.clone();
-  // A result of a function that the program differentiates itself has its graph from there.
+  // A result of a custom autograd function gets its graph from that function.
   if (value.requires_grad() == input.requires_grad) return value;
   at::Tensor alias = alias_of(value);
   alias.set_requires_grad(input.requires_grad);
@@ -195,7 +195,7 @@ at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>
 
 void ForwardSegment::refuse_difference(const std::string& difference) const {
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the operations of unit '{}' compute something else when they run again "
+              fmt::format("the operations of unit '{}' give different results when they run again "
                           "in backward: {}",
                           unit_, difference),
               {.subject = unit_, .hint = "leave the unit out of memory.activation_checkpointing"});
@@ -203,7 +203,7 @@ void ForwardSegment::refuse_difference(const std::string& difference) const {
 
 void ForwardSegment::take_again(Saved& saved, const at::Tensor& tensor) const {
   if (tensor.sizes() != saved.sizes) {
-    refuse_difference(fmt::format("a tensor of shape [{}] in place of [{}]",
+    refuse_difference(fmt::format("a tensor of shape [{}] instead of [{}]",
                                   fmt::join(tensor.sizes(), ", "), fmt::join(saved.sizes, ", ")));
   }
   saved.again = alias_of(tensor);
@@ -223,7 +223,7 @@ void ForwardSegment::run_again() {
     const std::vector<at::Tensor> saves =
         ForwardRecorder::saved_during([&] { call.op.callBoxed(stack); });
     if (saves.size() != call.saves) {
-      refuse_difference(fmt::format("{} saves {} tensors in place of {}", call.op.schema().name(),
+      refuse_difference(fmt::format("{} saves {} tensors instead of {}", call.op.schema().name(),
                                     saves.size(), call.saves));
     }
     for (Saved& saved : saved_) {

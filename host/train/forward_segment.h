@@ -1,7 +1,7 @@
-// ForwardSegment: the operations of one stretch of a forward, and what autograd saved for backward
-// during them. When the stretch is over, what it computed itself is let go; when backward asks for
-// it, the operations run once more, from the stretch's inputs, which meanwhile may be in host
-// memory. Recorded and read by one thread at a time.
+// ForwardSegment: the operations of one segment of a forward, and what autograd saved for backward
+// during them. When the segment ends, tensors that it computed itself are released. When backward
+// needs them, the operations run again from the segment's inputs, which may be in host memory
+// meanwhile. Used by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,26 +27,25 @@ class ForwardSegment {
  public:
   using Stack = std::vector<c10::IValue>;
 
-  // unit: for errors. It begins now, with the generator and the autocast that there are.
+  // unit: for errors. Begins now, with the current generator and autocast state.
   explicit ForwardSegment(std::string unit);
 
-  // Around an operation; its arguments before it runs. abandon_call() where it threw.
+  // Called around an operation, begin_call() before it runs. abandon_call() if it threw.
   void begin_call(const c10::OperatorHandle& op, const Stack& arguments);
   void end_call(const Stack& results);
   void abandon_call();
   bool in_call() const { return in_call_; }
   const AutocastSettings& autocast() const { return autocast_; }
 
-  // What autograd saves while a call runs; the number to ask for it by.
+  // Called for each tensor that autograd saves during a call. Returns its number for unpack().
   size_t save(const at::Tensor& tensor);
 
-  // The stretch is over: lets go of what can be computed again. Without it all stays.
+  // Ends the segment and releases what can be recomputed. Without this call everything is kept.
   void close();
 
-  // Throws Error where an input was written to since, or where computing again gives something
-  // else.
+  // Throws Error if an input was written to since, or if recomputing gives a different result.
   at::Tensor unpack(size_t number);
-  // Whether backward, which may be another thread, has come here.
+  // Whether backward, possibly on another thread, has reached this segment.
   bool unpacked() const { return unpacked_ > 0; }
 
  private:
@@ -55,39 +54,39 @@ class ForwardSegment {
     size_t call = 0;
     Position position;
   };
-  // What stays for backward.
+  // What is kept for backward.
   struct Kept {
-    at::Tensor tensor;  // without its graph, which may lead back here
+    at::Tensor tensor;  // without its graph, which may refer to this
     VersionMark version;
-    std::optional<size_t> away;  // its number in host memory, in place of the tensor
+    std::optional<size_t> away;  // its index in host memory, if it was moved there
     bool there() const { return tensor.defined() || away; }
   };
   struct Input {
     Position position;
-    std::optional<Made> made;  // else:
+    std::optional<Made> made;  // empty: see outside
     Kept outside;
     bool requires_grad = false;
-    bool copied = false;  // written to without saying so: running statistics
+    bool copied = false;  // written to undeclared: running statistics
   };
   struct Call {
     c10::OperatorHandle op;
     Stack arguments;  // without the tensors
     std::vector<Input> inputs;
     bool grad_mode = true;
-    bool once = false;  // it writes to what came from outside: it does not run again
+    bool once = false;  // writes to an outside tensor, so it does not run again
     size_t saves = 0;
   };
   struct Saved {
-    Kept kept;                 // or let go
-    std::optional<Made> made;  // else the nth that the call saves
+    Kept kept;                 // empty if released
+    std::optional<Made> made;  // empty: the nth that the call saves
     size_t call = 0, nth = 0;
     std::vector<int64_t> sizes;
-    at::Tensor again;  // computed again, until it is asked for
-    size_t place() const { return made ? made->call : call; }  // where it is there again
+    at::Tensor again;                                          // recomputed, until it is requested
+    size_t place() const { return made ? made->call : call; }  // the call that recomputes it
   };
   struct Known {
     Made made;
-    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // so that nothing else gets its address
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // keeps its address from being reused
   };
 
   std::optional<Made> made_of(const at::Tensor& tensor) const;
@@ -108,12 +107,12 @@ class ForwardSegment {
   const AutocastSettings autocast_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;
-  std::shared_ptr<OffloadedTensors> offloaded_;  // null: nothing
-  std::vector<at::Tensor> back_;                 // those, while backward is here
-  std::atomic<size_t> unpacked_ = 0;             // how often
+  std::shared_ptr<OffloadedTensors> offloaded_;  // null: none
+  std::vector<at::Tensor> back_;                 // while backward is in this segment
+  std::atomic<size_t> unpacked_ = 0;             // number of unpack() calls
   bool in_call_ = false;
   bool replayable_ = true;
-  // While it is recorded.
+  // Used while recording.
   std::unordered_map<const c10::TensorImpl*, Known> known_;
   std::unordered_set<const c10::StorageImpl*> outside_;  // storages of inputs
 };

@@ -17,26 +17,26 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Above autograd, autocast and the intercept of sharded parameters, which all see the operations
-// that a layer is made of here.
+// Above autograd, autocast and the intercept of sharded parameters, so that all of them see the
+// operations that replace a layer.
 constexpr c10::DispatchKey kFp8Key = c10::DispatchKey::PreDispatch;
-constexpr int64_t kAlignment = 16;  // of fp8 matrix units
+constexpr int64_t kAlignment = 16;  // required by fp8 matrix units
 
 thread_local std::optional<at::ScalarType> gradient_type;
 
 struct Scaled {
   at::Tensor values;  // fp8
-  at::Tensor scale;   // one float: what values are to be multiplied by
+  at::Tensor scale;   // one float: the factor of values
 };
 
 double largest(at::ScalarType type) { return type == at::kFloat8_e5m2 ? 57344 : 448; }
 
 Scaled scaled(const at::Tensor& tensor, at::ScalarType type) {
-  // bf16 has the range of fp32 and more mantissa than fp8. Where tensor is a sharded parameter this
-  // is the one operation that it is gathered for.
+  // bf16 has the range of fp32 and more mantissa than fp8. If tensor is a sharded parameter, this
+  // is the only operation that it is gathered for.
   const at::Tensor narrow = tensor.to(at::kBFloat16);
   const at::Tensor peak = at::linalg_vector_norm(narrow, INFINITY).to(at::kFloat);
-  // All zeros: any factor will do. Infinite or NaN: so is the factor's product, which is right.
+  // For all zeros any factor will do. Infinity and NaN propagate into the product, as they should.
   const at::Tensor factor =
       at::exp2(at::floor(at::log2(peak.clamp_min(1e-30).reciprocal().mul(largest(type)))));
   return {narrow.mul(factor).to(type).contiguous(), factor.reciprocal()};
@@ -44,7 +44,7 @@ Scaled scaled(const at::Tensor& tensor, at::ScalarType type) {
 
 at::Tensor transposed(const at::Tensor& matrix) { return matrix.t().contiguous(); }
 
-// a [m, k] times the transpose of b [n, k]; both row by row, as matrix units want it.
+// a [m, k] times the transpose of b [n, k]; both row-major, as matrix units require.
 at::Tensor product(const Scaled& a, const Scaled& b, at::ScalarType type,
                    const std::optional<at::Tensor>& bias = {}) {
   return at::_scaled_mm(a.values, b.values.t(), a.scale, b.scale, bias,
@@ -58,7 +58,7 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
                             at::ScalarType gradients) {
     const Scaled x = scaled(input, at::kFloat8_e4m3fn);
     const Scaled w = scaled(weight, at::kFloat8_e4m3fn);
-    // The weight itself and not its fp8 copy: a sharded one is gathered again for backward.
+    // Saves the weight, not its fp8 copy: a sharded weight is gathered again for backward.
     context->save_for_backward({x.values, x.scale, weight});
     context->saved_data["gradients"] = static_cast<int64_t>(gradients);
     context->saved_data["input"] = static_cast<int64_t>(input.scalar_type());
@@ -83,7 +83,7 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
       result[0] = product(g, {transposed(w.values), w.scale}, type("input"));
     }
     if (context->needs_input_grad(1)) {
-      // The number of rows is the batch's; it may suit no matrix unit.
+      // The number of rows depends on the batch, and may not suit matrix units.
       result[1] = gradient.size(0) % kAlignment == 0
                       ? product({transposed(g.values), g.scale}, {transposed(x.values), x.scale},
                                 weight.scalar_type())
@@ -108,7 +108,7 @@ bool fits(const at::Tensor& input, const at::Tensor& weight) {
          input.device() == weight.device();
 }
 
-// Of a layer that fits; its operations go below the key.
+// For a layer that fits. Its operations must dispatch below the key.
 at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
                     const std::optional<at::Tensor>& bias) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -126,7 +126,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
 }
 
 // torch::nn::Linear is input.matmul(weight.t()), or addmm with a bias. Other matrix products have
-// batches on both sides, or a second operand that is no transpose.
+// batches on both sides, or a second operand that is not a transpose.
 bool is_transpose(const at::Tensor& matrix) {
   return matrix.dim() == 2 && matrix.stride(0) == 1 && matrix.stride(1) >= matrix.size(0);
 }
@@ -169,8 +169,8 @@ std::string why_no_fp8_units(c10::DeviceType device) {
   const auto capabilities = at::cpu::get_cpu_capabilities();
   const auto found = capabilities.find("amx_fp16");
   if (found != capabilities.end() && found->second.isBool() && found->second.toBool()) return "";
-  return "this CPU has no AMX-FP16, without which LibTorch's scaled matmul converts to wider types "
-         "first, slower than fp32";
+  return "this CPU has no AMX-FP16, so LibTorch's scaled matmul converts to wider types first and "
+         "is slower than fp32";
 }
 
 }  // namespace coupler

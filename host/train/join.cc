@@ -1,4 +1,4 @@
-// What prepared data loaders ask of the other ranks, and join_uneven_inputs.
+// How prepared data loaders communicate with other ranks, and join_uneven_inputs.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -14,8 +14,8 @@
 namespace coupler {
 namespace {
 
-// Over the Accelerator's communicator, whose collectives the loop's own thread issues in the same
-// order on every rank. A loader may outlive the Accelerator, but not use it then.
+// Uses the Accelerator's communicator. The thread that runs the loop issues the collectives in the
+// same order on every rank. A loader may outlive the Accelerator, but must not be used then.
 class CommunicatorPeers : public detail::LoaderPeers {
  public:
   explicit CommunicatorPeers(std::weak_ptr<Communicator> comm) : comm_(std::move(comm)) {}
@@ -32,7 +32,7 @@ class CommunicatorPeers : public detail::LoaderPeers {
     return result;
   }
 
-  // As bytes, so that types which no backend knows are sent too.
+  // Sent as bytes, so that types unknown to backends work, too.
   void broadcast(const at::Tensor& tensor) override {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     comm().run(broadcast_op(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0));
@@ -42,8 +42,9 @@ class CommunicatorPeers : public detail::LoaderPeers {
   Communicator& comm() const {
     const auto comm = comm_.lock();
     if (comm == nullptr)
-      throw Error(ErrorCode::kUsage, "a data loader is used after the Accelerator has gone",
-                  {.subject = "data loader", .hint = "let the Accelerator live longer"});
+      throw Error(ErrorCode::kUsage, "a data loader is used after its Accelerator was destroyed",
+                  {.subject = "data loader",
+                   .hint = "keep the Accelerator alive while its loaders are in use"});
     return *comm;
   }
 

@@ -33,7 +33,7 @@ using detail::EncodedObject;
 using detail::LaunchedFunction;
 using detail::ObjectBytes;
 
-// Filled before main begins, and by libraries that are loaded later.
+// Filled before main starts, and by libraries that are loaded later.
 struct Registry {
   std::mutex mutex;
   std::map<std::string, LaunchedFunction> functions;
@@ -64,7 +64,7 @@ LaunchedFunction function_of(const std::string& name) {
   }
   const std::string nearest = nearest_name(name, known);
   throw usage(name,
-              fmt::format("no function is registered as '{}'{}; registered are: {}", name,
+              fmt::format("no function is registered as '{}'{}; registered functions: {}", name,
                           nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
                           all.empty() ? "none" : all),
               fmt::format("register it at namespace scope: const coupler::Launchable "
@@ -78,7 +78,7 @@ int64_t now() {
       .count();
 }
 
-// Of an exception that leaves a rank's function.
+// Converts an exception that leaves a rank's function.
 Error as_error(const std::string& function, const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
@@ -90,12 +90,12 @@ Error as_error(const std::string& function, const std::exception_ptr& thrown) {
             {.subject = function}};
   } catch (...) {
     return {ErrorCode::kAborted,
-            fmt::format("{} threw what is no std::exception", function),
+            fmt::format("{} threw an exception not derived from std::exception", function),
             {.subject = function}};
   }
 }
 
-// Of this process; 0 where none of the launchers' variables says.
+// This process's rank; 0 if the launcher's variables do not determine it.
 int own_rank() {
   try {
     return detect_process().rank;
@@ -113,7 +113,7 @@ int own_rank() {
     if (!result.problem.empty())
       throw Error(
           ErrorCode::kInvalidArgument,
-          fmt::format("launch: what {} returned cannot be sent: {}", function, result.problem),
+          fmt::format("launch: the result of {} cannot be sent: {}", function, result.problem),
           {.subject = function});
     if (own_rank() == 0) call.write_result(result.bytes);
   } catch (...) {
@@ -150,10 +150,11 @@ std::string coupler_program() {
       fmt::format("launch: the coupler program, which starts processes, is neither at {}nor "
                   "in PATH",
                   looked),
-      {.subject = "coupler", .hint = "install it beside libcoupler, or put it into PATH"});
+      {.subject = "coupler", .hint = "install it next to libcoupler, or add it to PATH"});
 }
 
-// The file of this process. A path that does not lead to it any more would start another program.
+// This process's executable. Throws if its path no longer leads to it: ranks would run another
+// program.
 std::string own_program() {
   constexpr const char* kSelf = "/proc/self/exe";
   std::error_code failed;
@@ -161,9 +162,9 @@ std::string own_program() {
   if (!failed && fs::equivalent(path, kSelf, failed)) return path;
   throw Error(ErrorCode::kIo,
               fmt::format("launch: the file of this program was replaced or removed since it "
-                          "began: {}",
+                          "started: {}",
                           path),
-              {.subject = path, .hint = "start the program anew"});
+              {.subject = path, .hint = "restart the program"});
 }
 
 std::vector<std::string> command_of(const LaunchOptions& options, const LaunchCall& call) {
@@ -179,9 +180,9 @@ std::vector<std::string> command_of(const LaunchOptions& options, const LaunchCa
   return words;
 }
 
-// The exit status, as of waitpid; none where this process does not get its children's: it ignores
-// SIGCHLD, or waits for all of them elsewhere. The launcher ends the ranks where this process goes
-// first.
+// Returns the exit status as waitpid gives it. Empty if this process does not get its children's
+// status, because it ignores SIGCHLD or waits for all of them elsewhere. If this process ends
+// first, the launcher ends the ranks.
 std::optional<int> run_and_wait(const std::vector<std::string>& command, const LaunchCall& call) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -195,10 +196,10 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
-    // Nothing but system calls: other threads may hold any lock.
+    // Only system calls are safe here: other threads may have held any lock.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
-    // The ranks get neither this program's open files nor what this thread blocks.
+    // Ranks inherit neither this program's open files nor this thread's signal mask.
     close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     fcntl(call.outcome_file(), F_SETFD, 0);
     sigprocmask(SIG_SETMASK, &no_signals, nullptr);
@@ -214,14 +215,14 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
   return status;
 }
 
-// What the launcher says of a rank that could not say it itself.
+// The launcher's report on a rank that could not report its own failure.
 std::optional<Error> outcome_of(const LaunchCall& call) {
   const auto outcome = nlohmann::json::parse(call.outcome(), nullptr, /*allow_exceptions=*/false);
   if (!outcome.is_object() || !outcome.contains("rank")) return std::nullopt;
   const int rank = outcome["rank"].get<int>();
   return Error(ErrorCode::kPeerLost,
                fmt::format("launch: rank {} {}", rank, outcome["how"].get<std::string>()),
-               {.rank = rank, .hint = "what it wrote on standard error says more"});
+               {.rank = rank, .hint = "see what it wrote to standard error"});
 }
 
 }  // namespace
@@ -238,7 +239,7 @@ std::string detail::launchable_name(void (*identity)()) {
   const std::lock_guard lock(registry().mutex);
   const auto found = registry().names.find(identity);
   if (found != registry().names.end()) return found->second;
-  throw usage("launch", "the function is not registered, so that new processes could not find it",
+  throw usage("launch", "the function is not registered, so new processes could not find it",
               "register it at namespace scope: const coupler::Launchable "
               "launchable_train(\"train\", train);");
 }
@@ -248,7 +249,7 @@ void enter_launched() {
   if (file == nullptr) return;
   install_terminate_handler();
   const LaunchCall call(file);
-  unsetenv(kCallFile);  // programs that a rank starts are none
+  unsetenv(kCallFile);  // programs that a rank starts are not ranks
   inside_launch = true;
   run_rank(call);
 }
@@ -257,24 +258,24 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
                                const EncodedObject& arguments) {
   if (const char* file = std::getenv(kCallFile); file != nullptr) {
     const Error error = usage("enter_launched",
-                              "this process was started by launch, but its main came as far as "
-                              "launch itself",
+                              "this process was started by launch, but its main reached launch "
+                              "itself",
                               "call coupler::enter_launched() first in main");
     LaunchCall(file).write_failure({.rank = own_rank(), .when = now(), .error = error});
     throw error;
   }
   if (inside_launch || own_rank() != 0 || detect_process().world > 1)
-    throw usage("launch", "this process is a rank of a job already", "launch from outside of it");
+    throw usage("launch", "this process is already a rank of a job", "call launch outside of it");
   if (options.processes < 1)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("launch: processes is {}", options.processes),
-                {.subject = "processes", .hint = "ask for at least one"});
+                {.subject = "processes", .hint = "request at least one"});
   {
     const std::lock_guard lock(registry().mutex);
     if (!registry().twice.empty())
       throw usage(registry().twice,
                   fmt::format("two functions are registered as '{}'", registry().twice),
-                  "give each a name of its own");
+                  "give each its own name");
   }
   if (options.program.empty()) function_of(function);  // throws here rather than in each rank
   if (!arguments.problem.empty())
@@ -294,22 +295,22 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
   if (status ? *status == 0 : result && !failure && !outcome) {
     if (result) return *result;
     throw usage("enter_launched",
-                fmt::format("{} ended without having returned from {}", command.back(), function),
+                fmt::format("{} exited without returning from {}", command.back(), function),
                 "call coupler::enter_launched() first in its main, and let the function return "
-                "instead of ending its process");
+                "instead of exiting");
   }
-  // A rank that was killed says nothing, and others that they lost it.
+  // A killed rank reports nothing, and the other ranks report that they lost it.
   if (failure &&
       (!failure->is_consequence() || !outcome || outcome->detail().rank == failure->rank))
     throw Error(failure->error);
   if (outcome) throw Error(*outcome);
   const std::string how =
-      !status ? "`coupler launch` ended without success"
+      !status ? "`coupler launch` failed"
       : WIFSIGNALED(*status)
           ? fmt::format("the launcher was killed by signal {}", WTERMSIG(*status))
-          : fmt::format("`coupler launch` ended with {}", WEXITSTATUS(*status));
+          : fmt::format("`coupler launch` exited with {}", WEXITSTATUS(*status));
   throw Error(ErrorCode::kAborted, "launch: " + how,
-              {.subject = function, .hint = "what it wrote on standard error says why"});
+              {.subject = function, .hint = "see what it wrote to standard error"});
 }
 
 }  // namespace coupler

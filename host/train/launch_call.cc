@@ -30,15 +30,15 @@ constexpr std::string_view kTitle = "coupler call 1\n";
 
 UniqueFd memory_file() {
   const UniqueFd made(::memfd_create("coupler-call", MFD_CLOEXEC));
-  // Above those of input and output, which the program may have closed: what it prints would go
-  // into the file.
+  // Moves the descriptor above the standard streams. If the program has closed one of these, its
+  // output would otherwise go into the file.
   UniqueFd file(made ? ::fcntl(made.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1);
-  if (!file || ::fchmod(file.get(), 0600) != 0)  // it is born open to everyone
-    fail("cannot make a memory file", errno, "the limit of open files may be reached (ulimit -n)");
+  if (!file || ::fchmod(file.get(), 0600) != 0)  // created accessible to everyone
+    fail("cannot make a memory file", errno, "the limit on open files may be reached (ulimit -n)");
   return file;
 }
 
-// Fewer bytes where the file ends.
+// Returns fewer bytes at the end of the file.
 std::string text_at(int file, int64_t at, uint64_t size) {
   std::string text(size, '\0');
   size_t have = 0;
@@ -79,7 +79,7 @@ json to_json(const RankFailure& failure) {
 
 RankFailure from_json(const json& value) {
   const int rank = value.at("rank").get<int>();
-  // what() holds the hint already.
+  // what() already contains the hint.
   return {.rank = rank,
           .when = value.at("when").get<int64_t>(),
           .error = Error(static_cast<ErrorCode>(value.at("code").get<int>()),
@@ -97,10 +97,10 @@ LaunchCall::LaunchCall(const std::string& function, const ObjectBytes& arguments
 }
 
 LaunchCall::LaunchCall(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
-  const std::string hint = "it lives as long as the program that launched: start that anew";
-  if (!file_) fail(fmt::format("cannot open the call {}", path), errno, hint);
-  if (text_at(file_.get(), 0, kTitle.size()) != kTitle)  // another program has that number by now
-    throw Error(ErrorCode::kIo, fmt::format("launch: {} is not the call of a launch", path),
+  const std::string hint = "it exists only while the launching program runs: restart that program";
+  if (!file_) fail(fmt::format("cannot open the call file {}", path), errno, hint);
+  if (text_at(file_.get(), 0, kTitle.size()) != kTitle)  // the number was reused
+    throw Error(ErrorCode::kIo, fmt::format("launch: {} is not a call file of launch", path),
                 {.subject = path, .hint = hint});
 }
 
@@ -130,7 +130,7 @@ std::optional<std::string> LaunchCall::last(Kind kind) const {
 }
 
 void LaunchCall::append(Kind kind, std::string_view bytes) const {
-  // A lock that belongs to the process: gone with it, even where others inherited the file.
+  // The process owns this lock: it ends with the process, even if others inherited the file.
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
@@ -139,8 +139,8 @@ void LaunchCall::append(Kind kind, std::string_view bytes) const {
   }
   const int64_t end = walk([](const Header&, int64_t) {});
   const Header header{kind, bytes.size()};
-  const bool cut = ::ftruncate(file_.get(), end) == 0;  // what is no whole record
-  if (!cut) fail("cannot cut the memory file of the call", errno, "");
+  const bool cut = ::ftruncate(file_.get(), end) == 0;  // drops an incomplete record
+  if (!cut) fail("cannot truncate the memory file of the call", errno, "");
   write_at(file_.get(), end, {reinterpret_cast<const char*>(&header), sizeof header});
   write_at(file_.get(), static_cast<int64_t>(end + sizeof header), bytes);
   lock.l_type = F_UNLCK;
@@ -169,7 +169,7 @@ void LaunchCall::write_failure(const RankFailure& failure) const {
 }
 
 std::optional<RankFailure> LaunchCall::failure() const {
-  std::map<int, RankFailure> of_ranks;  // of a job that was started again the last counts
+  std::map<int, RankFailure> of_ranks;  // the last one of each, if the job was restarted
   walk([&](const Header& header, int64_t at) {
     if (header.kind != Kind::kFailure) return;
     RankFailure found = from_json(json::parse(text_at(file_.get(), at, header.size)));

@@ -1,8 +1,8 @@
-// LaunchCall: what coupler::launch and the ranks that it starts say to each other: the function's
-// name and arguments in, rank 0's result and errors out. Anonymous memory files (memfd) of the
-// program that launches: on no disk, and gone with that program in whatever way it ends. Ranks open
-// theirs through /proc/<program>/fd/<n>, since mpirun closes inherited descriptors. One thread of
-// each process uses it; ranks may write at the same time, and are read once they have ended.
+// LaunchCall: what coupler::launch and its ranks exchange: the function's name and arguments in,
+// rank 0's result and errors out. It uses anonymous memory files (memfd) of the launching program,
+// which are not on disk and vanish with that program however it ends. Ranks open theirs through
+// /proc/<program>/fd/<n>, since mpirun closes inherited descriptors. One thread of each process
+// uses it. Ranks may write at the same time; the program reads after they have exited.
 #pragma once
 
 #include <coupler/error.h>
@@ -18,16 +18,16 @@
 
 namespace coupler {
 
-// The variable that names the file to the ranks.
+// The environment variable that gives ranks the path of the file.
 inline constexpr const char* kCallFile = "COUPLER_CALL_FILE";
 
-// What a rank ended in.
+// The error that ended a rank.
 struct RankFailure {
   int rank = 0;
-  int64_t when = 0;  // nanoseconds of a clock that the ranks of a machine share
+  int64_t when = 0;  // nanoseconds of a clock shared by the ranks of a machine
   Error error;
 
-  // Of another rank's end, most likely.
+  // Whether it most likely results from another rank's failure.
   bool is_consequence() const {
     return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
   }
@@ -36,12 +36,12 @@ struct RankFailure {
 class LaunchCall {
  public:
   LaunchCall(const std::string& function, const detail::ObjectBytes& arguments);
-  // Of a process that was started for it. Throws Error(kIo) where the path leads to none.
+  // In a rank: opens the call at path. Throws Error(kIo) if there is no call.
   explicit LaunchCall(const std::string& path);
 
-  // While the call of the program lives.
+  // Valid while the launching program's LaunchCall is alive.
   std::string path() const;
-  // For --outcome of `coupler launch`: an empty file; -1 in a rank.
+  // The descriptor of an empty file for `coupler launch --outcome`; -1 in a rank.
   int outcome_file() const { return outcome_.get(); }
 
   std::string function() const;
@@ -49,20 +49,19 @@ class LaunchCall {
   void write_result(const detail::ObjectBytes& result) const;
   void write_failure(const RankFailure& failure) const;
 
-  std::string outcome() const;                        // "": the launcher had nothing to say
-  std::optional<detail::ObjectBytes> result() const;  // none: rank 0 has not written it
-  // The one that is to blame, as far as ranks could tell: the first that did not merely lose a
-  // peer.
+  std::string outcome() const;                        // "": the launcher reported nothing
+  std::optional<detail::ObjectBytes> result() const;  // empty: rank 0 did not write it
+  // The failure most likely to be the cause: the first that is not just the loss of a peer.
   std::optional<RankFailure> failure() const;
 
  private:
-  // The file is a title and records; what a rank was killed in the middle of is no record.
+  // The file is a title and records. A record that a killed rank left incomplete does not count.
   enum class Kind : uint64_t { kFunction, kArguments, kResult, kFailure };
   struct Header {
     Kind kind;
     uint64_t size;
   };
-  // Calls it with the header and the place of each record; the end of the last.
+  // Calls found with each record's header and offset. Returns the end of the last record.
   int64_t walk(const std::function<void(const Header& header, int64_t at)>& found) const;
   std::optional<std::string> last(Kind kind) const;
   void append(Kind kind, std::string_view bytes) const;

@@ -1,5 +1,5 @@
-// What a collective asks of each leaf of a nested structure. Pure functions; a rule that is broken
-// is returned, not thrown, for the other ranks have to hear of it first (train/agreement.h).
+// What a collective requires of each leaf of a nested structure. Pure functions. A violation is
+// returned, not thrown, since the other ranks must learn of it first (train/agreement.h).
 #pragma once
 
 #include <coupler/error.h>
@@ -11,8 +11,8 @@
 
 namespace coupler {
 
-// What is wrong with the first leaf that cannot travel, or for which `check` throws an Error; the
-// message names operation and leaf. Undefined leaves, which do not travel, are not looked at.
+// The problem of the first leaf that cannot be sent or for which `check` throws an Error. The
+// message names operation and leaf. Undefined leaves are not sent, so they are not checked.
 std::optional<Error> problem_of(const std::string& operation, const detail::NestedView& value,
                                 const std::function<void(const at::Tensor&)>& check = {});
 

@@ -17,14 +17,14 @@ void release(void* memory) {
   c10::free_cpu(memory);
 }
 
-// LibTorch's allocator of host memory, counted. Takes the size that the C library gave, since that
-// is all that is known when memory comes back.
+// LibTorch's host allocator with counting. Counts the size that the C library allocated, since only
+// that is known when memory is freed.
 class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, at::kCPU};
     MemoryBudget& budget = MemoryBudget::of_process();
-    budget.take(MemoryPart::kTensors, bytes);  // before it is there
+    budget.take(MemoryPart::kTensors, bytes);  // before allocating, so that the limit holds
     void* memory = nullptr;
     try {
       memory = c10::alloc_cpu(bytes);
@@ -53,7 +53,7 @@ void hold_memory_limit(uint64_t limit, int rank) {
 void measure_uncounted_memory() {
   MemoryBudget& budget = MemoryBudget::of_process();
   if (!budget.on()) return;
-  ::malloc_trim(0);  // what the heap keeps is free
+  ::malloc_trim(0);  // returns free heap memory to the system
   budget.set_resident(resident_bytes());
 }
 

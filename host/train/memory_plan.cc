@@ -35,7 +35,7 @@ std::string parts_of(const MemoryEstimate& estimate) {
   add("parameters", estimate.of(Part::kParameters));
   add("master weights", estimate.of(Part::kMaster));
   add("gradients", estimate.of(Part::kGradients));
-  add("optimizer's state", estimate.of(Part::kOptimizer));
+  add("optimizer state", estimate.of(Part::kOptimizer));
   add("buffers", estimate.of(Part::kBuffers));
   if (estimate.largest_unit > 0) {
     add(fmt::format("largest unit '{}'", estimate.largest_unit_name).c_str(),
@@ -50,7 +50,7 @@ struct Candidate {
   MemoryEstimate estimate;
 };
 
-// A plugin that is not here is no candidate.
+// Skips settings whose plugin is not available.
 std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world) {
   std::vector<Candidate> result;
   for (const Setting& setting : known_settings("/a/local/disk")) {
@@ -76,7 +76,7 @@ std::string toml_words(const Setting& setting) {
   return text;
 }
 
-// In the time between two steps, without what forward and backward need.
+// The need between two steps, without that of forward and backward.
 uint64_t lower_bound_of(const MemoryEstimate& estimate) { return estimate.peak; }
 
 }  // namespace
@@ -112,12 +112,12 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
     throw Error(
         ErrorCode::kConfig,
         fmt::format("memory.limit is {}, but the unit '{}' alone is {} when it is gathered, and "
-                    "the process itself {}: the model cannot be trained in it",
+                    "the process itself is {}: the model cannot be trained within it",
                     format_byte_size(limit), other.estimate.largest_unit_name,
                     format_byte_size(other.estimate.largest_unit), format_byte_size(estimate.base)),
         {.rank = process.rank,
          .subject = "memory.limit",
-         .hint = "raise the limit, or make that module several smaller ones"});
+         .hint = "raise the limit, or split that module into smaller ones"});
   }
   std::string fitting;
   for (const Candidate& other : others) {
@@ -127,16 +127,16 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
   }
   throw Error(
       ErrorCode::kConfig,
-      fmt::format("a rank needs {} at least, memory.limit is {}: {}; activations are not counted",
-                  format_byte_size(lower_bound_of(estimate)), format_byte_size(limit),
-                  parts_of(estimate)),
+      fmt::format(
+          "a rank needs at least {}, but memory.limit is {}: {}; activations are not counted",
+          format_byte_size(lower_bound_of(estimate)), format_byte_size(limit), parts_of(estimate)),
       {.rank = process.rank,
        .subject = "memory.limit",
        .hint = fitting.empty()
-                   ? "no setting fits with so many processes: start more, or raise the limit"
-                   : "these would fit, the fastest first: " + fitting +
+                   ? "no setting fits with this number of processes: start more, or raise the limit"
+                   : "these settings would fit, fastest first: " + fitting +
                          "; memory.activation_checkpointing and training.mixed_precision = "
-                         "\"bf16\" lower what activations add"});
+                         "\"bf16\" reduce the memory of activations"});
 }
 
 std::string known_parts(const StepLog& log, int world, bool divided) {
@@ -147,9 +147,8 @@ std::string known_parts(const StepLog& log, int world, bool divided) {
   const uint64_t trainable = log.trainable_bytes();
   const auto state = static_cast<uint64_t>(log.optimizer_factor * static_cast<double>(trainable));
   return fmt::format(
-      " (of the whole model{} parameters are {}, gradients {}, the optimizer's "
-      "state {})",
-      divided ? fmt::format(", which {} ranks share,", world) : "", format_byte_size(parameters),
+      " (the whole model{} has parameters of {}, gradients of {} and optimizer state of {})",
+      divided ? fmt::format(", sharded over {} ranks,", world) : "", format_byte_size(parameters),
       format_byte_size(trainable), format_byte_size(state));
 }
 

@@ -1,4 +1,4 @@
-// Whether a model and its optimizer can fit into memory.limit, before they take their memory.
+// Whether a model and its optimizer fit into memory.limit, checked before they allocate memory.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@ class Optimizer;
 
 namespace coupler {
 
-// Bytes of state for each byte of parameters, where that is known; else 0.
+// Bytes of optimizer state per byte of parameters; 0 if that is not known.
 double state_factor(const torch::optim::Optimizer& optimizer);
 
-// log: models and optimizer_factor are enough; activations are not counted without events. divided:
-// whether the configured backend has a plan of its own. Throws Error(kConfig) with what would be
-// needed, part by part, and the settings that would fit, or naming the unit that never can.
+// log: models and optimizer_factor suffice; without events, activations are not counted. divided:
+// whether the configured backend has its own plan. Throws Error(kConfig) that lists the memory
+// needed by part and the settings that would fit, or names the unit that can never fit.
 void require_fit(const StepLog& log, const Config& config, const ProcessInfo& process,
                  bool divided);
 
-// For the error of an allocation that passes the limit: what is known to lie in tensors, and what
-// would need less. Cheap: no plan is made.
+// For the error of an allocation that exceeds the limit: the known sizes of tensors. Cheap, since
+// it makes no plan.
 std::string known_parts(const StepLog& log, int world, bool divided);
 
 }  // namespace coupler

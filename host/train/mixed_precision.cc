@@ -1,4 +1,4 @@
-// Mixed precision of the Accelerator: autocast, and the scaling of fp16's losses.
+// Mixed precision of the Accelerator: autocast, and loss scaling for fp16.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <fmt/format.h>
@@ -29,8 +29,8 @@ AutocastScope Accelerator::autocast(bool enabled) {
   if (!impl.autocast_type) return AutocastScope(std::nullopt);
   if (enabled) impl.autocast_used = true;
   AutocastSettings settings{device().type(), *impl.autocast_type, enabled};
-  // A copy would outlive a parameter that is released after its use: all of the model would come to
-  // lie in memory.
+  // A cached copy would outlive a parameter that is released after use, so the whole model would
+  // end up in memory.
   settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(),
                                      [](const auto& model) { return model->parameters_stay(); });
   settings.fp8_gradients = fp8_gradient_type(impl.config.training);

@@ -5,8 +5,8 @@ namespace coupler {
 namespace detail {
 namespace {
 
-// A map's key as one would write it in C++; what is not printable ASCII as \xNN, so that a path is
-// one line whatever the key.
+// A map's key as written in C++, with anything but printable ASCII as \xNN, so that a path is one
+// line whatever the key.
 std::string quoted(std::string_view key) {
   std::string result = "\"";
   for (const char c : key) {
@@ -20,7 +20,7 @@ std::string quoted(std::string_view key) {
   return result + '"';
 }
 
-// Reads a view's nodes back into a tree.
+// Walks a view's nodes as a tree and describes each.
 class Describer {
  public:
   explicit Describer(const NestedView& view) : nodes_(view.nodes) {}

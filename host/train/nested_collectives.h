@@ -1,6 +1,6 @@
 // Collectives over the leaves of nested structures: ranks agree first (train/agreement.h), then
-// leaves travel, small ones together. Results are new contiguous tensors without gradients. Every
-// Error is thrown on all ranks and leaves the communicator usable. Used by the thread that trains;
+// leaves are sent, small ones together. Results are new contiguous tensors without gradients. Every
+// Error is thrown on all ranks and leaves the communicator usable. Used by the training thread;
 // collective.
 #pragma once
 
@@ -18,12 +18,12 @@ namespace coupler {
 
 enum class Reduction;  // accelerator.h
 
-// Leaves of up to this many bytes share a message: copying more costs more than a message.
+// Leaves up to this many bytes share a message: copying larger ones costs more than a message.
 constexpr int64_t kPackUpTo = int64_t{64} << 10;
 
 std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value);
 
-// samples: which rows of this rank's leaves count; none outside of a loop.
+// samples: which rows of this rank's leaves count; empty outside of a loop.
 std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
                                         const std::optional<detail::BatchSamples>& samples);
 

@@ -1,4 +1,4 @@
-// Gathering: concatenation of rows in the order of ranks, of all rows or of each rank's own ones.
+// Gathering: concatenates rows in rank order, either all rows or each rank's own ones.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
@@ -17,12 +17,12 @@
 namespace coupler {
 namespace {
 
-// One leaf's way to its place in the result.
+// One leaf, its place in a message and its result.
 struct Slot {
   at::Tensor input;  // contiguous, at least one dimension
   at::Tensor output;
   int64_t row_bytes = 0;
-  int64_t bytes = 0;   // of the most rows any rank gives: what each rank sends
+  int64_t bytes = 0;   // that each rank sends: those of the most rows on any rank
   int64_t offset = 0;  // in the message
 };
 
@@ -30,7 +30,7 @@ at::Tensor byte_view(const at::Tensor& contiguous) {
   return contiguous.reshape({-1}).view(at::kByte);
 }
 
-// What gather_packed does at its end.
+// The last step of gather_packed for tensors that are not on the CPU.
 void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
                     const std::vector<int64_t>& rows) {
   for (const Slot* slot : slots) {
@@ -46,8 +46,8 @@ void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
   }
 }
 
-// Sends the slots of a message, all on one device, together and puts every rank's rows where they
-// belong.
+// Sends the slots of a message, which are all on one device, together and puts every rank's rows
+// into the outputs.
 void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
                    const std::vector<int64_t>& rows) {
   int64_t size = 0;
@@ -57,7 +57,7 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
   }
   const auto own = rows[static_cast<size_t>(comm.rank())];
   const auto options = at::TensorOptions(at::kByte).device(slots.front()->input.device());
-  const at::Tensor sent = at::zeros({size}, options);  // zeros: no stray memory leaves here
+  const at::Tensor sent = at::zeros({size}, options);  // zeros, so that no stray memory is sent
   for (const Slot* slot : slots) {
     if (own == 0) break;
     const int64_t bytes = own * slot->row_bytes;
@@ -85,7 +85,8 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
   }
 }
 
-// rows[r]: of every leaf, the first ones, on rank r; empty: all rows, which are as many everywhere.
+// rows[r]: how many of each leaf's first rows count on rank r. Empty: all rows, equally many on
+// every rank.
 std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView& value,
                                     const std::vector<int64_t>& rows) {
   at::NoGradGuard no_grad;
@@ -124,7 +125,7 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
       gather_packed(comm, {&slot}, rows);
     }
   }
-  // Where rows are as many everywhere, a leaf is moved as if it were that many bytes of one row.
+  // If all ranks have the same number of rows, each leaf is sent as a single row of bytes.
   for (const auto& [device, message] : packed) {
     if (rows.empty()) {
       for (Slot* slot : message) slot->row_bytes = slot->bytes;
@@ -136,7 +137,7 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
   return result;
 }
 
-// Why the leaves are not the batch's samples, each as one row.
+// The problem if the leaves do not have one row for each of the batch's samples.
 std::optional<Error> rows_problem(const std::string& operation, const detail::NestedView& value,
                                   const detail::BatchSamples& samples) {
   std::optional<int64_t> rows;
@@ -144,23 +145,24 @@ std::optional<Error> rows_problem(const std::string& operation, const detail::Ne
     if (leaf.dim() == 0) {
       throw Error(
           ErrorCode::kInvalidArgument,
-          "a scalar is no value for each sample, and an average of unequal batches is wrong",
+          "a scalar is not a per-sample value, and an average of unequal batches is wrong",
           {.rank = -1,
            .subject = {},
-           .hint = "gather what was computed for each sample (reduction \"none\"), or use "
-                   "gather or reduce for what is one for each process"});
+           .hint = "gather per-sample values (reduction \"none\"), or use gather or reduce for "
+                   "per-process values"});
     }
     if (!samples.fits(leaf.size(0))) {
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("dimension 0 is {}, but this rank's batch has {} samples, {} of them its own",
                       leaf.size(0), samples.all, samples.own),
-          {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
+          {.rank = -1, .subject = {}, .hint = "make dimension 0 the samples"});
     }
     if (rows.value_or(leaf.size(0)) != leaf.size(0)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("dimension 0 is {}, that of an earlier leaf {}", leaf.size(0), *rows),
-                  {.rank = -1, .subject = {}, .hint = "dimension 0 has to be the samples"});
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("dimension 0 is {}, but that of an earlier leaf is {}", leaf.size(0), *rows),
+          {.rank = -1, .subject = {}, .hint = "make dimension 0 the samples"});
     }
     rows = leaf.size(0);
   });

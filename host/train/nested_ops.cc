@@ -17,7 +17,7 @@ void require_same_structure(const Described& first, const Described& other, size
   const auto what = [](const DescribedNode& node) {
     return node.leaf < 0 ? node.what : std::string("a tensor");
   };
-  // The first difference is in a node that both have: what follows a node is told by the node.
+  // The first difference is in a node that both have, since a node determines what follows it.
   for (size_t n = 0; n < std::min(first.nodes.size(), other.nodes.size()); ++n) {
     if (first.nodes[n].what == other.nodes[n].what) continue;
     fail_argument(
@@ -39,7 +39,7 @@ void require_joinable(const LeafDescription& first, const LeafDescription& other
                 first.path, "only the dimension they are joined along may differ");
 }
 
-// dim counted from the front.
+// Returns dim counted from the front.
 int64_t checked_dimension(const LeafDescription& leaf, int64_t dim) {
   const auto rank = static_cast<int64_t>(leaf.shape.size());
   const int64_t result = dim < 0 ? dim + rank : dim;
@@ -66,7 +66,7 @@ void slice_leaves(NestedView& view, int64_t start, int64_t end) {
 
 std::vector<at::Tensor> concatenate_views(const std::vector<NestedView>& views, int64_t dim) {
   if (views.empty()) {
-    fail_argument("concatenate: there are no values to join", "", "give at least one");
+    fail_argument("concatenate: no values are given", "", "give at least one");
   }
   std::vector<Described> all;
   for (const NestedView& view : views) {
@@ -95,8 +95,7 @@ int64_t find_batch_size(const NestedView& view) {
     fail_argument("find_batch_size: the first tensor is a scalar", "",
                   "give a batch whose tensors have the samples as dimension 0");
   }
-  fail_argument("find_batch_size: there is no tensor in the value", "",
-                "give a batch with a tensor");
+  fail_argument("find_batch_size: the value contains no tensor", "", "give a batch with a tensor");
 }
 
 }  // namespace coupler::detail

@@ -33,8 +33,7 @@ db_reduce to_db_reduce(Reduction reduction) {
   return DB_SUM;
 }
 
-// New contiguous tensors that a collective may overwrite; those that are empty have nothing to
-// send.
+// New contiguous tensors that a collective may overwrite.
 std::vector<at::Tensor> copies_of(const detail::NestedView& value) {
   std::vector<at::Tensor> result;
   result.reserve(value.leaves.size());
@@ -45,7 +44,8 @@ std::vector<at::Tensor> copies_of(const detail::NestedView& value) {
   return result;
 }
 
-// Calls small with those tensors that are worth packing, and large with every other.
+// Calls small with the tensors that are worth packing, and large with each other one. Skips empty
+// tensors, which have nothing to send.
 template <class Small, class Large>
 void by_size(const std::vector<at::Tensor>& tensors, Small small, Large large) {
   std::vector<at::Tensor> packed;
@@ -84,28 +84,28 @@ void require_reducible(Communicator& comm, const at::Tensor& leaf, Reduction red
   op.count = static_cast<uint64_t>(leaf.numel());
   op.memory = memory_of(leaf.device());
   if (!comm.supports(op)) {
-    refuse(
-        fmt::format("the backend '{}' has no {} of {}", comm.backend(), name_of(reduction), type),
-        "convert it to another type first");
+    refuse(fmt::format("the backend '{}' does not support {} of {}", comm.backend(),
+                       name_of(reduction), type),
+           "convert it to another type first");
   }
 }
 
-// dim counted from the front; none where the leaf has no such dimension.
+// Returns dim counted from the front; empty if the leaf has no such dimension.
 std::optional<int64_t> joined_dimension(const at::Tensor& leaf, int64_t dim) {
   if (!leaf.defined() || dim >= leaf.dim() || dim < -leaf.dim()) return std::nullopt;
   return dim < 0 ? dim + leaf.dim() : dim;
 }
 
-// Throws where the value is not one of the leaf's type.
+// Throws if the leaf's type cannot hold the value.
 at::Tensor padding_of(const at::Tensor& leaf, const at::Scalar& pad_index) {
   const double wanted = pad_index.toDouble();
   try {
     at::Tensor padding = at::scalar_tensor(pad_index, leaf.options().requires_grad(false));
     if (leaf.is_floating_point() || padding.item().toDouble() == wanted) return padding;
-  } catch (const std::exception&) {  // LibTorch: the number overflows; the Error below says more
+  } catch (const std::exception&) {  // LibTorch: overflow; the Error below has details
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("it is to be padded with {}, which is no value of type {}", wanted,
+              fmt::format("it cannot be padded with {}, which is not a value of type {}", wanted,
                           toString(leaf.scalar_type())),
               {.rank = -1, .subject = {}, .hint = "give a pad_index that the type can hold"});
 }

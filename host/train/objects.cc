@@ -16,7 +16,7 @@ std::optional<Error> problem_of(const std::string& operation, const EncodedObjec
                {.rank = -1, .subject = operation, .hint = {}});
 }
 
-// What a rank said it sends; nobody allocates by a number that cannot be.
+// The size that a rank announced, checked before memory is allocated for it.
 size_t checked_size(const char* operation, int rank, int64_t size) {
   if (size < 0 || size > kMaxObjectBytes) {
     ObjectTransport::refuse(operation, rank, fmt::format("its size is {} bytes", size));
@@ -37,8 +37,8 @@ db_op bytes_op(db_kind kind, uint64_t count) {
 void ObjectTransport::refuse(const char* operation, int rank, const std::string& problem) {
   throw Error(
       ErrorCode::kMismatch,
-      fmt::format("{}: what came from rank {} is no valid object: {}", operation, rank, problem),
-      {.rank = rank, .subject = operation, .hint = "every rank has to run the same program"});
+      fmt::format("{}: the data from rank {} is not a valid object: {}", operation, rank, problem),
+      {.rank = rank, .subject = operation, .hint = "run the same program on every rank"});
 }
 
 std::optional<BatchSamples> ObjectTransport::batch_samples(const Accelerator& accelerator) {

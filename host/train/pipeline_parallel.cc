@@ -1,4 +1,4 @@
-// PipelineParallel: batches of a pipeline over ranks. How it is made: pipeline_prepare.cc.
+// PipelineParallel: runs batches through a pipeline over ranks. pipeline_prepare.cc builds it.
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <coupler/error.h>
@@ -15,30 +15,31 @@ namespace {
 
 constexpr int kRowBits = 31;
 
-// The rows of a batch. Throws where its tensors have none or different numbers of them.
+// The number of rows of a batch. Throws if a tensor has no rows or if their numbers differ.
 int64_t rows_of(const char* name, const std::vector<at::Tensor>& values) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("the {} of the batch: {}", name, what),
-                {.subject = name, .hint = "give tensors [rows, …], a row for each sample"});
+                {.subject = name, .hint = "give tensors [rows, …] with a row for each sample"});
   };
-  if (values.empty()) refuse("there is no tensor");
+  if (values.empty()) refuse("it has no tensors");
   for (const at::Tensor& value : values) {
     if (!value.defined()) refuse("it is an undefined tensor");
-    if (value.dim() == 0) refuse("it is a number, which has no rows");
+    if (value.dim() == 0) refuse("it is a scalar, which has no rows");
     if (value.size(0) != values[0].size(0)) {
       refuse(fmt::format("its tensors have {} and {} rows", values[0].size(0), value.size(0)));
     }
   }
-  if (values[0].size(0) >> kRowBits != 0) refuse(fmt::format("{} rows", values[0].size(0)));
+  if (values[0].size(0) >> kRowBits != 0)
+    refuse(fmt::format("{} rows are too many", values[0].size(0)));
   return values[0].size(0);
 }
 
-// Of everything but rows that the forms of what passes between stages depend on.
+// A hash of everything except rows that determines the forms of tensors sent between stages.
 uint32_t signature_of(const BatchWork& work, const Model& model) {
   const c10::DeviceType device = model.device.type();
   ClaimHash hash;
   for (const ModelParameter& parameter : model.parameters) {
-    hash.add(parameter.tensor.requires_grad() ? 1 : 0);  // frozen or not may change
+    hash.add(parameter.tensor.requires_grad() ? 1 : 0);  // parameters may be frozen or unfrozen
   }
   hash.add(work.training ? 1 : 0);
   hash.add(at::autocast::is_autocast_enabled(device) ? 1 : 0);
@@ -55,8 +56,8 @@ uint32_t signature_of(const BatchWork& work, const Model& model) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the input has {} rows, but the target has {}", inputs, targets),
               {.subject = "target",
-               .hint = "give every process the same batches: the first reads their inputs, the "
-                       "last their targets (a loader that is not prepared gives all of them the "
+               .hint = "give every process the same batches: the first reads the inputs, the "
+                       "last the targets (a loader that is not prepared gives all of them the "
                        "same)"});
 }
 
@@ -66,11 +67,11 @@ void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t mi
     rows = rows_of("input", work.inputs);
     if (rows < micro_batches) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a batch of {} rows cannot be cut into {} micro-batches", rows,
+                  fmt::format("a batch of {} rows cannot be split into {} micro-batches", rows,
                               micro_batches),
                   {.subject = "micro_batches",
-                   .hint = "set fewer micro_batches, or give larger batches (drop_last leaves a "
-                           "small last one out)"});
+                   .hint = "set fewer micro_batches, or give larger batches (drop_last leaves out "
+                           "a small last one)"});
     }
   }
   if (!work.training || !runner.is_last()) return;
@@ -78,11 +79,12 @@ void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t mi
   if (runner.is_first() && targets != rows) throw_rows_differ(rows, targets);
   rows = targets;
   if (work.loss) return;
-  throw Error(ErrorCode::kInvalidArgument, "there is no loss function",
+  throw Error(ErrorCode::kInvalidArgument, "no loss function is given",
               {.subject = "loss", .hint = "pass a function of output and target"});
 }
 
-// Before a batch begins every rank says what it has of it: then all know its rows, or none starts.
+// Before a batch begins, every rank reports what it has of it. Then all ranks know the number of
+// rows, or all throw.
 void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batches,
                     const Model& model, const char* operation) {
   runner.require_whole();
@@ -104,7 +106,7 @@ void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batch
   work.signature = static_cast<uint64_t>(numbers.front()) & 0xffffffffu;
 }
 
-// What the last rank has, on every rank.
+// Returns the last rank's outputs on every rank.
 Values gather_from_last(Communicator& comm, Values outputs, c10::Device device) {
   if (comm.size() == 1) return outputs;
   const int last = comm.size() - 1;
@@ -143,7 +145,7 @@ at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
   if (outputs.empty()) return {};
   if (outputs.size() == 1) return outputs[0];
   throw Error(ErrorCode::kUsage,
-              fmt::format("forward: the model gives {} tensors, not one", outputs.size()),
+              fmt::format("forward: the model returns {} tensors, not one", outputs.size()),
               {.subject = "forward", .hint = "call forward_all"});
 }
 
@@ -164,7 +166,7 @@ double PipelineParallel::train_step(const at::Tensor& input, const at::Tensor& t
     of_all = [&](const Values& outputs, const Values& targets) {
       if (outputs.size() == 1) return loss(outputs[0], targets[0]);
       throw Error(ErrorCode::kUsage,
-                  fmt::format("train_step: the model gives {} tensors, not one", outputs.size()),
+                  fmt::format("train_step: the model returns {} tensors, not one", outputs.size()),
                   {.subject = "train_step", .hint = "call train_step_all"});
     };
   }

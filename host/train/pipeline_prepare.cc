@@ -1,4 +1,5 @@
-// How a PipelineParallel is made: what it cannot work with, the cut, and who keeps what.
+// Builds a PipelineParallel: checks what it does not support, cuts the layers into stages, and
+// plans which rank keeps what.
 #include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <coupler/pipeline_parallel.h>
@@ -19,7 +20,7 @@
 namespace coupler {
 namespace {
 
-// A key whose feature a pipeline lacks; it is said at the start.
+// Refuses a key whose feature a pipeline does not support.
 void require_unset(bool unset, const char* key, const char* why, const char* hint) {
   if (unset) return;
   throw Error(ErrorCode::kUnsupported, fmt::format("{} is set, but {}", key, why),
@@ -32,22 +33,22 @@ void require_known(const Config& config) {
                 "a pipeline accumulates over its micro-batches",
                 "leave it at 1, and give larger batches with more micro_batches");
   require_unset(!training.optimizer_in_backward, "training.optimizer_in_backward",
-                "a pipeline's gradients are complete with the last micro-batch only",
+                "a pipeline's gradients are complete only after the last micro-batch",
                 "set it to false");
   const MemoryConfig& memory = config.memory;
   require_unset(memory.activation_checkpointing.empty(), "memory.activation_checkpointing",
-                "a pipeline does not know it",
+                "a pipeline does not support it",
                 "leave it out; more and smaller micro-batches need less memory");
   require_unset(!memory.offload_activations, "memory.offload_activations",
-                "a pipeline does not know it", "set it to false");
+                "a pipeline does not support it", "set it to false");
   require_unset(memory.offload_optimizer_device == "none", "memory.offload_optimizer_device",
                 "a pipeline keeps each process's part of the optimizer in memory",
                 "set it to \"none\"; more processes need less memory each");
   require_unset(memory.limit.empty(), "memory.limit",
-                "what a stage of a pipeline needs is not estimated", "leave it out");
+                "the memory of a pipeline stage is not estimated", "leave it out");
 }
 
-// Rank 0's, so that all have the same.
+// Broadcasts rank 0's result, so that all ranks use the same.
 StageBegins agreed_begins(Communicator& comm, StageBegins own, int stages) {
   const at::Tensor numbers = at::zeros({stages}, at::kLong);
   int64_t* const data = numbers.mutable_data_ptr<int64_t>();
@@ -112,18 +113,18 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   if (options.micro_batches == 0) options.micro_batches = impl.process.world;
   if (options.micro_batches < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("micro_batches is {}, it must be at least 1", options.micro_batches),
-                {.subject = "micro_batches", .hint = "0 makes as many as there are processes"});
+                fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
+                {.subject = "micro_batches", .hint = "0 makes one for each process"});
   }
   if (impl.dry_run != nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                "COUPLER_ESTIMATE is set, but what a stage of a pipeline needs is not estimated",
+                "COUPLER_ESTIMATE is set, but the memory of a pipeline stage is not estimated",
                 {.subject = "COUPLER_ESTIMATE"});
   }
   if (impl.comm->can_shard()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("the backend '{}' divides a model's parameters itself; a pipeline "
-                            "divides its layers, and needs a transport",
+                fmt::format("the backend '{}' shards a model's parameters itself; a pipeline "
+                            "divides its layers and needs a transport",
                             impl.plugin.name()),
                 {.subject = "backend.use",
                  .hint = "set backend.use to a transport: gloo_cpu, mpi, nccl or \"auto\""});
@@ -132,7 +133,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   Model model = describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
-                {.subject = model.name, .hint = "give it to prepare_pipeline alone"});
+                {.subject = model.name, .hint = "pass it to prepare_pipeline only"});
   }
   const Chain chain = chain_of(module, model);
   const std::shared_ptr<Communicator> comm =

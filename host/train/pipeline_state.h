@@ -1,4 +1,4 @@
-// What a PipelineParallel holds. Used by the thread that trains.
+// The state of a PipelineParallel. Used by the training thread.
 #pragma once
 
 #include <coupler/pipeline_parallel.h>

@@ -19,7 +19,7 @@ namespace {
                                    const std::string& reason, const std::string& instead) {
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("training.mixed_precision is {}, which the device {} cannot compute: {}",
+      fmt::format("training.mixed_precision is {}, which the device {} does not support: {}",
                   precision, c10::DeviceTypeName(device, /*lower_case=*/true), reason),
       {.subject = "training.mixed_precision", .hint = "use training.mixed_precision = " + instead});
 }
@@ -29,7 +29,7 @@ std::string first_line(const c10::Error& error) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-// Empty where the device multiplies and differentiates in the type.
+// Why the device cannot multiply and differentiate in the type; empty if it can.
 std::string why_not(c10::DeviceType device, c10::ScalarType type) {
   try {
     const at::AutoGradMode grad(true);
@@ -39,7 +39,7 @@ std::string why_not(c10::DeviceType device, c10::ScalarType type) {
       const AutocastScope scope(AutocastSettings{device, type});
       product = at::linear(at::ones({4, 8}, device), weight);
     }
-    if (product.scalar_type() != type) return "autocast leaves matrix products as they are";
+    if (product.scalar_type() != type) return "autocast does not convert matrix products";
     product.to(at::kFloat).sum().backward();
     const float gradient = weight.grad()[0][0].item<float>();
     return gradient == 4 ? "" : fmt::format("a gradient of 4 came out as {}", gradient);
@@ -48,8 +48,8 @@ std::string why_not(c10::DeviceType device, c10::ScalarType type) {
   }
 }
 
-// The same in fp8, which only the rounding tells from bf16: 17/16 needs four bits of mantissa, and
-// e4m3 has three.
+// The same for fp8. Only rounding distinguishes it from bf16: 17/16 needs four bits of mantissa,
+// and e4m3 has three.
 std::string why_no_fp8(c10::DeviceType device, c10::ScalarType gradients) {
   try {
     const at::AutoGradMode grad(true);
@@ -65,7 +65,7 @@ std::string why_no_fp8(c10::DeviceType device, c10::ScalarType gradients) {
     }
     const float value = product[0][0].item<float>();
     if (value == 17 || other[0][0].item<float>() == 17) {
-      return "linear layers are not sent through the key that fp8 uses";
+      return "linear layers do not reach the dispatch key that fp8 uses";
     }
     product.to(at::kFloat).sum().backward();
     const float gradient = weight.grad()[0][0].item<float>();
@@ -123,8 +123,8 @@ std::string describe_types(const Strategy& model, const TrainingConfig& config) 
                            fp8_gradient_type(config) ? ", linear layers fp8" : "");
   }
   return fmt::format(
-      "mixed precision {}: '{}' is stored in {}, computed in {}, its gradients reduced in {}, the "
-      "optimizer runs in {}",
+      "mixed precision {}: '{}' is stored in {}, computed in {}, its gradients are reduced in {}, "
+      "the optimizer runs in {}",
       config.mixed_precision, model.model().name, names(types.stored), computed,
       names(types.reduced), names(types.stored));
 }

@@ -1,4 +1,4 @@
-// What training.mixed_precision does on a device: whether it can be had, and what runs in which
+// What training.mixed_precision does on a device: whether it is supported, and what runs in which
 // type. [any-thread]
 #pragma once
 
@@ -13,20 +13,21 @@
 
 namespace coupler {
 
-// What autocast regions compute in (with fp8: all but linear layers); none: they do nothing.
+// The type that autocast regions compute in (with fp8, except for linear layers). Empty: they do
+// nothing.
 std::optional<c10::ScalarType> autocast_type(const std::string& mixed_precision);
 
-// What the gradients of linear layers are multiplied in, with fp8; else none.
+// With fp8, the type in which gradients of linear layers are multiplied; otherwise empty.
 std::optional<c10::ScalarType> fp8_gradient_type(const TrainingConfig& config);
 
-// Tries a small forward and backward pass. Throws Error(kUnsupported) naming the device and what to
-// use instead where the device has no such type.
+// Tries a small forward and backward pass. If the device does not support the type, throws
+// Error(kUnsupported) naming the device and what to use instead.
 void require_precision(const TrainingConfig& config, c10::DeviceType device);
 
-// One line: the types that a prepared model is stored, computed, reduced and optimised in.
+// One line: the types in which a prepared model is stored, computed, reduced and optimized.
 std::string describe_types(const Strategy& model, const TrainingConfig& config);
 
-// Forgets the copies of parameters that autocast keeps: they are of values that have changed.
+// Drops autocast's cached copies of parameters, whose values have changed.
 void drop_cast_copies();
 
 }  // namespace coupler

@@ -13,7 +13,7 @@ namespace coupler {
 namespace {
 
 constexpr const char* kWord = "told";
-// How long the thread waits at a time, which it may take to end.
+// How long the thread waits at a time; ending it may take as long.
 constexpr auto kPatience = std::chrono::milliseconds(200);
 
 std::atomic<bool> signalled{false};
@@ -52,7 +52,7 @@ void Preemption::watch() {
     heard_ = true;
     store_->set(fmt::format("ended/{}", rank_), std::to_string(ended_));
   } catch (const Error& error) {
-    // Without the store there is no job to save: whoever needs it next says why.
+    // Without the store the job cannot be saved; the next use of the store reports why.
     log(LogLevel::kDebug, "checkpoint", error.what());
   }
 }
@@ -68,15 +68,15 @@ bool Preemption::due() {
   ++ended_;
   if (!heard_) return false;
   if (!last_) {
-    // The thread has said our number: one that does not count this step.
+    // The thread has published this rank's number, which does not count this step.
     lock.unlock();
     const auto all = store_->get_ranks("ended", world_, timeout_);
     int64_t last = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (!all[rank]) {
         throw Error(ErrorCode::kTimeout,
-                    fmt::format("the job was told to end (SIGTERM), but rank {} did not say how "
-                                "far it is",
+                    fmt::format("the job received SIGTERM, but rank {} did not report how many "
+                                "steps it has ended",
                                 rank),
                     {.rank = static_cast<int>(rank), .subject = "SIGTERM", .hint = {}});
       }

@@ -1,11 +1,11 @@
-// Preemption: SIGTERM becomes a step at which all ranks end, the same on each, though the signal
-// reaches them at different times, or one of them only. Made once a process; due() is the training
-// thread's.
+// Preemption: turns SIGTERM into a step at which all ranks end, the same on each, even if the
+// signal reaches them at different times or reaches only one. Made once per process; the training
+// thread calls due().
 //
-// A rank that has the signal says so in the store when its step ends. On every rank a thread waits
-// for that word; it says in turn how many steps its rank has ended, and that rank ends no further
-// one before it knows all numbers. The step after the largest is the one: every rank reaches it,
-// and none has passed it.
+// A rank that got the signal publishes it in the store when its step ends. On every rank a thread
+// waits for that key, then publishes how many steps its rank has ended. That rank does not end
+// another step before it knows all ranks' numbers. All end at the step after the largest number:
+// every rank reaches it, and none has passed it.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ namespace coupler {
 
 class Preemption {
  public:
-  // store: of this purpose alone; null where world is 1.
+  // store: used for this purpose only; null if world is 1.
   Preemption(std::shared_ptr<Store> store, int rank, int world, std::chrono::nanoseconds timeout);
-  ~Preemption();  // SIGTERM acts as before
+  ~Preemption();  // restores the previous handler
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
 
-  // At the end of a step: whether all ranks are to end now. Throws Error(kPeerLost, kTimeout) where
-  // a rank does not say how far it is.
+  // Called at the end of a step. Returns whether all ranks must end now. Throws Error(kPeerLost,
+  // kTimeout) if a rank does not report how many steps it has ended.
   bool due();
 
  private:
@@ -40,11 +40,11 @@ class Preemption {
   const int rank_, world_;
   const std::chrono::nanoseconds timeout_;
   struct sigaction previous_ {};
-  bool told_ = false;  // the store, by this rank
-  std::mutex mutex_;   // guards what follows
+  bool told_ = false;  // this rank has published the signal
+  std::mutex mutex_;   // guards ended_, heard_ and last_
   int64_t ended_ = 0;  // steps
   bool heard_ = false;
-  std::optional<int64_t> last_;  // the step at which all end
+  std::optional<int64_t> last_;  // the step at which all ranks end
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

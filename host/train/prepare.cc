@@ -27,7 +27,7 @@
 namespace coupler {
 namespace {
 
-// Together with its address it tells an optimizer from a later one that lies where it did.
+// Together with its address, distinguishes an optimizer from a later one at the same address.
 at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     if (!group.params().empty()) return group.params()[0];
@@ -35,7 +35,7 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-// For an error: it is made before the model is given away.
+// For an error message; called before the model is moved away.
 std::string describe_size(const Model& model) {
   size_t bytes = 0;
   const ModelParameter* largest = &model.parameters.front();
@@ -60,7 +60,7 @@ void Accelerator::Impl::add(Model model) {
   }
   if (dry_run != nullptr) dry_run->take(model);
   check_memory(&model, 0);
-  // A dry run has no state that could be anywhere.
+  // A dry run has no state to offload.
   const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
   const std::string size = describe_size(model);
   try {
@@ -92,7 +92,7 @@ void Accelerator::Impl::check_memory(const Model* coming, double optimizer_facto
     memory_log.models.push_back(std::move(model));
     memory_log.base_bytes = resident_bytes();
     for (const LoggedParameter& p : memory_log.models.back().parameters) {
-      // Made before the limit was there: they are replaced.
+      // Allocated before the limit was installed; preparing replaces them.
       if (p.in_memory) memory_log.base_bytes -= std::min(memory_log.base_bytes, p.bytes());
     }
   }
@@ -101,7 +101,7 @@ void Accelerator::Impl::check_memory(const Model* coming, double optimizer_facto
   MemoryBudget::of_process().expect(
       known_parts(memory_log, process.world, comm->can_shard()),
       "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
-      "backend that divides or offloads more: `coupler config recommend` finds what fits");
+      "backend that shards or offloads more: `coupler config recommend` finds what fits");
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) {
@@ -167,7 +167,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     impl_->dry_run->add_optimizer(&optimizer, description, description.rfind("fused ", 0) == 0);
   }
   std::erase_if(impl_->optimizers, [](const auto& other) { return other.state.expired(); });
-  // A model that is divided has other tensors in the optimizer now.
+  // If the model is sharded, the optimizer holds different tensors now.
   impl_->optimizers.push_back({&optimizer, first_parameter(optimizer), state});
   return Optimizer(std::move(state));
 }
@@ -207,7 +207,7 @@ void Accelerator::bind_schedulers() {
     if (auto state = prepared.state.lock()) optimizers.push_back(std::move(state));
   }
   for (const auto& weak : unbound) {
-    // Gone where the prepare that it was given to threw.
+    // Expired if the prepare that it was passed to threw.
     if (const auto core = weak.lock()) core->bind(optimizers);
   }
   std::erase_if(impl_->schedulers, [](const auto& other) { return other.expired(); });
@@ -215,7 +215,7 @@ void Accelerator::bind_schedulers() {
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
-  // A loader made anew for every epoch leaves nothing behind.
+  // Loaders that are recreated for every epoch must not accumulate.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
   loader->at_end_of_body([impl = impl_.get()] {
     if (impl->profile != nullptr) impl->profile->step();

@@ -20,12 +20,11 @@ constexpr int kMmapThreshold = 32 << 20;
 constexpr int kTrimThreshold = 1 << 30;
 
 #ifndef COUPLER_SANITIZED
-// Ends the process after the program's own destructors and before LibTorch's, which only give
-// memory back to a process that is going away and take longer than many a short run (0.08 s of
-// processor a rank). The loader runs this library's destructors after those of the program, which
-// depends on it, and before those of LibTorch, on which it depends. Only there is no exit status to
-// be had any more: a handler of on_exit(), which runs earlier, keeps it. COUPLER_FAST_EXIT=0 turns
-// all this off.
+// Ends the process after the program's own destructors and before LibTorch's. The latter only free
+// memory of an exiting process and can take longer than a short run (0.08 s of CPU time per rank).
+// The loader runs this library's destructors after those of the program, which depends on it, and
+// before those of LibTorch, on which it depends. The exit status is no longer available there, so
+// an on_exit() handler, which runs earlier, keeps it. COUPLER_FAST_EXIT=0 turns this off.
 std::optional<int> exit_status;
 
 [[gnu::destructor]] void exit_fast() {

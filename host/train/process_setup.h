@@ -1,4 +1,4 @@
-// What the Accelerator sets once for the whole process. [any-thread], idempotent.
+// Settings that the Accelerator makes once for the whole process. [any-thread], idempotent.
 #pragma once
 
 namespace coupler {
@@ -10,7 +10,7 @@ void keep_large_blocks();
 // Lets the process end without LibTorch's destructors (see the definition).
 void allow_fast_exit();
 
-// LibTorch's thread count where nobody set one: cores / local_world, at least 1.
+// Sets LibTorch's thread count to cores / local_world, at least 1, unless OMP_NUM_THREADS is set.
 void limit_threads(int local_world);
 
 }  // namespace coupler

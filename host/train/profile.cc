@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace kineto = torch::profiler::impl;
 
-// How long rank 0 waits for the others' traces, which they write when it writes its own.
+// How long rank 0 waits for the other ranks' traces, which are written at the same time as its own.
 constexpr auto kLongestWait = std::chrono::seconds(10);
 
 kineto::ProfilerConfig profiler_config(const ProfileConfig& config) {
@@ -48,7 +48,7 @@ std::string trace_path(const ProfileConfig& config, int rank, int64_t round) {
   return fmt::format("{}/trace-rank{}{}.json", config.dir, rank, which);
 }
 
-// Of all ranks; rank 0 makes it.
+// The trace of all ranks, which rank 0 writes.
 std::string joined_path(const ProfileConfig& config, int64_t round) {
   return fmt::format("{}/trace{}.json", config.dir, round == 0 ? "" : fmt::format("-{}", round));
 }
@@ -76,8 +76,8 @@ db_op barrier() {
   return op;
 }
 
-// Nanoseconds that rank 0's clock is ahead of ours: of several exchanges that with the shortest way
-// (Cristian's algorithm), whose half is the error.
+// Nanoseconds that rank 0's clock is ahead of this rank's. Takes the exchange with the shortest
+// round trip (Cristian's algorithm); the error is at most half of that.
 int64_t measure_offset(Communicator& comm) {
   constexpr int kExchanges = 8;
   int64_t best = 0, shortest = std::numeric_limits<int64_t>::max();
@@ -109,8 +109,8 @@ uint64_t peak_memory() {
   return static_cast<uint64_t>(used.ru_maxrss) << 10;
 }
 
-// What an earlier run has left of this rank would be taken for this run's where rank 0 joins the
-// traces. Rank 0 removes what belongs to none of this job's ranks, too.
+// Removes this rank's files of an earlier run, which rank 0 would otherwise merge with this run's.
+// Rank 0 also removes the files of ranks that this job does not have.
 void remove_earlier(const std::string& folder, const ProcessInfo& process) {
   static const std::regex kOfARank(
       R"((trace|profile)-rank(\d{1,9})(-\d+)?\.json(\.unfinished\.json)?)");
@@ -123,7 +123,7 @@ void remove_earlier(const std::string& folder, const ProcessInfo& process) {
       const int rank = std::stoi(parts[2]);
       removes = rank == process.rank || (process.rank == 0 && rank >= process.world);
     }
-    std::error_code gone;  // another rank was first
+    std::error_code gone;  // another rank may remove it first
     if (removes) fs::remove(entry.path(), gone);
   }
 }
@@ -133,7 +133,7 @@ void remove_earlier(const std::string& folder, const ProcessInfo& process) {
 std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const ProcessInfo& process,
                                        bool on_cuda, Communicator& comm) {
   if (config.dir.empty()) return nullptr;
-  // Before what may fail on one rank alone.
+  // Collective, so it comes before anything that may fail on one rank only.
   const bool several_machines = process.local_world < process.world;
   const int64_t offset = several_machines ? measure_offset(comm) : 0;
   bool ready = true;
@@ -148,7 +148,7 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
                     process.rank, error.what()));
     ready = false;
   }
-  // Rank 0 joins what it finds: what was there before has to be gone on every rank.
+  // Rank 0 merges the traces it finds, so all ranks must have removed earlier ones by then.
   if (process.world > 1) comm.run(barrier());
   if (!ready) return nullptr;
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
@@ -157,8 +157,8 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
 Profile::Profile(const ProfileConfig& config, const ProcessInfo& process, bool on_cuda,
                  int64_t offset)
     : config_(config), process_(process), on_cuda_(on_cuda), clock_offset_(offset) {
-  // LibTorch's CUDA build looks for devices when its profiler starts, and calls it an error that
-  // there are none.
+  // LibTorch's CUDA build looks for devices when its profiler starts, and logs an error if there
+  // are none.
   if (!on_cuda_) setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   if (config_.skip_first + config_.wait + config_.warmup == 0) begin_round();
 }
@@ -167,7 +167,7 @@ Profile::~Profile() {
   try {
     finish();
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "train", fmt::format("the profile is not whole: {}", error.what()));
+    log(LogLevel::kWarning, "train", fmt::format("the profile is incomplete: {}", error.what()));
   }
 }
 
@@ -179,10 +179,10 @@ void Profile::record(const SpanRecord& span) {
 void Profile::step() {
   ++steps_;
   const int64_t length = config_.wait + config_.warmup + config_.active;
-  const int64_t done = steps_ - config_.skip_first;  // passes of all rounds that are over
+  const int64_t done = steps_ - config_.skip_first;  // passes since skip_first, over all rounds
   if (state_ == State::kActive) step_ends_.push_back(span_clock());
   if (done < 0 || (config_.repeat > 0 && done > config_.repeat * length)) return;
-  const int64_t place = done % length;  // of the pass that begins now
+  const int64_t place = done % length;  // of the pass that begins now, in its round
   if (state_ == State::kActive && place == 0) end_round();
   if (config_.repeat > 0 && done == config_.repeat * length) return;
   if (state_ == State::kIdle && config_.warmup > 0 && place == config_.wait) {
@@ -223,7 +223,7 @@ void Profile::end_round() {
   }
 }
 
-// Of the round that has ended; a later one replaces it.
+// Writes the summary of the round that ended; a later round replaces it.
 void Profile::write(const std::string& trace) {
   nlohmann::json steps = nlohmann::json::array(), kinds = nlohmann::json::object();
   for (size_t i = 1; i < step_ends_.size(); ++i)
@@ -256,7 +256,7 @@ void Profile::finish() {
   if (state_ == State::kActive) {
     end_round();
   } else if (state_ == State::kWarmup) {
-    // LibTorch wants to be asked for what it was prepared for.
+    // LibTorch must start and stop what it was prepared for.
     begin_round();
     set_span_recorder(nullptr);
     torch::autograd::profiler::disableProfiler();
@@ -266,14 +266,14 @@ void Profile::finish() {
   if (!std::exchange(recorded_, true)) {
     log(LogLevel::kWarning, "train",
         fmt::format("nothing is recorded in {}: the profile ended after {} passes through the "
-                    "loop's body, and its schedule leaves out the first {} (loops over anything "
-                    "but prepared loaders call accelerator.end_of_body())",
+                    "loop's body, and its schedule skips the first {} (call "
+                    "accelerator.end_of_body() in loops that are not over prepared loaders)",
                     config_.dir, steps_, config_.skip_first + config_.wait + config_.warmup));
   }
   const int64_t rounds = std::exchange(round_, 0);
   const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
   for (int64_t round = 0; round < rounds; ++round) {
-    // Where rank 0 could not write its own, there is nothing to put the others' beside.
+    // Without rank 0's trace there is no common time base for the others.
     if (!fs::exists(trace_path(config_, 0, round))) continue;
     std::vector<std::string> paths;
     std::string missing;
@@ -296,8 +296,8 @@ void Profile::finish() {
     }
     if (!missing.empty())
       log(LogLevel::kWarning, "train",
-          fmt::format("{} is without the ranks{}, whose traces are not in this machine's {}",
-                      merged, missing, config_.dir));
+          fmt::format("{} lacks the ranks{}, whose traces are not in this machine's {}", merged,
+                      missing, config_.dir));
   }
 }
 

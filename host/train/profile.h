@@ -1,7 +1,7 @@
-// Profile: what [profile] asks for: in some passes through the loop's body LibTorch's profiler runs
-// and spans (log/span.h) are recorded; then each rank writes its trace, in Chrome's and Perfetto's
-// format, and a summary for `coupler report`. Outside of these passes nothing is recorded and
-// nothing costs. Used by the thread that trains; record() by all.
+// Profile: implements [profile]. In the passes through the loop's body that it selects, LibTorch's
+// profiler runs and spans (log/span.h) are recorded. Then each rank writes its trace, in the format
+// of Chrome and Perfetto, and a summary for `coupler report`. Outside of these passes it records
+// nothing and costs nothing. Used by the training thread; any thread may call record().
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ namespace coupler {
 
 class Communicator;
 
-// What a span recorder keeps of one.
+// A recorded span.
 struct KeptSpan {
   SpanRecord span;
-  int64_t thread;  // the system's number
+  int64_t thread;  // the system's thread id
 };
 
 class Profile final : public SpanRecorder {
  public:
-  // Null where profile.dir is empty, or where nothing can be written there, which is logged: the
-  // job goes on. Removes what an earlier one has left there. Measures how far this rank's clock is
-  // from rank 0's where ranks are on several machines. Collective.
+  // Returns null if profile.dir is empty, or if it cannot be written to; the latter is logged, and
+  // the job continues. Removes the files of an earlier job. If ranks are on several machines,
+  // measures the offset of this rank's clock from rank 0's. Collective.
   static std::unique_ptr<Profile> make(const ProfileConfig& config, const ProcessInfo& process,
                                        bool on_cuda, Communicator& comm);
   ~Profile() override;
 
-  // The end of a pass through the loop's body.
+  // Called at the end of each pass through the loop's body.
   void step();
-  // Ends a round that is under way and, on rank 0, joins the ranks' traces once they are there.
+  // Ends the current round. On rank 0, waits for the ranks' traces and merges them.
   void finish();
 
   void record(const SpanRecord& span) override;
@@ -51,12 +51,12 @@ class Profile final : public SpanRecorder {
   const ProfileConfig config_;
   const ProcessInfo process_;
   const bool on_cuda_;
-  const int64_t clock_offset_;  // nanoseconds that rank 0's clock is ahead of ours
+  const int64_t clock_offset_;  // nanoseconds that rank 0's clock is ahead of this one's
   int64_t steps_ = 0;
   int64_t round_ = 0;
-  bool recorded_ = false;  // any round; or it was said that there is none
+  bool recorded_ = false;  // a round was recorded, or its absence was logged
   enum class State { kIdle, kWarmup, kActive } state_ = State::kIdle;
-  std::vector<int64_t> step_ends_;  // of the round: its beginning, then the end of each step
+  std::vector<int64_t> step_ends_;  // of the round: its start, then the end of each step
   std::mutex mutex_;
   std::vector<KeptSpan> spans_;  // of the round
 };

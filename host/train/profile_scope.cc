@@ -1,4 +1,4 @@
-// Accelerator::profile: the profile of the configuration, for a part of the program.
+// Accelerator::profile: profiles a part of the program.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 void require_at_least_0(const char* name, int64_t value) {
   if (value >= 0) return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("profile: {} is {}, it must be at least 0", name, value),
+              fmt::format("profile: {} is {}, but must be at least 0", name, value),
               {.subject = name, .hint = "it counts passes through the loop's body"});
 }
 
@@ -30,7 +30,7 @@ ProfileConfig config_of(const ProfileOptions& options) {
   require_at_least_0("active", options.active);
   require_at_least_0("repeat", options.repeat);
   const bool whole = options.active == 0;
-  // No loop has so many passes.
+  // More passes than any loop has.
   constexpr int64_t kEndless = std::numeric_limits<int64_t>::max() / 4;
   return {.dir = options.dir,
           .skip_first = options.skip_first,
@@ -54,14 +54,14 @@ SyncScope Accelerator::profile(const ProfileOptions& options, CallSite) {
     if (rank() == 0) {
       coupler::log(LogLevel::kWarning, "train",
                    fmt::format("accelerator.profile() records nothing into {}: profile.dir is {}, "
-                               "and the schedule of the configuration holds",
+                               "and the configured schedule applies",
                                config.dir, configured));
     }
     return SyncScope(nullptr);
   }
   if (impl.dry_run != nullptr) return SyncScope(nullptr);
   if (impl.profile != nullptr) {
-    throw Error(ErrorCode::kUsage, "profile: another profile is under way",
+    throw Error(ErrorCode::kUsage, "profile: another profile is active",
                 {.subject = "profile", .hint = "end its scope before the next begins"});
   }
   impl.profile = Profile::make(config, impl.process, impl.device.is_cuda(), *impl.comm);

@@ -1,6 +1,6 @@
-// RandomState: where LibTorch's random numbers are, the CPU's and those of the calling thread's
-// device, so that a computation can draw the same ones again. A value; the functions take the
-// generators' own locks: any thread.
+// RandomState: the state of LibTorch's random number generators, the CPU's and that of the calling
+// thread's device, so that a computation can draw the same numbers again. A value type; any thread
+// may use it, since the functions take the generators' own locks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,16 +13,16 @@ namespace coupler {
 
 class RandomState {
  public:
-  RandomState();  // as it is now
+  RandomState();  // the current state
   void restore() const;
 
  private:
   GeneratorState cpu_ = read_generator();
   std::optional<c10::Device> device_;
-  at::Tensor on_device_;  // its generator's state; undefined: it has none
+  at::Tensor on_device_;  // its generator's state; undefined if it has none
 };
 
-// Puts the generators back as they were.
+// Restores the generators on destruction.
 class RandomGuard {
  public:
   RandomGuard() = default;

@@ -12,8 +12,8 @@ void load_tensor(const StateDict& state, const std::string& name, at::Tensor ten
   if (saved.sizes() != tensor.sizes() || saved.scalar_type() != tensor.scalar_type()) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("tensor '{}' of a registered module is {} [{}], the program's is {} [{}]", name,
-                    c10::toString(saved.scalar_type()), fmt::join(saved.sizes(), ", "),
+        fmt::format("tensor '{}' of a registered module is {} [{}], but the program's is {} [{}]",
+                    name, c10::toString(saved.scalar_type()), fmt::join(saved.sizes(), ", "),
                     c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
         {.subject = name, .hint = "register the module that was saved"});
   }

@@ -1,4 +1,4 @@
-// Weights alone, for other programs: save_model and save.
+// Saves weights only, for other programs: save_model and save.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -22,15 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a file until it is on the disk.
+// The suffix of a file until it is complete on disk.
 constexpr const char* kBeside = ".new";
 
 safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
   return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
 }
 
-// Rank 0's hand in it: goes on after a failure without writing, so that the other ranks, which
-// gather with it, are not left alone.
+// Runs rank 0's writes. After a failure it skips them, so that rank 0 still takes part in the other
+// ranks' gathers.
 class WeightWriter {
  public:
   explicit WeightWriter(bool writes) : writes_(writes) {}
@@ -125,7 +125,7 @@ void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const s
   std::vector<safetensors::TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
   const std::string beside = path + kBeside;
-  fs::remove(beside);  // of a process that was killed
+  fs::remove(beside);  // left by a killed process
   safetensors::Writer writer(beside, std::move(entries), {{"format", "pt"}});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = tensors.at(info.name).detach().to(at::kCPU).contiguous();

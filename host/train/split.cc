@@ -10,7 +10,7 @@ namespace coupler::detail {
 Part part_of(int64_t count, int rank, int world, bool apply_padding) {
   if (rank < 0 || rank >= world) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("split_between: rank {} is outside of the world of {}", rank, world),
+                fmt::format("split_between: rank {} is outside the world of {}", rank, world),
                 {.rank = -1, .subject = "rank", .hint = "name a rank from 0 to world - 1"});
   }
   const int64_t each = count / world, more = count % world;

@@ -1,4 +1,4 @@
-// One step of training: accumulation, backward, clipping, and what may be looked at in between.
+// One training step: accumulation, backward, clipping, and access to gradients.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -14,15 +14,15 @@
 namespace coupler {
 namespace {
 
-// asked: what of it, as the program calls it.
+// asked: the name of the call that needs gradients.
 void require_gradients(const Strategy& model, const char* asked) {
   if (!model.uses_gradients_in_backward()) return;
   throw Error(ErrorCode::kUsage,
-              fmt::format("{}: the optimizer has used the gradients of '{}' while backward ran "
+              fmt::format("{}: the optimizer has used the gradients of '{}' during backward "
                           "(training.optimizer_in_backward is true)",
                           asked, model.model().name),
               {.subject = "training.optimizer_in_backward",
-               .hint = "set it to false where gradients are clipped or looked at"});
+               .hint = "set it to false to clip or read gradients"});
 }
 
 }  // namespace
@@ -55,8 +55,9 @@ void Accelerator::backward(const at::Tensor& loss_sum, double weight, CallSite) 
   if (!(weight >= 0) || !std::isfinite(weight)) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("backward: the weight is {}, it must be finite and at least 0", weight),
-        {.subject = "weight", .hint = "pass how many tokens or samples the loss is the sum of"});
+        fmt::format("backward: the weight is {}, but must be finite and at least 0", weight),
+        {.subject = "weight",
+         .hint = "pass the number of tokens or samples that the loss sums over"});
   }
   backward_of(loss_sum, weight);
 }
@@ -76,7 +77,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   if (impl.dry_run != nullptr) impl.dry_run->backward_begins(impl.accumulation.loop().sync);
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
-    // Backward computes in the types of forward, whatever scope it is called in.
+    // Backward computes in the types of forward, whatever autocast scope it is called in.
     const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
     impl.scale_loss(scaled, expected).backward();
   } catch (...) {
@@ -95,7 +96,7 @@ int64_t Accelerator::gradient_accumulation_steps() const {
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   if (steps < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("gradient_accumulation_steps is {}, it must be at least 1", steps),
+                fmt::format("gradient_accumulation_steps is {}, but must be at least 1", steps),
                 {.subject = "gradient_accumulation_steps"});
   }
   impl_->config.training.gradient_accumulation_steps = steps;
@@ -106,7 +107,7 @@ bool Accelerator::sync_gradients() const { return impl_->accumulation.loop().syn
 double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm) {
   if (!(max_norm > 0)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("clip_grad_norm: max_norm is {}, it must be above 0", max_norm));
+                fmt::format("clip_grad_norm: max_norm is {}, but must be above 0", max_norm));
   }
   if (!sync_gradients()) return 0;
   Strategy& strategy = impl_->strategy_of(model);
@@ -118,7 +119,7 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
   if (!(max_value > 0)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("clip_grad_value: max_value is {}, it must be above 0", max_value));
+                fmt::format("clip_grad_value: max_value is {}, but must be above 0", max_value));
   }
   if (!sync_gradients()) return;
   Strategy& strategy = impl_->strategy_of(model);
@@ -132,7 +133,7 @@ at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
     require_gradients(*model, "gradient");
     return model->whole_gradient(parameter);
   }
-  throw Error(ErrorCode::kUsage, "gradient: the tensor is no parameter of a prepared model",
+  throw Error(ErrorCode::kUsage, "gradient: the tensor is not a parameter of a prepared model",
               {.hint = "pass a parameter of a model given to prepare"});
 }
 

@@ -13,7 +13,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// [C] as [1, C, 1, …], to combine with an input of `dims` dimensions.
+// Views [C] as [1, C, 1, …], to combine with an input of `dims` dimensions.
 at::Tensor per_channel(const at::Tensor& values, int64_t dims) {
   std::vector<int64_t> shape(static_cast<size_t>(dims), 1);
   shape[1] = values.numel();
@@ -27,14 +27,14 @@ std::vector<int64_t> all_but_channel(int64_t dims) {
 }
 
 // y = (x - mean) * invstd with mean and invstd over the batches of all ranks.
-//   dx = invstd * (dy - mean(dy) - xhat * mean(dy * xhat)), the means likewise over all ranks.
+//   dx = invstd * (dy - mean(dy) - xhat * mean(dy * xhat)), with the means also over all ranks.
 struct Normalize : torch::autograd::Function<Normalize> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& input, double eps) {
     const int64_t dims = input.dim(), channels = input.size(1);
     const double count = static_cast<double>(input.numel() / channels);
     Communicator& comm = *current_communicator();
-    // Every rank's (count, mean, sum of squared deviations), combined after Chan et al. (1979):
-    // sums of squares would cancel.
+    // Every rank's (count, mean, sum of squared deviations), combined as in Chan et al. (1979).
+    // Sums of squares would suffer from cancellation.
     const at::Tensor mean = input.mean(all_but_channel(dims)).to(at::kDouble);
     const at::Tensor deviations =
         input.var(all_but_channel(dims), /*unbiased=*/false).to(at::kDouble) * count;
@@ -114,7 +114,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
     return at::batch_norm(input, weight, bias, running_mean, running_var, batch_statistics,
                           momentum, options.eps(), /*cudnn_enabled=*/false);
   }
-  // In 16 bits, as autocast hands them on, statistics would be rounded away.
+  // Autocast may pass 16-bit inputs, in which statistics would be too inexact.
   const at::ScalarType type = input.scalar_type();
   const bool narrow = c10::elementSize(type) < 4;
   const variable_list result =

@@ -25,8 +25,8 @@ json read_trace(const std::string& path) {
   const auto events = trace.is_object() ? trace.find("traceEvents") : trace.end();
   if (!trace.is_object() || events == trace.end() || !events->is_array())
     throw Error(
-        ErrorCode::kIo, fmt::format("{} is no trace", path),
-        {.rank = -1, .subject = path, .hint = "its process was ended while it was written"});
+        ErrorCode::kIo, fmt::format("{} is not a trace", path),
+        {.rank = -1, .subject = path, .hint = "its process may have ended while writing it"});
   return trace;
 }
 
@@ -38,7 +38,7 @@ std::string dump_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Into the time and beside the processes of all ranks.
+// Moves an event into the common time, and its process id into the rank's range.
 void move_event(json& event, int64_t rank, double shift) {
   if (event.contains("ts") && event["ts"].is_number())
     event["ts"] = event["ts"].get<double>() + shift;
@@ -50,7 +50,7 @@ void move_event(json& event, int64_t rank, double shift) {
   }
   if (numbered && event.value("name", "") == "process_name")
     event["args"]["name"] = fmt::format("rank {}", rank);
-  // Each rank counts arrows from 1: theirs must not meet.
+  // Each rank numbers arrows from 1, so ids get the rank as prefix.
   if (event.contains("id"))
     event["id"] =
         fmt::format("{}-{}", rank,
@@ -98,14 +98,14 @@ void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
   replace_file(path, dump_text(trace));
 }
 
-// One rank's is in memory at a time.
+// Holds only one rank's trace in memory at a time.
 void merge_traces(const std::vector<std::string>& paths, const std::string& merged) {
   const std::string beside = merged + ".new";
-  fs::remove(beside);  // of a process that was killed
+  fs::remove(beside);  // left by a killed process
   DurableFile out(beside);
   const auto write = [&out](const std::string& text) { out.write(text.data(), text.size()); };
   int64_t base = 0;
-  std::string before;  // of an event
+  std::string before;  // what separates the next event
   for (const std::string& path : paths) {
     json trace = read_trace(path);
     const json origin = trace.value(kOrigin, json::object());

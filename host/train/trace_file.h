@@ -1,5 +1,5 @@
-// Traces as Chrome and Perfetto read them: JSON with an array traceEvents, times in microseconds
-// from baseTimeNanoseconds. Pure functions over files; single-threaded.
+// Traces in the format of Chrome and Perfetto: JSON with an array traceEvents, times in
+// microseconds from baseTimeNanoseconds. Stateless functions over files; single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace coupler {
 
 struct TraceOrigin {
   int rank = 0;
-  int64_t clock_offset = 0;  // nanoseconds to be added to make them rank 0's
+  int64_t clock_offset = 0;  // nanoseconds to add to get rank 0's time
 };
 
-// Adds the spans to the trace that LibTorch has written to `path`. Operations are asynchronous
-// events, waits and work lie on their threads. Throws Error(kIo).
+// Adds the spans to the trace that LibTorch has written to `path`. Operations become asynchronous
+// events; waits and work become events of their threads. Throws Error(kIo).
 void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
                const TraceOrigin& origin);
 
-// One trace of several ranks', in rank 0's time, each rank a group of processes. Throws Error(kIo)
-// naming a file that is no trace.
+// Merges the traces of several ranks into one, in rank 0's time, with each rank as a group of
+// processes. Throws Error(kIo) naming a file that is not a trace.
 void merge_traces(const std::vector<std::string>& paths, const std::string& merged);
 
 }  // namespace coupler

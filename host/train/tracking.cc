@@ -19,7 +19,7 @@
 namespace coupler {
 namespace {
 
-// What users of Accelerate may ask for, and what there is instead.
+// Suggests alternatives to an unknown tracker, such as one that Accelerate has.
 std::string hint_for(const std::string& name, const std::vector<std::string>& known) {
   if (name == "wandb") {
     return "log with \"tensorboard\" and run `wandb sync --sync-tensorboard` on its folder: "
@@ -27,13 +27,13 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& kn
   }
   const std::string near = nearest_name(name, known);
   const std::string others = fmt::format(
-      "there are {} and \"all\"; others are made known by "
+      "known trackers are {} and \"all\"; register others with "
       "coupler::register_tracker",
       fmt::join(known, ", "));
   return near.empty() ? others : fmt::format("did you mean '{}'? {}", near, others);
 }
 
-// Each once, in the order in which they are named.
+// Each name once, in the order given.
 std::vector<std::string> chosen_names(const std::vector<std::string>& log_with) {
   const std::vector<std::string> known = tracker_names();
   std::vector<std::string> result;
@@ -44,7 +44,7 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& log_with) 
     if (name == "all") {
       for (const std::string& each : names_of_all_trackers()) add(each);
     } else if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw Error(ErrorCode::kConfig, fmt::format("there is no tracker '{}'", name),
+      throw Error(ErrorCode::kConfig, fmt::format("unknown tracker '{}'", name),
                   {.subject = name, .hint = hint_for(name, known)});
     } else {
       add(name);
@@ -58,11 +58,10 @@ void check_project(const std::string& project) {
                                    [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   if (project.empty() || project == "." || project == ".." || control ||
       project.find('/') != std::string::npos) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("init_trackers: '{}' is no name of a project", project),
-        {.subject = project,
-         .hint = "it is the name of a folder, too: without slashes and control characters"});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("init_trackers: '{}' is not a valid project name", project),
+                {.subject = project,
+                 .hint = "it is also a folder name: leave out slashes and control characters"});
   }
 }
 
@@ -103,8 +102,8 @@ TrackValue LogValue::take(const std::string& name) && {
 void Tracking::start(const Settings& settings, const std::string& project, LogValues config,
                      const TrackerOptions& options) {
   if (started_ && !ended_) {
-    throw Error(ErrorCode::kUsage, "init_trackers was called before",
-                {.hint = "call it once; end_training ends the trackers, after which it may be "
+    throw Error(ErrorCode::kUsage, "init_trackers was already called",
+                {.hint = "call it once; after end_training, which ends the trackers, it may be "
                          "called again"});
   }
   check_project(project);
@@ -143,7 +142,7 @@ void Tracking::log(LogValues values, std::optional<int64_t> step) {
         started_ ? "log was called after end_training" : "log was called before init_trackers",
         {.hint = "call accelerator.init_trackers(project) first, on every rank"});
   }
-  // Where nobody writes, no device is waited for.
+  // Without trackers, do not wait for a device.
   if (trackers_->empty()) return;
   trackers_->log(take_values(std::move(values), "log"), step);
 }
@@ -154,8 +153,8 @@ std::shared_ptr<Tracker> Tracking::find(const std::string& name) const {
         ErrorCode::kInvalidArgument, fmt::format("no tracker '{}' was started", name),
         {.subject = name,
          .hint = !started_        ? "call accelerator.init_trackers first"
-                 : names_.empty() ? "none was: name some in training.log_with"
-                                  : fmt::format("those that were: {}", fmt::join(names_, ", "))});
+                 : names_.empty() ? "none was started: name some in training.log_with"
+                                  : fmt::format("started trackers: {}", fmt::join(names_, ", "))});
   }
   for (const auto& tracker : not_started_) {
     if (tracker->name() == name) return tracker;

@@ -1,5 +1,5 @@
-// Tracking: the trackers of an Accelerator, from init_trackers to the end of the training. Used by
-// the thread that trains.
+// Tracking: the trackers of an Accelerator, from init_trackers to end_training. Used by the
+// training thread.
 #pragma once
 
 #include <coupler/log_values.h>
@@ -17,8 +17,8 @@ namespace coupler {
 
 class Tracking {
  public:
-  // What training.log_with, training.project_dir and training.logging_dir say. With `dry` there are
-  // never any.
+  // From training.log_with, training.project_dir and training.logging_dir. With `dry`, no tracker
+  // is started.
   struct Settings {
     std::vector<std::string> log_with;
     std::string folder;
@@ -33,9 +33,9 @@ class Tracking {
   void end();
 
  private:
-  std::vector<std::string> names_;  // of all that were asked for, whatever the rank
+  std::vector<std::string> names_;  // of all requested trackers, on every rank
   std::unique_ptr<Trackers> trackers_;
-  std::vector<std::shared_ptr<Tracker>> not_started_;  // of a dry run
+  std::vector<std::shared_ptr<Tracker>> not_started_;  // in a dry run
   bool started_ = false;
   bool ended_ = false;
 };

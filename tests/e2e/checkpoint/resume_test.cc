@@ -191,7 +191,7 @@ TEST(Resume, AfterSigterm_SavesExits75_AndEndsInTheSameBits) {
       const auto is_time = [&] { return start < 2 && entries_in(folder) > before + 1; };
       const Ended ended = run_until(here.path(), arguments, SIGTERM, is_time);
       if (ended.exit_code == 75) {
-        EXPECT_NE(ended.output.find("the job was told to end (SIGTERM); its state is in"),
+        EXPECT_NE(ended.output.find("the job received SIGTERM; its state is saved in"),
                   std::string::npos)
             << ended.output;
         ++preempted;
@@ -257,11 +257,11 @@ TEST_F(Saved, DamagedOnes_ArePassedOver_WithTheReason) {
   fs::remove(file("checkpoint_1/manifest.json"));
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.err.find("checkpoint_2 is passed over: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("checkpoint_2 is skipped: "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("optimizer-00002-of-00002.safetensors is damaged between byte"),
             std::string::npos)
       << outcome.err;
-  EXPECT_NE(outcome.err.find("checkpoint_1 is passed over: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("checkpoint_1 is skipped: "), std::string::npos) << outcome.err;
   EXPECT_EQ(loss_in(outcome.out), loss_);
 }
 

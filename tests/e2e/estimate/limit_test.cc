@@ -38,9 +38,9 @@ TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
       here, {"-o", "memory.limit=290MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   for (const char* text :
-       {"a rank needs ", "at least, memory.limit is 290.0 MiB: parameters ", "gradients ",
-        "optimizer's state ", "the process itself ", "activations are not counted",
-        "these would fit, the fastest first: backend.use = \"deepspeed_like\""}) {
+       {"a rank needs at least ", ", but memory.limit is 290.0 MiB: parameters ", "gradients ",
+        "optimizer state ", "the process itself ", "activations are not counted",
+        "these settings would fit, fastest first: backend.use = \"deepspeed_like\""}) {
     EXPECT_TRUE(says(outcome, text)) << text << " in\n" << outcome.err;
   }
 }
@@ -51,7 +51,7 @@ TEST(MemoryLimit, BelowTheLargestUnit_NamesIt) {
       here, {"-o", "memory.limit=16MiB"}, {"--batch-size", "1", "--seq", "16", "--steps", "4"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_TRUE(says(outcome, "memory.limit is 16.0 MiB, but the unit 'blocks.")) << outcome.err;
-  EXPECT_TRUE(says(outcome, "raise the limit, or make that module several smaller ones"));
+  EXPECT_TRUE(says(outcome, "raise the limit, or split that module into smaller ones"));
 }
 
 TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {

@@ -66,7 +66,7 @@ TEST_F(LaunchFromCode, AConfiguration_IsRead) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(has(outcome.out, "sum = 13 on 2\n")) << outcome.out;
   here_.write("two.toml", "[backend]\nuse = 3\n");
-  EXPECT_TRUE(has(launching("config", "two.toml").out, "`coupler launch` ended with 2"));
+  EXPECT_TRUE(has(launching("config", "two.toml").out, "`coupler launch` exited with 2"));
 }
 
 TEST_F(LaunchFromCode, AnErrorOfARank_IsRethrownWithItsRank) {
@@ -85,11 +85,11 @@ TEST_F(LaunchFromCode, WhatIsNotRegistered_IsRefusedWithTheFix) {
 }
 
 TEST_F(LaunchFromCode, ArgumentsOfOtherTypes_AreRefusedByTheRank) {
-  expect_error("wrong_types", {"mismatch", "launch: what came from rank 0 is no valid object"});
+  expect_error("wrong_types", {"mismatch", "launch: the data from rank 0 is not a valid object"});
 }
 
 TEST_F(LaunchFromCode, WithinARank_IsRefused) {
-  expect_error("nested", {"this process is a rank of a job already"});
+  expect_error("nested", {"this process is already a rank of a job"});
 }
 
 TEST_F(LaunchFromCode, NoProcesses_AreRefused) { expect_error("none", {"processes is 0"}); }
@@ -137,7 +137,7 @@ TEST_F(LaunchFromCode, AProgramWithoutStandardFiles_GetsItsResult) {
 }
 
 TEST_F(LaunchFromCode, AFunctionThatEndsItsProcess_IsToldToReturn) {
-  expect_error("leave", {"ended without having returned from leave"});
+  expect_error("leave", {"exited without returning from leave"});
 }
 
 TEST_F(LaunchFromCode, AProgramWhoseFileWasRemoved_SaysSo) {
@@ -145,7 +145,7 @@ TEST_F(LaunchFromCode, AProgramWhoseFileWasRemoved_SaysSo) {
   std::filesystem::copy_file(LAUNCHING, copy);
   const Outcome outcome = here_.run(copy, {"removed", copy});
   EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
-  EXPECT_TRUE(has(outcome.out, "was replaced or removed since it began: " + copy)) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "was replaced or removed since it started: " + copy)) << outcome.out;
 }
 
 struct Ending {

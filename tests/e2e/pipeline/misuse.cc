@@ -68,13 +68,13 @@ void wrong_batches(Accelerator& accelerator) {
   const auto train = [&](const torch::Tensor& input, const torch::Tensor& target) {
     return error_of([&] { pipeline.train_step(input, target, token_loss); });
   };
-  expect_in("a batch of 3 rows cannot be cut into 4 micro-batches",
+  expect_in("a batch of 3 rows cannot be split into 4 micro-batches",
             train(tokens.narrow(0, 0, 3), targets.narrow(0, 0, 3)));
   expect_in("the input has 8 rows, but the target has 7", train(tokens, targets.narrow(0, 0, 7)));
   expect_in("undefined tensor", train({}, targets));
   expect_in("undefined tensor", train(tokens, {}));
   expect_in("has no rows", error_of([&] { pipeline.forward(torch::ones({})); }));
-  expect_in("there is no loss function", error_of([&, tokens = tokens, targets = targets] {
+  expect_in("no loss function is given", error_of([&, tokens = tokens, targets = targets] {
               pipeline.train_step(tokens, targets, {});
             }));
   if (accelerator.world() > 1) {

@@ -72,7 +72,7 @@ TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {
 
 TEST(PipelineJob, ShardingBackend_IsRefusedWithTransportsNamed) {
   expect_says(run("just_prepared", {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu"}, 2),
-              {"the backend 'fsdp' divides a model's parameters itself", "gloo_cpu, mpi, nccl"});
+              {"the backend 'fsdp' shards a model's parameters itself", "gloo_cpu, mpi, nccl"});
 }
 
 TEST(PipelineJob, FeaturesItLacks_AreRefusedByKey) {

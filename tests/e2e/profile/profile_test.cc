@@ -164,7 +164,7 @@ TEST_F(Profiles, ThatBeginTooLate_AreSaidToHaveRecordedNothing) {
       train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=1000000"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.err, "nothing is recorded in traces")) << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "leaves out the first 1000002")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "skips the first 1000002")) << outcome.err;
 }
 
 TEST_F(Profiles, OfNoSteps_AreRefused) {

@@ -119,7 +119,7 @@ void gradients_are_whole(Accelerator& accelerator) {
     }
   });
   contains(error_of([&] { accelerator.gradient(pair.reference->in->weight); }),
-           {"no parameter of a prepared model"});
+           {"not a parameter of a prepared model"});
 }
 
 // ---- What cannot be ----

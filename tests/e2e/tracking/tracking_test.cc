@@ -81,9 +81,9 @@ TEST_F(TrackedTraining, All_IsWhatIsThere) {
 TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
   const Outcome outcome = run("plain", "tensorbord");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(has(outcome.err, "there is no tracker 'tensorbord'")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "unknown tracker 'tensorbord'")) << outcome.err;
   EXPECT_TRUE(has(outcome.err,
-                  "did you mean 'tensorboard'? there are csv, jsonl, tensorboard, "
+                  "did you mean 'tensorboard'? known trackers are csv, jsonl, tensorboard, "
                   "mlflow, every_rank and \"all\""))
       << outcome.err;
 }
@@ -153,7 +153,7 @@ TEST_F(TrackedTraining, WrongCalls_SayWhatToDo) {
   EXPECT_TRUE(has(outcome.out, "csv 1\n")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "csv 0\n")) << outcome.out;
   EXPECT_TRUE(has(outcome.err, "no tracker 'json' was started")) << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "those that were: csv, jsonl")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "started trackers: csv, jsonl")) << outcome.err;
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ void weights_refused(Accelerator& accelerator) {
     const std::string message = error_of([&] { accelerator.backward(net->forward(one), weight); });
     EXPECT(message.find(text) != std::string::npos, message);
   };
-  refused(-1, "the weight is -1, it must be finite and at least 0");
+  refused(-1, "the weight is -1, but must be finite and at least 0");
   refused(std::nan(""), "the weight is nan");
   accelerator.set_gradient_accumulation_steps(2);
   {
@@ -211,8 +211,9 @@ void weights_refused(Accelerator& accelerator) {
   accelerator.backward(net->forward(one), 1);
   refused(1, "a second backward with a weight");
   const std::string steps = error_of([&] { accelerator.set_gradient_accumulation_steps(0); });
-  EXPECT(steps.find("gradient_accumulation_steps is 0, it must be at least 1") != std::string::npos,
-         steps);
+  EXPECT(
+      steps.find("gradient_accumulation_steps is 0, but must be at least 1") != std::string::npos,
+      steps);
 }
 
 // Two models with a scope each: their windows do not disturb one another.
@@ -233,7 +234,7 @@ void models_in_turn(Accelerator& accelerator) {
   { auto scope = accelerator.accumulate(one); }
   const std::string message = error_of(
       [&, &one = one, &other = other] { auto scope = accelerator.accumulate(one, other); });
-  EXPECT(message.find("has accumulated 1 batches and") != std::string::npos, message);
+  EXPECT(message.find("has accumulated 1 batches, but") != std::string::npos, message);
   { auto scope = accelerator.accumulate(one); }
   accelerator.set_gradient_accumulation_steps(1);
 }

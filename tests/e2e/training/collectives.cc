@@ -119,7 +119,8 @@ void padding(Accelerator& accelerator) {
   const std::string text = error_of([&] {
     accelerator.pad_across_processes(Map{{"x", torch::ones({1}, torch::kUInt8)}}, 0, 300);
   });
-  expect_part(text, "value[\"x\"]: it is to be padded with 300, which is no value of type Byte");
+  expect_part(text,
+              "value[\"x\"]: it cannot be padded with 300, which is not a value of type Byte");
 }
 
 // Whatever differs, all ranks are told which, and the job goes on: a training step works.
@@ -148,7 +149,7 @@ void differing_ranks(Accelerator& accelerator) {
     text = error_of([&] {
       last ? accelerator.gather(torch::ones({1})) : accelerator.broadcast(torch::ones({1}));
     });
-    expect_part(text, "rank 0 calls broadcast(from 0) where rank");
+    expect_part(text, "rank 0 calls broadcast(from 0), but rank");
     text = error_of([&] {
       const auto own = torch::ones({2, 2});
       accelerator.gather(last ? own.to_sparse() : own);
@@ -197,7 +198,7 @@ void objects(Accelerator& accelerator) {
                     coupler::broadcast_object(accelerator, 1);
                   }
                 }),
-                "rank 0 calls broadcast_object(from 0) where rank");
+                "rank 0 calls broadcast_object(from 0), but rank");
   }
   EXPECT(coupler::gather_object(accelerator, rank).back() == world - 1, "objects after errors");
 }

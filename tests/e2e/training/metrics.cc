@@ -127,7 +127,7 @@ void wrong_metrics(Accelerator& accelerator) {
   for (auto& batch : batches) {
     const std::map<std::string, torch::Tensor> averaged = {{"loss", batch.data.mean()}};
     told([&] { accelerator.gather_for_metrics(averaged); },
-         "value[\"loss\"]: a scalar is no value for each sample");
+         "value[\"loss\"]: a scalar is not a per-sample value");
     // On the last rank alone: the others are told too.
     const bool last = accelerator.rank() == accelerator.world() - 1;
     told([&] { accelerator.gather_for_metrics(batch.target.narrow(0, 0, last ? 3 : 4)); },

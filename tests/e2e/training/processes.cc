@@ -140,7 +140,7 @@ void executable_batch_size(Accelerator& accelerator) {
     EXPECT(message.find(text) != std::string::npos, message);
   };
   refused(
-      0, [](int64_t) {}, "the starting batch size is 0, it must be at least 1");
+      0, [](int64_t) {}, "the starting batch size is 0, but must be at least 1");
   refused(
       3, [](int64_t) { throw std::bad_alloc(); }, "memory runs out even with a batch size of 1");
   EXPECT(accelerator.gradient_accumulation_steps() == 1, "a failed search changed the steps");

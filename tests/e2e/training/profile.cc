@@ -147,7 +147,7 @@ void refused(Accelerator& accelerator) {
   const std::string trace = folder.path() + "/trace-rank" + rank_of(accelerator) + ".json";
   try {
     auto profiling = accelerator.profile({.dir = folder.path()});
-    expect_text(message_of({.dir = folder.path() + "/other"}), "another profile is under way");
+    expect_text(message_of({.dir = folder.path() + "/other"}), "another profile is active");
     torch::ones({2, 2}) + 1;
     throw std::runtime_error("out of the scope");
   } catch (const std::runtime_error&) {

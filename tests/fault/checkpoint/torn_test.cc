@@ -206,9 +206,9 @@ TEST(TornCheckpoint, RanksThatFindDifferentSavesUnderAPath_LoadNone) {
   }
   const Outcome outcome = run("machine_$COUPLER_RANK", "auto");
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_TRUE(has(outcome.err, "rank 1 finds another save in saved/checkpoint_1 than rank 0"))
+  EXPECT_TRUE(has(outcome.err, "rank 1 finds a different save in saved/checkpoint_1 than rank 0"))
       << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "has to be on a file system that all machines share"))
+  EXPECT_TRUE(has(outcome.err, "put checkpoint.dir on a file system that all machines share"))
       << outcome.err;
   // The same, once they have the same.
   std::filesystem::remove_all(here.path() / "machine_1");

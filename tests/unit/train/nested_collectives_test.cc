@@ -78,14 +78,14 @@ TEST(NestedCollectives, Gather_DifferentShapeOrType_BothRanksAndPlace) {
                   });
   expect_all_told(3, ErrorCode::kMismatch,
                   {"value is Float [1] on rank 0", "value is Long [1] on rank 1",
-                   "of 2 ranks that differ from rank 0: 1, 2"},
+                   "2 ranks differ from rank 0: 1, 2"},
                   [](Communicator& comm) {
                     gathered(comm, at::ones({1}, comm.rank() == 0 ? at::kFloat : at::kLong));
                   });
 }
 
 TEST(NestedCollectives, OtherOperation_BothRanksAndNames) {
-  expect_all_told(2, ErrorCode::kMismatch, {"rank 0 calls gather where rank 1 calls reduce(sum)"},
+  expect_all_told(2, ErrorCode::kMismatch, {"rank 0 calls gather, but rank 1 calls reduce(sum)"},
                   [](Communicator& comm) {
                     const auto view = detail::view_of(at::ones({1}));
                     if (comm.rank() == 0) {
@@ -142,18 +142,18 @@ TEST(NestedCollectives, GatherOwnRows_WrongRows_ErrorNamesLeaf) {
     });
   };
   told({{"loss", at::ones({})}, {"x", at::ones({4, 1})}},
-       "gather_for_metrics: value[\"loss\"]: a scalar is no value for each sample");
+       "gather_for_metrics: value[\"loss\"]: a scalar is not a per-sample value");
   told({{"loss", at::ones({3})}, {"x", at::ones({4, 1})}},
        "value[\"loss\"]: dimension 0 is 3, but this rank's batch has 6 samples, 4 of them its own");
   told({{"loss", at::ones({5})}, {"x", at::ones({5, 1})}},
        "value[\"loss\"]: dimension 0 is 5, but this rank's batch has 6 samples, 4 of them its own");
   told({{"loss", at::ones({4})}, {"x", at::ones({6, 1})}},
-       "value[\"x\"]: dimension 0 is 6, that of an earlier leaf 4");
+       "value[\"x\"]: dimension 0 is 6, but that of an earlier leaf is 4");
 }
 
 TEST(NestedCollectives, GatherOwnRows_OneRankOutsideOfALoop_BothRanksNamed) {
   expect_all_told(2, ErrorCode::kMismatch,
-                  {"rank 0 calls gather_for_metrics where rank 1 calls gather_for_metrics outside"},
+                  {"rank 0 calls gather_for_metrics, but rank 1 calls gather_for_metrics outside"},
                   [](Communicator& comm) {
                     std::optional<detail::BatchSamples> samples;
                     if (comm.rank() == 0) samples = {1, 1};
@@ -188,7 +188,7 @@ TEST(NestedCollectives, Reduce_WhatATypeCannot_ErrorNamesLeaf) {
        "reduce(sum, scale 0.5): value[\"x\"]: a Long tensor cannot be scaled by 0.5");
   told(at::ones({1}, at::kBool), Reduction::kMean, 1.0, "the mean of Bool is not defined");
   told(at::ones({1}, at::kHalf), Reduction::kProduct, 1.0,
-       "the backend 'double' has no prod of Half");
+       "the backend 'double' does not support prod of Half");
 }
 
 TEST(NestedCollectives, Broadcast_NoSuchRank_Error) {

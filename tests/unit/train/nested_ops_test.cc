@@ -43,7 +43,7 @@ TEST(NestedOps, Concatenate_Structures_LeafByLeaf) {
 }
 
 TEST(NestedOps, Concatenate_DifferentElements_ErrorNamesPlaceAndElement) {
-  expect_error(kInvalid, "no values to join", [] { concatenate<at::Tensor>({}); });
+  expect_error(kInvalid, "no values are given", [] { concatenate<at::Tensor>({}); });
   expect_error(kInvalid,
                "value is a map with the keys [\"a\"] in element 0 and a map with the keys [\"b\"]",
                [] {
@@ -64,7 +64,7 @@ TEST(NestedOps, Concatenate_DifferentElements_ErrorNamesPlaceAndElement) {
 TEST(NestedOps, FindBatchSize_FirstTensor_ItsRows) {
   EXPECT_EQ(find_batch_size(std::vector<at::Tensor>{at::Tensor(), at::ones({3, 2})}), 3);
   expect_error(kInvalid, "the first tensor is a scalar", [] { find_batch_size(at::ones({})); });
-  expect_error(kInvalid, "there is no tensor", [] { find_batch_size(std::vector<at::Tensor>{}); });
+  expect_error(kInvalid, "contains no tensor", [] { find_batch_size(std::vector<at::Tensor>{}); });
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ T there_and_back(const T& value) {
 void expect_refused(const detail::ObjectBytes& bytes, const std::string& part) {
   expect_error(ErrorCode::kMismatch, part,
                [&] { detail::decode_object<nlohmann::json>("gather_object", 3, bytes); });
-  expect_error(ErrorCode::kMismatch, "gather_object: what came from rank 3 is no valid object",
+  expect_error(ErrorCode::kMismatch, "gather_object: the data from rank 3 is not a valid object",
                [&] { detail::decode_object<nlohmann::json>("gather_object", 3, bytes); });
 }
 
@@ -75,7 +75,7 @@ TEST(Objects, Decode_InvalidBytes_ErrorNamesRank) {
 
 TEST(Objects, Decode_AnotherType_ErrorNamesRank) {
   const auto text = detail::encode_object(std::string("a")).bytes;
-  expect_error(ErrorCode::kMismatch, "what came from rank 1 is no valid object",
+  expect_error(ErrorCode::kMismatch, "the data from rank 1 is not a valid object",
                [&] { detail::decode_object<int>("gather_object", 1, text); });
   expect_error(ErrorCode::kMismatch, "key 'value' not found", [&] {
     detail::decode_object<Score>("gather_object", 1,

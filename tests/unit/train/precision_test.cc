@@ -62,19 +62,19 @@ TEST(Precision, Cpu_HasBf16AndFp16) {
 TEST(Precision, Fp8OnACpuWithoutIt_SaysWhatItLacksAndWhatToUse) {
   EXPECT_EQ(refusal("fp8", c10::DeviceType::CPU, /*emulate=*/true), "");
   if (why_no_fp8_units(c10::DeviceType::CPU).empty()) GTEST_SKIP() << "this CPU has fp8";
-  EXPECT_EQ(
-      refusal("fp8", c10::DeviceType::CPU),
-      "training.mixed_precision is fp8, which the device cpu cannot compute: this CPU has no "
-      "AMX-FP16, without which LibTorch's scaled matmul converts to wider types first, slower than "
-      "fp32\n  hint: use training.mixed_precision = \"bf16\", or, to try a program, "
-      "training.fp8_emulate = true");
+  EXPECT_EQ(refusal("fp8", c10::DeviceType::CPU),
+            "training.mixed_precision is fp8, which the device cpu does not support: this CPU "
+            "has no AMX-FP16, so LibTorch's scaled matmul converts to wider types first and is "
+            "slower than "
+            "fp32\n  hint: use training.mixed_precision = \"bf16\", or, to try a program, "
+            "training.fp8_emulate = true");
   EXPECT_THROW(Accelerator accelerator(AcceleratorOptions{.mixed_precision = "fp8"}), Error);
 }
 
 // A device that no LibTorch of ours computes on stands for one without the type.
 TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
   const std::string fp16 = refusal("fp16", c10::DeviceType::HPU);
-  EXPECT_EQ(fp16.find("training.mixed_precision is fp16, which the device hpu cannot compute: "),
+  EXPECT_EQ(fp16.find("training.mixed_precision is fp16, which the device hpu does not support: "),
             0U)
       << fp16;
   EXPECT_NE(fp16.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp16;
@@ -87,8 +87,8 @@ TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
 TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
   const std::string bf16 = log_of_a_step("bf16", true);
   EXPECT_NE(bf16.find("mixed precision bf16: 'torch::nn::LinearImpl' is stored in Float, computed "
-                      "in Float (inside autocast BFloat16), its gradients reduced in Float, the "
-                      "optimizer runs in Float"),
+                      "in Float (inside autocast BFloat16), its gradients are reduced in Float, "
+                      "the optimizer runs in Float"),
             std::string::npos)
       << bf16;
   EXPECT_NE(log_of_a_step("fp8", true).find("(inside autocast BFloat16, linear layers fp8)"),

@@ -62,7 +62,7 @@ TEST(Split, WrongInput_ErrorNamesIt) {
                [&] { split_between(uneven, 0, 2); });
   expect_error(ErrorCode::kInvalidArgument, "a scalar tensor has no rows",
                [] { split_between(at::ones({}), 0, 2); });
-  expect_error(ErrorCode::kInvalidArgument, "rank 2 is outside of the world of 2",
+  expect_error(ErrorCode::kInvalidArgument, "rank 2 is outside the world of 2",
                [] { split_between(numbers(3), 2, 2); });
 }
 
