@@ -1,6 +1,6 @@
-// The commands of the coupler program: one function each, called by main() with argv[0] = the
-// command's name and a null argv[argc]. The result is the exit code; a coupler::Error that leaves a
-// command is printed by main() as "coupler: error: …" and becomes its exit_code(). Single-threaded.
+// The commands of the coupler program: one function each, called by main() with the command's name
+// as argv[0] and a null argv[argc]. Each returns the exit code. If a command throws coupler::Error,
+// main() prints it as "coupler: error: …" and exits with its exit_code(). Single-threaded.
 #pragma once
 
 #include <string>
@@ -28,14 +28,14 @@ int run_test(int argc, char** argv);
 int run_completion(int argc, char** argv);
 int run_complete(int argc, char** argv);
 
-// What `coupler COMMAND --help` prints; its layout is text/help_text.h's.
+// What `coupler COMMAND --help` prints, in the layout that text/help_text.h describes.
 extern const char kLaunchHelp[], kConfigHelp[], kConfigKeysHelp[], kRecommendHelp[], kPluginsHelp[],
     kCheckPluginHelp[], kNewHelp[], kSetupTorchHelp[], kReportHelp[], kEnvHelp[], kDoctorHelp[],
     kCheckpointHelp[], kMergeWeightsHelp[], kEstimateHelp[], kBenchHelp[], kTestHelp[],
     kCompletionHelp[];
 
 struct CommandHelp {
-  std::string_view name;  // "config recommend", where that has a help of its own
+  std::string_view name;  // "launch"; "config recommend" for a subcommand with its own help
   std::string_view summary;
   std::string_view text;
 };

@@ -21,32 +21,32 @@ namespace {
 struct Command {
   std::string_view name;
   int (*run)(int argc, char** argv);
-  std::string_view summary;  // "" for commands that only Coupler itself calls
+  std::string_view summary;  // "" for internal commands
   const char* help = "";
 };
 
 const Command kCommands[] = {
-    {"launch", run_launch, "start a program as several processes that train together", kLaunchHelp},
-    {"test", run_test, "try a configuration, from the first meeting to a training run", kTestHelp},
-    {"config", run_config, "check the configuration, or explain where each value comes from",
-     kConfigHelp},
-    {"estimate", run_estimate, "say how much memory a program or a model needs", kEstimateHelp},
+    {"launch", run_launch, "start a program as a group of processes that train together",
+     kLaunchHelp},
+    {"test", run_test, "test a configuration, from rendezvous to a short training run", kTestHelp},
+    {"config", run_config, "create, check or explain the configuration", kConfigHelp},
+    {"estimate", run_estimate, "estimate how much memory a program or model needs", kEstimateHelp},
     {"plugins", run_plugins, "list the backends and whether they can be used here", kPluginsHelp},
-    {"check-plugin", run_check_plugin, "check that a backend does what the interface promises",
+    {"check-plugin", run_check_plugin, "check that a backend conforms to the plugin interface",
      kCheckPluginHelp},
-    {"new", run_new, "write the skeleton of a plugin or a program", kNewHelp},
+    {"new", run_new, "create the skeleton of a plugin or a program", kNewHelp},
     {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints", kCheckpointHelp},
-    {"merge-weights", run_merge_weights, "join a checkpoint's weights for other programs",
+    {"merge-weights", run_merge_weights, "merge a checkpoint's weights for other programs",
      kMergeWeightsHelp},
-    {"setup-torch", run_setup_torch, "fetch LibTorch, where Coupler was installed without it",
+    {"setup-torch", run_setup_torch, "install LibTorch if Coupler was installed without it",
      kSetupTorchHelp},
-    {"report", run_report, "make a page with plots of what a run left", kReportHelp},
-    {"env", run_env, "print what a bug report needs", kEnvHelp},
-    {"doctor", run_doctor, "find what is missing or slow on this machine, and how to mend it",
+    {"report", run_report, "write an HTML report with plots of a run", kReportHelp},
+    {"env", run_env, "print the environment for a bug report", kEnvHelp},
+    {"doctor", run_doctor, "find what is missing or slow on this machine and how to fix it",
      kDoctorHelp},
     {"bench", run_bench, "measure latency and bandwidth of collective operations", kBenchHelp},
     {"rank-shim", run_rank_shim, ""},
-    {"completion", run_completion, "print completion for a shell, or write man pages",
+    {"completion", run_completion, "print a shell completion script or write man pages",
      kCompletionHelp},
     {"complete", run_complete, ""},
 };
@@ -58,9 +58,9 @@ std::vector<CommandHelp> command_helps() {
   for (const Command& command : kCommands) {
     if (!command.summary.empty()) helps.push_back({command.name, command.summary, command.help});
   }
-  helps.push_back({"config keys", "print every key of the configuration", kConfigKeysHelp});
-  helps.push_back({"config recommend", "print the fastest configuration that fits into memory",
-                   kRecommendHelp});
+  helps.push_back({"config keys", "print every configuration key", kConfigKeysHelp});
+  helps.push_back(
+      {"config recommend", "print the fastest configuration that fits in memory", kRecommendHelp});
   return helps;
 }
 
@@ -75,10 +75,10 @@ std::string main_help() {
   return text + R"help(
 options:
   --version      print the version
-  -h, --help     print this text; `coupler COMMAND --help` explains a command
+  -h, --help     print this help; `coupler COMMAND --help` explains a command
 
-Exit codes: 0; 2 usage or configuration; 3 a backend cannot be used; 4 a peer was lost or
-a deadline passed; else the program's own, or 128 + its signal.
+Exit codes: 0 success; 2 usage or configuration error; 3 unusable backend; 4 lost peer or
+expired deadline; otherwise the program's own, or 128 + its signal.
 
   coupler launch -n 2 ./train
 )help";
@@ -125,7 +125,7 @@ int run(int argc, char** argv) {
   return run_command(name, {argv + 1, argv + argc});
 }
 
-// A full disk or a closed pipe under standard output is an error, too.
+// A full disk or a closed pipe at standard output is an error, too.
 int flush_output(int code) {
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
   if (!failed || code != 0) return code;
@@ -138,7 +138,7 @@ int flush_output(int code) {
 
 int main(int argc, char** argv) {
   coupler::install_terminate_handler();
-  // Ignored by who started us, as some supervisors do, it would take the exit codes of ranks away.
+  // Some supervisors start us with SIGCHLD ignored, which would hide the exit codes of ranks.
   std::signal(SIGCHLD, SIG_DFL);
   try {
     return coupler::cli::flush_output(coupler::cli::run(argc, argv));

@@ -1,4 +1,4 @@
-// become: this process goes on as another program of Coupler's. Single-threaded.
+// become: replaces this process with another of Coupler's programs. Single-threaded.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace coupler::cli {
 
-// command[0] is a path. Throws Error(kIo) where it cannot be run.
+// command[0] is a path. Throws Error(kIo) if it cannot be run.
 [[noreturn]] void become(const std::vector<std::string>& command, const std::string& hint);
 
 }  // namespace coupler::cli

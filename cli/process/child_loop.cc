@@ -68,7 +68,7 @@ size_t ChildLoop::start(ChildCommand command, const Output& output, bool gets_in
   if (gets_input) {
     input_.release_child_end();
   }
-  // Who ends before that would come behind those that are watched already.
+  // Watched before it may run: a child that ended earlier would be reported out of order.
   ends_.add(entries_.size() - 1, entry.process.end_fd());
   entry.process.let_go();
   ++running_;
@@ -79,29 +79,30 @@ void ChildLoop::check_started(const std::string& program) {
   for (Entry& entry : entries_) {
     if (const int failure = entry.process.exec_failure(); failure != 0) {
       throw Error(ErrorCode::kUsage,
-                  fmt::format("the program '{}' cannot be started: {}", program,
+                  fmt::format("cannot start the program '{}': {}", program,
                               std::generic_category().message(failure)),
                   {.subject = program,
                    .hint = failure == ENOEXEC
-                               ? "it is no program of this machine, or a script without #! line"
+                               ? "the file is not an executable for this machine, or is a script "
+                                 "without a #! line"
                                : "check the program's file and, for a script, its #! line"});
     }
   }
 }
 
 ChildLoop::Events ChildLoop::wait(std::optional<Deadline> deadline, int wake_fd) {
-  constexpr size_t kFirst = 3;  // of the entries
+  constexpr size_t kFirst = 3;  // index of the first entry's descriptors
   std::vector<pollfd> polled = {
       {signals_.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}, {ends_.fd(), POLLIN, 0}};
   for (const Entry& entry : entries_) {
-    // A negative descriptor is skipped by poll: every entry has its two places.
+    // poll skips negative descriptors, so every entry keeps its two places.
     polled.push_back({entry.output ? entry.output->fd() : -1, POLLIN, 0});
     polled.push_back({entry.error ? entry.error->fd() : -1, POLLIN, 0});
   }
   const bool relays_input = input_.add_poll(polled);
   int timeout = deadline ? poll_timeout(*deadline) : -1;
   if (!relays_input && timeout < 0) {
-    timeout = 1000;  // the terminal may be ours again
+    timeout = 1000;  // then check whether the terminal is ours again
   }
   const int ready = ::poll(polled.data(), polled.size(), timeout);
   Events events;
@@ -135,7 +136,7 @@ void ChildLoop::take_ended(Events& events) {
     Entry& entry = entries_[child];
     --running_;
     events.ended.push_back({child, entry.process.reap()});
-    entry.error->pump();  // its last words, before anything is said about its end
+    entry.error->pump();  // its last output, before its end is reported
   }
 }
 

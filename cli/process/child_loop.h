@@ -1,6 +1,6 @@
 // ChildLoop: one poll() over children, their output, our signals, the terminal's input and one
-// wake-up descriptor. Single-threaded; blocks in wait() only. What to do about events is the
-// caller's.
+// wake-up descriptor. Single-threaded; blocks only in wait(). The caller decides how to react to
+// events.
 #pragma once
 
 #include <signal.h>
@@ -21,25 +21,25 @@ namespace coupler::cli {
 
 class ChildLoop {
  public:
-  // From here on the signals that end or stop a program arrive through wait() instead, and a
-  // process group for the children exists. folder: see ProcessGuard.
+  // While it lives, signals that end or stop a program arrive through wait() instead. Creates the
+  // children's process group. folder: see ProcessGuard.
   explicit ChildLoop(const std::string& folder = "");
-  ~ChildLoop();  // kills what is left; the signals act as before
+  ~ChildLoop();  // kills what is left and restores the signals
   ChildLoop(const ChildLoop&) = delete;
   ChildLoop& operator=(const ChildLoop&) = delete;
 
-  // What becomes of a child's output: its standard error always passes through us, its output only
-  // where something is to be done with it.
+  // Where a child's output goes. Its standard error always passes through us, its standard output
+  // only if it needs a prefix or a log.
   struct Output {
     std::string prefix;  // before every line
-    std::string log;     // a file that gets both, too
+    std::string log;     // a file that also gets both; "": none
     bool is_relayed() const { return !prefix.empty() || !log.empty(); }
   };
 
-  // Starts command in the group. Children are numbered from 0. gets_input: it is the one that gets
-  // our standard input; others get /dev/null. Throws Error(kIo) where its log cannot be written.
+  // Starts command in the group and returns its number, from 0. gets_input: this child gets our
+  // standard input; others get /dev/null. Throws Error(kIo) if its log cannot be written.
   size_t start(ChildCommand command, const Output& output, bool gets_input);
-  // After all are started: throws Error(kUsage) naming the program where exec failed.
+  // Call after all are started. Throws Error(kUsage) naming the program if an exec failed.
   void check_started(const std::string& program);
 
   struct Ended {
@@ -50,19 +50,19 @@ class ChildLoop {
     std::vector<Ended> ended;  // in the order in which they ended
     std::vector<int> signals;
   };
-  // Until something happened or the deadline passed (nothing: no deadline, for there are children
-  // to wait for). wake_fd: also returns when it is readable; -1: none.
+  // Waits for an event or until the deadline; an empty deadline waits for the children without a
+  // limit, but may return without events. Also returns when wake_fd is readable; -1: none.
   Events wait(std::optional<Deadline> deadline, int wake_fd = -1);
 
   size_t running() const { return running_; }
   ChildProcess& child(size_t index) { return entries_[index].process; }
   std::deque<std::string> last_lines(size_t index) const;
   const ProcessGuard& group() const { return guard_; }
-  // Stops the group and ourselves as the terminal's stop key does, until continued.
+  // Stops the group and ourselves, as the terminal's stop key does, until continued.
   void suspend();
-  // Kills the group, and leaves its folder to whoever uses it last: see ProcessGuard.
+  // Kills the group and leaves its folder to the last user: see ProcessGuard.
   void release_group() { guard_.release(); }
-  // Sends on all output that is still in the pipes.
+  // Forwards all output still in the pipes.
   void finish_output();
 
  private:

@@ -18,7 +18,7 @@
 namespace coupler::cli {
 namespace {
 
-// After fork: only calls that are safe there.
+// Runs after fork: only async-signal-safe calls.
 [[noreturn]] void become(const ChildCommand& command, char* const* arguments,
                          char* const* environment, const cpu_set_t& cpus, pid_t parent, int gate,
                          int result) {
@@ -28,7 +28,7 @@ namespace {
   }
   ::setpgid(0, command.group);
   if (!command.cpus.empty()) {
-    ::sched_setaffinity(0, sizeof cpus, &cpus);  // those we may use: it does not fail
+    ::sched_setaffinity(0, sizeof cpus, &cpus);  // a subset of ours, so it does not fail
   }
   ::dup2(command.standard_input, 0);
   ::dup2(command.standard_output, 1);
@@ -40,7 +40,7 @@ namespace {
   }
   ::execve(command.path.c_str(), arguments, environment);
   const int failure = errno;
-  (void)!::write(result, &failure, sizeof failure);  // the parent may be gone: nobody to tell
+  (void)!::write(result, &failure, sizeof failure);  // fails if the parent is gone
   ::_exit(127);
 }
 
@@ -90,9 +90,9 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
         ErrorCode::kIo,
         fmt::format("cannot start {}: {}", command.path, std::generic_category().message(failure)),
         {.subject = command.path,
-         .hint = "the limits of processes or open files may be reached (ulimit -a)"});
+         .hint = "check the limits on processes and open files (ulimit -a)"});
   }
-  ::setpgid(pid_, command.group);  // both sides do it: signals to the group may follow at once
+  ::setpgid(pid_, command.group);  // both sides do it, as signals to the group may follow at once
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
@@ -110,7 +110,7 @@ ChildProcess::~ChildProcess() {
   }
 }
 
-// A byte: closing alone would not do, since children that wait beside it have the pipe open, too.
+// Writes a byte, as closing is not enough: other waiting children also have the pipe open.
 void ChildProcess::let_go() {
   const char go = 1;
   while (::write(gate_.get(), &go, 1) < 0 && errno == EINTR) {
@@ -162,8 +162,8 @@ std::string find_program(const std::string& name, const std::string& path) {
     auto found = name.empty() ? std::string() : search_path(name, path);
     if (found.empty()) {
       const bool here = is_program("./" + name);
-      fail_start(name, fmt::format("is in none of the folders of PATH ({})", path),
-                 here ? fmt::format("it is in this folder: write ./{}", name)
+      fail_start(name, fmt::format("was not found in PATH ({})", path),
+                 here ? fmt::format("it is in this folder: use ./{}", name)
                       : "check the name, or give the program's path");
     }
     return found;

@@ -1,5 +1,5 @@
-// EndWatch: processes, and which of them have ended, in the order of their ends: of two that end
-// within a millisecond epoll knows who was first, poll does not. Single-threaded.
+// EndWatch: reports which processes have ended, in the order in which they ended. epoll keeps that
+// order even within a millisecond; poll does not. Single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ class EndWatch {
  public:
   EndWatch();  // throws Error(kIo)
 
-  // process: a pidfd, open until its end is taken. Throws Error(kIo).
+  // process: a pidfd that stays open until its end is taken. Throws Error(kIo).
   void add(size_t number, int process);
-  // Readable when some have ended.
+  // Readable when a process has ended.
   int fd() const { return ends_.get(); }
-  // The numbers of those that have ended since the last call.
+  // The numbers of the processes that have ended since the last call.
   std::vector<size_t> take();
 
  private:

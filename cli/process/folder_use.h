@@ -1,7 +1,7 @@
-// The use of a folder by several processes, the last of which removes it. Each user holds a shared
-// lock on the folder, which the kernel takes away when the process ends, in whatever way; who gets
-// the exclusive one is alone with it. So nobody takes a folder away from those who still write into
-// it, not even in a container that sees none of their process ids. Plain functions, [any-thread].
+// A folder shared by several processes, the last of which removes it. Each user holds a shared lock
+// on the folder, which the kernel releases when the process ends, in whatever way. The holder of
+// the exclusive lock is the only user. So no process removes a folder that others still write to,
+// even from a container that cannot see their process ids. Plain functions, [any-thread].
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace coupler::cli {
 
-// Until the descriptor is closed, and every copy of it in other processes. Empty where there is no
-// such folder of this user, or its last user is just removing it.
+// Uses the folder until the descriptor and every copy of it in other processes are closed. Empty if
+// this user has no such folder, or its last user is removing it.
 UniqueFd use_folder(const std::string& path);
 
-// Gives the use up. True where nobody else uses the folder, which is still there: it can be
-// removed, and nobody begins to use it until the descriptor is closed. kWait: until the others have
-// given it up, too; there is no deadline but the caller's.
+// Gives up the use. True if the folder still exists and has no other user: the caller can remove
+// it, and no process can begin to use it until the descriptor is closed. kWait waits until the
+// others have given it up; the only deadline is the caller's.
 enum class Others { kLook, kWait };
 bool is_last_user(const UniqueFd& use, Others others);
 

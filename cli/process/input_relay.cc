@@ -14,7 +14,7 @@ InputRelay::InputRelay() {
     return;
   }
   Pipe pipe = make_output_pipe();
-  ::fcntl(pipe.reading.get(), F_SETFL, 0);  // the rank's end blocks, ours does not
+  ::fcntl(pipe.reading.get(), F_SETFL, 0);  // the rank's end blocks; ours does not
   ::fcntl(pipe.writing.get(), F_SETFL, O_NONBLOCK);
   child_end_ = std::move(pipe.reading);
   writing_ = std::move(pipe.writing);
@@ -41,7 +41,7 @@ void InputRelay::pump(const pollfd& entry) {
   }
   if (entry.fd == 0) {
     if (::tcgetpgrp(0) != ::getpgrp()) {
-      // In the background the terminal's input is another program's: look again later.
+      // In the background, the terminal's input belongs to another program: check again later.
       pause_until_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
       return;
     }
@@ -50,7 +50,7 @@ void InputRelay::pump(const pollfd& entry) {
     if (size > 0) {
       buffer_.assign(text, static_cast<size_t>(size));
     } else if (size == 0 || errno != EINTR) {
-      writing_.reset();  // end of file goes on to the rank
+      writing_.reset();  // passes the end of file on to the rank
     }
     return;
   }
@@ -58,7 +58,7 @@ void InputRelay::pump(const pollfd& entry) {
   if (size >= 0) {
     buffer_.erase(0, static_cast<size_t>(size));
   } else if (errno != EAGAIN && errno != EINTR) {
-    writing_.reset();  // rank 0 reads no more
+    writing_.reset();  // rank 0 has stopped reading
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostLines = 20;
 constexpr size_t kLongestLine = 2000;
-// A rank that writes without end must not keep the launcher from its other work.
+// A rank that writes endlessly must not keep the launcher from its other work.
 constexpr int kReadsPerPump = 16;
 
 }  // namespace
@@ -103,7 +103,7 @@ void write_all(int fd, std::string_view text) {
     if (size >= 0) {
       text.remove_prefix(static_cast<size_t>(size));
     } else if (errno == EAGAIN) {
-      pollfd entry{fd, POLLOUT, 0};  // our own output is somebody's non-blocking descriptor
+      pollfd entry{fd, POLLOUT, 0};  // we inherited a non-blocking descriptor
       ::poll(&entry, 1, 1000);
     } else if (errno != EINTR) {
       return;
@@ -117,10 +117,10 @@ UniqueFd open_log(const std::string& path) {
   }
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!fd) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("the log {} cannot be written: {}", path,
-                            std::generic_category().message(errno)),
-                {.subject = path, .hint = "give another folder behind --log-dir"});
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("cannot write the log {}: {}", path, std::generic_category().message(errno)),
+        {.subject = path, .hint = "choose another folder with --log-dir"});
   }
   return fd;
 }

@@ -1,5 +1,5 @@
-// OutputRelay: passes what a rank writes on to one of our own descriptors and remembers its last
-// lines. Single-threaded; never blocks on the rank.
+// OutputRelay: forwards what a rank writes to one of our own descriptors and keeps its last lines.
+// Single-threaded; never blocks on the rank.
 #pragma once
 
 #include <cstddef>
@@ -12,28 +12,28 @@
 
 namespace coupler::cli {
 
-// The last lines of a text that comes in pieces. A line redrawn by carriage returns (a progress
-// bar) counts once, with its last state.
+// The last lines of output that arrives in pieces. A line redrawn by carriage returns (a progress
+// bar) counts once, in its last state.
 class LineTail {
  public:
   void add(std::string_view text);
-  std::deque<std::string> lines() const;  // oldest first, an unfinished one included
+  std::deque<std::string> lines() const;  // oldest first, including an unfinished one
 
  private:
   std::deque<std::string> lines_;
   std::string current_;
-  bool redraw_ = false;  // a carriage return came: the next character starts the line anew
+  bool redraw_ = false;  // after a carriage return: the next character restarts the line
 };
 
 class OutputRelay {
  public:
-  // Reads from `from`, writes to `to`; with a prefix line by line, each with the prefix before it,
-  // else at once and unchanged. copy: gets all of it unchanged, too, where it is a descriptor.
+  // Reads from `from` and writes to `to`: line by line, each with the prefix before it, or at once
+  // and unchanged if the prefix is empty. copy, if set, gets all output unchanged.
   OutputRelay(UniqueFd from, int to, std::string prefix, UniqueFd copy = {});
 
   int fd() const { return from_.get(); }  // to poll; -1 after the end
-  void pump();                            // takes what is there
-  void finish();                          // after the rank has ended: the rest, and a last line
+  void pump();                            // forwards what is available
+  void finish();  // after the rank has ended: forwards the rest, with an unfinished last line
   const LineTail& tail() const { return tail_; }
 
  private:
@@ -47,13 +47,13 @@ class OutputRelay {
   LineTail tail_;
 };
 
-// Writes all of it; gives up silently where the reader is gone (as a program in a pipe does).
+// Writes all of it; gives up silently if the reader is gone, as a program in a pipe does.
 void write_all(int fd, std::string_view text);
 
-// Opens a file to append to, made where it is missing; nothing for "". Throws Error(kIo) naming it.
+// Opens a file for appending and creates it if missing; empty for "". Throws Error(kIo) naming it.
 UniqueFd open_log(const std::string& path);
 
-// A pipe whose reading end is ours and never blocks.
+// A pipe whose reading end, which is ours, never blocks.
 Pipe make_output_pipe();
 
 }  // namespace coupler::cli

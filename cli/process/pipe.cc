@@ -14,8 +14,8 @@ Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)),
-                {.subject = "pipe", .hint = "the limit of open files may be reached (ulimit -n)"});
+                fmt::format("cannot create a pipe: {}", std::generic_category().message(errno)),
+                {.subject = "pipe", .hint = "check the limit on open files (ulimit -n)"});
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }

@@ -1,4 +1,4 @@
-// Pipe: two ends, both close-on-exec. Plain data; no thread rule.
+// Pipe: two ends, both close-on-exec. Plain data; no threading rule.
 #pragma once
 
 #include "rendezvous/unique_fd.h"

@@ -26,14 +26,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-// Killed processes are gone in milliseconds; those that hang in the kernel write nothing any more.
+// Killed processes are gone in milliseconds; those that hang in the kernel no longer write.
 constexpr auto kDyingTime = 1s;
-// For the other users of a folder, in seconds: one that is used for longer has a living launcher.
+// How long to wait for a folder's other users, in seconds: if it is used longer, its launcher
+// lives.
 constexpr unsigned kOthersTime = 10;
 constexpr auto kReleaseTime = 1s;
 
-// One that ended counts no more, whoever has yet to reap it: that may take whoever inherits it
-// seconds.
+// An ended process no longer counts, even if not reaped yet: its new parent may take seconds.
 bool is_living_member(pid_t process, pid_t group) {
   if (process <= 0 || ::getpgid(process) != group) {
     return false;
@@ -43,7 +43,7 @@ bool is_living_member(pid_t process, pid_t group) {
 }
 
 bool has_members(pid_t group) {
-  std::error_code gone;  // processes end meanwhile
+  std::error_code gone;  // processes may end meanwhile
   for (fs::directory_iterator entry("/proc", gone), end; !gone && entry != end;
        entry.increment(gone)) {
     if (is_living_member(std::atoi(entry->path().filename().c_str()), group)) {
@@ -53,8 +53,8 @@ bool has_members(pid_t group) {
   return false;
 }
 
-// In a process of its own, outside of the group. Ranks below mpirun follow it into death some
-// milliseconds later, and may make files until then: the folder is theirs, too.
+// Runs in its own process, outside the group. Ranks under mpirun die some milliseconds after it and
+// may create files in the folder until then.
 [[noreturn]] void remove_behind(pid_t group, const UniqueFd& use, const std::string& folder) {
   const auto deadline = deadline_after(kDyingTime);
   while (has_members(group) && std::chrono::steady_clock::now() < deadline) {
@@ -67,13 +67,13 @@ bool has_members(pid_t group) {
   ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
   ::alarm(kOthersTime);
   if (is_last_user(use, Others::kWait)) {
-    std::error_code ignored;  // nobody is left to be told; the next launcher tries again
+    std::error_code ignored;  // cannot be reported here; the next launcher tries again
     fs::remove_all(folder, ignored);
   }
   ::_exit(0);
 }
 
-// After the fork of a process with one thread.
+// Runs after the fork of a single-threaded process.
 [[noreturn]] void guard_group(int lifeline, int folder_use, const std::string& folder) {
   ::setpgid(0, 0);
   sigset_t all;
@@ -82,7 +82,7 @@ bool has_members(pid_t group) {
   ::prctl(PR_SET_NAME, "coupler-guard");
   ::dup2(lifeline, 0);
   if (folder_use >= 0) ::dup2(folder_use, 1);
-  // Nobody's pipe may stay open because of the guard.
+  // The guard must not keep anyone's pipe open.
   ::close_range(folder_use >= 0 ? 2 : 1, ~0U, 0);
   char byte = 0;
   while (::read(0, &byte, 1) < 0 && errno == EINTR) {
@@ -94,7 +94,7 @@ bool has_members(pid_t group) {
       ::setpgid(0, 0);
       remove_behind(group, UniqueFd(1), folder);
     }
-    if (remover > 0) ::setpgid(remover, remover);  // both: it must not be killed with the group
+    if (remover > 0) ::setpgid(remover, remover);  // both sides: must not be killed with the group
   }
   ::kill(0, SIGKILL);
   ::_exit(0);
@@ -105,17 +105,17 @@ bool has_members(pid_t group) {
 ProcessGuard::ProcessGuard(const std::string& folder) {
   Pipe lifeline = make_pipe();
   lifeline_ = std::move(lifeline.writing);
-  // Before there is a guard, and so before anybody whom it guards writes there.
+  // Before the guard exists, and so before any process it guards writes there.
   const UniqueFd folder_use = folder.empty() ? UniqueFd() : use_folder(folder);
   leader_ = ::fork();
   if (leader_ < 0) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot make a process: {}", std::generic_category().message(errno)));
+                fmt::format("cannot create a process: {}", std::generic_category().message(errno)));
   }
   if (leader_ == 0) {
     guard_group(lifeline.reading.get(), folder_use.get(), folder);
   }
-  ::setpgid(leader_, leader_);  // both sides do it: members may join at once
+  ::setpgid(leader_, leader_);  // both sides do it, as members may join at once
 }
 
 ProcessGuard::~ProcessGuard() {
@@ -136,7 +136,7 @@ void ProcessGuard::release() {
     return;
   }
   lifeline_.reset();
-  // It ends itself with the group, unless somebody has stopped it.
+  // The guard kills itself with the group, unless it was stopped (SIGSTOP).
   const auto deadline = deadline_after(kReleaseTime);
   int status = 0;
   while (::waitpid(leader_, &status, WNOHANG) == 0) {

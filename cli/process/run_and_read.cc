@@ -23,7 +23,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxOutput = 65536;
 
-// Starts argv in a process group of its own, standard output to write_end, all else to /dev/null.
+// Starts argv in its own process group, with standard output to write_end and the rest to
+// /dev/null.
 std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
@@ -42,7 +43,7 @@ std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) 
   return pid;
 }
 
-// Everything until the end of the stream; null when the deadline comes first.
+// Everything up to the end of the stream; null if the deadline passes first.
 std::optional<std::string> read_until(int descriptor, Clock::time_point end) {
   std::string text;
   std::array<char, 4096> block;
@@ -60,7 +61,7 @@ std::optional<std::string> read_until(int descriptor, Clock::time_point end) {
   }
 }
 
-// The exit status; the program has closed its output, and gets until end to leave.
+// The wait status. The program gets until `end` to exit and is then killed.
 int wait_until(pid_t pid, Clock::time_point end) {
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {

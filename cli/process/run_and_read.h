@@ -1,4 +1,4 @@
-// Runs a program and reads what it prints, with a deadline. Not for use in threads: it forks.
+// Runs a program and reads its output, with a deadline. Not for use in threads: it forks.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,12 @@
 
 namespace coupler::cli {
 
-// What argv printed on standard output; null where it cannot be started, fails, or is not done in
-// time (it is killed then). argv[0] is searched in PATH.
+// What argv printed on standard output; null if it cannot be started, fails, prints more than
+// 64 KiB, or misses the deadline and is killed. argv[0] is looked up in PATH.
 std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
                                         std::chrono::milliseconds deadline);
 
-// The first match of an executable file in PATH, "" for none.
+// The first executable file of that name in PATH; "" if there is none.
 std::string find_in_path(const std::string& program);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// Every sample of a dataset once, in an order that seed and epoch decide.
+// Checks that loaders yield every sample of a dataset once, in an order set by seed and epoch.
 #include <ATen/Functions.h>
 #include <coupler/data_loader.h>
 #include <coupler/tensor_dataset.h>
@@ -23,9 +23,8 @@ at::Tensor epoch(Accelerator& accelerator, Findings& findings, const DataLoaderO
     seen.push_back(accelerator.gather_for_metrics(batch.target));
     ++count;
   }
-  findings.expect(count == batches.size(), "a loader said it had " +
-                                               std::to_string(batches.size()) +
-                                               " batches and gave " + std::to_string(count));
+  findings.expect(count == batches.size(), "a loader reported " + std::to_string(batches.size()) +
+                                               " batches but yielded " + std::to_string(count));
   return at::cat(seen);
 }
 
@@ -46,10 +45,10 @@ void data_loaders(Accelerator& accelerator, Findings& findings) {
                                (shuffle ? "shuffled" : "ordered") + (split ? ", split" : "") +
                                " batches";
         findings.expect(at::equal(std::get<0>(seen.sort()), at::arange(samples)),
-                        "not every one of " + of + " was seen once");
-        findings.expect(shuffle || at::equal(seen, at::arange(samples)), of + ": another order");
+                        "not each of " + of + " was seen exactly once");
+        findings.expect(shuffle || at::equal(seen, at::arange(samples)), of + ": wrong order");
         findings.expect(at::equal(seen, epoch(accelerator, findings, options, samples)),
-                        of + ": the same seed gives another order");
+                        of + ": the same seed gives a different order");
       }
     }
   }

@@ -1,7 +1,6 @@
-// coupler-self-test: what `coupler test` starts as the processes of the user's configuration. The
-// main process prints a line a section and the verdict, or with --json all as one JSON object. Exit
-// code: 0 where all is well, 1 where a section found something wrong; an Error that ends the job
-// has its own.
+// coupler-self-test: the program that `coupler test` starts with the user's configuration. The main
+// process prints a line per section and the verdict, or with --json one JSON object. Exit code: 0
+// if all sections pass, 1 if one fails; an Error that ends the job has its own.
 #include <coupler/accelerator.h>
 #include <coupler/objects.h>
 
@@ -31,7 +30,7 @@ constexpr std::array<Section, 8> kSections = {{
 
 using Json = nlohmann::ordered_json;
 
-// What is wrong with the section, by rank.
+// The section's findings, by rank.
 std::vector<std::vector<std::string>> findings_of(Accelerator& accelerator,
                                                   const Section& section) {
   Findings findings;

@@ -1,4 +1,4 @@
-// Who the processes are, and code that some of them run.
+// Checks the processes' ranks, and code that only some of them run.
 #include <ATen/Functions.h>
 #include <coupler/objects.h>
 #include <coupler/seed.h>
@@ -21,14 +21,14 @@ std::string machine() {
   return name.data();
 }
 
-// Of a clock that the processes of one machine share.
+// Nanoseconds of a clock that the processes of one machine share.
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-// How many ranks ran what was given to run.
+// How many ranks ran the function they were given.
 template <class Run>
 int64_t ran_on(Accelerator& accelerator, const Run& run) {
   int64_t mine = 0;
@@ -56,7 +56,7 @@ void initialization(Accelerator& accelerator, Findings& findings) {
   accelerator.wait_for_everyone();
   findings.expect(at::equal(accelerator.gather(one(accelerator.rank())), at::arange(world)),
                   "the ranks are not 0 to world - 1, each once");
-  // Those of one machine have local ranks from 0 on, each once.
+  // The processes of one machine have local ranks from 0, each once.
   const auto machines = gather_object(accelerator, machine());
   const auto locals = gather_object(accelerator, accelerator.local_rank());
   std::map<std::string, std::vector<int>> places;
@@ -95,14 +95,14 @@ void process_execution(Accelerator& accelerator, Findings& findings) {
     const bool main_of_mine = machines[rank] == machine() && locals[rank] == 0;
     findings.expect(
         !main_of_mine || accelerator.is_local_main_process() || times[rank].second <= mine.first,
-        "local_main_process_first ran here before it had on the main process");
+        "local_main_process_first ran here before the local main process had finished");
   }
 }
 
 void random_numbers(Accelerator& accelerator, Findings& findings) {
   set_seed(42);
   findings.expect(same_everywhere(accelerator, at::rand({16})),
-                  "set_seed gives other numbers than on rank 0");
+                  "set_seed gives different numbers than on rank 0");
   set_seed(42, {.device_specific = true});
   const at::Tensor all = accelerator.gather(at::rand({1, 16}));
   for (int rank = 0; rank < accelerator.world(); ++rank) {
@@ -117,7 +117,7 @@ void random_numbers(Accelerator& accelerator, Findings& findings) {
 
 void collectives(Accelerator& accelerator, Findings& findings) {
   const int64_t world = accelerator.world(), rank = accelerator.rank();
-  // Of sizes on both sides of the limits at which transports change their ways.
+  // Sizes on both sides of the limits at which transports switch algorithms.
   for (const int64_t size : {int64_t{1}, int64_t{1000}, int64_t{1} << 18}) {
     const std::string what = " of " + std::to_string(size) + " numbers is wrong";
     const at::Tensor mine = at::arange(size, at::kFloat) + static_cast<double>(rank);
@@ -130,14 +130,14 @@ void collectives(Accelerator& accelerator, Findings& findings) {
     findings.expect(
         at::equal(gathered.narrow(1, 0, 1).view({world}), at::arange(world, at::kFloat)) &&
             at::equal(gathered[rank], mine),
-        "the gathering" + what);
+        "the gather" + what);
     findings.expect(at::equal(accelerator.broadcast(mine, static_cast<int>(world) - 1),
                               at::arange(size, at::kFloat) + static_cast<double>(world - 1)),
                     "the broadcast" + what);
   }
   const at::Tensor padded = accelerator.pad_across_processes(at::ones({rank + 1}));
   findings.expect(padded.size(0) == world && padded.sum().item<double>() == double(rank + 1),
-                  "pad_across_processes does not fill up with zeros");
+                  "pad_across_processes does not pad with zeros");
 }
 
 void split_between_processes(Accelerator& accelerator, Findings& findings) {
@@ -146,11 +146,11 @@ void split_between_processes(Accelerator& accelerator, Findings& findings) {
     for (int i = 0; i < count; ++i) whole.push_back(i * i);
     const std::string of = " of " + std::to_string(count);
     findings.expect(joins_to(accelerator, accelerator.split_between_processes(whole), whole),
-                    "the parts of a list" + of + " do not make the list");
+                    "the parts of a list" + of + " do not add up to the list");
     const std::map<std::string, std::vector<int>> named = {{"x", whole}, {"y", whole}};
     const auto part = accelerator.split_between_processes(named);
     findings.expect(part.at("x") == part.at("y") && joins_to(accelerator, part.at("x"), whole),
-                    "the parts of a map of lists" + of + " do not make the map");
+                    "the parts of a map of lists" + of + " do not add up to the map");
     if (count == 0) continue;
     const auto padded = accelerator.split_between_processes(at::arange(count), true);
     const int64_t longest = (count + accelerator.world() - 1) / accelerator.world();
@@ -160,7 +160,7 @@ void split_between_processes(Accelerator& accelerator, Findings& findings) {
 }
 
 void trigger(Accelerator& accelerator, Findings& findings) {
-  findings.expect(!accelerator.check_trigger(), "the trigger is set before anybody set it");
+  findings.expect(!accelerator.check_trigger(), "the trigger is set before any rank set it");
   accelerator.on_last_process([&] { accelerator.set_trigger(); });
   findings.expect(accelerator.check_trigger(), "the last rank's trigger was not seen");
   findings.expect(!accelerator.check_trigger(), "the trigger is still set after a check");

@@ -1,6 +1,6 @@
-// What `coupler test` looks at, section by section. Every rank of the job runs the same sections in
-// the same order on one thread; what a rank finds wrong is noted and not thrown, so that the ranks
-// stay in step and all of them hear of it.
+// What `coupler test` checks, by section. Every rank of the job runs the same sections in the same
+// order on one thread. A rank records what is wrong instead of throwing, so that the ranks stay in
+// step and all findings can be collected.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -10,7 +10,7 @@
 
 namespace coupler::self_test {
 
-// What is wrong on this rank; the first few are kept.
+// What is wrong on this rank; keeps only the first few.
 class Findings {
  public:
   void expect(bool condition, const std::string& otherwise) {
@@ -31,7 +31,7 @@ struct Section {
 // Whether all ranks have the same elements.
 bool same_everywhere(Accelerator& accelerator, const at::Tensor& tensor);
 
-// Each throws Error only where the job cannot go on.
+// Each throws Error only if the job cannot go on.
 void initialization(Accelerator& accelerator, Findings& findings);
 void process_execution(Accelerator& accelerator, Findings& findings);
 void random_numbers(Accelerator& accelerator, Findings& findings);

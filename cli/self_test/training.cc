@@ -1,4 +1,4 @@
-// The same training by all processes and by one on the joined batches.
+// Compares training by all processes with training by one process on the joined batches.
 #include <ATen/Functions.h>
 #include <coupler/data_loader.h>
 #include <coupler/tensor_dataset.h>
@@ -14,7 +14,7 @@ constexpr int64_t kBatch = 8;  // of one process
 constexpr double kRate = 0.1;
 constexpr int kEpochs = 4;
 
-// 2 x + 3 with a little noise.
+// Samples of 2 x + 3 with a little noise.
 TensorDataset line(int64_t samples) {
   auto generator = at::detail::createCPUGenerator(1);
   const at::Tensor x = at::rand({samples, 1}, generator) * 2 - 1;
@@ -33,7 +33,7 @@ at::Tensor loss_of(torch::nn::Linear& model, const torch::data::Example<>& batch
   return at::mse_loss(model->forward(batch.data), batch.target);
 }
 
-// Plain LibTorch on one process: the weight and the bias, in one tensor.
+// Plain LibTorch in one process: the resulting weight and bias, in one tensor.
 at::Tensor expected(TensorDataset data, int64_t samples, int64_t step_samples, int64_t window) {
   torch::nn::Linear model = fresh_model();
   torch::optim::SGD optimizer(model->parameters(), kRate);
@@ -61,7 +61,7 @@ void training(Accelerator& accelerator, Findings& findings) {
   torch::optim::SGD optimizer(model->parameters(), kRate);
   auto loader = data_loader(data, {.batch_size = kBatch});
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
-  int64_t skipped = 0;  // by fp16, while it looks for its scale
+  int64_t skipped = 0;  // steps skipped in fp16 while the grad scaler finds its scale
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     for (auto& batch : batches) {
       auto step = accelerator.accumulate(net);
@@ -84,11 +84,11 @@ void training(Accelerator& accelerator, Findings& findings) {
   const at::Tensor want = expected(data, samples, step_samples, window);
   findings.expect(same_everywhere(accelerator, got), "the weights differ from rank 0's");
   const double distance = (got - want).abs().max().item<double>();
-  // Rounding alone in the model's own types; in others what they round to, and the skipped steps.
+  // In full precision only rounding differs; lower precision rounds more and may skip steps.
   const double allowed = accelerator.mixed_precision() == "no" ? 1e-4 : skipped == 0 ? 0.1 : 1.0;
   findings.expect(distance <= allowed,
                   "the weights are " + std::to_string(distance) +
-                      " away from those of one process on the joined batches; allowed is " +
+                      " away from those of one process on the joined batches; the limit is " +
                       std::to_string(allowed));
 }
 

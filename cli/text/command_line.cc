@@ -14,7 +14,7 @@ CommandLine read_command_line(int argc, char** argv, const std::vector<std::stri
   const std::string command = argv[0];
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--help" || std::string_view(argv[i]) == "-h") {
-      line.flags.insert("--help");  // whatever else is wrong with the line
+      line.flags.insert("--help");  // even if the rest of the line is invalid
       return line;
     }
   }
@@ -29,7 +29,7 @@ CommandLine read_command_line(int argc, char** argv, const std::vector<std::stri
                   fmt::format("{}: unknown argument '{}'{}", command, argument,
                               nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
                   {.subject = argument,
-                   .hint = fmt::format("'coupler {} --help' shows what there is", command)});
+                   .hint = fmt::format("'coupler {} --help' lists the options", command)});
     }
     line.flags.insert(argument);
   }

@@ -19,7 +19,7 @@ bool is_placeholder(std::string_view value) {
   return !value.empty() && value[0] >= 'A' && value[0] <= 'Z';
 }
 
-// What a help text writes for a path.
+// What to complete for a placeholder of a help text that stands for a path.
 Completions::Else paths_of(const std::string& place) {
   for (const char* folder : {"DIR", "FOLDER"}) {
     if (place == folder) return Completions::Else::kFolders;
@@ -30,7 +30,7 @@ Completions::Else paths_of(const std::string& place) {
   return Completions::Else::kNothing;
 }
 
-// The help of one command, and of another whose options it takes as well.
+// The help of one command, and of the commands whose options it also takes.
 class Command {
  public:
   Command(const std::string& name, const std::vector<CommandHelp>& helps) {
@@ -60,7 +60,7 @@ class Command {
     return !found.empty() && !found[0]->value.empty();
   }
 
-  // Every option of the text of number `at`, 0 being its own.
+  // Every option of the help text at index `at`; 0 is the command's own.
   Words all_options(size_t at) const {
     Words names;
     for (const HelpBlock& block : texts_[at].blocks) {
@@ -84,7 +84,7 @@ class Command {
   std::vector<HelpText> texts_;
 };
 
-// Whether the words that are no options can be the beginning of that form.
+// Whether the words that are not options can begin that form.
 bool can_be(const HelpForm& form, const Words& given) {
   for (size_t i = 0; i < std::min(given.size(), form.literals.size()); ++i) {
     const Words valid = alternatives(form.literals[i]);
@@ -93,13 +93,13 @@ bool can_be(const HelpForm& form, const Words& given) {
   return true;
 }
 
-// Whether they are, and leave no word over.
+// Whether they match that form, with no word left over.
 bool is_it(const HelpForm& form, const Words& given) {
   return can_be(form, given) && given.size() >= form.literals.size() &&
          given.size() <= form.literals.size() + form.places.size();
 }
 
-// The place of that form which the next word takes, "" where it has none.
+// The place of that form that the next word fills; "" if there is none.
 std::string next_place(const HelpForm& form, const Words& given) {
   if (!can_be(form, given) || given.size() < form.literals.size()) return "";
   const size_t at = given.size() - form.literals.size();
@@ -117,7 +117,7 @@ void add(Completions& result, const std::string& word, const std::string& doc) {
     result.words.emplace_back(word, doc);
 }
 
-// before: what of the word stands before the value, as "--bind=".
+// before: the part of the word before the value, such as "--bind=".
 void add_values(Completions& result, const std::vector<const HelpWord*>& words,
                 const std::string& before, const std::string& begun) {
   for (const HelpWord* word : words) {
@@ -160,7 +160,7 @@ void add_places(Completions& result, const Command& command, const Words& given)
       continue;
     }
     const std::string place = next_place(form, given);
-    if (place == "--") add(result, place, "the program stands behind it");
+    if (place == "--") add(result, place, "the program follows");
     if (result.other == Completions::Else::kNothing) result.other = paths_of(place);
   }
 }
@@ -173,7 +173,7 @@ void add_commands(Completions& result, const std::string& main_help) {
   }
 }
 
-// Of one command, whose name is words[0], or words[0] and words[1].
+// Completes within one command, whose name is words[0], or words[0] and words[1].
 void add_of_command(Completions& result, const Command& command, const Words& words) {
   const std::string& begun = words.back();
   Words given = {words[0]};

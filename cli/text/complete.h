@@ -1,5 +1,5 @@
-// Completion: what can stand next on a command line, by the help texts of the commands. Shells ask
-// for it by the hidden command `complete`; completion.cc has their scripts. Single-threaded.
+// Completion: what can come next on a command line, derived from the commands' help texts. Shell
+// scripts (completion.cc) get it from the hidden command `complete`. Single-threaded.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace coupler::cli {
 
 struct Completions {
-  std::vector<std::pair<std::string, std::string>> words;  // and what they mean
+  std::vector<std::pair<std::string, std::string>> words;  // each with its meaning
   enum class Else { kNothing, kFiles, kFolders } other = Else::kNothing;
 };
 
-// words: what stands behind `coupler`, the last one as far as it is written. helps: of the
-// commands, where "config recommend" is one of its own; main_help is coupler's own.
+// words: the arguments after `coupler`, the last one as far as it is typed. helps: of the commands;
+// "config recommend" counts as a command. main_help: coupler's own.
 Completions complete(const std::vector<std::string>& words, const std::vector<CommandHelp>& helps,
                      const std::string& main_help);
 

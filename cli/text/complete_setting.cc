@@ -17,7 +17,7 @@ using Candidates = std::vector<std::pair<std::string, std::string>>;
 constexpr std::string_view kUse = "backend.use", kBackend = "backend.";
 
 void add_backends(Candidates& result, const std::string& start, bool bases_only) {
-  result.emplace_back(start + "auto", "what is best here");
+  result.emplace_back(start + "auto", "the best backend here");
   for (const PluginReport& report : list_plugins(BackendConfig())) {
     if (bases_only && report.needs_base) continue;
     result.emplace_back(start + report.name,
@@ -25,13 +25,13 @@ void add_backends(Candidates& result, const std::string& start, bool bases_only)
   }
 }
 
-// The constraint names them, in words: "none, cpu or nvme". What else it says is no value that the
-// key accepts.
+// The constraint lists the values in prose: "none, cpu or nvme". Words that the key does not accept
+// are not values.
 std::vector<std::string> values_of(const SchemaKey& key) {
   if (key.type == ValueType::kBoolean) return {"true", "false"};
   std::vector<std::string> values;
   if (key.type != ValueType::kString || key.accepts == nullptr) return values;
-  // Parts end at a comma or at "or"; those of several words are no values.
+  // Parts end at a comma or at "or"; a part of several words is not a value.
   std::string part;
   int words = 0;
   const auto end_part = [&] {
@@ -52,7 +52,7 @@ std::vector<std::string> values_of(const SchemaKey& key) {
   return values;
 }
 
-// Of the table [backend.NAME] that `begun` has reached.
+// Adds the options of the table [backend.NAME] that `begun` has reached.
 void add_backend_options(Candidates& result, const std::string& begun) {
   const size_t dot = begun.find('.', kBackend.size());
   if (dot == std::string::npos) return;
@@ -64,7 +64,7 @@ void add_backend_options(Candidates& result, const std::string& begun) {
     const Plugin plugin = Plugin::load(backend);
     if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
       if (begun.starts_with(table + "base=")) return add_backends(result, table + "base=", true);
-      result.emplace_back(table + "base=", "the transport that it stands on");
+      result.emplace_back(table + "base=", "the transport it runs on");
     }
     uint64_t count = 0;
     const db_option* const* options = plugin.table().default_options(&count);
@@ -80,7 +80,7 @@ void add_backend_options(Candidates& result, const std::string& begun) {
       }
     }
   } catch (const Error&) {
-    // There is nothing to offer; the command itself will say why, once it is run.
+    // Nothing to offer. The command itself reports why when it runs.
   }
 }
 

@@ -1,4 +1,4 @@
-// Completion of -o KEY=VALUE: keys of the schema and of backends, and the values they take.
+// Completion of -o KEY=VALUE: keys of the schema and of backends, and their values.
 // Single-threaded.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace coupler::cli {
 
-// What can stand where `begun` does, each with what it means; a key ends in "=". Keys of a backend
-// are those of backend.NAME. once that is written. A backend that cannot be loaded has none.
+// Candidates for the argument typed as `begun`, each with its meaning; a key ends in "=". A
+// backend's keys are offered once "backend.NAME." is typed, unless the backend cannot be loaded.
 std::vector<std::pair<std::string, std::string>> complete_setting(const std::string& begun);
 
 }  // namespace coupler::cli

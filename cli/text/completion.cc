@@ -1,5 +1,5 @@
-// coupler completion: scripts for shells, and man pages. coupler complete, which those scripts run,
-// says what can stand next on a command line.
+// coupler completion: shell scripts and man pages. The scripts run coupler complete, which prints
+// what can come next on a command line.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -19,13 +19,13 @@ namespace coupler::cli {
 const char kCompletionHelp[] = R"help(usage: coupler completion bash|zsh|fish
        coupler completion man FOLDER
 
-Prints the script by which a shell completes coupler's commands, options, keys of -o with their
-values, backends and files. An installed Coupler has it where the shell looks for it.
+Prints a shell completion script for coupler: commands, options, keys and values of -o, backends
+and files. An installed Coupler already has the script where the shell looks for it.
 
-  bash  for bash 4.4 or newer: eval "$(coupler completion bash)" in ~/.bashrc
-  zsh   for zsh: a file named _coupler in a folder of $fpath
-  fish  for fish: coupler.fish in ~/.config/fish/completions
-  man   writes the man pages, coupler.1 and one a command, into FOLDER
+  bash  for bash 4.4 or newer: put eval "$(coupler completion bash)" into ~/.bashrc
+  zsh   for zsh: save as _coupler in a folder of $fpath
+  fish  for fish: save as coupler.fish in ~/.config/fish/completions
+  man   write the man pages, coupler.1 and one for each command, to FOLDER
 
   coupler completion bash > coupler-completion.bash
 )help";
@@ -56,12 +56,12 @@ int run_completion(int argc, char** argv) {
     std::fputs(kCompletionHelp, stdout);
     return 0;
   }
-  if (words.empty()) refuse("", "it needs the name of a shell: bash, zsh or fish");
+  if (words.empty()) refuse("", "give the name of a shell: bash, zsh or fish");
   const size_t most = words[0] == "man" ? 2 : 1;
   if (words.size() > most)
-    refuse(words[most], fmt::format("'{}' is one word too many", words[most]));
+    refuse(words[most], fmt::format("'{}' is one argument too many", words[most]));
   if (words[0] == "man") {
-    if (words.size() < 2) refuse("FOLDER", "man needs the folder of the pages");
+    if (words.size() < 2) refuse("FOLDER", "man needs the folder for the pages");
     write_man_pages(words[1]);
     return 0;
   }
@@ -71,11 +71,11 @@ int run_completion(int argc, char** argv) {
     std::fputs(script, stdout);
     return 0;
   }
-  refuse(words[0], fmt::format("'{}' is none of bash, zsh, fish and man", words[0]));
+  refuse(words[0], fmt::format("'{}' is not bash, zsh, fish or man", words[0]));
 }
 
-// A line a word, with a tab and what it means; last, where a path may stand as well, ":files" or
-// ":folders".
+// Prints one word per line, followed by a tab and its meaning. If a path may also come next, the
+// last line is ":files" or ":folders".
 int run_complete(int argc, char** argv) {
   const Completions next = complete({argv + 1, argv + argc}, command_helps(), main_help());
   for (const auto& [word, doc] : next.words) std::printf("%s\t%s\n", word.c_str(), doc.c_str());

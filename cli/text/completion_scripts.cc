@@ -7,14 +7,14 @@ const char kBashCompletion[] =
 _coupler() {
   local line=${COMP_LINE:0:COMP_POINT} program current kept='' shown='' word
   local -a words
-  # COMP_WORDS is parted at = as well. A backslash keeps a blank in its word.
+  # COMP_WORDS is also split at =. A backslash keeps a blank in its word.
   # shellcheck disable=SC2162
   read -a words <<< "$line"
   [[ $line == *[[:blank:]] && $line != *\\[[:blank:]] ]] && words+=('')
   program=${words[0]/#\~/$HOME}
   current=${words[${#words[@]} - 1]}
   [[ $current == *=* ]] && kept=${current%"${current##*=}"}
-  # Where bash does not part words at =, the whole word is replaced.
+  # If bash does not split words at =, it replaces the whole word.
   [[ $COMP_WORDBREAKS == *=* ]] || shown=$kept
   COMPREPLY=()
   while IFS=$'\t' read -r word _; do

@@ -1,4 +1,4 @@
-// The scripts by which shells complete `coupler`. They ask `coupler complete` what can stand next.
+// Shell completion scripts for `coupler`. They run `coupler complete` to learn what can come next.
 // Constant data.
 #pragma once
 

@@ -30,7 +30,7 @@ bool is_literal(std::string_view token) {
          });
 }
 
-// Without the brackets and dots that say how often it may stand there.
+// Without backquotes and without the brackets and dots that mark optional and repeated tokens.
 std::string bare(std::string token) {
   token.erase(std::remove_if(token.begin(), token.end(),
                              [](char c) { return c == '[' || c == ']' || c == '`'; }),
@@ -56,10 +56,10 @@ HelpForm parse_form(const std::string& text) {
         i += 3;
       }
     } else if (token == "|") {
-      ++i;  // the other thing that may stand in this place
+      ++i;  // the alternative for this place
     } else if (token != "--" && token.starts_with('-')) {
       form.options.push_back(token);
-      // Its value: [--option VALUE], or --option VALUE where it must be there.
+      // Its value: [--option VALUE], or --option VALUE if it is required.
       const bool closed = tokens[i].find(']') != std::string::npos;
       if (!closed && i + 1 < tokens.size() && tokens[i + 1][0] != '[') ++i;
     } else if (in_literals && !optional && is_literal(token)) {
@@ -87,7 +87,7 @@ HelpWord parse_word(const std::string& line) {
   for (std::string name : split(text.substr(0, gap), ',')) {
     name = trimmed(name);
     const bool more = !word.names.empty() && !name.starts_with('-');
-    if (more) {  // a comma of the value: OP,...
+    if (more) {  // the comma belongs to the value: OP,...
       word.value += "," + name;
       continue;
     }
@@ -109,12 +109,13 @@ HelpBlock parse_words(const std::vector<std::string>& lines, std::string title) 
       std::string& doc = block.words.back().doc;
       doc += (doc.empty() ? "" : " ") + trimmed(line);
     } else {
-      throw std::invalid_argument(fmt::format("'{}' stands among words", line));
+      throw std::invalid_argument(
+          fmt::format("'{}' is not indented like the words around it", line));
     }
   }
   for (const HelpWord& word : block.words) {
     if (word.doc.empty())
-      throw std::invalid_argument(fmt::format("it is not said what '{}' means", word.names[0]));
+      throw std::invalid_argument(fmt::format("'{}' has no description", word.names[0]));
   }
   return block;
 }
@@ -134,7 +135,7 @@ HelpBlock parse_block(std::vector<std::string> lines) {
   }
   for (const std::string& line : lines) {
     if (indent_of(line) != 0)
-      throw std::invalid_argument(fmt::format("'{}' stands in a paragraph", line));
+      throw std::invalid_argument(fmt::format("'{}' is indented within a paragraph", line));
     block.text += (block.text.empty() ? "" : " ") + line;
   }
   return block;
@@ -165,7 +166,7 @@ HelpText parse_help(std::string_view text) {
     } else if (!forms.empty() && indent_of(line) > kUsage.size()) {
       forms.back() += " " + trimmed(line);
     } else {
-      throw std::invalid_argument(fmt::format("'{}' stands where a usage is expected", line));
+      throw std::invalid_argument(fmt::format("expected a usage line, found '{}'", line));
     }
   }
   for (const std::string& form : forms) help.forms.push_back(parse_form(form));
@@ -178,7 +179,7 @@ HelpText parse_help(std::string_view text) {
       block.clear();
     }
   }
-  if (!block.empty()) throw std::invalid_argument("the last line has no end");
+  if (!block.empty()) throw std::invalid_argument("the last line has no line break");
   return help;
 }
 

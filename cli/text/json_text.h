@@ -1,4 +1,4 @@
-// What every --json prints. Pure function.
+// The output format of every --json. Pure function.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,8 +6,8 @@
 
 namespace coupler::cli {
 
-// With a line break. What is no UTF-8 is replaced: texts come from plugins, files and users, too,
-// and must not end the report.
+// Ends with a line break. Invalid UTF-8 is replaced instead of throwing: strings also come from
+// plugins, files and users.
 std::string json_text(const nlohmann::ordered_json& document);
 
 }  // namespace coupler::cli

@@ -11,7 +11,7 @@
 namespace coupler::cli {
 namespace {
 
-// One code point of UTF-8, which begins at text[at]; `at` goes behind it.
+// Decodes the UTF-8 code point at text[at] and moves `at` past it.
 uint32_t next_code_point(std::string_view text, size_t& at) {
   const auto first = static_cast<unsigned char>(text[at++]);
   const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
@@ -21,7 +21,7 @@ uint32_t next_code_point(std::string_view text, size_t& at) {
   return point;
 }
 
-// Text that roff shall not take for a request, with hyphens that can be copied.
+// Escapes text so that roff sees no requests in it and hyphens can be copied.
 std::string roff(std::string_view text) {
   std::string result = !text.empty() && (text[0] == '.' || text[0] == '\'') ? "\\&" : "";
   for (size_t at = 0; at < text.size();) {
@@ -83,11 +83,11 @@ bool has_options(const HelpBlock& block) {
                      [](const HelpWord& word) { return word.names[0][0] == '-'; });
 }
 
-// Before the first option all is description, behind it what no option says is a note.
+// Paragraphs before the first option are the description; later ones are notes.
 std::string body(const HelpText& help) {
   std::string text = ".SH DESCRIPTION\n";
   std::string section = "DESCRIPTION";
-  bool begins = true;  // a section, whose first paragraph needs no request
+  bool begins = true;  // at the start of a section, where a paragraph needs no request
   const auto enter = [&](const std::string& name) {
     if (section == name) return;
     section = name;

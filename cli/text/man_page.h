@@ -1,4 +1,4 @@
-// Man pages of the help texts, in roff. Pure functions.
+// Man pages in roff, generated from the help texts. Pure functions.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct ManPage {
   std::string text;
 };
 
-// One of coupler itself, and one a command.
+// One for coupler itself and one for each command.
 std::vector<ManPage> man_pages(const std::vector<CommandHelp>& helps, const std::string& main_help,
                                const std::string& version);
 

@@ -9,8 +9,8 @@
 namespace coupler::cli {
 
 bool may_be_secret(std::string_view name) {
-  // PRECONDITION_TRANSPORTS is the key that Open MPI's ranks know each other by; COUPLER_OVERRIDES
-  // holds whole -o arguments, options of backends among them.
+  // PRECONDITION_TRANSPORTS is the key by which Open MPI's ranks authenticate each other;
+  // COUPLER_OVERRIDES holds whole -o arguments, including options of backends.
   constexpr std::array<std::string_view, 13> kWords = {"SECRET",
                                                        "TOKEN",
                                                        "PASS",

@@ -1,4 +1,4 @@
-// Texts for people to read: a table with aligned columns, a line. Pure functions.
+// Human-readable output: a table with aligned columns, a single line. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace coupler::cli {
 // The first row is the heading; the last column is not padded.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
-// Blanks and control characters, line ends among them, become single blanks: one line, and nothing
-// that a terminal would obey, whatever plugins and files put into the text.
+// Replaces runs of blanks and control characters, line breaks included, with single blanks: the
+// result is one line without terminal escapes, whatever plugins and files contain.
 std::string one_line(const std::string& text);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// Words: of lists in a text, and of command lines that are handed on. Pure functions.
+// Words of lists and of command lines that are passed on. Pure functions.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace coupler::cli {
 
-// The parts between the separators; one more than there are of these.
+// The parts between the separators: always one more than there are separators.
 std::vector<std::string> split(std::string_view text, char separator);
 
-// An argv, with the null at its end, into words, which have to stay as they are meanwhile. Nobody
-// who takes an argv writes to its characters, exec included.
+// A null-terminated argv that points into words, which must outlive it unchanged. The callers that
+// take it, exec included, do not write to its characters.
 std::vector<char*> argv_of(const std::vector<std::string>& words);
 
 }  // namespace coupler::cli

@@ -15,7 +15,7 @@ TEST(CouplerProgram, Help_ListsCommandsAndExitCodes) {
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.err, "");
     for (const char* text : {"usage: coupler COMMAND", "\n  config ", "\n  plugins ", "\n  env ",
-                             "Exit codes: 0; 2 usage or configuration;"}) {
+                             "Exit codes: 0 success; 2 usage or configuration error;"}) {
       EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
     }
     EXPECT_EQ(outcome.out.find("rank-shim"), std::string::npos) << "only Coupler calls it";
@@ -81,7 +81,7 @@ TEST(CouplerProgram, UnknownArgument_NamesTheNearest) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.err,
             "coupler: error: config: unknown argument '--explian'; did you mean '--explain'?\n"
-            "  hint: 'coupler config --help' shows what there is\n");
+            "  hint: 'coupler config --help' lists the options\n");
 }
 
 TEST(CouplerProgram, HelpOfEveryCommand_ShowsItsUsage) {

@@ -16,7 +16,7 @@ TEST(Launch, ProgramThatIsNotThere_ExitsWith2_NamingIt) {
   EXPECT_SAYS(slash.error, "No such file");
   const auto bare = run_coupler(launch(2, {"no_such_program"}));
   EXPECT_EQ(bare.code, 2);
-  EXPECT_SAYS(bare.error, "'no_such_program' is in none of the folders of PATH");
+  EXPECT_SAYS(bare.error, "'no_such_program' was not found in PATH");
 }
 
 TEST(Launch, ProgramThatIsNotExecutable_ExitsWith2_NamingTheFix) {
