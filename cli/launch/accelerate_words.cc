@@ -1,5 +1,5 @@
-// The words of `accelerate launch` and what they mean here: an option of ours, a key of the
-// configuration, nothing (what they ask for is so anyhow), or an error that says why not.
+// The options of `accelerate launch` and what they mean here: an option of ours, a configuration
+// key, nothing (already the default), or an error that gives the reason.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ namespace {
 using O = LaunchOptions;
 using S = const std::string;
 
-// Applies one of our own words under the name that was written.
+// Applies one of our own options; messages name the option as it was written.
 void as(const char* ours, O& options, S& value, S& as_written) {
   for (const LaunchWord& word : launch_words()) {
     if (std::string(ours) == word.name) {
@@ -31,7 +31,7 @@ void nothing(O&, S&, S&) {}
   fail_usage(fmt::format("{}: {}", as_written, reason), as_written, fix);
 }
 
-// Accelerate takes the name or its number, from 1.
+// Accelerate takes the name or its number, starting from 1.
 void sharding_strategy(O& options, S& value, S& as_written) {
   constexpr std::array kNames = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard"};
   std::string lower = value;
@@ -41,10 +41,11 @@ void sharding_strategy(O& options, S& value, S& as_written) {
     lower = kNames[static_cast<size_t>(lower[0] - '1')];
   }
   if (std::find(kNames.begin(), kNames.end(), lower) == kNames.end()) {
-    fail_usage(fmt::format("{}: '{}' is none of FULL_SHARD (1), SHARD_GRAD_OP (2), NO_SHARD (3), "
-                           "HYBRID_SHARD (4)",
-                           as_written, value),
-               as_written);
+    fail_usage(
+        fmt::format("{}: '{}' is not one of FULL_SHARD (1), SHARD_GRAD_OP (2), NO_SHARD (3), "
+                    "HYBRID_SHARD (4)",
+                    as_written, value),
+        as_written);
   }
   options.request.overrides.push_back(text_override("backend.fsdp.strategy", lower));
 }
@@ -74,7 +75,7 @@ const std::vector<LaunchWord>& accelerate_words() {
       {"--mixed-precision", true,
        [](O& o, S& v, S& w) {
          if (v != "no" && v != "bf16" && v != "fp16" && v != "fp8") {
-           fail_usage(fmt::format("{}: '{}' is none of no, bf16, fp16, fp8", w, v), w);
+           fail_usage(fmt::format("{}: '{}' is not one of no, bf16, fp16, fp8", w, v), w);
          }
          o.request.overrides.push_back(text_override("training.mixed_precision", v));
        }},
@@ -95,39 +96,40 @@ const std::vector<LaunchWord>& accelerate_words() {
       {"-q", false, nothing},
       {"--tpu", false,
        [](O&, S&, S& w) {
-         refuse(w, "there is no backend for TPUs", "leave it out: the program runs on CPUs");
+         refuse(w, "there is no backend for TPUs", "omit it to run the program on CPUs");
        }},
       {"--use-megatron-lm", false,
        [](O&, S&, S& w) {
-         refuse(w, "there is no Megatron-LM", "shard with --use_fsdp or --use_deepspeed");
+         refuse(w, "Megatron-LM is not supported", "shard with --use_fsdp or --use_deepspeed");
        }},
       {"--use-parallelism-config", false,
        [](O&, S&, S& w) {
-         refuse(w, "tensor, context and pipeline parallelism are not in this version",
-                "shard with --use_fsdp or --use_deepspeed");
+         refuse(w, "tensor and context parallelism are not supported",
+                "shard with --use_fsdp or --use_deepspeed; for pipeline parallelism, call "
+                "coupler::prepare_pipeline in the program");
        }},
       {"--dynamo-backend", true,
        [](O&, S&, S& w) {
-         refuse(w, "torch.compile belongs to Python; a C++ program is compiled already",
-                "leave it out");
+         refuse(w, "torch.compile is for Python; a C++ program is already compiled", "omit it");
        }},
       {"--module", false,
        [](O&, S&, S& w) {
-         refuse(w, "programs are executables here, not Python modules", "give the program's path");
+         refuse(w, "programs are executables, not Python modules", "give the program's path");
        }},
       {"-m", false,
        [](O&, S&, S& w) {
-         refuse(w, "programs are executables here, not Python modules", "give the program's path");
+         refuse(w, "programs are executables, not Python modules", "give the program's path");
        }},
       {"--gpu-ids", true,
        [](O&, S&, S& w) {
-         refuse(w, "devices are chosen by CUDA_VISIBLE_DEVICES here",
-                "leave it out, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
+         refuse(w, "CUDA_VISIBLE_DEVICES selects the devices",
+                "omit it, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
        }},
       {"--deepspeed-config-file", true,
        [](O&, S&, S& w) {
-         refuse(w, "DeepSpeed's JSON file is not read",
-                "use --zero_stage, or the keys of [backend.deepspeed_like] in train.toml");
+         refuse(w, "DeepSpeed's JSON file is not read at launch",
+                "convert it with `coupler config import`, or use --zero_stage or the keys of "
+                "[backend.deepspeed_like] in train.toml");
        }},
   };
   return words;
@@ -138,9 +140,9 @@ namespace {
 void check_unlike(const char* word, const std::string& key, const std::string& value,
                   const std::string& wanted) {
   if (value != "auto" && value != wanted) {
-    fail_usage(fmt::format("{} stands for {} = \"{}\", but the configuration says \"{}\"", word,
-                           key, wanted, value),
-               key, fmt::format("leave out {}, or change {}", word, key));
+    fail_usage(fmt::format("{} means {} = \"{}\", but the configuration has \"{}\"", word, key,
+                           wanted, value),
+               key, fmt::format("omit {}, or change {}", word, key));
   }
 }
 
@@ -148,11 +150,11 @@ void check_unlike(const char* word, const std::string& key, const std::string& v
 
 std::vector<std::string> backend_overrides(const BackendWords& words, const Config& config) {
   if (words.use_fsdp && words.use_deepspeed) {
-    fail_usage("--use_fsdp and --use_deepspeed cannot go together", "--use_deepspeed",
-               "leave out one of them");
+    fail_usage("--use_fsdp and --use_deepspeed cannot be combined", "--use_deepspeed",
+               "omit one of them");
   }
   if (words.cpu && words.multi_gpu) {
-    fail_usage("--cpu and --multi_gpu cannot go together", "--multi_gpu", "leave out one of them");
+    fail_usage("--cpu and --multi_gpu cannot be combined", "--multi_gpu", "omit one of them");
   }
   std::vector<std::string> overrides;
   std::string use = config.backend.use;
@@ -167,7 +169,7 @@ std::vector<std::string> backend_overrides(const BackendWords& words, const Conf
     return overrides;
   }
   overrides.push_back(text_override("training.device", words.cpu ? "cpu" : "cuda"));
-  // The transport: of the wrapper where one is used, else the backend itself.
+  // The transport: the wrapper's base if there is a wrapper, else the backend itself.
   const bool wraps = use == "fsdp" || use == "deepspeed_like";
   const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";
   const std::string transport = wraps ? wrapper_base(config.backend, use) : use;
@@ -175,8 +177,8 @@ std::vector<std::string> backend_overrides(const BackendWords& words, const Conf
     check_unlike("--multi_gpu", key, transport, "nccl");
     overrides.push_back(text_override(key, "nccl"));
   } else if (transport == "nccl") {
-    fail_usage(fmt::format("--cpu asks for a transport of CPUs, but {} is \"nccl\"", key), key,
-               fmt::format("leave out --cpu, or set {} to gloo_cpu or mpi", key));
+    fail_usage(fmt::format("--cpu needs a CPU transport, but {} is \"nccl\"", key), key,
+               fmt::format("omit --cpu, or set {} to gloo_cpu or mpi", key));
   } else if (transport == "auto") {
     overrides.push_back(text_override(key, "gloo_cpu"));
   }

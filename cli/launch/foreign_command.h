@@ -1,5 +1,5 @@
-// ForeignCommand: another launcher's command line that starts the ranks of a plan, and running it.
-// Plain data; run_foreign is single-threaded.
+// ForeignCommand: another launcher's command line that starts the ranks of a plan. Plain data;
+// run_foreign is single-threaded.
 #pragma once
 
 #include <string>
@@ -13,14 +13,14 @@ namespace coupler::cli {
 struct ForeignCommand {
   std::string launcher;                // "srun", for messages
   std::vector<std::string> arguments;  // the first is its path
-  Variables added;                     // to our own environment
+  Variables added;                     // added to our own environment
 };
 
-// Until the launcher has ended; its exit code is the job's. Signals go to it, as `coupler launch`
-// passes them on; what the ranks do about them is the launcher's business.
+// Runs the launcher until it has ended; its exit code becomes the job's. Signals are forwarded to
+// the launcher, which decides what to pass on to the ranks.
 JobEnd run_foreign(const ForeignCommand& command);
 
-// As a shell would read it: 'a b' where quotes are needed.
+// Quoted for a shell if needed: 'a b'.
 std::string shell_word(const std::string& text);
 std::string shell_line(const std::vector<std::string>& words);
 

@@ -25,8 +25,9 @@ struct Place {
   int line;
 };
 
-[[noreturn]] void fail_line(const Place& place, const std::string& message,
-                            const std::string& hint = "write 'node1 slots=4', one machine a line") {
+[[noreturn]] void fail_line(
+    const Place& place, const std::string& message,
+    const std::string& hint = "write 'node1 slots=4', one machine per line") {
   const auto subject = fmt::format("{}:{}", place.path, place.line);
   throw Error(ErrorCode::kConfig, fmt::format("{}: {}", subject, message),
               {.subject = subject, .hint = hint});
@@ -37,7 +38,8 @@ int read_slots(const Place& place, const std::string& text, const std::string& w
   const auto* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, slots);
   if (status != std::errc() || stop != end || slots < 1) {
-    fail_line(place, fmt::format("'{}' is no number of processes (1 or more) in '{}'", text, word));
+    fail_line(place,
+              fmt::format("'{}' is not a number of processes (1 or more) in '{}'", text, word));
   }
   return slots;
 }
@@ -49,24 +51,25 @@ bool is_host_name(const std::string& text) {
          });
 }
 
-// What stands behind the name: key=value words.
+// Reads a key=value word after the name.
 void read_word(const Place& place, const std::string& word, std::optional<int>& slots) {
   const auto equals = word.find('=');
   const auto key = word.substr(0, equals);
   if (equals == std::string::npos) {
-    fail_line(place, fmt::format("'{}' is neither the machine's name nor key=value", word));
+    fail_line(place, fmt::format("'{}' is neither a machine's name nor key=value", word));
   }
   if (key == "slots") {
     if (slots) {
-      fail_line(place,
-                fmt::format("the number of processes is given twice, the second is '{}'", word));
+      fail_line(
+          place,
+          fmt::format("the number of processes is given twice, the second time as '{}'", word));
     }
     slots = read_slots(place, word.substr(equals + 1), word);
   } else if (key == "max_slots" || key == "max-slots") {
-    read_slots(place, word.substr(equals + 1), word);  // never more than slots are started
+    read_slots(place, word.substr(equals + 1), word);  // only checked: we never exceed slots
   } else if (key == "user" || key == "username") {
-    fail_line(place, fmt::format("'{}': a hostfile cannot name users here", word),
-              "put 'User NAME' for this host into ~/.ssh/config");
+    fail_line(place, fmt::format("'{}': a hostfile cannot name users", word),
+              "set 'User NAME' for this host in ~/.ssh/config");
   } else {
     const std::string nearest = nearest_name(key, {"slots", "max_slots"});
     fail_line(place, fmt::format("unknown word '{}'{}", word,
@@ -78,14 +81,14 @@ HostSlots read_line(const Place& place, std::istringstream& words) {
   HostSlots entry;
   std::optional<int> slots;
   words >> entry.host;
-  // "node1:4": one colon; more are an IPv6 address.
+  // "node1:4" has one colon; an IPv6 address has more.
   const auto colon = entry.host.find(':');
   if (colon != std::string::npos && entry.host.find(':', colon + 1) == std::string::npos) {
     slots = read_slots(place, entry.host.substr(colon + 1), entry.host);
     entry.host.resize(colon);
   }
   if (!is_host_name(entry.host)) {
-    fail_line(place, fmt::format("'{}' is no name of a machine", entry.host));
+    fail_line(place, fmt::format("'{}' is not a valid host name", entry.host));
   }
   for (std::string word; words >> word;) {
     read_word(place, word, slots);
@@ -122,9 +125,9 @@ HostFile read_host_file(const std::string& path) {
   std::ifstream stream(path);
   if (is_folder || !stream) {
     throw Error(ErrorCode::kConfig,
-                fmt::format("the hostfile {} cannot be read: {}", path,
+                fmt::format("cannot read the hostfile {}: {}", path,
                             is_folder ? "it is a folder" : std::generic_category().message(errno)),
-                {.subject = path, .hint = "check the path behind --hostfile"});
+                {.subject = path, .hint = "check the path given to --hostfile"});
   }
   int number = 0;
   for (std::string line; std::getline(stream, line);) {
@@ -138,7 +141,7 @@ HostFile read_host_file(const std::string& path) {
   }
   if (file.hosts.empty()) {
     throw Error(ErrorCode::kConfig, fmt::format("the hostfile {} names no machine", path),
-                {.subject = path, .hint = "write 'node1 slots=4', one machine a line"});
+                {.subject = path, .hint = "write 'node1 slots=4', one machine per line"});
   }
   return file;
 }

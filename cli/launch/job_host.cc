@@ -66,7 +66,7 @@ void JobHost::on_lost(const PeerLoss& loss) {
 
 void JobHost::wake() const {
   const uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);  // fails only when it is readable already
+  (void)!::write(wake_.get(), &one, sizeof one);  // fails only if it is already readable
 }
 
 std::map<int, std::string> JobHost::standings() const {
@@ -78,7 +78,7 @@ void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid))
 
 void JobHost::await_end(int rank, long pid) {
   UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (end) {  // else it has ended, and is the only one so far
+  if (end) {  // otherwise the process has already ended
     ends_.add(static_cast<size_t>(rank), end.get());
     watched_.push_back(std::move(end));
   }
@@ -90,9 +90,9 @@ std::vector<int> JobHost::take_ended() {
 }
 
 JobNews JobHost::take_news() {
-  // First, and once: what is said from here on wakes again.
+  // Must come first: news from here on wakes the caller again.
   uint64_t count = 0;
-  (void)!::read(wake_.get(), &count, sizeof count);  // empties it; whether it was empty is the same
+  (void)!::read(wake_.get(), &count, sizeof count);  // drains it; may already be empty
   std::vector<std::pair<int, std::string>> starts;
   JobNews news;
   {
@@ -104,7 +104,7 @@ JobNews JobHost::take_news() {
     long pid = 0;
     std::string machine;
     std::istringstream(text) >> pid >> machine;
-    if (machine == machine_identity()) {  // elsewhere it is its shim's to say how it ends
+    if (machine == machine_identity()) {  // on other machines, the shim reports the end
       watch(rank, pid);
       await_end(rank, pid);
     }

@@ -1,6 +1,6 @@
-// JobHost: what the launcher offers its ranks: the store, and the job file that leads to it; the
-// ends that rank-shims report and the ranks that are lost alive, and what it tells the shims. The
-// members are the launcher's main thread's.
+// JobHost: serves the store to a launcher's ranks and writes the job file that leads to it. It
+// collects the ends that rank-shims report and the ranks lost alive, and sends orders to the shims.
+// Call all members from the launcher's main thread.
 #pragma once
 
 #include <map>
@@ -24,17 +24,16 @@ namespace coupler::cli {
 struct JobHostOptions {
   int processes = 1;
   std::string host = StoreServerOptions::kUnnamed;  // where the store listens
-  std::optional<Bytes32> secret{};                  // nothing: one of its own
+  std::optional<Bytes32> secret{};                  // empty: generates one
   bool tls = false;
   std::chrono::nanoseconds peer_timeout{};  // backend.peer_timeout
 };
 JobHostOptions job_host_options(const Config& config, int processes);
 
-// What was heard since the last time.
+// What arrived since the last call.
 struct JobNews {
-  std::vector<RankEnd> reports;  // of shims
-  // Ranks that are stopped or cannot be reached; those that end are the caller's children, or
-  // reported.
+  std::vector<RankEnd> reports;  // by shims
+  // Ranks that are stopped or unreachable. Ranks that end are the caller's children or in reports.
   std::vector<PeerLoss> losses;
 };
 
@@ -43,7 +42,7 @@ class JobHost {
   // Throws Error(kIo) naming the address.
   explicit JobHost(const JobHostOptions& options = {});
 
-  // For COUPLER_JOB_FILE; it exists as long as this process.
+  // The value of COUPLER_JOB_FILE; the file exists as long as this process.
   const std::string& job_file() const { return job_file_; }
 
   int port() const { return address_.port; }
@@ -51,30 +50,30 @@ class JobHost {
   int wake_fd() const { return wake_.get(); }  // readable when there is news
   JobNews take_news();
 
-  // By rank, what those who were told of a lost one were in.
+  // By rank, the operation that a rank was in when it was notified of a lost peer.
   std::map<int, std::string> standings() const;
 
-  // Says which process of this machine is that rank, from its start on.
+  // Registers a process of this machine as that rank, from its start on.
   void watch(int rank, long pid);
-  // Of the ranks below shims those that have ended since the last call, in the order of their ends:
-  // the shims' reports may come in another one.
+  // The ranks under shims that have ended since the last call, in the order in which they ended;
+  // the shims' reports may arrive in another order.
   std::vector<int> take_ended();
 
-  // To every rank-shim, in order; shims that come later hear it too.
+  // Sends an order to every rank-shim, in sequence; shims that start later also get it.
   void tell_shims(ShimOrder order);
 
  private:
-  void on_set(const std::string& key, const std::string& value);  // on the server's thread, as are
-  void on_lost(const PeerLoss& loss);                             // these two
+  void on_set(const std::string& key, const std::string& value);  // on the server's thread
+  void on_lost(const PeerLoss& loss);                             // on the server's thread
   void wake() const;
   void await_end(int rank, long pid);
 
   UniqueFd wake_;
   std::vector<UniqueFd> watched_;  // pidfds
-  EndWatch ends_;                  // over them, by rank
+  EndWatch ends_;                  // over watched_, by rank
   mutable std::mutex mutex_;
   std::vector<RankEnd> reports_;  // guarded by mutex_
-  // Of shims: rank, "process machine". Guarded by mutex_.
+  // Reported by shims: rank, "process machine". Guarded by mutex_.
   std::vector<std::pair<int, std::string>> starts_;
   std::vector<PeerLoss> losses_;          // guarded by mutex_
   std::map<int, std::string> standings_;  // guarded by mutex_
@@ -82,7 +81,7 @@ class JobHost {
   JobAddress address_;
   UniqueFd memory_file_;
   std::string job_file_;
-  std::unique_ptr<StoreClient> client_;  // of our own server, made when there is something to tell
+  std::unique_ptr<StoreClient> client_;  // of our own server, created for the first order
   int told_ = 0;
 };
 

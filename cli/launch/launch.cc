@@ -1,4 +1,4 @@
-// coupler launch: the command line becomes a plan, the plan a way to start it.
+// coupler launch: turns the command line into a plan and starts it.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -25,8 +25,8 @@
 namespace coupler::cli {
 namespace {
 
-// Decided once and here, so that all ranks agree, and since mpirun must be chosen first. Whether
-// the processes must be started by Open MPI's mpirun.
+// Chooses the backend once, here, so that all ranks agree and because the choice of mpirun depends
+// on it. Returns whether Open MPI's mpirun must start the processes.
 bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
   if (plan.processes == 1 && !plan.multi_gpu) {
     return false;  // one process needs no backend
@@ -39,10 +39,10 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
       throw;
     }
     throw Error(ErrorCode::kPlugin,
-                "--multi_gpu asks for CUDA devices, but the backend nccl cannot be used here",
+                "--multi_gpu needs CUDA devices, but the backend nccl cannot be used here",
                 {.subject = "--multi_gpu",
-                 .hint = "leave it out, or say --cpu, and the processes train on CPUs; `coupler "
-                         "plugins -o backend.use=nccl` says what is missing"});
+                 .hint = "omit it, or use --cpu to train on CPUs; `coupler plugins -o "
+                         "backend.use=nccl` shows what is missing"});
   }
   plan.config.backend.use = transport.use;
   plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
@@ -53,15 +53,15 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
 void refuse_mpi(const LaunchPlan& plan, const std::string& how) {
   throw Error(
       ErrorCode::kConfig,
-      fmt::format("the transport of backend.use = \"{}\" is mpi, whose processes only Open "
-                  "MPI's mpirun can start, not {}",
+      fmt::format("backend.use = \"{}\" runs over mpi, whose processes only Open MPI's mpirun can "
+                  "start, not {}",
                   plan.config.backend.use, how),
       {.subject = "backend.use",
-       .hint = "use --via mpirun, with --hostfile for several machines, or another backend: "
+       .hint = "use --via mpirun, with --hostfile for several machines, or choose another backend: "
                "-o backend.use=gloo_cpu"});
 }
 
-// Says what would be done where that is all that was asked for.
+// With --dry-run or --print-env, prints what would be done; returns whether that was all.
 bool only_described(const LaunchPlan& plan, const LaunchDescription& launch) {
   if (plan.dry_run) {
     write_all(1, describe_launch(plan, launch));
@@ -78,7 +78,7 @@ void remove_leftovers() {
       log(LogLevel::kInfo, "launch", fmt::format("removed {}: {}", one.path, one.what));
     } else {
       log(LogLevel::kWarning, "launch",
-          fmt::format("cannot remove {}, {}, which was killed: {}", one.path, one.what,
+          fmt::format("cannot remove {} ({}, which was killed): {}", one.path, one.what,
                       one.failure));
     }
   }
@@ -92,11 +92,12 @@ int start(LaunchPlan& plan, const std::function<JobEnd()>& run) {
   return run_with_restarts(plan, run);
 }
 
-// make: the command of one start, which is told by its environment which it is.
+// make: returns the command of one start; its environment contains the restart count.
 int start_foreign(LaunchPlan& plan, const std::function<ForeignCommand(const LaunchPlan&)>& make) {
   if (!plan.outcome.empty()) {
-    throw Error(ErrorCode::kUsage, "--outcome is for ranks that `coupler launch` itself starts",
-                {.subject = "--outcome", .hint = "ask the other launcher what became of the job"});
+    throw Error(
+        ErrorCode::kUsage, "--outcome works only for ranks that `coupler launch` itself starts",
+        {.subject = "--outcome", .hint = "omit it, and use the other launcher's job status"});
   }
   const ForeignCommand command = make(plan);
   if (only_described(plan, {command.launcher, command.arguments, command.added, false})) {
@@ -166,7 +167,7 @@ int run_launch(int argc, char** argv) {
       if (plan_backend(plan, MpiLaunch::kTooLate)) {
         refuse_mpi(plan, "torchrun");
       }
-      // It restarts its workers itself.
+      // torchrun restarts its workers itself.
       return start_foreign(plan,
                            [restarts = std::exchange(plan.max_restarts, 0)](const LaunchPlan& it) {
                              return torchrun_command(it, restarts);

@@ -44,10 +44,10 @@ std::string lines(const Variables& variables) {
 std::string describe_launch(const LaunchPlan& plan, const LaunchDescription& launch) {
   std::string text =
       fmt::format("processes: {}\nbackend: {}\nstarted by: {}\n", ranks_of(plan),
-                  plan.processes == 1 ? "none, one process needs none" : plan.config.backend.use,
+                  plan.processes == 1 ? "none (one process needs none)" : plan.config.backend.use,
                   launch.started_by.empty() ? "coupler launch" : launch.started_by);
   if (plan.machines > 1 && !plan.main_address.empty()) {
-    text += fmt::format("this machine: {}, the ranks meet at {}:{}\n", plan.machine_rank,
+    text += fmt::format("this machine: {}, rendezvous at {}:{}\n", plan.machine_rank,
                         plan.main_address, plan.main_port);
   }
   if (launch.ours) {
@@ -58,13 +58,14 @@ std::string describe_launch(const LaunchPlan& plan, const LaunchDescription& lau
 
 std::string describe_environment(const LaunchPlan& plan, const LaunchDescription& launch) {
   if (!launch.started_by.empty()) {
-    return fmt::format("# every rank; {} adds its own\n{}", launch.started_by, lines(launch.added));
+    return fmt::format("# every rank; {} adds its own variables\n{}", launch.started_by,
+                       lines(launch.added));
   }
   std::string text;
   for (int local = 0; local < plan.per_machine(); ++local) {
     text += fmt::format("# rank {}{}\n", plan.first_rank() + local,
                         plan.processes > 1 && plan.machines == 1
-                            ? ", with COUPLER_JOB_FILE, which exists while the launcher runs"
+                            ? ", plus COUPLER_JOB_FILE, which exists only while the launcher runs"
                             : "");
     text += lines(rank_variables(plan, local, ""));
   }

@@ -1,4 +1,4 @@
-// What --dry-run and --print-env say about a launch. Plain data and functions; no thread rule.
+// What --dry-run and --print-env print about a launch. Plain data and functions; no threading rule.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 namespace coupler::cli {
 
 struct LaunchDescription {
-  std::string started_by;            // "srun" and kin; "": ourselves
+  std::string started_by;            // "srun" and the like; "": `coupler launch` itself
   std::vector<std::string> command;  // what would be executed, argv[0] first
-  Variables added;                   // for all ranks, where others start them
-  bool ours = false;                 // whether we, or our shims, bind the ranks and keep their logs
+  Variables added;                   // for all ranks, if another launcher starts them
+  bool ours = false;                 // whether we or our shims bind the ranks and write their logs
 };
 
 std::string describe_launch(const LaunchPlan& plan, const LaunchDescription& launch);
 
-// The variables that a launch adds, NAME=value as a shell reads it, for each rank where we start
-// them ourselves.
+// The variables that a launch adds, as NAME=value quoted for a shell; per rank if we start the
+// ranks ourselves.
 std::string describe_environment(const LaunchPlan& plan, const LaunchDescription& launch);
 
 }  // namespace coupler::cli

@@ -96,7 +96,7 @@ class LocalJob {
   }
 
   const LaunchPlan& plan_;
-  ChildLoop loop_;  // before the store's thread: it forks the guard
+  ChildLoop loop_;  // forks the guard, so it must precede the store's thread
   std::optional<JobHost> host_;
   StopSchedule schedule_{StopSchedule::Times{
       .interrupted = std::chrono::ceil<std::chrono::milliseconds>(plan_.config.checkpoint.grace)}};

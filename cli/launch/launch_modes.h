@@ -1,5 +1,5 @@
-// The ways to start a job's ranks; one function each, which returns after the last process has
-// ended. Single-threaded.
+// The ways to start a job's ranks. Each function returns after the last process has ended.
+// Single-threaded.
 #pragma once
 
 #include "cli/launch/launch_plan.h"
@@ -8,7 +8,7 @@
 
 namespace coupler::cli {
 
-// As processes of ours.
+// As our own child processes.
 JobEnd launch_local(const LaunchPlan& plan);
 
 // Through Open MPI's mpirun, which starts `coupler rank-shim` for every rank.

@@ -20,12 +20,12 @@
 namespace coupler::cli {
 namespace {
 
-// The shims end their ranks when they are told to, well within this; what is killed after it
-// is mpirun, and with it everything else.
+// When ordered to, the shims end their ranks well within this time. After it, mpirun is killed, and
+// with it everything else.
 constexpr auto kTerminate = std::chrono::milliseconds(1500);
 
-// After all ranks of a failed job have ended there is nothing left for mpirun to do, but it sleeps
-// a second over it; the files it leaves are ours to remove.
+// Once all ranks of a failed job have ended, mpirun has nothing left to do but still sleeps for a
+// second. We do not wait for it, and remove the files it leaves.
 constexpr auto kLeaveTime = std::chrono::milliseconds(100);
 
 class MpiJob {
@@ -73,7 +73,7 @@ class MpiJob {
         stop(*signal);
       } else if (leave_by_ && now >= *leave_by_) {
         loop_.child(0).signal(SIGKILL);
-        leave_by_ = now + std::chrono::hours(1);  // once is enough
+        leave_by_ = now + std::chrono::hours(1);  // do not kill it twice
       }
     }
     take_news();
@@ -106,13 +106,14 @@ class MpiJob {
     }
   }
 
-  // What comes first: the schedule, or mpirun's time to leave.
+  // Whichever comes first: the schedule's deadline or mpirun's time to leave.
   std::optional<Deadline> next_deadline() const {
     const auto next = schedule_.next();
     return next && leave_by_ ? std::min(*next, *leave_by_) : leave_by_ ? leave_by_ : next;
   }
 
-  // mpirun would take a second over it and bury our report: the shims are told instead.
+  // Orders the shims to stop instead of signaling mpirun, which would take a second and bury our
+  // report in its output.
   void stop(int signal) {
     if (signal == SIGKILL) {
       loop_.child(0).signal(SIGKILL);
@@ -132,9 +133,9 @@ class MpiJob {
     }
   }
 
-  // What the ranks reported counts; mpirun's own end only where they said nothing.
+  // The ranks' reports count; mpirun's own end counts only if a rank did not report.
   int conclude(int mpirun_status) {
-    int silent = -1;  // the first rank of which nothing is known
+    int silent = -1;  // the first rank that did not report
     for (int rank = plan_.processes - 1; rank >= 0; --rank) {
       silent = outcome_.knows(rank) ? silent : rank;
     }
@@ -157,7 +158,7 @@ class MpiJob {
       write_all(2, fmt::format("coupler: mpirun {} before the ranks had ended\n{}",
                                describe_status(mpirun_status), quote_lines(loop_.last_lines(0))));
     } else {
-      write_all(2, fmt::format("coupler: rank {} vanished without a word (was it killed together "
+      write_all(2, fmt::format("coupler: rank {} vanished without a report (was it killed together "
                                "with its rank-shim?); mpirun {}\n",
                                silent, describe_status(mpirun_status)));
     }
@@ -166,8 +167,8 @@ class MpiJob {
 
   const LaunchPlan& plan_;
   MpiFolder folder_;                       // removed last
-  ChildLoop loop_{folder_.path()};         // before the store's thread: it forks the guard
-  std::optional<NetworkJob> network_job_;  // where ranks run on other machines, too
+  ChildLoop loop_{folder_.path()};         // forks the guard: must precede the store's thread
+  std::optional<NetworkJob> network_job_;  // set if ranks also run on other machines
   JobHost host_;
   StopSchedule schedule_{StopSchedule::Times{
       .terminate = kTerminate,

@@ -11,7 +11,7 @@
 namespace coupler::cli {
 namespace {
 
-// "--num_processes" and "--num-processes" are one word; "-n" and "-o" stay as they are.
+// "--num_processes" and "--num-processes" are the same; "-n" and "-o" stay as they are.
 std::string normalized(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
@@ -41,7 +41,7 @@ const LaunchWord* find_word(const std::string& name) {
              name);
 }
 
-// A word of the command line, split where its value is attached: "--config=F", "-n4".
+// A word of the command line, split if its value is attached: "--config=F", "-n4".
 struct Argument {
   std::string name;
   std::optional<std::string> value;
@@ -61,7 +61,7 @@ Argument split_argument(const std::string& text) {
 void fail_usage(const std::string& message, const std::string& subject, const std::string& hint) {
   throw Error(ErrorCode::kUsage, message,
               {.subject = subject,
-               .hint = hint.empty() ? "`coupler launch --help` shows the options" : hint});
+               .hint = hint.empty() ? "`coupler launch --help` lists the options" : hint});
 }
 
 int parse_number(const std::string& text, int least, int most, const std::string& word,
@@ -70,7 +70,9 @@ int parse_number(const std::string& text, int least, int most, const std::string
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status != std::errc() || stop != end || number < least || number > most) {
-    fail_usage(fmt::format("{}: '{}' is no {} ({} to {})", word, text, meaning, least, most), word);
+    fail_usage(
+        fmt::format("{}: '{}' is not a valid {} ({} to {})", word, text, meaning, least, most),
+        word);
   }
   return number;
 }

@@ -17,11 +17,11 @@ namespace {
 
 void only_with(bool given, bool allowed, const char* word, const char* with) {
   if (given && !allowed) {
-    fail_usage(fmt::format("{} goes only with {}", word, with), word);
+    fail_usage(fmt::format("{} works only with {}", word, with), word);
   }
 }
 
-// Words that mean something in one mode only, elsewhere would be passed over silently.
+// Rejects options that would be silently ignored in this mode.
 void check_words_fit(const LaunchOptions& options) {
   const Via via = options.via;
   const bool starts_here = via == Via::kLocal || via == Via::kTorchrun;
@@ -39,16 +39,15 @@ void check_words_fit(const LaunchOptions& options) {
   only_with(options.main_port.has_value(), starts_here, "--main-port",
             "local processes and --via torchrun");
   if (options.bind && *options.bind != Bind::kNone && via == Via::kTorchrun) {
-    fail_usage("--bind: torchrun binds no processes", "--bind", "leave out --bind, or --via");
+    fail_usage("--bind: torchrun does not bind processes", "--bind", "omit --bind or --via");
   }
   if (options.machines.value_or(1) > 1 && via == Via::kMpirun) {
-    fail_usage("--machines: mpirun's machines are named by a hostfile", "--machines",
-               "write them into a file, 'node1 slots=4' a line, and say --hostfile FILE");
+    fail_usage("--machines: mpirun takes its machines from a hostfile", "--machines",
+               "list them in a file, one 'node1 slots=4' per line, and pass --hostfile FILE");
   }
 }
 
-// launch.processes counts only where somebody set it: Slurm's allocation knows better than a
-// default.
+// Slurm's allocation sets the number of processes unless launch.processes is set explicitly.
 std::optional<int> slurm_tasks(const LaunchOptions& options, const Config& config) {
   const char* tasks = std::getenv("SLURM_NTASKS");
   if (options.via != Via::kSlurm || options.print || tasks == nullptr ||
@@ -62,7 +61,7 @@ int count_processes(const LaunchOptions& options, const Config& config, int mach
   if (options.processes && options.per_machine &&
       *options.processes != *options.per_machine * machines) {
     fail_usage(fmt::format("-n {} and --per-machine {} contradict each other on {} machines: -n is "
-                           "the number of all processes",
+                           "the total number of processes",
                            *options.processes, *options.per_machine, machines),
                "-n", "give one of them");
   }
@@ -77,27 +76,27 @@ int count_processes(const LaunchOptions& options, const Config& config, int mach
   if (processes % machines != 0) {
     fail_usage(
         fmt::format("{} processes cannot be divided evenly among {} machines", processes, machines),
-        "-n", fmt::format("give a multiple of {}, or --per-machine N", machines));
+        "-n", fmt::format("give a multiple of {}, or use --per-machine N", machines));
   }
   if (processes / machines > kMostProcesses) {
-    fail_usage(fmt::format("{} processes are more than one launcher starts ({})",
+    fail_usage(fmt::format("{} processes exceed the limit of one launcher ({})",
                            processes / machines, kMostProcesses),
                "-n");
   }
   return static_cast<int>(processes);
 }
 
-// Where several launchers make one job they must agree on a place.
+// Several launchers of one job must agree on an address and a port.
 void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
   plan.machines = options.machines.value_or(1);
   plan.machine_rank = options.machine_rank.value_or(0);
   plan.main_address = options.main_address;
   plan.main_port = options.main_port.value_or(0);
   if (plan.machine_rank >= plan.machines) {
-    fail_usage(fmt::format("--machine-rank {} is not one of {} machines: they run from 0 to {}",
+    fail_usage(fmt::format("--machine-rank {} is not one of {} machines: ranks run from 0 to {}",
                            plan.machine_rank, plan.machines, plan.machines - 1),
                "--machine-rank",
-               plan.machines == 1 ? "give --machines too" : "correct one of them");
+               plan.machines == 1 ? "also give --machines" : "correct one of them");
   }
   if (plan.machines == 1 || (plan.via != Via::kLocal && plan.via != Via::kTorchrun)) {
     return;
@@ -112,7 +111,7 @@ void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
   }
 }
 
-// A launcher that is itself one process of several starts one job for each of them.
+// Refuses to run as one of several processes, each of which would start its own job.
 void check_not_a_rank(const LaunchOptions& options) {
   if (options.machines || options.print || options.via == Via::kKubernetes) {
     return;
@@ -123,13 +122,13 @@ void check_not_a_rank(const LaunchOptions& options) {
                        outer.launcher == LauncherKind::kMpich;
   if (is_task && outer.world > 1) {
     const char* name = launcher_name(outer.launcher);
-    fail_usage(fmt::format("`coupler launch` was itself started {} times by {}: each of them would "
-                           "start a job of its own",
+    fail_usage(fmt::format("`coupler launch` was itself started {} times by {}: each would start "
+                           "its own job",
                            outer.world, name),
                name,
                "start it once (--via slurm or --via mpirun start the processes through the other "
-               "launcher), or say --machines M with --machine-rank, or --machines 1 where separate "
-               "jobs are meant");
+               "launcher), or use --machines M with --machine-rank, or --machines 1 to start "
+               "separate jobs");
   }
 }
 
@@ -140,14 +139,14 @@ std::string absolute(const std::string& path) {
 void check_slots(const LaunchPlan& plan) {
   if (!plan.host_file.hosts.empty() && plan.processes > plan.host_file.slots()) {
     fail_usage(
-        fmt::format("{} processes are more than the {} slots of {}", plan.processes,
+        fmt::format("{} processes exceed the {} slots of {}", plan.processes,
                     plan.host_file.slots(), plan.host_file.path),
         "-n",
         fmt::format("start at most {}, or raise slots=N in the hostfile", plan.host_file.slots()));
   }
 }
 
-// What is asked of this machine can be checked on it.
+// Checks the network settings that concern this machine.
 void check_network(const LaunchPlan& plan) {
   const auto& interface = plan.config.backend.interface_name;
   if (plan.via == Via::kSlurm || plan.via == Via::kKubernetes ||
@@ -211,7 +210,7 @@ LaunchPlan make_launch_plan(int argc, char** argv) {
   check_network(plan);
   plan.arguments.assign(argv + options.program, argv + argc);
   plan.program = plan.arguments.front();
-  // A manifest's program is in its image, a script's where the job will run.
+  // A manifest's program is in its image, and a script's is where the job will run.
   if (plan.via == Via::kKubernetes || plan.print) {
     plan.path = plan.program;
   } else {

@@ -1,4 +1,4 @@
-// The words of `coupler launch` itself; launch_usage.cc explains them to the user.
+// The options of `coupler launch` itself; launch_usage.cc has their help.
 #include <fmt/format.h>
 
 #include "cli/launch/launch_options.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr int kMostMachines = 1 << 20;
 constexpr int kMostRestarts = 1 << 20;
 
-// One of a few values, an error naming them all otherwise.
+// The meaning of a value, or an error that lists all values.
 template <typename T>
 T choose(const std::string& value, const std::string& as_written,
          const std::vector<std::pair<std::string, T>>& choices) {
@@ -24,14 +24,14 @@ T choose(const std::string& value, const std::string& as_written,
     names.push_back(name);
   }
   const std::string nearest = nearest_name(value, names);
-  fail_usage(fmt::format("{}: '{}' is none of {}{}", as_written, value, all,
+  fail_usage(fmt::format("{}: '{}' is not one of {}{}", as_written, value, all,
                          nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
              as_written);
 }
 
 std::string not_empty(const std::string& value, const std::string& as_written) {
   if (value.empty()) {
-    fail_usage(fmt::format("{} needs a value that is not empty", as_written), as_written);
+    fail_usage(fmt::format("{} needs a value, not an empty string", as_written), as_written);
   }
   return value;
 }
@@ -63,7 +63,7 @@ const std::vector<LaunchWord>& launch_words() {
        }},
       {"--machine-rank", true,
        [](O& o, S& v, S& w) {
-         o.machine_rank = parse_number(v, 0, kMostMachines, w, "number of a machine");
+         o.machine_rank = parse_number(v, 0, kMostMachines, w, "machine rank");
        }},
       {"--main-address", true, [](O& o, S& v, S& w) { o.main_address = not_empty(v, w); }},
       {"--main-port", true,

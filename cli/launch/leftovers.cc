@@ -29,18 +29,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As rendezvous/local_socket.h names them: then follow the machine, process, start time and a
-// number. The hidden ones are sockets that are there for a moment, until they have no name.
+// Prefixes from rendezvous/local_socket.h, followed by the machine, process, start time and a
+// number. The hidden sockets have a name only for a moment.
 constexpr std::string_view kSocket = "store-", kHiddenSocket = ".coupler-store-";
-constexpr std::string_view kJobFile = "job-";  // as rendezvous/hosted_store.h does
+constexpr std::string_view kJobFile = "job-";  // from rendezvous/hosted_store.h
 
-// One that ended runs no more, whoever has yet to reap it.
+// A process that has ended does not run, even if it has not been reaped yet.
 bool is_running(const ProcessIdentity& process) {
   const char state = process.started.empty() ? '\0' : state_of(process);
   return state != 0 && state != 'Z' && state != 'X';
 }
 
-// Of a name that ends in a process id, "-" and a start time.
+// Reads the process from a name that ends in a process id, "-" and a start time.
 ProcessIdentity process_in(const std::string& name) {
   const auto start = name.rfind('-');
   const auto id = start == std::string::npos || start == 0 ? start : name.rfind('-', start - 1);
@@ -64,7 +64,7 @@ uint64_t bytes_of(const fs::path& path) {
   return bytes;
 }
 
-// Through the descriptor, since the path may be longer than an address can be.
+// Connects through the descriptor, as the path may be too long for a socket address.
 bool somebody_listens(const fs::path& path) {
   const UniqueFd file(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -79,7 +79,7 @@ bool somebody_listens(const fs::path& path) {
          errno != ECONNREFUSED;
 }
 
-// A living launcher may just be making it, and not use it yet.
+// Skips the folder of a running launcher, which may have created it but not locked it yet.
 void look_at_mpi_folder(Leftovers& found, const fs::path& path, Then then) {
   const auto owner = process_in(path.filename().string());
   if (is_running(owner)) {
@@ -105,7 +105,7 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, end - begin);
 }
 
-// A draft has its writer's process id behind a dot.
+// An unfinished job file has its writer's process id as its extension.
 void look_at_job_file(Leftovers& found, const fs::path& path, Then then) {
   if (!is_own(path, S_IFREG)) {
     return;
@@ -129,7 +129,7 @@ std::string setting(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Where private_runtime_folder() may have been, without making it.
+// The folders that private_runtime_folder() may have used; does not create them.
 std::set<fs::path> runtime_folders() {
   const auto own = fmt::format("coupler-{}", ::geteuid());
   std::set<fs::path> folders = {fs::path("/tmp") / own};

@@ -1,5 +1,5 @@
-// What jobs of this user left behind because everybody was killed who would have removed it. Only
-// what is this user's is touched, and what nobody uses any more. Plain functions, [any-thread].
+// Files that this user's jobs left because every process that would have removed them was killed.
+// Touches only unused files of this user. Plain functions, [any-thread].
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@ namespace coupler::cli {
 
 struct Leftover {
   std::string path;
-  std::string what;          // what it is, and whose it was
+  std::string what;          // what it is and which process it belonged to
   uint64_t bytes = 0;        // of disk or memory
-  std::string failure = {};  // why it could not be removed; "": it is gone, or was to be kept
+  std::string failure = {};  // why it could not be removed; "": removed, or kept on request
 };
 using Leftovers = std::vector<Leftover>;
 
 enum class Then { kKeep, kRemove };
 
-// What launchers leave in /dev/shm: one look at one folder, for every start.
+// What launchers leave in /dev/shm. Cheap enough for every start: reads one folder.
 Leftovers leftovers_of_launchers(Then then);
 
-// That, and the stores that ranks opened whom nobody of ours launched, and what Open MPI leaves
-// where it did not use the launcher's folder (open_mpi_leftovers.h).
+// The same, plus the stores of ranks that no `coupler launch` started, and what Open MPI leaves
+// outside the launcher's folder (open_mpi_leftovers.h).
 Leftovers all_leftovers(Then then);
 
-// For both: lists it, and removes it where that was asked for.
+// For both: lists the path, and removes it with Then::kRemove.
 void add_leftover(Leftovers& found, const std::filesystem::path& path, std::string what, Then then);
-// What is in a folder and has such a name; nothing where it cannot be read.
+// The folder's entries whose names start with prefix; empty if it cannot be read.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
                                               std::string_view prefix);
-// Whether it is this user's, and of that type (S_IFDIR, S_IFREG …); links are not followed.
+// Whether this user owns it and it has that type (S_IFDIR, S_IFREG …); does not follow links.
 bool is_own(const std::filesystem::path& path, unsigned type);
 
 }  // namespace coupler::cli

@@ -17,10 +17,9 @@ void make_log_folder(const std::string& folder) {
     failure.assign(errno, std::generic_category());
   }
   if (failure) {
-    throw Error(
-        ErrorCode::kIo,
-        fmt::format("logs cannot be written to the folder {}: {}", folder, failure.message()),
-        {.subject = folder, .hint = "give another folder behind --log-dir"});
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write logs to the folder {}: {}", folder, failure.message()),
+                {.subject = folder, .hint = "choose another folder with --log-dir"});
   }
 }
 

@@ -1,15 +1,15 @@
-// The files of --log-dir. Plain functions; no thread rule.
+// The files of --log-dir. Plain functions; no threading rule.
 #pragma once
 
 #include <string>
 
 namespace coupler::cli {
 
-// Makes the folder, with those above it, and checks that files can be made there. Throws Error(kIo)
+// Creates the folder and its parents, and checks that files can be created in it. Throws Error(kIo)
 // naming it.
 void make_log_folder(const std::string& folder);
 
-// "FOLDER/rank-3.log", "" without a folder.
+// "FOLDER/rank-3.log"; "" without a folder.
 std::string log_path(const std::string& folder, int rank);
 
 }  // namespace coupler::cli

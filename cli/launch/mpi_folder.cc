@@ -16,7 +16,7 @@
 namespace coupler::cli {
 
 MpiFolder::MpiFolder() {
-  // One for all machines and others for some are more than Open MPI takes.
+  // Open MPI rejects a base for all machines combined with bases for some, so keep the user's.
   for (const char* chosen :
        {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base",
         "OMPI_MCA_orte_remote_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"}) {
@@ -35,7 +35,7 @@ MpiFolder::MpiFolder() {
 
 MpiFolder::~MpiFolder() {
   if (!path_.empty()) {
-    std::error_code ignored;  // it is a clean-up: the next launcher tries again
+    std::error_code ignored;  // only a cleanup: the next launcher tries again
     std::filesystem::remove_all(path_, ignored);
   }
 }

@@ -1,10 +1,10 @@
-// MpiFolder: a private folder for the files mpirun and its ranks make (shared memory among them),
-// so that none outlives the job even when mpirun is killed. Single-threaded.
+// MpiFolder: a private folder for the files of mpirun and its ranks (including shared memory), so
+// that none outlives the job even if mpirun is killed. Single-threaded.
 //
-// It lies in /dev/shm, where Open MPI's shared memory would be without it. Launcher, mpirun and the
-// guards of the launcher and of every shim use it (process/folder_use.h). The launcher removes it;
-// or where that was killed, the last of the guards (process/process_guard.h); or where none was
-// left, the next launcher (launch/leftovers.h).
+// It is in /dev/shm, where Open MPI would otherwise put its shared memory. The launcher, mpirun,
+// and the guards of the launcher and of every shim use it (process/folder_use.h). The launcher
+// removes it; if it was killed, the last guard does (process/process_guard.h); if no guard was
+// left, the next launcher does (launch/leftovers.h).
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ namespace coupler::cli {
 class MpiFolder {
  public:
   static constexpr const char* kParent = "/dev/shm";
-  // Of its name; then follow the launcher's process id, "-", and its start time.
+  // Of its name; followed by the launcher's process id, "-", and its start time.
   static constexpr std::string_view kPrefix = "coupler-mpi-";
-  // The variable that tells shims of this machine where it is.
+  // The variable that gives its path to the shims of this machine.
   static constexpr const char* kVariable = "COUPLER_SHIM_FOLDER";
 
   MpiFolder();
@@ -28,17 +28,16 @@ class MpiFolder {
   MpiFolder(const MpiFolder&) = delete;
   MpiFolder& operator=(const MpiFolder&) = delete;
 
-  // Makes Open MPI use it, and the shims know it; nothing where /dev/shm cannot be written to (Open
-  // MPI then does as it would) or where the user has chosen its folders. Of a job on several
-  // machines the files of mpirun alone: the others, whose daemons end by themselves, have no such
-  // folder.
+  // Variables that make Open MPI use the folder and give its path to the shims. Empty if /dev/shm
+  // is not writable or the user has chosen Open MPI's folders. On several machines the folder holds
+  // only mpirun's files; the other machines, whose daemons end by themselves, have no such folder.
   std::vector<std::string> environment(bool one_machine) const;
 
   const std::string& path() const { return path_; }  // "": none
 
  private:
   std::string path_;  // empty: none
-  UniqueFd use_;      // mpirun's, too: it inherits the descriptor
+  UniqueFd use_;      // also mpirun's, which inherits the descriptor
 };
 
 }  // namespace coupler::cli

@@ -34,7 +34,7 @@ bool says(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Open MPI passes no variables to other machines but those it is told to.
+// Open MPI passes only the variables named by -x to other machines.
 Arguments passed_variables(const Variables& added) {
   std::vector<std::string> names;
   for (const auto& variable : environment_with(added)) {
@@ -64,7 +64,7 @@ void set_meeting_place(const LaunchPlan& plan, Variables& added) {
 }  // namespace
 
 Mpirun find_open_mpi() {
-  // Debian keeps several MPIs side by side: Open MPI's own name first.
+  // Debian installs several MPIs in parallel, so try Open MPI's own name first.
   for (const char* name : {"mpirun.openmpi", "mpirun"}) {
     if (auto found = find_in_path(name); !found.empty()) {
       return {std::move(found), Mpirun::Kind::kOpenMpi};
@@ -72,8 +72,8 @@ Mpirun find_open_mpi() {
   }
   throw Error(ErrorCode::kPlugin, "the backend mpi needs mpirun, which is not installed",
               {.subject = "mpirun",
-               .hint = "apt-get install openmpi-bin (or add its folder to PATH), or choose another "
-                       "backend: -o backend.use=gloo_cpu"});
+               .hint = "run apt-get install openmpi-bin (or add its folder to PATH), or choose "
+                       "another backend: -o backend.use=gloo_cpu"});
 }
 
 Mpirun find_mpirun(const LaunchPlan& plan) {
@@ -93,12 +93,12 @@ Mpirun find_mpirun(const LaunchPlan& plan) {
     if (says(version, "HYDRA") || says(version, "Intel(R) MPI")) {
       return {path, Mpirun::Kind::kHydra};
     }
-    fail_usage(fmt::format("{} is neither Open MPI's mpirun nor MPICH's (it says: {})", path,
-                           version.substr(0, version.find('\n'))),
-               "--via", "put the folder of Open MPI's or MPICH's first into PATH");
+    fail_usage(fmt::format("{} is neither Open MPI's mpirun nor MPICH's (--version prints: {})",
+                           path, version.substr(0, version.find('\n'))),
+               "--via", "put the folder of Open MPI's or MPICH's mpirun first in PATH");
   }
   fail_usage("--via mpirun: mpirun is not installed", "--via",
-             "apt-get install openmpi-bin (or mpich), or add its folder to PATH");
+             "run apt-get install openmpi-bin (or mpich), or add its folder to PATH");
 }
 
 bool stays_on_this_machine(const LaunchPlan& plan) {
@@ -107,7 +107,7 @@ bool stays_on_this_machine(const LaunchPlan& plan) {
     return std::all_of(hosts.begin(), hosts.end(),
                        [](const HostSlots& entry) { return is_this_machine(entry.host); });
   }
-  // Without a hostfile mpirun takes the nodes of a Slurm allocation it runs in.
+  // Without a hostfile, mpirun uses the nodes of its Slurm allocation.
   const char* nodes = std::getenv("SLURM_JOB_NUM_NODES");
   return nodes == nullptr || std::string(nodes) == "1";
 }
@@ -133,8 +133,9 @@ Variables shim_variables(const LaunchPlan& plan) {
       lists += (lists.empty() ? "" : ":") + format_cpu_list(cpus);
     }
   }
-  // To ask processors what Linux knows, too, mpirun would move to each in turn when it begins, and
-  // wait there for its turn: on a busy machine for seconds, in which not even SIGKILL ends it.
+  // hwloc's x86 component would bind mpirun to each processor in turn at startup to query it,
+  // though Linux already knows the answer. On a busy machine this takes seconds, in which not even
+  // SIGKILL ends it.
   if (stays_on_this_machine(plan) && std::getenv(kTopologyParts) == nullptr) {
     variables[kTopologyParts] = "-x86";
     variables[kShimTopologyParts] = "1";
@@ -146,8 +147,8 @@ Variables shim_variables(const LaunchPlan& plan) {
 }
 
 std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun) {
-  // Ranks may have several threads: what binds them is --bind, through their shims where those are
-  // on a machine that we know.
+  // Ranks may have several threads, so only --bind binds them: through their shims if all run on
+  // this machine, else through mpirun.
   const bool here = stays_on_this_machine(plan);
   Arguments arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
                          here ? "none" : bind_word(plan.bind)};
@@ -158,7 +159,7 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
   }
   if (!here) {
     Variables passed = shim_variables(plan);
-    passed[kShimStore];  // whose value is known once the store is there
+    passed[kShimStore];  // its value is known once the store exists
     append(arguments, passed_variables(passed));
   }
   arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());

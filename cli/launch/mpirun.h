@@ -1,5 +1,5 @@
-// Mpirun: the MPI launcher of this machine, and how it is asked to start ranks. Values and plain
-// functions; no thread rule.
+// Mpirun: the MPI launcher of this machine and the commands by which it starts ranks. Values and
+// plain functions; no threading rule.
 #pragma once
 
 #include <string>
@@ -16,30 +16,30 @@ struct Mpirun {
   Kind kind = Kind::kOpenMpi;
 };
 
-// Open MPI's, which the backend mpi needs; Error(kPlugin) where there is none.
+// Open MPI's mpirun, which the backend mpi needs. Throws Error(kPlugin) if there is none.
 Mpirun find_open_mpi();
 
-// For --via mpirun: the one that PATH names first; the backend mpi gets Open MPI's. Error(kUsage)
-// where there is none, or it is of neither kind.
+// For --via mpirun: the first in PATH; with the backend mpi, Open MPI's is preferred. Throws
+// Error(kUsage) if there is none, or it is of neither kind.
 Mpirun find_mpirun(const LaunchPlan& plan);
 
-// Whether the ranks all run on this machine.
+// Whether all ranks run on this machine.
 bool stays_on_this_machine(const LaunchPlan& plan);
 
-// What starts a `coupler rank-shim` for each rank.
+// The command that starts a `coupler rank-shim` for each rank.
 std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpirun);
 
-// What the ranks find in their environment besides where the store is: all that their shims are
-// told by it is theirs alone.
+// The variables of the ranks, except the store's address; without the variables meant only for the
+// shims.
 Variables shim_rank_variables(const LaunchPlan& plan);
-// The same, and what the shims are to do besides starting their ranks.
+// The same, plus the variables that tell the shims what else to do.
 Variables shim_variables(const LaunchPlan& plan);
 
-// In the environment of mpirun alone; where the second is set, the first is ours.
+// In the environment of mpirun only; if the second is set, we have set the first.
 inline constexpr const char* kTopologyParts = "HWLOC_COMPONENTS";
 inline constexpr const char* kShimTopologyParts = "COUPLER_SHIM_TOPOLOGY_PARTS";
 
-// What starts the ranks themselves, on any machines.
+// The command that starts the ranks directly, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);
 
 }  // namespace coupler::cli

@@ -35,31 +35,31 @@ int try_bind(const addrinfo& address) {
 void check_interface(const std::string& interface_or_address, const std::string& said_by) {
   const auto address = bind_address(interface_or_address, said_by);
   if (is_wildcard(address)) {
-    throw Error(ErrorCode::kConfig,
-                fmt::format("'{}' stands for all network interfaces, and connections need one of "
-                            "them ({})",
-                            interface_or_address, said_by),
-                {.subject = interface_or_address,
-                 .hint = fmt::format("name one with --interface, or leave it out for loopback: {}",
-                                     list_network_addresses())});
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("'{}' means all network interfaces, but connections need a specific one "
+                    "({})",
+                    interface_or_address, said_by),
+        {.subject = interface_or_address,
+         .hint = fmt::format("name one with --interface, or omit it for loopback: {}",
+                             list_network_addresses())});
   }
 }
 
 void check_own_address_and_port(const std::string& host, int port) {
   const auto found = look_up_host(host, port, deadline_after(kNameTimeout));
   if (!found.list) {
-    throw Error(
-        ErrorCode::kUsage, fmt::format("there is no host '{}'", host),
-        {.subject = host, .hint = "give the first machine's address behind --main-address"});
+    throw Error(ErrorCode::kUsage, fmt::format("unknown host '{}'", host),
+                {.subject = host, .hint = "give the first machine's address with --main-address"});
   }
   const int failure = try_bind(*found.list);
   if (failure == EADDRNOTAVAIL) {
     throw Error(ErrorCode::kUsage,
-                fmt::format("'{}' is no address of this machine, but machine 0 is the one that the "
-                            "others connect to",
+                fmt::format("'{}' is not an address of this machine, but the others connect to "
+                            "machine 0",
                             host),
                 {.subject = host,
-                 .hint = "give machine 0's own address behind --main-address, or this machine "
+                 .hint = "give machine 0's own address with --main-address, or give this machine "
                          "another --machine-rank"});
   }
   if (failure != 0) {

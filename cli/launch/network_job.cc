@@ -22,14 +22,14 @@ Bytes32 secret_of(const NetworkJob& job) {
   return read_secret_file(job.secret_file, "launch " + job.nonce);
 }
 
-// The address of this machine by which packets for that host leave it. Sends nothing.
+// The local address from which packets to that host leave. Sends nothing.
 std::string address_towards(const std::string& host) {
   const auto found = look_up_host(host, 9, deadline_after(kLookUpTime));
   if (!found.list) {
-    throw Error(ErrorCode::kConfig,
-                fmt::format("the hostfile's {} is no host that this machine knows: {}", host,
-                            found.failure),
-                {.subject = host, .hint = "correct the hostfile, or name an address"});
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("this machine cannot resolve the hostfile's {}: {}", host, found.failure),
+        {.subject = host, .hint = "correct the hostfile, or use an address"});
   }
   const UniqueFd probe(::socket(found.list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
@@ -37,7 +37,7 @@ std::string address_towards(const std::string& host) {
   if (!probe || ::connect(probe.get(), found.list->ai_addr, found.list->ai_addrlen) != 0 ||
       ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) {
     throw Error(ErrorCode::kConfig,
-                fmt::format("this machine has no way to the hostfile's {}", host),
+                fmt::format("this machine has no route to the hostfile's {}", host),
                 {.subject = host,
                  .hint = "correct the hostfile, or name the interface that the machines share: "
                          "--interface NAME"});
@@ -55,13 +55,12 @@ bool can_have_network_store(const LaunchPlan& plan) {
 NetworkJob make_network_job(const LaunchPlan& plan) {
   if (!can_have_network_store(plan)) {
     throw Error(ErrorCode::kConfig,
-                "mpirun starts these ranks on several machines, which need to know what lets them "
-                "trust each other (launch.secret_file) and where they meet (a hostfile, or "
-                "backend.interface)",
+                "mpirun starts these ranks on several machines, which need a shared secret "
+                "(launch.secret_file) and a place to meet (a hostfile, or backend.interface)",
                 {.subject = "launch.secret_file",
-                 .hint = "make a secret, `(umask 077; head -c 32 /dev/urandom > job.secret)`, copy "
-                         "it to every machine, and say -o launch.secret_file=PATH --interface "
-                         "NAME"});
+                 .hint = "create a secret, `(umask 077; head -c 32 /dev/urandom > job.secret)`, "
+                         "copy it to every machine, and pass -o launch.secret_file=PATH "
+                         "--interface NAME"});
   }
   NetworkJob job;
   job.nonce = to_hex(random_bytes32());
@@ -90,7 +89,7 @@ JobAddress read_network_job(const std::string& text) {
       !std::getline(words >> std::ws, job.secret_file)) {
     throw Error(
         ErrorCode::kConfig,
-        fmt::format("{}='{}' is not what `coupler launch` sets", kShimStore, text),
+        fmt::format("{}='{}' was not set by this version of `coupler launch`", kShimStore, text),
         {.subject = kShimStore, .hint = "run the same version of Coupler on every machine"});
   }
   job.address.tls = tls == "tls";

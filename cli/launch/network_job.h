@@ -1,7 +1,7 @@
-// A job whose rank-shims run on several machines: where the launcher's store is for them, and what
-// opens it. The shims learn the place by a variable, which may be seen; the secret is made from it
-// and the bytes of launch.secret_file, which every machine has. Values and plain functions; no
-// thread rule.
+// A job whose rank-shims run on several machines: the address of the launcher's store and the
+// secret for it. The shims get the address and a nonce from an environment variable, which need not
+// be secret. The secret is derived from the nonce and launch.secret_file, which every machine has.
+// Values and plain functions; no threading rule.
 #pragma once
 
 #include <string>
@@ -11,24 +11,23 @@
 
 namespace coupler::cli {
 
-// The variable in which the launcher tells shims of other machines where its store is.
+// The variable that gives the address of the launcher's store to shims of other machines.
 inline constexpr const char* kShimStore = "COUPLER_SHIM_STORE";
 
-// Whether the launcher can have a store that shims on several machines reach: there is a secret,
-// and the interface is named or follows from the machines that are.
+// Whether the launcher can serve a store to shims on several machines: a secret is configured, and
+// the interface is named or follows from the hostfile.
 bool can_have_network_store(const LaunchPlan& plan);
 
 struct NetworkJob {
   std::string nonce;        // of this start
   std::string secret_file;  // absolute
-  JobAddress address;       // its port is not known yet
+  JobAddress address;       // the port is set later
 };
 // Throws Error(kConfig) naming the interface, the machine or the secret file that is wrong.
 NetworkJob make_network_job(const LaunchPlan& plan);
 
 std::string encode(const NetworkJob& job);
-// On the machine of a shim. Throws Error(kConfig) naming the secret file, and for a text that is
-// none of ours.
+// For a shim. Throws Error(kConfig) for a bad secret file, which it names, or a malformed string.
 JobAddress read_network_job(const std::string& text);
 
 }  // namespace coupler::cli

@@ -20,14 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSessions = "ompi.";  // then machine, ".", user
+constexpr std::string_view kSessions = "ompi.";  // followed by machine, ".", user
 
 struct Candidate {
   fs::path path;
   const char* what;
 };
 
-// With and without the domain, as Open MPI may be told to keep it.
+// With and without the domain, which Open MPI can be configured to keep.
 std::set<std::string> names_of_machine() {
   std::array<char, 256> bytes{};
   ::gethostname(bytes.data(), bytes.size() - 1);
@@ -35,7 +35,7 @@ std::set<std::string> names_of_machine() {
   return {name, name.substr(0, name.find('.'))};
 }
 
-// Those of the variables that are set, and `usual`, as the kernel names them.
+// The canonical paths of `usual` and of the folders that the variables name.
 std::set<fs::path> folders_of(std::initializer_list<const char*> variables, const char* usual) {
   std::vector<fs::path> named = {usual};
   for (const char* variable : variables) {
@@ -50,7 +50,7 @@ std::set<fs::path> folders_of(std::initializer_list<const char*> variables, cons
   return folders;
 }
 
-// "pid.4711" is mpirun's; a daemon's bears the number of the job.
+// "pid.4711" is mpirun's; a daemon's folder is named after the job.
 bool is_of_the_dead(const fs::path& session) {
   const auto name = session.filename().string();
   return !name.starts_with("pid.") || status_of(std::atol(name.c_str() + 4)).state == 0;
@@ -96,7 +96,7 @@ void add_used(std::set<std::string>& used, const fs::path& process) {
   }
 }
 
-// The paths of all that this user's processes have open or mapped.
+// All paths that this user's processes have open or mapped.
 std::set<std::string> used_paths() {
   std::set<std::string> used;
   for (const auto& process : entries_of("/proc", "")) {
@@ -132,7 +132,7 @@ void add_open_mpi_leftovers(Leftovers& found, Then then) {
     add_leftover(found, path, what, then);
     const auto parent = path.parent_path();
     if (then == Then::kRemove && parent.filename().string().starts_with(kSessions)) {
-      ::rmdir(parent.c_str());  // where this was the last
+      ::rmdir(parent.c_str());  // succeeds if this was the last one
     }
   }
 }

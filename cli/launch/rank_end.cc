@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kEndPrefix = "coupler/launch/end/";
 constexpr std::string_view kStartPrefix = "coupler/launch/start/";
-constexpr int kPeerLost = 4;  // the exit code of a rank that lost another
+constexpr int kPeerLost = 4;  // the exit code of a rank that lost a peer
 constexpr size_t kQuotedLines = 8;
 
 bool is_failure(const RankEnd& end) { return end.status != 0; }
@@ -183,11 +183,11 @@ std::string JobOutcome::report(const std::map<int, std::string>& standings) cons
   size_t stood = 0;
   for (const auto& [rank, standing] : standings) {
     if (rank != blamed->rank && ++stood <= kQuotedLines) {
-      text += fmt::format("  rank {} stood in {}\n", rank, standing);
+      text += fmt::format("  rank {} was in {}\n", rank, standing);
     }
   }
   if (stood > kQuotedLines) {
-    text += fmt::format("  and {} others in some\n", stood - kQuotedLines);
+    text += fmt::format("  and {} others were in an operation\n", stood - kQuotedLines);
   }
   if (stopped > 0) {
     text += fmt::format("  {} other rank{} stopped\n", stopped, stopped == 1 ? " was" : "s were");

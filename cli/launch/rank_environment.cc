@@ -26,7 +26,7 @@ int terminal_columns() {
   return size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// Physical cores of the smallest share with --bind core, else logical ones divided evenly.
+// With --bind core the physical cores of the smallest share, else an equal share of logical cores.
 int cores_per_rank(const LaunchPlan& plan) {
   const auto usable = static_cast<int>(usable_cpus().size());
   if (plan.bind != Bind::kCore) {
@@ -46,7 +46,7 @@ int cores_per_rank(const LaunchPlan& plan) {
 Variables common_variables(const LaunchPlan& plan) {
   Variables variables;
   if (!plan.config.file.empty()) {
-    // Absolute: a rank may change its folder before it reads it.
+    // Absolute, as a rank may change its working directory before it reads it.
     variables["COUPLER_CONFIG_FILE"] = std::filesystem::absolute(plan.config.file).string();
   }
   if (!plan.overrides.empty()) {
@@ -101,7 +101,7 @@ std::vector<std::string> environment_with(const Variables& added, bool owns_rank
       variables.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
   }
-  // Those of an outer launch say nothing about our ranks.
+  // Variables of an outer launch do not describe our ranks.
   std::vector<const char*> foreign = {
       "COUPLER_RANK",     "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK", "COUPLER_LOCAL_WORLD_SIZE",
       "COUPLER_JOB_FILE", "COUPLER_TERMINAL",   kShimLibraryPath,     "COUPLER_RESTART_COUNT",

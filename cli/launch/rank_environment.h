@@ -1,5 +1,5 @@
-// What ranks find in their environment: the launcher's own variables and those that a launch adds.
-// Plain functions; no thread rule.
+// The environment of ranks: the launcher's own variables and those that a launch adds. Plain
+// functions; no threading rule.
 #pragma once
 
 #include <map>
@@ -13,23 +13,25 @@ namespace coupler::cli {
 
 using Variables = std::map<std::string, std::string>;
 
-// What all processes get, whoever starts them: COUPLER_CONFIG_FILE and COUPLER_OVERRIDES (the
-// launcher's --config and -o, one a line) and COUPLER_TERMINAL.
+// What all processes get under every launcher: COUPLER_CONFIG_FILE and COUPLER_OVERRIDES (the
+// launcher's configuration file, and its -o, one per line), COUPLER_TERMINAL, and if set,
+// OMP_NUM_THREADS and COUPLER_RESTART_COUNT.
 Variables common_variables(const LaunchPlan& plan);
 
-// As above, with OMP_NUM_THREADS: threads_per_process, else left as it is, else the cores a rank
-// may use.
+// As above, always with OMP_NUM_THREADS: launch.threads_per_process, else the environment's, else
+// the number of cores per rank.
 Variables local_variables(const LaunchPlan& plan);
 
-// Of a rank of this machine: who it is (rendezvous/process_info.h). With job_file they meet in the
-// launcher's store; without one, on several machines, at plan.main_address, in torchrun's words.
+// As above, plus the identity of a rank of this machine (rendezvous/process_info.h). On one machine
+// ranks meet in the launcher's store (job_file); on several, at plan.main_address, given by
+// torchrun's variables.
 Variables rank_variables(const LaunchPlan& plan, int local_rank, const std::string& job_file);
 
-// Our own environment, but for the rank variables of an outer `coupler launch` (and with owns_ranks
-// of torchrun and its like), with `added`: NAME=value.
+// Our own environment plus `added`, as NAME=value, without the rank variables of an outer
+// `coupler launch` (with owns_ranks, also of torchrun and the like).
 std::vector<std::string> environment_with(const Variables& added, bool owns_ranks = false);
 
-// The processors of each rank of this machine; empty lists where they are not bound.
+// The processors of each rank of this machine; empty lists if ranks are not bound.
 std::vector<std::vector<int>> rank_cpus(const LaunchPlan& plan);
 
 }  // namespace coupler::cli

@@ -1,9 +1,9 @@
 // `coupler rank-shim -- path program args…`: what mpirun starts as a rank. It starts the program as
-// its child, gives it Coupler's rank variables, remembers its last lines and reports its end to the
-// launcher through the store, since mpirun's own end says little about it. The program ends with
-// the shim, the shim with mpirun (parent-death signal) or with the launcher (the store's
-// connection). What mpirun and the ranks leave in the job's folder is removed by the guard of the
-// shim that ends last, where nobody above it is left (cli/launch/mpi_folder.h).
+// its child with Coupler's rank variables, keeps its last lines, and reports its end to the
+// launcher through the store, because mpirun's own exit says little about it. The program ends with
+// the shim; the shim ends with mpirun (parent-death signal) or with the launcher (the store's
+// connection). If the launcher and mpirun are gone, the guard of the last shim to end removes what
+// mpirun and the ranks left in the job's folder (cli/launch/mpi_folder.h).
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -42,11 +42,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a program that was told to stop may take; mpirun itself kills after a second.
+// How long a program may take to stop; mpirun itself kills after a second.
 constexpr auto kStopTime = 400ms;
 constexpr auto kStoreTime = 20s;
-// A failed rank's shim stays until the launcher has decided: were it to end at once, mpirun would
-// take the job apart first.
+// How long a failed rank's shim waits for the launcher's decision: if it ended at once, mpirun
+// would tear the job down first.
 constexpr auto kDecisionTime = 5s;
 
 std::vector<std::string> program_environment(const ProcessInfo& process) {
@@ -55,10 +55,10 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
       std::getenv(kShimTopologyParts) == nullptr ? "" : fmt::format("{}=", kTopologyParts);
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    // mpirun puts its own folders into LD_LIBRARY_PATH. The program gets the user's: where libmpi
-    // is found the launcher has learnt with that, too.
+    // mpirun adds its own folders to LD_LIBRARY_PATH. The program gets the user's value, with which
+    // the launcher also found libmpi.
     if (text.starts_with("COUPLER_SHIM_") || text.starts_with("LD_LIBRARY_PATH=")) continue;
-    // It tells ranks orte_tmpdir_base, beside which their libmpi refuses what mpirun itself takes.
+    // mpirun sets orte_tmpdir_base for ranks, and their libmpi rejects both variables together.
     if (text.starts_with("OMPI_MCA_orte_local_tmpdir_base=")) continue;
     if (!of_mpirun.empty() && text.starts_with(of_mpirun)) continue;
     environment.emplace_back(text);
@@ -73,7 +73,7 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
   return environment;
 }
 
-// Of "0-3:4-7" the second list for local rank 1; empty where there is none.
+// For local rank 1, the second list of "0-3:4-7"; empty if there is none.
 std::vector<int> cpus_of_rank(const std::string& lists, int local_rank) {
   std::istringstream parts(lists);
   std::string list;
@@ -85,7 +85,7 @@ std::vector<int> cpus_of_rank(const std::string& lists, int local_rank) {
   return parse_cpu_list(list);
 }
 
-// The launcher's orders as they come, and its end. The thread behind it ends with the process.
+// Receives the launcher's orders and notices its end, on a thread that ends with the process.
 class Orders {
  public:
   explicit Orders(StoreClient& store) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -105,10 +105,10 @@ class Orders {
 
   int wake_fd() const { return wake_.get(); }
 
-  // The signals to pass on; 0 stands for the end of the job. Where the launcher is gone, so are we.
+  // The signals to pass on; 0 means the end of the job. Exits if the launcher is gone.
   std::vector<int> take() {
     uint64_t count = 0;
-    (void)!::read(wake_.get(), &count, sizeof count);  // empties it; it may have been empty
+    (void)!::read(wake_.get(), &count, sizeof count);  // drains it; may already be empty
     const std::lock_guard lock(mutex_);
     if (launcher_gone_) {
       ::_exit(1);  // the guard then kills the program
@@ -123,7 +123,7 @@ class Orders {
       order ? signals_.push_back(order->signal) : void(launcher_gone_ = true);
     }
     const uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof one);  // fails only when it is readable already
+    (void)!::write(wake_.get(), &one, sizeof one);  // fails only if it is already readable
   }
 
   UniqueFd wake_;
@@ -136,7 +136,7 @@ class Shim {
  public:
   Shim(ChildLoop& loop, StoreClient& store, int rank) : loop_(loop), orders_(store), rank_(rank) {}
 
-  // Until the program has ended.
+  // Waits until the program has ended.
   RankEnd await_program() {
     while (true) {
       const auto events = loop_.wait(kill_at_, orders_.wake_fd());
@@ -161,7 +161,7 @@ class Shim {
     }
   }
 
-  // Until the launcher ends the job; at most kDecisionTime.
+  // Waits until the launcher ends the job, for at most kDecisionTime.
   void await_decision() {
     const auto deadline = deadline_after(kDecisionTime);
     while (std::chrono::steady_clock::now() < deadline) {
@@ -197,7 +197,7 @@ class Shim {
   std::optional<Deadline> kill_at_;
 };
 
-// Where the launcher's store is: in its job file, or on another machine, at place.
+// Where the launcher's store is: given by its job file, or by place if on another machine.
 struct JobPlace {
   const char* job_file;
   const char* place;
@@ -207,7 +207,7 @@ struct JobPlace {
                            char** argv, int argc) {
   const auto [job_file, place] = of_job;
   const JobAddress job = place == nullptr ? read_job_file(job_file) : read_network_job(place);
-  // The program finds a job file in any case; where the launcher's is on another machine, ours.
+  // The program always gets a job file; if the launcher's is on another machine, it gets ours.
   const UniqueFd memory_file = place == nullptr ? UniqueFd() : make_job_memory_file(job);
   ChildCommand command;
   command.path = argv[2];
@@ -217,7 +217,7 @@ struct JobPlace {
     command.environment.push_back(
         fmt::format("COUPLER_JOB_FILE=/proc/{}/fd/{}", ::getpid(), memory_file.get()));
   }
-  const char* cpus = std::getenv("COUPLER_SHIM_CPUS");  // of each local rank, by ":"
+  const char* cpus = std::getenv("COUPLER_SHIM_CPUS");  // of each local rank, separated by ":"
   command.cpus = cpus_of_rank(cpus == nullptr ? "" : cpus, process.local_rank);
   const char* logs = std::getenv("COUPLER_SHIM_LOG_DIR");
   const bool prefix = std::getenv("COUPLER_SHIM_PREFIX") != nullptr;
@@ -233,14 +233,14 @@ struct JobPlace {
   try {
     store.set(end_key(process.rank), encode(end));
   } catch (const Error&) {
-    ::_exit(1);  // as the orders do where the launcher is gone, whose thread still uses the store
+    ::_exit(1);  // the launcher is gone; not through main, as the orders' thread uses the store
   }
-  loop.release_group();  // what the program left behind
+  loop.release_group();  // kills what the program left running
   if (end.status != 0 && !end.stopped) {
     shim.await_decision();
   }
-  // The launcher knows how the rank ended; to mpirun all is well, so that it adds nothing of its
-  // own. Not through main: the thread behind the orders still uses the store.
+  // The launcher knows how the rank ended. mpirun gets exit code 0, so that it prints nothing of
+  // its own. Not through main, because the orders' thread still uses the store.
   ::_exit(0);
 }
 
@@ -253,7 +253,7 @@ int run_rank_shim(int argc, char** argv) {
   if (argc < 4 || std::strcmp(argv[1], "--") != 0 ||
       (of_job.job_file == nullptr && of_job.place == nullptr) ||
       process.launcher != LauncherKind::kOpenMpi) {
-    throw Error(ErrorCode::kUsage, "rank-shim is started by `coupler launch` through mpirun only",
+    throw Error(ErrorCode::kUsage, "only `coupler launch` starts rank-shim, through mpirun",
                 {.subject = "rank-shim", .hint = "use `coupler launch`"});
   }
   const char* folder = std::getenv(MpiFolder::kVariable);
@@ -261,7 +261,7 @@ int run_rank_shim(int argc, char** argv) {
   try {
     run_rank(loop, process, of_job, argv, argc);
   } catch (...) {
-    loop.release_group();  // the launcher may be gone, and no other shim be left
+    loop.release_group();  // the launcher may be gone, and this may be the last shim
     throw;
   }
 }

@@ -18,13 +18,13 @@
 namespace coupler::cli {
 namespace {
 
-// So that the launchers of the other machines have noticed the failure, too.
+// Time for the launchers of the other machines to notice the failure.
 constexpr auto kPauseOfSeveralMachines = std::chrono::seconds(3);
 
-// Into what is no plain file: a link, a pipe, a device. Another file in its place would take it
-// away from those who have it open.
+// Writes to a link, a pipe or a device in place: replacing it would take it away from the processes
+// that have it open.
 void write_through(const std::string& file, const std::string& text) {
-  // Without O_NONBLOCK a FIFO would wait for a reader.
+  // Without O_NONBLOCK, opening a FIFO would wait for a reader.
   const UniqueFd to(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!to || ::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     throw_io("write", file, errno);

@@ -1,11 +1,11 @@
-// StopSchedule: when a job that has failed, or was told to end, is signalled. Knows times only;
-// single-threaded.
+// StopSchedule: decides when to signal a job that has failed or was interrupted. It only computes
+// times; single-threaded.
 //
-// After the first failure others get a moment to fail too, so that the cause can be told from its
-// consequences, and a longer one while nothing but consequences was seen: the rank that knows more
-// may be slow to say it. Then SIGTERM, then SIGKILL, all within a second for local ranks. After a
-// signal from outside the ranks get time to finish their work (a checkpoint), a second signal ends
-// them.
+// After the first failure, other ranks get a moment to fail too, so that the cause can be told from
+// its consequences. They get longer while only consequences were seen, as the rank that knows the
+// cause may report it late. Then follow SIGTERM and SIGKILL, all within a second for local
+// ranks. After a signal from outside, ranks get time to finish their work (a checkpoint); a second
+// signal kills them.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace coupler::cli {
 
 class StopSchedule {
  public:
-  // For local ranks; mpirun, which stops the others by itself, gets more time.
+  // Defaults for local ranks; mpirun, which stops the others by itself, gets more time.
   struct Times {
     std::chrono::milliseconds settle{150};
     std::chrono::milliseconds settle_without_cause{700};
@@ -26,12 +26,12 @@ class StopSchedule {
   };
   explicit StopSchedule(const Times& times) : times_(times) {}
 
-  // To be called with all that is known, again when more is.
+  // Call with all that is known so far, and again when more is known.
   void failed(Deadline first, std::optional<Deadline> cause);
-  void interrupted(Deadline when);  // a signal that was forwarded
+  void interrupted(Deadline when);  // a signal was forwarded
   std::optional<Deadline> next() const { return next_; }
   bool told_to_stop() const { return told_; }  // from then on ends are consequences
-  // The signal that is due, if any; to be sent by the caller.
+  // The signal that is due, if any; the caller sends it.
   std::optional<int> due(Deadline now);
 
  private:

@@ -1,4 +1,4 @@
-// coupler test: starts coupler-self-test as `coupler launch` would start the user's program.
+// coupler test: starts coupler-self-test as `coupler launch` starts the user's program.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -18,10 +18,11 @@ namespace coupler::cli {
 
 const char kTestHelp[] = R"help(usage: coupler test [--json] [OPTION of `coupler launch`]...
 
-Tries a configuration before a training run depends on it: starts the processes as `coupler launch`
-does and checks initialization, process execution, random numbers, collectives, splitting, the
-trigger, data loaders, and that training gives what one process gives on the joined batches. Ends in
-a verdict. Exit code: 0 where all is well, 1 where something is wrong, else as `coupler launch`.
+Tests a configuration before a training run depends on it. Starts processes as `coupler launch` does
+and checks initialization, process execution, random numbers, collectives, splitting, the trigger,
+data loaders, and that training matches one process on the joined batches. Ends with a verdict.
+
+Exit code: 0 if all sections pass, 1 if one fails, otherwise that of `coupler launch`.
 
   --json  print a JSON object instead of lines
 
@@ -30,26 +31,26 @@ a verdict. Exit code: 0 where all is well, 1 where something is wrong, else as `
 
 namespace {
 
-// Beside this program.
+// Installed next to this program.
 std::string self_test_program() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto program = self.parent_path() / "coupler-self-test";
   if (!error && std::filesystem::exists(program, error)) return program;
-  throw Error(ErrorCode::kIo, fmt::format("{} is not there", program.string()),
+  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", program.string()),
               {.subject = program.string(),
-               .hint = "it is built and installed with libcoupler, beside the coupler program"});
+               .hint = "build and install libcoupler, which puts it next to the coupler program"});
 }
 
-// It finds LibTorch where it was built or installed to; elsewhere by this. A program of the user's
-// own knows its LibTorch.
+// The self-test finds LibTorch where it was built or installed to; elsewhere it needs this. A
+// user's own program knows its LibTorch.
 void find_torch_for(const std::string& program) {
   const std::string root = torch_root();
   if (root.empty())
     throw Error(
         ErrorCode::kUsage,
         fmt::format("{} needs LibTorch, which is not in {}", program, expected_torch_root()),
-        {.subject = "LibTorch", .hint = "coupler setup-torch fetches it"});
+        {.subject = "LibTorch", .hint = "run coupler setup-torch to install it"});
   if (root == COUPLER_TORCH_ROOT) return;
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path =
@@ -78,7 +79,7 @@ int run_test(int argc, char** argv) {
   if (const std::string& word = words[static_cast<size_t>(first)]; first != count - 1) {
     throw Error(
         ErrorCode::kUsage,
-        fmt::format("coupler test brings a program of its own, so '{}' is one too many", word),
+        fmt::format("coupler test runs its own program, so '{}' is one argument too many", word),
         {.subject = word, .hint = "'coupler test --help' explains the command"});
   }
   static char json[] = "--json";

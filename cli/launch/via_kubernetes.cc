@@ -14,14 +14,14 @@ namespace {
 
 constexpr const char* kSecretKey = "job.secret";
 constexpr const char* kSecretPath = "/run/secrets/coupler/job.secret";
-constexpr int kPort = 29500;  // of the first pod, which has an address of its own
+constexpr int kPort = 29500;  // of the first pod, which has its own address
 
-// JSON's strings are YAML's.
+// A JSON string is also a YAML string.
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Kubernetes expands $(NAME) in arguments: the user's own are to stay as they are.
+// Kubernetes expands $(NAME) in arguments; this keeps the user's own arguments literal.
 std::string literal(std::string text) {
   for (size_t at = 0; (at = text.find("$(", at)) != std::string::npos; at += 3) {
     text.insert(at, "$");
@@ -40,8 +40,8 @@ bool is_label(const std::string& name) {
 std::string job_name(const LaunchPlan& plan) {
   if (!plan.name.empty()) {
     if (!is_label(plan.name)) {
-      fail_usage(fmt::format("--name: '{}' is no name for Kubernetes: lower-case letters, digits "
-                             "and '-' inside, at most 40",
+      fail_usage(fmt::format("--name: '{}' is not a valid Kubernetes name: use lower-case letters, "
+                             "digits, and '-' inside, at most 40 characters",
                              plan.name),
                  "--name");
     }
@@ -55,7 +55,7 @@ std::string job_name(const LaunchPlan& plan) {
   return is_label(name) ? name : "coupler-" + std::to_string(plan.processes);
 }
 
-// Several machines trust each other by a file that all have: here a Secret.
+// Several machines authenticate each other by a file that all have: here a Secret.
 bool has_secret(const LaunchPlan& plan) {
   return plan.machines > 1 && !plan.config.launch.secret_file.empty();
 }
@@ -113,7 +113,7 @@ std::string container(const LaunchPlan& plan, const std::string& name, const Mee
     text += fmt::format("{}  - {}\n", indent, quoted(word));
   }
   if (has_secret(plan)) {
-    // By subPath it is a file and not a link.
+    // With subPath it is a file, not a link.
     text += fmt::format(
         "{0}  volumeMounts:\n"
         "{0}  - name: job-secret\n"
@@ -131,7 +131,7 @@ std::string container(const LaunchPlan& plan, const std::string& name, const Mee
 }
 
 std::string job_set(const LaunchPlan& plan, const std::string& name) {
-  // Pod 0 of job 0 of "workers"; the network of a JobSet is named after it.
+  // The address of pod 0 of job 0 of "workers"; a JobSet's network is named after the JobSet.
   const Meeting meeting{"$(JOB_COMPLETION_INDEX)", fmt::format("{0}-workers-0-0.{0}", name),
                         std::to_string(kPort)};
   return fmt::format(
@@ -165,7 +165,7 @@ std::string job_set(const LaunchPlan& plan, const std::string& name) {
 }
 
 std::string replica(const LaunchPlan& plan, const char* kind, int replicas) {
-  // The operator sets RANK of the pod and where the master is; its container must have this name.
+  // The operator sets RANK and the master's address in each pod, and requires this container name.
   const Meeting meeting{"$(RANK)", "$(MASTER_ADDR)", "$(MASTER_PORT)"};
   return fmt::format(
              "    {}:\n"
@@ -198,7 +198,7 @@ std::string pytorch_job(const LaunchPlan& plan, const std::string& name) {
 
 std::string kubernetes_manifest(const LaunchPlan& plan) {
   if (plan.image.empty()) {
-    fail_usage("--via k8s needs --image, which holds the program and `coupler`", "--image",
+    fail_usage("--via k8s needs --image, an image with the program and `coupler`", "--image",
                "--image registry.example/train:1");
   }
   const auto name = job_name(plan);

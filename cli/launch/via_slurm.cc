@@ -16,7 +16,7 @@ std::vector<std::string> srun_words(const LaunchPlan& plan, const std::string& s
     words.push_back(fmt::format("--nodes={}", plan.machines));
     words.push_back(fmt::format("--ntasks-per-node={}", plan.per_machine()));
   }
-  // Otherwise the ranks that are left would wait for the one that failed.
+  // Otherwise the remaining ranks would wait for the one that failed.
   words.emplace_back("--kill-on-bad-exit=1");
   if (plan.config.launch.threads_per_process > 0) {
     words.push_back(fmt::format("--cpus-per-task={}", plan.config.launch.threads_per_process));
@@ -41,19 +41,19 @@ ForeignCommand srun_command(const LaunchPlan& plan) {
   if (std::getenv("SLURM_JOB_ID") == nullptr) {
     fail_usage("--via slurm: this is not inside a Slurm allocation (SLURM_JOB_ID is not set)",
                "--via",
-               fmt::format("get one first: salloc --ntasks={0}; or write a script for sbatch: "
+               fmt::format("get one first: salloc --ntasks={0}; or write an sbatch script: "
                            "coupler launch --via slurm --print -n {0} … > job.sh",
                            plan.processes));
   }
   const auto srun = find_in_path("srun");
   if (srun.empty()) {
-    fail_usage("--via slurm: srun is in none of the folders of PATH", "--via",
+    fail_usage("--via slurm: srun was not found in PATH", "--via",
                "run it on a node of the cluster, with Slurm's folder in PATH");
   }
   if (const char* tasks = std::getenv("SLURM_NTASKS")) {
     const int most = parse_number(tasks, 1, 1 << 30, "SLURM_NTASKS", "number of tasks");
     if (plan.processes > most) {
-      fail_usage(fmt::format("{} processes are more than the {} tasks of this allocation "
+      fail_usage(fmt::format("{} processes exceed the {} tasks of this allocation "
                              "(SLURM_NTASKS)",
                              plan.processes, most),
                  "-n",
@@ -79,7 +79,7 @@ std::string sbatch_script(const LaunchPlan& plan) {
   }
   script += "#SBATCH --output=%x-%j.out\n\n";
   for (const auto& [key, value] : common_variables(plan)) {
-    if (key != "COUPLER_TERMINAL" && key != "COUPLER_RESTART_COUNT") {  // the job has its own
+    if (key != "COUPLER_TERMINAL" && key != "COUPLER_RESTART_COUNT") {  // the job sets its own
       script += fmt::format("export {}={}\n", key, shell_word(value));
     }
   }

@@ -1,4 +1,4 @@
-// --via slurm: srun inside an allocation, or a script for sbatch. Plain functions; no thread rule.
+// --via slurm: srun inside an allocation, or an sbatch script. Plain functions; no threading rule.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace coupler::cli {
 
-// Throws Error(kUsage) outside an allocation, where srun is missing, or where the allocation is
-// smaller than the plan.
+// Throws Error(kUsage) outside an allocation, if srun is missing, or if the allocation is smaller
+// than the plan.
 ForeignCommand srun_command(const LaunchPlan& plan);
 
 std::string sbatch_script(const LaunchPlan& plan);

@@ -9,11 +9,11 @@ namespace coupler::cli {
 ForeignCommand torchrun_command(const LaunchPlan& plan, int max_restarts) {
   const auto torchrun = find_in_path("torchrun");
   if (torchrun.empty()) {
-    fail_usage("--via torchrun: torchrun is in none of the folders of PATH", "--via",
-               "install it (pip install torch), or leave out --via: `coupler launch` needs no "
+    fail_usage("--via torchrun: torchrun was not found in PATH", "--via",
+               "install it (pip install torch), or omit --via: `coupler launch` does not need "
                "Python");
   }
-  // OMP_NUM_THREADS is among the variables: torchrun would set it to 1.
+  // The variables include OMP_NUM_THREADS, which torchrun would otherwise set to 1.
   ForeignCommand command{"torchrun", {torchrun}, local_variables(plan)};
   auto& words = command.arguments;
   if (plan.machines == 1) {

@@ -1,4 +1,4 @@
-// --via torchrun: its command line. Plain functions; no thread rule.
+// --via torchrun: its command line. Plain functions; no threading rule.
 #pragma once
 
 #include "cli/launch/foreign_command.h"
@@ -6,7 +6,7 @@
 
 namespace coupler::cli {
 
-// Throws Error(kUsage) where torchrun is missing.
+// Throws Error(kUsage) if torchrun is missing.
 ForeignCommand torchrun_command(const LaunchPlan& plan, int max_restarts);
 
 }  // namespace coupler::cli

@@ -149,23 +149,23 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
       {{"--machines", "2", "--machine-rank", "0"}, "needs --main-address HOST"},
       {{"--machines", "2", "--machine-rank", "0", "--main-address", "h"}, "needs --main-port"},
       {{"--machines", "2", "--machine-rank", "2"}, "run from 0 to 1"},
-      {{"--machine-rank", "1"}, "give --machines too"},
+      {{"--machine-rank", "1"}, "also give --machines"},
       {{"--machines", "3", "--machine-rank", "0", "--main-address", "h", "--main-port", "1"},
        "4 processes cannot be divided evenly among 3"},
       {{"--per-machine", "3"}, "contradict each other"},
       {{"--machines", "2", "--machine-rank", "0", "--main-address", "192.0.2.1", "--main-port",
         "29500"},
-       "no address of this machine"},
+       "not an address of this machine"},
       {{"--interface", "nothere0"}, "this machine has no network interface 'nothere0'"},
       {{"--interface", "192.0.2.1"}, "this machine has no network interface '192.0.2.1'"},
-      {{"--interface", "0.0.0.0"}, "'0.0.0.0' stands for all network interfaces"},
-      {{"--hostfile", "x"}, "--hostfile goes only with --via mpirun"},
-      {{"--image", "x"}, "--image goes only with --via k8s"},
-      {{"--print"}, "--print goes only with"},
-      {{"--via", "mpirun", "--machines", "2"}, "mpirun's machines are named by a hostfile"},
-      {{"--via", "torchrun", "--bind", "core"}, "torchrun binds no processes"},
+      {{"--interface", "0.0.0.0"}, "'0.0.0.0' means all network interfaces"},
+      {{"--hostfile", "x"}, "--hostfile works only with --via mpirun"},
+      {{"--image", "x"}, "--image works only with --via k8s"},
+      {{"--print"}, "--print works only with"},
+      {{"--via", "mpirun", "--machines", "2"}, "mpirun takes its machines from a hostfile"},
+      {{"--via", "torchrun", "--bind", "core"}, "torchrun does not bind processes"},
       {{"--via", "slurm", "--main-port", "1"},
-       "--main-port goes only with local processes and --via torchrun"},
+       "--main-port works only with local processes and --via torchrun"},
   };
   for (const auto& row : rows) {
     auto words = row.words;
@@ -203,7 +203,7 @@ TEST(LaunchOptions, MultiGpuWithoutCuda_IsRefused_WithTheFix) {
     GTEST_SKIP() << "a backend for CUDA can be used here";
   }
   EXPECT_EQ(result.code, 3);
-  EXPECT_SAYS(result.error, "--multi_gpu asks for CUDA devices");
+  EXPECT_SAYS(result.error, "--multi_gpu needs CUDA devices");
   EXPECT_SAYS(result.error, "--cpu");
   EXPECT_TRUE(run.is_all_gone());
 }

@@ -92,7 +92,7 @@ TEST_F(SlurmTest, LauncherStartedByASrunOfSeveral_IsRefused) {
 TEST_F(SlurmTest, MoreProcessesThanTasks_IsRefused) {
   const auto result = cluster_->run("salloc --ntasks=2 " + kLaunch + "--via slurm -n 3 " + kMeet);
   EXPECT_EQ(result.code, 2);
-  EXPECT_SAYS(result.output, "3 processes are more than the 2 tasks of this allocation");
+  EXPECT_SAYS(result.output, "3 processes exceed the 2 tasks of this allocation");
 }
 
 TEST_F(SlurmTest, RankVariablesExportedForAllTasks_AreRefused_NamingBoth) {

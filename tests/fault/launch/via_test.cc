@@ -53,7 +53,7 @@ TEST(ViaSlurm, MoreProcessesThanTasks_OutsideOfAnAllocation_OrWithoutSrun_IsRefu
   fakes.add("srun");
   const auto more = run_coupler(via("slurm", {"-n", "5", "/bin/true"}), fakes.allocation(4));
   EXPECT_EQ(more.code, 2);
-  EXPECT_SAYS(more.error, "5 processes are more than the 4 tasks of this allocation");
+  EXPECT_SAYS(more.error, "5 processes exceed the 4 tasks of this allocation");
   EXPECT_SAYS(more.error, "salloc --ntasks=5");
   const auto outside = run_coupler(via("slurm", {"-n", "2", "/bin/true"}), fakes.path());
   EXPECT_EQ(outside.code, 2);
@@ -62,7 +62,7 @@ TEST(ViaSlurm, MoreProcessesThanTasks_OutsideOfAnAllocation_OrWithoutSrun_IsRefu
   const auto missing =
       run_coupler(via("slurm", {"-n", "2", "/bin/true"}), {{"SLURM_JOB_ID", "7"}, {"PATH", ""}});
   EXPECT_EQ(missing.code, 2);
-  EXPECT_SAYS(missing.error, "srun is in none of the folders of PATH");
+  EXPECT_SAYS(missing.error, "srun was not found in PATH");
 }
 
 TEST(ViaSlurm, Print_IsAScriptForSbatch_WhichStartsSrun) {
@@ -146,8 +146,8 @@ TEST(ViaTorchrun, NotInstalled_IsRefused_WithTheFix) {
   const auto result =
       run_coupler(via("torchrun", {"-n", "2", "/bin/true"}), {{"PATH", "/nowhere"}});
   EXPECT_EQ(result.code, 2);
-  EXPECT_SAYS(result.error, "torchrun is in none of the folders");
-  EXPECT_SAYS(result.error, "leave out --via");
+  EXPECT_SAYS(result.error, "torchrun was not found in PATH");
+  EXPECT_SAYS(result.error, "omit --via");
 }
 
 TEST(ViaTorchrun, BackendMpi_IsRefused_NamingTheWay) {
@@ -220,14 +220,14 @@ TEST(ViaMpirun, WrongHostfiles_AreRefused_NamingFileAndLine) {
   write_hostfile(fakes, "localhost slots=2\n");
   const auto more = run_coupler(via("mpirun", {"--hostfile", hosts, "-n", "3", "/bin/true"}));
   EXPECT_EQ(more.code, 2);
-  EXPECT_SAYS(more.error, "3 processes are more than the 2 slots of " + hosts);
+  EXPECT_SAYS(more.error, "3 processes exceed the 2 slots of " + hosts);
   const auto interface = run_coupler(
       via("mpirun", {"--hostfile", hosts, "--interface", "nothere0", "-n", "2", "/bin/true"}));
   EXPECT_EQ(interface.code, 2);
   EXPECT_SAYS(interface.error, "no network interface 'nothere0'");
   const auto missing = run_coupler(via("mpirun", {"--hostfile", "no", "-n", "3", "/bin/true"}));
   EXPECT_EQ(missing.code, 2);
-  EXPECT_SAYS(missing.error, "the hostfile no cannot be read: No such file");
+  EXPECT_SAYS(missing.error, "cannot read the hostfile no: No such file");
 }
 
 TEST(ViaMpirun, NoMpirun_OrAnUnknownOne_IsRefused) {
@@ -240,7 +240,7 @@ TEST(ViaMpirun, NoMpirun_OrAnUnknownOne_IsRefused) {
   environment["COUPLER_FAKE_VERSION"] = "LAM 7.1";
   const auto other = run_coupler(via("mpirun", {"-n", "2", "/bin/true"}), environment);
   EXPECT_EQ(other.code, 2);
-  EXPECT_SAYS(other.error, "neither Open MPI's mpirun nor MPICH's (it says: LAM 7.1)");
+  EXPECT_SAYS(other.error, "neither Open MPI's mpirun nor MPICH's (--version prints: LAM 7.1)");
 }
 
 TEST(ViaMpirun, RealOpenMpi_OnLocalSlots_RanksMeet_AndFailuresAreNamed) {
@@ -358,7 +358,7 @@ TEST(ViaKubernetes, NoImage_OrANameItDoesNotTake_IsRefused) {
   EXPECT_SAYS(image.error, "needs --image");
   const auto name = run_coupler(via("k8s", {"--image", "i", "--name", "My_Job", "./train"}));
   EXPECT_EQ(name.code, 2);
-  EXPECT_SAYS(name.error, "'My_Job' is no name for Kubernetes");
+  EXPECT_SAYS(name.error, "'My_Job' is not a valid Kubernetes name");
 }
 
 }  // namespace

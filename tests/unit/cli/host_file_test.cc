@@ -55,17 +55,17 @@ TEST_F(HostFileTest, Typos_AreRefused_NamingFileAndLine) {
     const char *text, *line, *says;
   } rows[] = {
       {"a slots=2\nb slot=2\n", ":2:", "did you mean 'slots=…'?"},
-      {"a slots=two\n", ":1:", "'two' is no number of processes"},
-      {"a slots=0\n", ":1:", "'0' is no number"},
-      {"a slots=-1\n", ":1:", "'-1' is no number"},
-      {"a slots=2x\n", ":1:", "'2x' is no number"},
-      {"\n\n#\na 4\n", ":4:", "'4' is neither the machine's name nor key=value"},
-      {"a:\n", ":1:", "'' is no number"},
+      {"a slots=two\n", ":1:", "'two' is not a number of processes"},
+      {"a slots=0\n", ":1:", "'0' is not a number"},
+      {"a slots=-1\n", ":1:", "'-1' is not a number"},
+      {"a slots=2x\n", ":1:", "'2x' is not a number"},
+      {"\n\n#\na 4\n", ":4:", "'4' is neither a machine's name nor key=value"},
+      {"a:\n", ":1:", "'' is not a number"},
       {"a:4 slots=4\n", ":1:", "given twice"},
-      {"slots=4\n", ":1:", "'slots=4' is no name of a machine"},
-      {"-x slots=4\n", ":1:", "'-x' is no name"},
+      {"slots=4\n", ":1:", "'slots=4' is not a valid host name"},
+      {"-x slots=4\n", ":1:", "'-x' is not a valid host name"},
       {"a user=bob\n", ":1:", ".ssh/config"},
-      {"a slots=99999999999\n", ":1:", "no number"},
+      {"a slots=99999999999\n", ":1:", "not a number"},
   };
   for (const auto& row : rows) {
     const auto text = refused(row.text);

@@ -96,7 +96,7 @@ TEST(LaunchOptions, BackendWordsThatContradict_AreRefused_NamingTheKey) {
   EXPECT_SAYS(refusal([] { backend_of({"--use_fsdp", "--use_deepspeed"}); }), "--use_deepspeed");
   EXPECT_SAYS(refusal([] { backend_of({"--cpu", "--multi_gpu"}); }), "--multi_gpu");
   EXPECT_SAYS(refusal([] { backend_of({"--cpu"}, "nccl"); }), "backend.use is \"nccl\"");
-  EXPECT_SAYS(refusal([] { backend_of({"--use_fsdp"}, "mpi"); }), "the configuration says \"mpi\"");
+  EXPECT_SAYS(refusal([] { backend_of({"--use_fsdp"}, "mpi"); }), "the configuration has \"mpi\"");
 }
 
 TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
@@ -108,7 +108,7 @@ TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
               {{"--gpu_ids", "0,1"}, "CUDA_VISIBLE_DEVICES"},
               {{"-m"}, "executables"},
               {{"--dynamo_backend", "inductor"}, "torch.compile"},
-              {{"--use_parallelism_config"}, "not in this version"},
+              {{"--use_parallelism_config"}, "tensor and context parallelism are not supported"},
               {{"--deepspeed_config_file", "x"}, "[backend.deepspeed_like]"}};
   for (const auto& row : rows) {
     const auto text = refused(row.words);
@@ -129,14 +129,14 @@ TEST(LaunchOptions, WrongValues_AreRefused_NamingTheWord) {
   const struct {
     std::vector<std::string> words;
     const char* says;
-  } rows[] = {{{"--via", "mpi"}, "'mpi' is none of local, mpirun, slurm, torchrun, k8s"},
+  } rows[] = {{{"--via", "mpi"}, "'mpi' is not one of local, mpirun, slurm, torchrun, k8s"},
               {{"--via", "mpirn"}, "did you mean 'mpirun'?"},
               {{"--bind", "cores"}, "did you mean 'core'?"},
-              {{"--main_process_port", "65536"}, "'65536' is no port"},
+              {{"--main_process_port", "65536"}, "'65536' is not a valid port"},
               {{"--main_process_port", "http"}, "--main_process_port"},
-              {{"--machine_rank", "-1"}, "'-1' is no number of a machine"},
+              {{"--machine_rank", "-1"}, "'-1' is not a valid machine rank"},
               {{"--mixed_precision", "int8"}, "no, bf16, fp16, fp8"},
-              {{"--zero_stage", "4"}, "'4' is no"},
+              {{"--zero_stage", "4"}, "'4' is not a valid"},
               {{"--fsdp_sharding_strategy", "half"}, "FULL_SHARD"},
               {{"--manifest", "job"}, "jobset"},
               {{"--prefix=yes"}, "--prefix takes no value"},

@@ -30,7 +30,7 @@ TEST(Network, InterfaceOrAddressThatIsNotThere_IsRefused_NamingThoseThatAre) {
 TEST(Network, AddressOfAllInterfaces_IsNoneToConnectThrough) {
   for (const char* all : {"0.0.0.0", "::"}) {
     const auto text = refusal([&] { check_interface(all, "-o backend.interface"); });
-    EXPECT_SAYS(text, std::string("'") + all + "' stands for all network interfaces");
+    EXPECT_SAYS(text, std::string("'") + all + "' means all network interfaces");
     EXPECT_SAYS(text, "-o backend.interface");
   }
 }
@@ -47,9 +47,9 @@ TEST(Network, PortThatIsTaken_IsRefused_ThenFree_IsFine) {
 
 TEST(Network, AddressOfAnotherMachine_OrOfNone_IsRefused) {
   EXPECT_SAYS(refusal([] { check_own_address_and_port("192.0.2.1", 29500); }),
-              "no address of this machine");
+              "not an address of this machine");
   EXPECT_SAYS(refusal([] { check_own_address_and_port("no-such-host.invalid", 29500); }),
-              "there is no host 'no-such-host.invalid'");
+              "unknown host 'no-such-host.invalid'");
 }
 
 }  // namespace
