@@ -1,5 +1,5 @@
-// What the keys of `accelerate config` become (commands/config/config_args.py and cluster.py of
-// Accelerate 1.15, and those of older versions that it still reads).
+// What the keys of `accelerate config` become: those of commands/config/config_args.py and
+// cluster.py in Accelerate 1.15, and older keys that it still reads.
 #include "cli/config/accelerate_rules.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace coupler::cli {
 namespace {
 
 constexpr const char* kNoTensorParallelism =
-    "tensor parallelism is not there; fsdp divides a model that is left as it is";
+    "tensor parallelism is not supported; fsdp shards an unmodified model";
 constexpr const char* kNoTracing = "C++ modules cannot be traced";
 constexpr std::array<std::string_view, 7> kOtherHardware = {
     "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa", "multi_xpu", "multi_hpu", "multi_neuron"};
@@ -39,7 +39,7 @@ ImportRule precision_word() {
       return {};
     }
     if (is_left_open(value)) return left_open();
-    return fmt::format("'{}' is none of no, fp16, bf16, fp8: left at its default", shown(value));
+    return fmt::format("'{}' is not one of no, fp16, bf16, fp8: left at its default", shown(value));
   };
 }
 
@@ -58,20 +58,20 @@ std::string distributed_type(ConfigDraft& draft, const std::string& value) {
   } else if (text == "megatron_lm" || text == "tp") {
     return kNoTensorParallelism;
   } else if (text == "tpu" || text == "xla") {
-    return "TPUs need a third party's plugin";
+    return "TPUs need a third-party plugin";
   } else if (text == "data_parallel" || text == "model_parallel") {
-    return "jobs of SageMaker are not started from here";
+    return "SageMaker jobs are not supported";
   } else if (std::find(kOtherHardware.begin(), kOtherHardware.end(), text) !=
              kOtherHardware.end()) {
-    return "needs a plugin of that hardware's maker";
+    return "needs a plugin from the hardware vendor";
   } else {
-    return fmt::format("'{}' is no type of Accelerate's: left at its default", shown(value));
+    return fmt::format("'{}' is not an Accelerate type: left at its default", shown(value));
   }
   return {};
 }
 
 std::string sharding_strategy(ConfigDraft& draft, const std::string& value) {
-  // Numbers are those of torch's enumeration.
+  // Numbers are those of torch's ShardingStrategy enumeration.
   static const std::vector<std::string> kNames = {"full_shard", "shard_grad_op", "no_shard",
                                                   "hybrid_shard", "hybrid_shard_zero2"};
   const auto number = integer_of(value);
@@ -79,7 +79,7 @@ std::string sharding_strategy(ConfigDraft& draft, const std::string& value) {
                                ? kNames[static_cast<size_t>(*number - 1)]
                                : lower(value);
   if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
-    return refused(value, "strategy of torch's");
+    return refused(value, "a torch sharding strategy");
   if (name == "hybrid_shard_zero2") {
     draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
     draft.set("backend.fsdp.reshard_after_forward", false);
@@ -89,10 +89,10 @@ std::string sharding_strategy(ConfigDraft& draft, const std::string& value) {
   return {};
 }
 
-// A yes or no since version 2; before that a strategy stood there.
+// A boolean since FSDP version 2; before, the key held a strategy.
 std::string reshard(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  // A number is a strategy's: 1 is full_shard, which also releases.
+  // A number means a strategy: 1 is full_shard, which also reshards.
   const bool is_word = !integer_of(value).has_value();
   if (!is_word || (!is_on(value) && !is_off(value))) return sharding_strategy(draft, value);
   draft.set("backend.fsdp.reshard_after_forward", is_on(value));
@@ -106,15 +106,15 @@ std::string wrap_policy(ConfigDraft& draft, const std::string& value) {
   } else if (text == "size_based_wrap") {
     draft.set("backend.fsdp.units", std::string("size"));
   } else if (text == "no_wrap") {
-    return "the default makes units of modules; units = \"names\" chooses them";
+    return "the default makes one unit per module; units = \"names\" selects modules";
   } else {
     if (is_left_open(value)) return left_open();
-    return refused(value, "policy of Accelerate's");
+    return refused(value, "an Accelerate wrap policy");
   }
   return {};
 }
 
-// Numbers are the places in Accelerate's list of these.
+// Numbers are indices, from 1, into Accelerate's list of prefetch modes.
 std::string backward_prefetch(ConfigDraft& draft, const std::string& value) {
   const std::string text = lower(value);
   if (is_left_open(value)) return left_open();
@@ -123,37 +123,37 @@ std::string backward_prefetch(ConfigDraft& draft, const std::string& value) {
   } else if (text == "backward_pre" || text == "backward_post" || text == "1" || text == "2") {
     draft.set("backend.fsdp.prefetch", static_cast<int64_t>(1));
   } else {
-    return refused(value, "way to prefetch of torch's");
+    return refused(value, "a torch prefetch mode");
   }
   return {};
 }
 
-// One setting is for both directions here, and backward's counts.
+// We have one setting for both directions, and the backward one takes precedence.
 std::string forward_prefetch(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  if (!is_on(value)) return "prefetch is for both directions here";
-  if (draft.has("backend.fsdp.prefetch")) return "prefetch is for both directions here";
+  if (!is_on(value)) return "prefetch applies to both directions";
+  if (draft.has("backend.fsdp.prefetch")) return "prefetch applies to both directions";
   draft.set("backend.fsdp.prefetch", static_cast<int64_t>(1));
   return {};
 }
 
 std::string offload_parameters(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  if (is_off(value)) return "off there; nothing to set";
+  if (is_off(value)) return "off; nothing to set";
   if (!is_on(value)) return refused(value, "yes or no");
   draft.set("backend.fsdp.offload.device", std::string("cpu"));
   return {};
 }
 
-// A regular expression there, which matches whole names; ours has * and **.
+// Theirs is a regular expression that matches whole names; ours has * and **.
 std::string ignored_modules(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
   const bool is_plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '|' || c == ',';
   });
   if (!is_plain)
-    return "a regular expression there: name the modules in ignore of [backend.fsdp], where * "
-           "stands for any characters but dots and ** for any";
+    return "a regular expression: name the modules in ignore of [backend.fsdp], where * matches "
+           "any characters except dots and ** matches any characters";
   std::string names = value;
   std::replace(names.begin(), names.end(), '|', ',');
   draft.set("backend.fsdp.ignore", names);
@@ -162,8 +162,8 @@ std::string ignored_modules(ConfigDraft& draft, const std::string& value) {
 
 std::string processes(ConfigDraft& draft, const std::string& value) {
   const auto number = integer_of(value);
-  if (is_left_open(value) || number == -1) return "to be said with -n of coupler launch";
-  if (!number || *number < 1) return refused(value, "number of processes");
+  if (is_left_open(value) || number == -1) return "set it with -n of coupler launch";
+  if (!number || *number < 1) return refused(value, "a number of processes");
   draft.set("launch.processes", *number);
   return {};
 }
@@ -176,7 +176,7 @@ const ImportRules& accelerate_rules() {
       {"compute_environment",
        [](ConfigDraft&, const std::string& value) -> std::string {
          return lower(value) == "local_machine" ? "nothing to set"
-                                                : "jobs of SageMaker are not started from here";
+                                                : "SageMaker jobs are not supported";
        }},
       {"distributed_type", distributed_type},
       {"mixed_precision", precision_word()},
@@ -188,7 +188,7 @@ const ImportRules& accelerate_rules() {
       {"use_cpu",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          if (is_left_open(value)) return left_open();
-         if (!is_on(value)) return "off there; nothing to set";
+         if (!is_on(value)) return "off; nothing to set";
          draft.set("training.device", std::string("cpu"));
          return {};
        }},
@@ -198,22 +198,22 @@ const ImportRules& accelerate_rules() {
        [](ConfigDraft&, const std::string& value) -> std::string {
          return value == "1" || is_left_open(value)
                     ? "nothing to set"
-                    : fmt::format("a word of coupler launch: --machines {}", shown(value));
+                    : fmt::format("an option of coupler launch: --machines {}", shown(value));
        }},
       {"machine_rank", word_of_launch("--machine-rank {}")},
       {"main_process_ip", word_of_launch("--main-address {}")},
-      {"main_process_port", word_of_launch("--main-port {}; on one machine a free one is found")},
+      {"main_process_port", word_of_launch("--main-port {}; on one machine a free port is chosen")},
       {"gpu_ids",
        [](ConfigDraft&, const std::string& value) -> std::string {
          return lower(value) == "all" || is_left_open(value)
                     ? "nothing to set"
-                    : fmt::format("CUDA_VISIBLE_DEVICES={} says it", shown(value));
+                    : fmt::format("set CUDA_VISIBLE_DEVICES={} instead", shown(value));
        }},
-      {"rdzv_backend", always("ranks meet in the launcher's own store")},
-      {"rdzv_conf", always("ranks meet in the launcher's own store")},
-      {"same_network", always("nothing to set: --main-address is what matters")},
-      {"main_training_function", always("a program is launched, not a function of it")},
-      {"enable_cpu_affinity", without_unless_off("a word of coupler launch: --bind numa")},
+      {"rdzv_backend", always("ranks meet in the launcher's store")},
+      {"rdzv_conf", always("ranks meet in the launcher's store")},
+      {"same_network", always("nothing to set: only --main-address matters")},
+      {"main_training_function", always("a whole program is launched, not a function")},
+      {"enable_cpu_affinity", without_unless_off("an option of coupler launch: --bind numa")},
       {"num_cpu_threads_per_process", as_integer("launch.threads_per_process")},
       {"downcast_bf16", without_unless_off("for TPUs")},
       {"tpu_env", without_unless_off("for TPUs")},
@@ -225,7 +225,7 @@ const ImportRules& accelerate_rules() {
       {"command_file", without_unless_off("for TPUs")},
       {"command", without_unless_off("for TPUs")},
       {"ipex_config.ipex", without_unless_off("LibTorch's own kernels are used")},
-      {"ipex_config.use_xpu", without_unless_off("needs a plugin of that hardware's maker")},
+      {"ipex_config.use_xpu", without_unless_off("needs a plugin from the hardware vendor")},
       {"commands", without_unless_off("for TPUs")},
       {"dynamo_backend", without_unless_off(kNoTracing)},
       {"dynamo_config", without_unless_off(kNoTracing)},
@@ -233,25 +233,28 @@ const ImportRules& accelerate_rules() {
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          if (is_left_open(value)) return left_open();
          draft.set("backend.use", std::string("mpi"));
-         return fmt::format("with words of coupler launch: --via mpirun --hostfile {}",
+         return fmt::format("also needs options of coupler launch: --via mpirun --hostfile {}",
                             shown(value));
        }},
       {"mpirun_config.mpirun_ccl", always("Open MPI needs no such setting")},
       {"fp8_config.fp8_format", as_word("training.fp8_format", {"hybrid", "e4m3"})},
       {"fp8_config.enable_fsdp_float8_all_gather",
-       without_unless_off("parameters are gathered in their own type, or in param_dtype")},
-      {"fp8_config.pad_inner_dim", without_unless_off("products of every size are computed")},
-      {"fp8_config.backend", always("there is one implementation")},
+       without_unless_off("parameters are gathered in their own dtype or in param_dtype")},
+      {"fp8_config.pad_inner_dim", without_unless_off("matrix products of every size work")},
+      {"fp8_config.backend", always("there is only one implementation")},
       {"fp8_config.amax_compute_algorithm",
-       always("scales are of the tensor itself, not of a history")},
-      {"fp8_config.amax_compute_algo", always("scales are of the tensor itself, not of a history")},
-      {"fp8_config.amax_history_len", always("scales are of the tensor itself, not of a history")},
+       always("scales come from the current tensor, not from a history")},
+      {"fp8_config.amax_compute_algo",
+       always("scales come from the current tensor, not from a history")},
+      {"fp8_config.amax_history_len",
+       always("scales come from the current tensor, not from a history")},
       {"fp8_config.amax_history_length",
-       always("scales are of the tensor itself, not of a history")},
-      {"fp8_config.interval", always("scales are of the tensor itself, not of a history")},
-      {"fp8_config.margin", always("scales are of the tensor itself, not of a history")},
+       always("scales come from the current tensor, not from a history")},
+      {"fp8_config.interval", always("scales come from the current tensor, not from a history")},
+      {"fp8_config.margin", always("scales come from the current tensor, not from a history")},
       {"fp8_config.override_linear_precision", always("linear layers are fp8 in both directions")},
-      {"fp8_config.use_autocast_during_eval", always("accelerator.autocast() is where it stands")},
+      {"fp8_config.use_autocast_during_eval",
+       always("autocast applies only inside accelerator.autocast()")},
       {"fp8_config.opt_level", always("for MS-AMP")},
       {"fp8_config.optimization_level", always("for MS-AMP")},
       // FSDP
@@ -271,13 +274,12 @@ const ImportRules& accelerate_rules() {
       {"fsdp_config.fsdp_backward_prefetch_policy", backward_prefetch},
       {"fsdp_config.fsdp_forward_prefetch", forward_prefetch},
       {"fsdp_config.fsdp_state_dict_type",
-       always("checkpoints are sharded, and fit any number of ranks")},
+       always("checkpoints are sharded and load on any number of ranks")},
       {"fsdp_config.fsdp_use_orig_params", always("parameters keep names and shapes")},
-      {"fsdp_config.fsdp_sync_module_states", always("rank 0's values are everybody's")},
-      {"fsdp_config.fsdp_cpu_ram_efficient_loading", always("a file is read once a machine")},
+      {"fsdp_config.fsdp_sync_module_states", always("all ranks start with rank 0's values")},
+      {"fsdp_config.fsdp_cpu_ram_efficient_loading", always("a file is read once per machine")},
       {"fsdp_config.fsdp_activation_checkpointing",
-       without_unless_off(
-           "memory.activation_checkpointing takes names of modules: [\"blocks.*\"]")},
+       without_unless_off("memory.activation_checkpointing takes module names: [\"blocks.*\"]")},
       {"fsdp_config.fsdp_ignored_modules", ignored_modules},
       // DeepSpeed
       {"deepspeed_config.zero_stage", as_integer("backend.deepspeed_like.stage", 0, 3)},
@@ -292,55 +294,54 @@ const ImportRules& accelerate_rules() {
       {"deepspeed_config.gradient_accumulation_steps",
        as_integer("training.gradient_accumulation_steps")},
       {"deepspeed_config.gradient_clipping",
-       without_unless_off("accelerator.clip_grad_norm(net, …) in the loop")},
+       without_unless_off("call accelerator.clip_grad_norm(net, …) in the loop")},
       {"deepspeed_config.zero3_init_flag",
-       without_unless_off("coupler::EmptyWeights around the model's constructor")},
-      {"deepspeed_config.zero3_save_16bit_model", always("save_model writes what there is")},
-      {"deepspeed_config.deepspeed_multinode_launcher", always("coupler launch --via mpirun")},
+       without_unless_off("put coupler::EmptyWeights around the model's constructor")},
+      {"deepspeed_config.zero3_save_16bit_model", always("save_model writes whole weights")},
+      {"deepspeed_config.deepspeed_multinode_launcher", always("use coupler launch --via mpirun")},
       {"deepspeed_config.deepspeed_hostfile", word_of_launch("--via mpirun --hostfile {}")},
       {"deepspeed_config.deepspeed_exclusion_filter", word_of_launch("--hostfile without {}")},
       {"deepspeed_config.deepspeed_inclusion_filter", word_of_launch("--hostfile with {}")},
-      {"deepspeed_config.deepspeed_moe_layer_cls_names",
-       always("such modules are gathered on demand")},
+      {"deepspeed_config.deepspeed_moe_layer_cls_names", always("modules are gathered on demand")},
       {"deepspeed_config.deepspeed_config_file",
        [](ConfigDraft&, const std::string& value) -> std::string {
          return is_left_open(value)
                     ? left_open()
-                    : fmt::format("import that file, too: coupler config import {}", shown(value));
+                    : fmt::format("also import that file: coupler config import {}", shown(value));
        }},
       // ParallelismConfig
       {"parallelism_config.parallelism_config_dp_replicate_size",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          const auto number = integer_of(value);
          if (number == 1 || is_left_open(value)) return "nothing to set";
-         if (!number || *number < 1) return refused(value, "number of copies");
+         if (!number || *number < 1) return refused(value, "a number of replicas");
          draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
          return {};
        }},
-      // Counts with hybrid_shard only, which settle_import() looks after.
+      // Applies only with hybrid_shard; settle_import() drops it otherwise.
       {"parallelism_config.parallelism_config_dp_shard_size",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          const auto number = integer_of(value);
          if (number == 1 || is_left_open(value)) return "nothing to set";
-         if (!number || *number < 1) return refused(value, "number of ranks");
+         if (!number || *number < 1) return refused(value, "a number of ranks");
          draft.set("backend.fsdp.group_size", *number);
          return {};
        }},
       {"parallelism_config.parallelism_config_tp_size", unless_one(kNoTensorParallelism)},
       {"parallelism_config.parallelism_config_cp_size",
-       unless_one("context parallelism is not there")},
+       unless_one("context parallelism is not supported")},
       {"parallelism_config.parallelism_config_sp_size",
-       unless_one("sequence parallelism is not there")},
+       unless_one("sequence parallelism is not supported")},
   };
   return all;
 }
 
-// Tables whose every key has the same answer.
+// The answer for a table whose keys all have the same one.
 std::string accelerate_table_answer(const std::string& table) {
   if (table == "megatron_lm_config") return kNoTensorParallelism;
   if (table == "dynamo_config") return kNoTracing;
   if (table == "parallelism_config")
-    return "tensor, context and sequence parallelism are not there";
+    return "tensor, context and sequence parallelism are not supported";
   static const std::set<std::string> of_sagemaker = {"additional_args",
                                                      "base_job_name",
                                                      "ec2_instance_type",

@@ -1,4 +1,4 @@
-// The rules for what `accelerate config` writes. Pure functions.
+// The rules for importing what `accelerate config` writes. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace coupler::cli {
 
 const ImportRules& accelerate_rules();
 
-// For keys without a rule of their own: the answer for their table (or for themselves, where they
-// stand in none), "" where there is none.
+// For keys without their own rule: the answer for their table, or for a top-level key itself; "" if
+// there is none.
 std::string accelerate_table_answer(const std::string& table);
 
 }  // namespace coupler::cli

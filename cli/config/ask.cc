@@ -18,7 +18,7 @@ constexpr size_t kLongestAnswer = 4096;
 [[noreturn]] void fail_answer(const std::string& question, const std::string& problem) {
   throw Error(ErrorCode::kUsage, fmt::format("'{}': {}; nothing was written", question, problem),
               {.subject = question,
-               .hint = "`coupler config default` writes a configuration and asks nothing"});
+               .hint = "`coupler config default` writes a configuration without questions"});
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ std::string Asker::read_line(const std::string& question) {
              : line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// A person gets another try.
+// At a terminal, the user gets another try.
 void Asker::refuse(const std::string& question, const std::string& problem) const {
   if (isatty(STDIN_FILENO) == 0) fail_answer(question, problem.substr(0, problem.rfind('.')));
   write_out(problem + "\n");
@@ -64,7 +64,7 @@ std::string Asker::choose_in_list(const std::string& question, const std::vector
     for (size_t i = 0; i < choices.size(); ++i) {
       if (line == choices[i].value || line == std::to_string(i + 1)) return choices[i].value;
     }
-    refuse(question, fmt::format("'{}' is none of them.", shown(line)));
+    refuse(question, fmt::format("'{}' is not one of the choices.", shown(line)));
   }
 }
 

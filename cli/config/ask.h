@@ -1,6 +1,7 @@
-// Asker: asks the user: a choice of a few, or a text. In a terminal with arrow keys, elsewhere (a
-// pipe, a terminal that is too small or dumb) with a numbered list and a line. One at a time,
-// single-threaded; a terminal is as it was whichever way a question ends, signals included.
+// Asker: asks the user for a choice or a string. A choice uses arrow keys in a terminal; elsewhere
+// (a pipe, a terminal that is too small or dumb) it uses a numbered list and a line of input. Only
+// one may exist at a time; single-threaded. The terminal is restored however a question ends,
+// including by signals.
 #pragma once
 
 #include <functional>
@@ -13,24 +14,24 @@ namespace coupler::cli {
 
 struct Choice {
   std::string value;    // what is returned
-  std::string meaning;  // shown behind it
+  std::string meaning;  // shown after it
 };
 
-// Thrown where the user ends the questions, by keys (Ctrl-C, Ctrl-D) or a signal: nothing is to be
-// written.
+// Thrown if the user ends the questions, by a key (Ctrl-C, Ctrl-D) or a signal. The caller must not
+// write anything.
 struct Interrupted {
   int signal;
 };
 
-// Both throw Error(kUsage) where the answers come from a file or a pipe that ends early, or are
-// wrong: nobody is there to give others.
+// Both questions throw Error(kUsage) if the answers come from a file or a pipe and end early or are
+// invalid, because no user can correct them.
 class Asker {
  public:
   // first: the index of the answer that Enter alone gives.
   std::string choice(const std::string& question, const std::vector<Choice>& choices, size_t first);
 
-  // check: what is wrong with an answer, "" where nothing; the question is then put again. Enter
-  // alone gives the first answer.
+  // check: returns what is wrong with an answer, as a sentence, and the question is asked again; ""
+  // accepts it. Enter alone gives `first`.
   std::string text(const std::string& question, const std::string& first,
                    const std::function<std::string(const std::string&)>& check = {});
 

@@ -1,5 +1,5 @@
-// coupler config: makes a configuration, by questions or out of another program's; says whether one
-// is right, and where each value comes from.
+// coupler config: creates a configuration from answers or from another program's, checks one, and
+// explains where each value comes from.
 #include "config/config.h"
 
 #include <coupler/error.h>
@@ -41,31 +41,32 @@ const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force
        coupler config keys [BACKEND] [--json | --markdown]
        coupler config recommend --limit SIZE [--world N] -- PROGRAM [ARGUMENT]...
 
-Asks what it has to know, with answers for this machine to choose from, and writes ./train.toml.
+Asks questions, suggests answers that suit this machine, and writes ./train.toml.
 
-  default         write what Enter answers to every question
-  import          write what FILE says: YAML or JSON of `accelerate config`, or DeepSpeed's JSON;
-                  and say what was taken over, what was not, and why
-  check           say whether the configuration is right: read it here, and on every rank that
-                  `coupler launch` would start with the same options. Each rank loads and probes
-                  the backend and looks at its folders; all compare version, backend and keys,
-                  and connect. No program is needed. `coupler test` tries devices and training
-  --ranks         start ranks even where launch.processes is 1 and no option says more
-  --no-ranks      read it here only
+  default         write a default configuration without asking
+  import          convert FILE, the YAML or JSON of `accelerate config` or DeepSpeed's JSON, and
+                  list which settings were imported, which were not, and why
+  check           check the configuration here and on every rank that `coupler launch` would start
+                  with the same options. Each rank loads and probes the backend and checks its
+                  folders; all ranks compare version, backend and keys, and connect. No program
+                  is needed. `coupler test` also tests devices and training
+  --ranks         start ranks even if launch.processes is 1 and no option requests more
+  --no-ranks      check here only, without starting ranks
   keys            print every key with its type, default, variable and meaning, or those of a
                   backend's table
-  recommend       print the configuration with which a program trains fastest in so much memory
-  --explain       print every key with its value, where the value comes from, the default and
-                  the key's meaning
-  --json          with check, keys and --explain: print a JSON object
-  --output FILE   write FILE instead of ./train.toml
-  --force         replace it where it exists
+  recommend       print the configuration that trains fastest within the given memory
+  --explain       print every key with its value, the value's source, the default and the
+                  key's meaning
+  --json          with check, keys and --explain: print JSON
+  --output FILE   write to FILE instead of ./train.toml
+  --force         overwrite an existing file
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
 
-Later beats earlier: default, AcceleratorOptions in the program, file, environment, -o. A key such
-as backend.use is set by the environment variable COUPLER_BACKEND_USE; options of a backend (tables
-[backend.NAME]) have no variables, since names and keys both hold underscores.
+Sources from lowest to highest precedence: default, AcceleratorOptions in the program, file,
+environment, -o. The environment variable for a key such as backend.use is COUPLER_BACKEND_USE.
+Backend options (tables [backend.NAME]) have no variables, because names and keys both contain
+underscores.
 
   coupler config default && coupler launch ./train
   coupler config check -n 8
@@ -97,7 +98,7 @@ WriteWords read_write_words(int argc, char** argv, bool takes_input) {
     } else if (takes_input && words.input.empty() && !word.starts_with("-")) {
       words.input = word;
     } else {
-      refuse(word, fmt::format("'{}' is not known here", word));
+      refuse(word, fmt::format("unknown argument '{}'", word));
     }
     if (words.output.empty()) refuse("--output", "--output needs a file");
   }
@@ -109,26 +110,26 @@ WriteWords read_write_words(int argc, char** argv, bool takes_input) {
 
 void write_and_say(const ConfigDraft& draft, const WriteWords& words, const std::string& origin) {
   write_config(words.output,
-               draft.toml({origin, "coupler config --explain says what else can be set"}),
+               draft.toml({origin, "coupler config --explain lists all other settings"}),
                words.force);
-  std::printf("%s is written. coupler launch takes it%s.\n", words.output.c_str(),
+  std::printf("Wrote %s. coupler launch reads it%s.\n", words.output.c_str(),
               std::filesystem::path(words.output).lexically_normal() == "train.toml"
-                  ? " from this folder"
-                  : " by --config");
+                  ? " in this folder"
+                  : " with --config");
 }
 
 int ask(const WriteWords& words) {
-  require_writable(words.output, words.force);  // nobody is to answer for nothing
+  require_writable(words.output, words.force);  // before the user answers questions in vain
   try {
     write_and_say(ask_for_draft(machine_facts()), words, "Answers to coupler config");
   } catch (const Interrupted& by) {
     std::fputs("\nNothing was written.\n", stderr);
-    return 128 + by.signal;  // as a shell would say
+    return 128 + by.signal;  // as a shell would report it
   }
   return 0;
 }
 
-// A configuration is a page of text: whatever is longer is none.
+// Reads at most 1 MiB: anything longer is not a configuration.
 std::string read_input(const std::string& path) {
   constexpr size_t kMost = size_t{1} << 20;
   const auto fail = [&](const std::string& why) {
@@ -164,10 +165,9 @@ int import_file(const WriteWords& words) {
 
 int explain(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--explain", "--json"});
-  if (!line.has("--explain"))
-    refuse("config", "say what to do with the configuration: check, or --explain");
+  if (!line.has("--explain")) refuse("config", "give a subcommand, such as check, or --explain");
   const Config config = load_config(line.config);
-  memory_limit_of(config);  // a wrong size is an error
+  memory_limit_of(config);  // throws if the size is invalid
   const std::string text =
       line.has("--json") ? explain_config_json(config) : explain_config(config);
   std::fputs(text.c_str(), stdout);
@@ -186,11 +186,11 @@ int run_config(int argc, char** argv) {
     return 0;
   }
   if (word == "check") return run_config_check(argc - 1, argv + 1);
-  if (word == "check-rank") return run_config_rank(argc > 2);  // of `check`, with its --json
+  if (word == "check-rank") return run_config_rank(argc > 2);  // a rank of `check`, with its --json
   if (word == "import") return import_file(read_write_words(argc - 1, argv + 1, true));
   if (word == "default") {
     const WriteWords words = read_write_words(argc - 1, argv + 1, false);
-    write_and_say(default_draft(machine_facts()), words, "Made by coupler config default");
+    write_and_say(default_draft(machine_facts()), words, "Created by coupler config default");
     return 0;
   }
   if (argc == 1 || word.starts_with("--output") || word == "--force")
@@ -198,7 +198,7 @@ int run_config(int argc, char** argv) {
   if (word[0] == '-') return explain(argc, argv);
   const std::string nearest =
       nearest_name(word, {"check", "default", "import", "keys", "recommend"});
-  refuse(word, fmt::format("'{}' is not known{}", word,
+  refuse(word, fmt::format("unknown subcommand '{}'{}", word,
                            nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
 }
 

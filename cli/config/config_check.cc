@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Options of the backend that is named, though one process would not use it: more of them may.
+// Checks the options of the named backend even if one process would not use it: several may.
 void check_options(const Config& config) {
   const std::string& use = config.backend.use;
   if (use == "auto" || use == "single") return;
@@ -35,14 +35,14 @@ void check_options(const Config& config) {
   try {
     plugin = Plugin::load(config.backend);
   } catch (const Error&) {
-    return;  // one process needs none; `coupler plugins` says why it cannot be used
+    return;  // one process needs none; `coupler plugins` reports why it cannot be used
   }
   const bool wraps = (plugin->table().capabilities & DB_CAP_NEEDS_BASE) != 0;
   const PluginOptions options(plugin->table(), config.backend, wraps ? "base" : "");
 }
 
 void check_here(const Config& config) {
-  memory_limit_of(config);  // a wrong size is an error
+  memory_limit_of(config);  // throws if the size is invalid
   for (const Error& problem : contradictions_of(config)) {
     const std::string& key = problem.detail().subject;
     throw Error(problem.code(), source_of(config, key) + problem.what(), {.subject = key});
@@ -56,11 +56,11 @@ void say_right(const Config& config, bool as_json) {
                stdout);
     return;
   }
-  std::printf("The configuration is right; %s.\n",
+  std::printf("The configuration is valid; %s.\n",
               config.file.empty() ? "no file was read" : (config.file + " was read").c_str());
 }
 
-// This program as the processes of a launch, with the words that were given.
+// Launches this program as the ranks, with the given options of `coupler launch`.
 int check_ranks(std::vector<std::string> words, bool as_json) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   words.insert(words.begin(), "launch");
@@ -71,9 +71,10 @@ int check_ranks(std::vector<std::string> words, bool as_json) {
   std::vector<char*> arguments = argv_of(words);
   const auto first = static_cast<size_t>(parse_launch_options(count, arguments.data()).program);
   if (first < given)
-    throw Error(ErrorCode::kUsage, fmt::format("coupler config check takes no '{}'", words[first]),
+    throw Error(ErrorCode::kUsage,
+                fmt::format("coupler config check does not take '{}'", words[first]),
                 {.subject = words[first],
-                 .hint = "--config FILE names the configuration; no program is needed"});
+                 .hint = "name the configuration with --config FILE; no program is needed"});
   return run_launch(count, arguments.data());
 }
 
@@ -85,9 +86,9 @@ int check(std::vector<std::string> words, bool as_json) {
   auto count = static_cast<int>(named.size());
   std::vector<char*> rest = argv_of(named);
   const ConfigRequest request = take_config_arguments(count, rest.data());
-  const bool launches = count > 1;  // a word of `coupler launch`
+  const bool launches = count > 1;  // has options of `coupler launch`
   if (file_only && (ranks || launches))
-    throw Error(ErrorCode::kUsage, "--no-ranks goes with --config and -o only",
+    throw Error(ErrorCode::kUsage, "--no-ranks works only with --config and -o",
                 {.subject = "--no-ranks", .hint = "'coupler config --help' explains the command"});
   const bool is_program = launches && rest[1][0] != '-';
   if (!is_program) {
@@ -109,7 +110,7 @@ int run_config_check(int argc, char** argv) {
   try {
     return check(std::move(words), as_json);
   } catch (const Error& error) {
-    // The verdict is a result, and the error one as ever.
+    // Print the verdict, and still report the error as usual.
     if (as_json) {
       const Json problems = Json::array({error.what()});
       std::fputs(json_text({{"right", false}, {"problems", problems}}).c_str(), stdout);

@@ -1,15 +1,15 @@
-// `coupler config check`: whether a configuration is right, for this process and for every rank of
-// the job that `coupler launch` would start. Single-threaded.
+// `coupler config check`: checks a configuration in this process and on every rank of the job that
+// `coupler launch` would start. Single-threaded.
 #pragma once
 
 namespace coupler::cli {
 
-// argv[0] is "check"; the result is the exit code. With --json the verdict is an object: "right",
-// "file", "processes", "machines", "backend" where it is right, and else "problems".
+// argv[0] is "check"; returns the exit code. With --json, prints an object: "right", with "file",
+// "processes", "machines" and "backend" if the configuration is valid, else with "problems".
 int run_config_check(int argc, char** argv);
 
-// What it starts as each rank: looks around, compares with the others through the job's store, and
-// makes a communicator of the backend. Rank 0 says what came of it.
+// Runs as each rank that `check` starts: inspects the rank's view, compares it with the others
+// through the job's store, and creates the backend's communicator. Rank 0 prints the result.
 int run_config_rank(bool as_json);
 
 }  // namespace coupler::cli

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "backend.fsdp" of "backend.fsdp.offload.device", whose rest is a key of that table.
+// "backend.fsdp" for "backend.fsdp.offload.device"; the rest is a key of that table.
 std::string table_of(const std::string& key) {
   const size_t first = key.find('.');
   const size_t second = key.find('.', first + 1);
@@ -35,7 +35,7 @@ std::vector<std::string> tables() {
   return order;
 }
 
-// By the schema's tables, a backend's own behind [backend].
+// Position by the schema's tables; a backend's own table follows [backend].
 size_t order_of(const std::string& table) {
   static const std::vector<std::string> order = tables();
   const std::string top = table.substr(0, table.find('.'));
@@ -43,7 +43,7 @@ size_t order_of(const std::string& table) {
   return 2 * static_cast<size_t>(found - order.begin()) + (top == table ? 0 : 1);
 }
 
-// A sentence as comment lines of at most 100 columns.
+// Wraps a sentence into comment lines of at most 100 columns.
 std::string comment(std::string_view text) {
   constexpr size_t kColumns = 98;
   std::string result;
@@ -59,7 +59,7 @@ std::string comment(std::string_view text) {
   return result;
 }
 
-// What a link points to is replaced, not the link.
+// The file to replace: a link's target, not the link.
 std::string target_of(const std::string& path) {
   std::error_code unreadable;
   if (!fs::is_symlink(path, unreadable)) return path;
@@ -72,7 +72,7 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Throws what load_config has to say about the unfinished file, under the name that it will have.
+// Throws load_config's error about the unfinished file, with its final name.
 void require_right(const std::string& unfinished, const std::string& name) {
   const char* const nothing[] = {nullptr};
   ConfigRequest request;
@@ -142,15 +142,15 @@ void require_writable(const std::string& path, bool force) {
   if (fs::is_directory(fs::status(path, ignored)))
     throw Error(ErrorCode::kUsage, fmt::format("{} is a folder", path),
                 {.subject = path,
-                 .hint = "name a file, such as " + (fs::path(path) / "train.toml").string()});
+                 .hint = "give a file, such as " + (fs::path(path) / "train.toml").string()});
   if (fs::exists(status) && !force)
     throw Error(ErrorCode::kUsage, fmt::format("{} exists", path),
-                {.subject = path, .hint = "--force replaces it; --output names another file"});
+                {.subject = path, .hint = "use --force to overwrite it, or --output FILE"});
   const std::string folder = folder_of(target_of(path));
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot write {}: {}: {}", path, folder, std::strerror(errno)),
-                {.subject = path, .hint = "--output names a file in another folder"});
+                {.subject = path, .hint = "name a file in another folder with --output"});
 }
 
 void write_config(const std::string& path, const std::string& text, bool force) {

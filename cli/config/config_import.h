@@ -1,5 +1,5 @@
-// Importing: other programs' configurations as a draft of ours, and what became of each of their
-// keys. Pure functions.
+// Imports other programs' configurations as a draft of ours, and records what became of each of
+// their keys. Pure functions.
 #pragma once
 
 #include <string>
@@ -11,32 +11,32 @@ namespace coupler::cli {
 
 struct ImportedKey {
   std::string key;                // theirs: "fsdp_config.fsdp_offload_params"
-  std::string value;              // as it stands there
+  std::string value;              // as written in their file
   std::vector<std::string> ours;  // keys of the draft: "backend.fsdp.offload.device"
-  std::string why;                // where there is none, or more is to be said
+  std::string why;                // why there is none, or what else to do; "": nothing to add
 };
 
 struct Import {
   ConfigDraft draft;
-  std::vector<ImportedKey> keys;  // in their order
+  std::vector<ImportedKey> keys;  // in their file's order
 };
 
-// The text of another program's configuration: Accelerate's, as YAML or JSON, else DeepSpeed's
-// JSON. Throws Error(kConfig) naming the place where it is neither.
+// Imports another program's configuration: Accelerate's YAML or JSON, else DeepSpeed's JSON. where:
+// its path, for messages. Throws Error(kConfig) naming the place if it is neither.
 Import import_text(std::string text, const std::string& where);
 
-// The YAML of `accelerate config` (or its JSON, which is YAML, too), of any of its versions. Throws
-// Error(kConfig) naming line and column where it is no YAML, or not a map.
+// The YAML of `accelerate config` (or its JSON, which is also YAML), of any version. Throws
+// Error(kConfig), naming line and column of invalid YAML, or if it is not a map.
 Import import_accelerate(const std::string& text, const std::string& where);
 
 // DeepSpeed's JSON. Throws Error(kConfig) likewise.
 Import import_deepspeed(const std::string& text, const std::string& where);
 
-// Takes back what a backend would refuse beside what else was set: in the other program it had no
-// effect.
+// Removes settings that a backend would refuse in combination with the others; they had no effect
+// in the other program.
 void settle_import(Import& result);
 
-// For people: a line a key.
+// Human-readable, one line per key.
 std::string describe(const Import& import);
 
 }  // namespace coupler::cli

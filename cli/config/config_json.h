@@ -7,8 +7,8 @@
 
 namespace coupler::cli {
 
-// {"file": …, "keys": [{"key", "value", "source", "default", "meaning"}, …]}; durations are text,
-// as in TOML, and options of a backend have no default here.
+// {"file": …, "keys": [{"key", "value", "source", "default", "meaning", "must_be"}, …]}. Durations
+// are strings, as in TOML; a backend's options have only key, value and source.
 std::string explain_config_json(const Config& config);
 
 }  // namespace coupler::cli

@@ -19,14 +19,14 @@ namespace coupler::cli {
 const char kConfigKeysHelp[] =
     R"(usage: coupler config keys [BACKEND] [--json | --markdown] [--config FILE] [-o KEY=VALUE]...
 
-Prints every key that a configuration can have: its type, its default, what it must be, the
-environment variable that sets it, and what it means. Options of a backend have no variables.
+Prints every configuration key with its type, default, constraint, environment variable and meaning.
+Backend options have no environment variables.
 
-  BACKEND         the options of this backend, by its name or its plugin's path, instead
+  BACKEND         print the options of this backend instead, given by name or plugin path
   --json          print a JSON array of objects
-  --markdown      print a table, as docs/configuration.md has it
-  --config FILE   find the backend by FILE instead of ./train.toml
-  -o KEY=VALUE    set one key for that, e.g. -o backend.plugin_path=/opt/plugins
+  --markdown      print a table, as in docs/configuration.md
+  --config FILE   find the backend with FILE instead of ./train.toml
+  -o KEY=VALUE    set one key to find it, e.g. -o backend.plugin_path=/opt/plugins
 
   coupler config keys fsdp
 )";
@@ -64,7 +64,7 @@ std::string row_sentence(const KeyRow& row) {
                                 : fmt::format("{} Must be {}.", row.meaning, row.constraint);
 }
 
-// A cell ends at a bar.
+// Escapes bars, which would end a table cell.
 std::string cell(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -82,7 +82,7 @@ std::vector<KeyRow> schema_rows() {
   for (const SchemaKey& key : schema()) {
     const std::string type(to_string(key.type));
     rows.push_back({.name = std::string(key.name),
-                    .type = type.substr(0, type.find(" (")),  // without the examples behind it
+                    .type = type.substr(0, type.find(" (")),  // without the examples after it
                     .default_to = render(key.get(defaults)),
                     .constraint = std::string(key.constraint),
                     .variable = environment_name(key.name),
@@ -95,14 +95,14 @@ std::vector<KeyRow> backend_rows(const BackendConfig& backend) {
   const Plugin plugin = Plugin::load(backend);
   const std::string table = "backend." + plugin.name() + ".";
   std::vector<KeyRow> rows;
-  // No wrapper lists it: the host takes it.
+  // Wrappers do not declare `base`, because the host consumes it.
   if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
     rows.push_back({.name = table + "base",
                     .type = "string",
                     .default_to = "\"auto\"",
                     .constraint = {},
                     .variable = {},
-                    .meaning = "The transport it stands on: a plugin's name, a path to a plugin's "
+                    .meaning = "The transport it runs on: a plugin's name, a path to a plugin's "
                                "file, or auto, as for backend.use."});
   }
   uint64_t count = 0;
@@ -138,7 +138,7 @@ std::string keys_json(const std::vector<KeyRow>& rows) {
                      {"variable", row.variable},
                      {"meaning", row.meaning}});
   }
-  // Texts come from plugins: what is no UTF-8 must not end the listing.
+  // Strings come from plugins: invalid UTF-8 must not abort the listing.
   return json_text(array);
 }
 

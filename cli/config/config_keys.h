@@ -1,4 +1,4 @@
-// The reference of every key: what `coupler config keys` prints, and docs/configuration.md with it.
+// The reference of all keys, which `coupler config keys` prints and docs/configuration.md includes.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace coupler::cli {
 struct KeyRow {
   std::string name;        // "backend.timeout"
   std::string type;        // "duration"
-  std::string default_to;  // as it would stand in a TOML file
-  std::string constraint;  // "> 0", completes "must be …"; "" where any value will do
-  std::string variable;    // of the environment; "" for the options of a backend
-  std::string meaning;     // a sentence or more
+  std::string default_to;  // as in a TOML file
+  std::string constraint;  // "> 0", completes "must be …"; "" if any value is valid
+  std::string variable;    // environment variable; "" for a backend's options
+  std::string meaning;     // one or more sentences
 };
 
-// Those of the schema.
+// The keys of the schema.
 std::vector<KeyRow> schema_rows();
 
-// Those of [backend.NAME], as the plugin that `backend` finds declares them. Throws Error(kPlugin).
+// The keys of [backend.NAME], declared by the plugin that `backend` names. Throws Error(kPlugin).
 std::vector<KeyRow> backend_rows(const BackendConfig& backend);
 
 // For people, for programs (an array of objects), and for pages (a table).

@@ -1,4 +1,4 @@
-// Problems of a configuration as sentences for a list. Pure functions.
+// Configuration problems as sentences for a list. Pure functions.
 #pragma once
 
 #include <coupler/error.h>
@@ -9,10 +9,10 @@
 
 namespace coupler::cli {
 
-// "train.toml:3:1: ": where a key was set; empty where it was not.
+// "train.toml:3:1: ": where a key was set; "" if it was not set.
 std::string source_of(const Config& config, const std::string& key);
 
-// What an error says and its hint, in one line.
+// An error's message and hint, in one line.
 std::string sentence(const Error& error);
 
 }  // namespace coupler::cli

@@ -22,7 +22,7 @@ std::string whole_number(const std::string& text) {
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   return status == std::errc() && stop == text.data() + text.size() && value >= 1
              ? ""
-             : fmt::format("'{}' is no whole number of at least 1.", text);
+             : fmt::format("'{}' is not a whole number of at least 1.", text);
 }
 
 int64_t ask_number(Asker& ask, const std::string& question, int64_t first) {
@@ -30,23 +30,23 @@ int64_t ask_number(Asker& ask, const std::string& question, int64_t first) {
 }
 
 std::string written_out(const std::string& folder) {
-  return folder[0] == '~' ? "~ is the shell's word: write the folder out." : "";
+  return folder[0] == '~' ? "~ is expanded only by shells: write the full path." : "";
 }
 
-// A GPU for each; without one two, so that a first try shows what this is for.
+// One per GPU; without GPUs two, so that a first try runs in parallel.
 int default_processes(const MachineFacts& facts) {
   return facts.gpus > 0 ? facts.gpus : std::min(2, facts.cores);
 }
 
 std::vector<Choice> backend_choices(const MachineFacts& facts) {
-  std::vector<Choice> choices = {{"auto", "what is best here: nccl, else mpi, else gloo_cpu"}};
+  std::vector<Choice> choices = {{"auto", "the best available: nccl, else mpi, else gloo_cpu"}};
   for (const MachineFacts::Backend& backend : facts.backends) {
     std::string meaning = backend.description;
     if (backend.name == "gloo_cpu") meaning = "CPUs, over TCP";
     if (backend.name == "mpi") meaning = "CPUs, over Open MPI";
-    if (backend.name == "nccl") meaning = "NVIDIA's GPUs";
-    if (backend.name == "fsdp") meaning = "parameters, gradients and state divided over processes";
-    if (backend.name == "deepspeed_like") meaning = "the same by ZeRO's stages";
+    if (backend.name == "nccl") meaning = "NVIDIA GPUs";
+    if (backend.name == "fsdp") meaning = "shards parameters, gradients and optimizer state";
+    if (backend.name == "deepspeed_like") meaning = "the same, by ZeRO stages";
     choices.push_back({backend.name, meaning});
   }
   return choices;
@@ -56,21 +56,21 @@ void ask_about_sharding(Asker& ask, ConfigDraft& draft, const std::string& use,
                         const MachineFacts& facts) {
   if (use == "fsdp") {
     draft.set("backend.fsdp.strategy",
-              ask.choice("What is divided?",
-                         {{"full_shard", "parameters, gradients and the optimizer's state"},
+              ask.choice("What is sharded?",
+                         {{"full_shard", "parameters, gradients and optimizer state"},
                           {"shard_grad_op", "the same, but parameters stay whole during a step"},
-                          {"hybrid_shard", "within a machine; machines hold copies"},
+                          {"hybrid_shard", "all of them within a machine; machines hold replicas"},
                           {"no_shard", "nothing"}},
                          0));
   } else {
-    const std::string stage = ask.choice("Which stage of ZeRO?",
-                                         {{"1", "the optimizer's state is divided"},
-                                          {"2", "and gradients"},
-                                          {"3", "and parameters"}},
+    const std::string stage = ask.choice("Which ZeRO stage?",
+                                         {{"1", "shard the optimizer state"},
+                                          {"2", "also shard gradients"},
+                                          {"3", "also shard parameters"}},
                                          1);
     draft.set("backend.deepspeed_like.stage", static_cast<int64_t>(std::stoll(stage)));
   }
-  std::vector<Choice> bases = {{"auto", "what is best here"}};
+  std::vector<Choice> bases = {{"auto", "the best available"}};
   for (const MachineFacts::Backend& backend : facts.backends) {
     if (!backend.needs_base) bases.push_back({backend.name, ""});
   }
@@ -123,28 +123,27 @@ ConfigDraft ask_for_draft(const MachineFacts& facts) {
   ConfigDraft draft;
   const int64_t processes = ask_number(
       ask,
-      fmt::format(
-          "How many processes, on all machines together? This one has {} cores and {} GPUs.",
-          facts.cores, facts.gpus),
+      fmt::format("How many processes on all machines together? This one has {} cores and {} GPUs.",
+                  facts.cores, facts.gpus),
       default_processes(facts));
-  const std::string use = ask.choice("Over what do they talk?", backend_choices(facts), 0);
+  const std::string use = ask.choice("Which backend connects them?", backend_choices(facts), 0);
   draft.set("backend.use", use);
   if (use == "fsdp" || use == "deepspeed_like") ask_about_sharding(ask, draft, use, facts);
   draft.set("training.mixed_precision",
-            ask.choice("In which type is computed where that is safe?",
-                       {{"no", "the model's own"},
+            ask.choice("Which mixed precision?",
+                       {{"no", "the model's own type"},
                         {"bf16", "half the memory, the range of fp32"},
-                        {"fp16", "for GPUs without bf16; losses are scaled"},
-                        {"fp8", "linear layers, on devices that have it"}},
+                        {"fp16", "for GPUs without bf16; the loss is scaled"},
+                        {"fp8", "linear layers, on devices that support it"}},
                        0));
   draft.set("training.gradient_accumulation_steps",
-            ask_number(ask, "How many batches are accumulated before a step?", 1));
+            ask_number(ask, "How many batches to accumulate per step?", 1));
   const std::string folder =
-      ask.text("Where do checkpoints go? - for none", "checkpoints", written_out);
+      ask.text("Where do checkpoints go? (- for none)", "checkpoints", written_out);
   if (folder != "-") {
     draft.set("checkpoint.dir", folder);
-    draft.set("checkpoint.every", ask_number(ask, "After how many steps is one made?", 1000));
-    draft.set("checkpoint.total_limit", ask_number(ask, "How many are kept?", 3));
+    draft.set("checkpoint.every", ask_number(ask, "How many steps between checkpoints?", 1000));
+    draft.set("checkpoint.total_limit", ask_number(ask, "How many checkpoints to keep?", 3));
   }
   draft.set("launch.processes", processes);
   return draft;

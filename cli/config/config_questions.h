@@ -11,23 +11,23 @@ namespace coupler::cli {
 
 // What this machine has, as defaults for answers.
 struct MachineFacts {
-  int cores = 1;  // that this process may use
+  int cores = 1;  // those that this process may use
   int gpus = 0;
   struct Backend {
     std::string name, description;
     bool needs_base = false;
   };
-  std::vector<Backend> backends;  // that can be used here, "auto" and "single" left out
+  std::vector<Backend> backends;  // usable here, without "auto" and "single"
 };
 MachineFacts machine_facts();
 
-// NVIDIA's of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them; else by
-// number. None where there is no driver.
+// The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, else by index.
+// Empty if there is no driver.
 std::vector<std::string> visible_gpus();
 
-// What an answer of Enter to every question gives.
+// The answers that Enter alone gives, but without checkpoints.
 ConfigDraft default_draft(const MachineFacts& facts);
-// Asks. Throws Interrupted, or Error(kUsage) where nobody is there to answer.
+// Asks the user. Throws Interrupted, or Error(kUsage) if the answers end early or are invalid.
 ConfigDraft ask_for_draft(const MachineFacts& facts);
 
 }  // namespace coupler::cli

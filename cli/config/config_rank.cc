@@ -29,9 +29,10 @@ constexpr size_t kLongestWho = 40;  // "rank 1023 of 1024"
 using Json = nlohmann::ordered_json;
 using Views = std::vector<std::optional<RankView>>;
 
-// "train.toml:7:1: " in front of a backend's message about one of its options, which knows no file.
+// Prefixes a backend's message about one of its options with "train.toml:7:1: ", as backends do not
+// know the file.
 std::string placed(std::string message, const Config& config) {
-  // Which rank it is stands in front of it anyway, and equal messages are to be equal.
+  // The list names the ranks, and messages without a rank can be joined if equal.
   constexpr std::string_view kWho = " cannot create its communicator: ";
   if (const size_t at = message.find(kWho); message.starts_with("rank ") && at < kLongestWho)
     message.erase(0, at + kWho.size());
@@ -45,7 +46,7 @@ std::string placed(std::string message, const Config& config) {
   return message;
 }
 
-// Whether the backend divides a model of one layer.
+// Whether the backend shards a model of one layer.
 bool divides(const Communicator& communicator) {
   if (!communicator.can_shard()) return false;
   const db_module module = {
@@ -70,7 +71,7 @@ bool divides(const Communicator& communicator) {
   try {
     communicator.plan_shards(model, [&](const db_plan& plan) { result = plan.unit_count > 0; });
   } catch (const Error&) {
-    return true;  // its options name modules, which a model of one layer has not
+    return true;  // its options name modules that a model of one layer lacks
   }
   return result;
 }
@@ -98,11 +99,11 @@ class RankCheck {
     if (process_.rank == 0) problems = compare_views(views);
     if (!agree("looked", problems.empty())) return say_wrong(problems);
 
-    // As long as everybody else may take to give up, and a little more.
+    // Slightly longer than any other rank may take to give up.
     const auto said = share("connected", connect(), 2 * patience_ + std::chrono::seconds(5));
     std::vector<std::vector<std::string>> by_rank(said.size());
     for (size_t rank = 0; rank < said.size(); ++rank) {
-      if (!said[rank]) by_rank[rank] = {"gave no sign after the backend was to connect"};
+      if (!said[rank]) by_rank[rank] = {"did not respond after the backend was to connect"};
       if (said[rank] && !said[rank]->empty()) by_rank[rank] = {*said[rank]};
     }
     if (process_.rank == 0) problems = join_problems(views, by_rank);
@@ -112,7 +113,7 @@ class RankCheck {
   }
 
  private:
-  // What each rank says, on rank 0; nothing on others.
+  // Shares a string; returns those of all ranks on rank 0, nothing on others.
   std::vector<std::optional<std::string>> share(const std::string& what, const std::string& mine,
                                                 std::chrono::nanoseconds patience) {
     store_->set(fmt::format("{}/{}", what, process_.rank), mine);
@@ -120,14 +121,14 @@ class RankCheck {
     return store_->get_ranks(what, process_.world, patience);
   }
 
-  // Rank 0's verdict.
+  // Distributes rank 0's verdict to all ranks.
   bool agree(const std::string& what, bool right) {
     if (process_.rank == 0) store_->set(what, right ? "right" : "wrong");
     return store_->get(what, 4 * patience_ + std::chrono::seconds(10)) == "right";
   }
 
-  // The backend's communicator over all ranks, which reads the values of its options. "", or what
-  // went wrong.
+  // Creates the backend's communicator over all ranks, which reads the values of its options.
+  // Returns "" or what went wrong.
   std::string connect() {
     if (process_.world == 1) return {};
     try {
@@ -158,14 +159,14 @@ class RankCheck {
     if (wraps) {
       below.use = base_option(plugin.name(), backend);
       below.sha256.clear();
-      // The launcher has resolved "auto"; where another one started us, host memory is as good.
+      // The launcher has resolved "auto"; under another launcher, host memory works as well.
       if (below.use.empty() || below.use == "auto") return false;
     }
     const Plugin transport = wraps ? Plugin::load(below) : plugin;
     return (transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0;
   }
 
-  // The values of a wrapper's options can be looked at over any transport.
+  // Switches a wrapper to gloo_cpu if possible: its options can be checked over any transport.
   static bool stands_on_host_memory(const Plugin& plugin, BackendConfig& backend) {
     if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) == 0) return false;
     bool found = false;
@@ -179,16 +180,16 @@ class RankCheck {
 
   int say_wrong(const std::vector<std::string>& problems) const {
     if (process_.rank != 0) return 0;  // one message is enough
-    // The result of a check, so on standard output: the launcher repeats the last lines of errors.
+    // The result goes to standard output, as the launcher repeats the last lines of errors.
     const int code = Error(ErrorCode::kConfig, "").exit_code();
     if (as_json_) {
       print({{"right", false}, {"processes", process_.world}, {"problems", problems}});
       return code;
     }
-    std::printf("The configuration is wrong for %d process%s:\n", process_.world,
+    std::printf("The configuration is invalid for %d process%s:\n", process_.world,
                 process_.world == 1 ? "" : "es");
     for (const std::string& problem : problems) std::printf("  %s\n", problem.c_str());
-    std::puts("`coupler config --explain` says where each value comes from.");
+    std::puts("`coupler config --explain` shows where each value comes from.");
     return code;
   }
 
@@ -215,7 +216,7 @@ class RankCheck {
     for (const auto& [host, count] : machines)
       std::printf("%s: %d of %d processes\n", host.c_str(), count, process_.world);
     if (!first.backend.empty()) std::printf("backend: %s\n", first.backend.c_str());
-    std::printf("The configuration is right on every rank; %s.\n",
+    std::printf("The configuration is valid on every rank; %s.\n",
                 first.file.empty() ? "no file was read" : (first.file + " was read").c_str());
   }
 

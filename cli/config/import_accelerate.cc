@@ -1,4 +1,4 @@
-// Reads what `accelerate config` writes: YAML, in which a few lines can stand for any amount of
+// Reads what `accelerate config` writes: YAML, in which a few lines can expand to any amount of
 // text.
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -11,8 +11,7 @@
 namespace coupler::cli {
 namespace {
 
-// Aliases repeat a part of the file, or hold themselves: what a file says when they are written out
-// has a bound.
+// Aliases can repeat parts of the file or contain themselves, so the expanded size is bounded.
 constexpr size_t kMostEntries = 10'000;
 constexpr size_t kMostText = size_t{1} << 20;
 
@@ -27,9 +26,9 @@ class Flattener {
       return;
     }
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) fail(entry.first, "a key is no text");
+      if (!entry.first.IsScalar()) fail(entry.first, "a key is not a string");
       const std::string& key = entry.first.Scalar();
-      const bool merges = key == "<<";  // the keys of another table, as if they stood here
+      const bool merges = key == "<<";  // merges the keys of another table into this one
       take(merges         ? path
            : path.empty() ? key
                           : fmt::format("{}.{}", path, key),
@@ -68,7 +67,7 @@ class Flattener {
     const YAML::Mark mark = node.Mark();
     throw Error(ErrorCode::kConfig,
                 fmt::format("{}:{}:{}: {}", where_, mark.line + 1, mark.column + 1, problem),
-                {.subject = where_, .hint = "give what `accelerate config` has written"});
+                {.subject = where_, .hint = "give a file that `accelerate config` has written"});
   }
 
   const std::string& where_;
@@ -85,13 +84,13 @@ Import import_accelerate(const std::string& text, const std::string& where) {
     root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
     throw Error(ErrorCode::kConfig,
-                fmt::format("{}:{}:{}: no YAML: {}", where, error.mark.line + 1,
+                fmt::format("{}:{}:{}: invalid YAML: {}", where, error.mark.line + 1,
                             error.mark.column + 1, error.msg),
-                {.subject = where, .hint = "give what `accelerate config` has written"});
+                {.subject = where, .hint = "give a file that `accelerate config` has written"});
   }
   if (!root.IsMap())
-    throw Error(ErrorCode::kConfig, fmt::format("{}: there are no keys and values in it", where),
-                {.subject = where, .hint = "give what `accelerate config` has written"});
+    throw Error(ErrorCode::kConfig, fmt::format("{}: it contains no keys and values", where),
+                {.subject = where, .hint = "give a file that `accelerate config` has written"});
   Flattener flattener(where);
   flattener.take("", root, 0);
   Import result;

@@ -15,8 +15,8 @@
 namespace coupler::cli {
 namespace {
 
-// Sets the key where the schema takes the value. A backend's own keys are not in it: their rules
-// look themselves.
+// Sets the key if the schema accepts the value. A backend's own keys are not in the schema; their
+// rules check the value.
 std::string set_if_right(ConfigDraft& draft, const std::string& key, const OptionValue& value) {
   const SchemaKey* known = find_key(key);
   const SettingValue setting =
@@ -35,8 +35,8 @@ void apply_rule(const ImportRules& rules, const std::string& key, const std::str
     std::vector<std::string> known;
     for (const auto& [name, unused] : rules) known.push_back(name);
     const std::string nearest = nearest_name(key, known);
-    imported.why = nearest.empty() ? "not a key of theirs that is known"
-                                   : fmt::format("not known; did you mean '{}'?", nearest);
+    imported.why =
+        nearest.empty() ? "unknown key" : fmt::format("unknown key; did you mean '{}'?", nearest);
   } else {
     const auto before = result.draft.entries();
     imported.why = rule->second(result.draft, value);
@@ -44,17 +44,17 @@ void apply_rule(const ImportRules& rules, const std::string& key, const std::str
       if (std::find(before.begin(), before.end(), entry) == before.end())
         imported.ours.push_back(entry.first);
     }
-    if (imported.ours.empty() && imported.why.empty()) imported.why = "set already";
+    if (imported.ours.empty() && imported.why.empty()) imported.why = "already set";
   }
   result.keys.push_back(std::move(imported));
 }
 
 }  // namespace
 
-std::string left_open() { return "left open there, too"; }
+std::string left_open() { return "unspecified there; left at its default"; }
 
 std::string refused(const std::string& value, const std::string& what) {
-  return fmt::format("'{}' is no {}: left at its default", shown(value), what);
+  return fmt::format("'{}' is not {}: left at its default", shown(value), what);
 }
 
 std::string lower(std::string text) {
@@ -79,7 +79,7 @@ bool is_on(const std::string& value) {
 }
 
 std::optional<int64_t> integer_of(const std::string& value) {
-  // DeepSpeed's JSON has 5e8. What strtod takes beside decimal numbers is nobody's count.
+  // DeepSpeed's JSON has 5e8. Other forms that strtod accepts are not counts.
   if (value.find_first_not_of("+-.0123456789eE") != std::string::npos) return std::nullopt;
   char* end = nullptr;
   const double number = std::strtod(value.c_str(), &end);
@@ -104,7 +104,7 @@ ImportRule as_word(const std::string& key, const std::vector<std::string>& words
     if (std::find(words.begin(), words.end(), text) != words.end())
       return set_if_right(draft, key, text);
     if (is_left_open(value)) return left_open();
-    return fmt::format("'{}' is none of {}: left at its default", shown(value),
+    return fmt::format("'{}' is not one of {}: left at its default", shown(value),
                        fmt::join(words, ", "));
   };
 }
@@ -113,8 +113,8 @@ ImportRule as_integer(const std::string& key, int64_t least, int64_t most) {
   return [key, least, most](ConfigDraft& draft, const std::string& value) -> std::string {
     if (is_left_open(value)) return left_open();
     const auto number = integer_of(value);
-    if (!number) return refused(value, "whole number");
-    const bool in_schema = find_key(key) != nullptr;  // which has its own limits
+    if (!number) return refused(value, "a whole number");
+    const bool in_schema = find_key(key) != nullptr;  // the schema has its own limits
     if (!in_schema && (*number < least || *number > most)) {
       const std::string range =
           most == INT64_MAX ? fmt::format(">= {}", least) : fmt::format("{} to {}", least, most);
@@ -139,14 +139,14 @@ ImportRule without(const std::string& why) {
 ImportRule without_unless_off(const std::string& why) {
   return [why](ConfigDraft&, const std::string& value) {
     if (is_left_open(value)) return left_open();
-    return is_off(value) ? "off there; nothing to set" : why;
+    return is_off(value) ? "off; nothing to set" : why;
   };
 }
 
 ImportRule word_of_launch(const std::string& words) {
   return [words](ConfigDraft&, const std::string& value) {
     if (is_left_open(value)) return left_open();
-    return "a word of coupler launch: " + fmt::format(fmt::runtime(words), shown(value));
+    return "an option of coupler launch: " + fmt::format(fmt::runtime(words), shown(value));
   };
 }
 
@@ -177,8 +177,8 @@ std::string describe(const Import& import) {
     }
   }
   std::string text;
-  if (!taken.empty()) text += "taken over:\n" + taken;
-  if (!left.empty()) text += "without a counterpart, or not needed:\n" + left;
+  if (!taken.empty()) text += "imported:\n" + taken;
+  if (!left.empty()) text += "not imported (no counterpart, or not needed):\n" + left;
   return text;
 }
 

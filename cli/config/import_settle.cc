@@ -1,5 +1,5 @@
-// Settings of other programs that have no effect beside others of theirs. Our backends refuse an
-// option that nothing would read, so that such a setting is left out, and said to be.
+// Handles settings of other programs that have no effect in combination with others. Our backends
+// refuse options that nothing reads, so such a setting is dropped and reported.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,29 +17,29 @@ class Settling {
     const std::string table = "backend.fsdp.";
     const std::string strategy = text(table + "strategy", "full_shard");
     if (strategy != "hybrid_shard")
-      take_back(table + "group_size", "all ranks share one copy: nothing to set");
+      take_back(table + "group_size", "all ranks share one replica: nothing to set");
     if (strategy == "no_shard")
-      take_back(table + "offload.device", "nothing is divided, so nothing is offloaded");
+      take_back(table + "offload.device", "nothing is sharded, so nothing is offloaded");
     if (!import_.draft.has(table + "units") && import_.draft.has(table + "unit_min_parameters"))
-      import_.draft.set(table + "units", std::string("size"));  // before there were policies
+      import_.draft.set(table + "units", std::string("size"));  // from versions without policies
     const std::string units = text(table + "units", "modules");
     if (units == "types" && !import_.draft.has(table + "unit_types"))
       take_back(table + "units",
-                "no types are named: modules are units; units = \"types\" with unit_types "
-                "names them");
-    if (units != "types") take_back(table + "unit_types", "for transformer_based_wrap only");
-    if (units != "size") take_back(table + "unit_min_parameters", "for size_based_wrap only");
+                "no types are named, so every module is a unit; set units = \"types\" with "
+                "unit_types to name them");
+    if (units != "types") take_back(table + "unit_types", "only for transformer_based_wrap");
+    if (units != "size") take_back(table + "unit_min_parameters", "only for size_based_wrap");
   }
 
   void deepspeed() {
     const std::string table = "backend.deepspeed_like.";
     const std::string stage = text(table + "stage", "2");
     if (stage == "0") {
-      take_back(table + "communication_data_type", "nothing is divided with stage 0");
+      take_back(table + "communication_data_type", "nothing is sharded with stage 0");
       take_back(table + "offload_optimizer.device", "nothing is offloaded with stage 0");
     }
     if (stage != "3")
-      take_back(table + "offload_param.device", "parameters are offloaded with stage 3 only");
+      take_back(table + "offload_param.device", "parameters are offloaded only with stage 3");
     offload(table + "offload_optimizer.");
     offload(table + "offload_param.");
   }
@@ -48,14 +48,14 @@ class Settling {
   void offload(const std::string& table) {
     std::string device = text(table + "device", "none");
     if (device == "nvme" && !import_.draft.has(table + "nvme_path")) {
-      take_back(table + "device", "a disk needs a folder: set device and nvme_path");
+      take_back(table + "device", "offloading to disk needs a folder: set device and nvme_path");
       device = "none";
     }
     if (device != "nvme") {
-      take_back(table + "nvme_path", "for the device nvme only");
-      take_back(table + "buffer_count", "for the device nvme only");
+      take_back(table + "nvme_path", "only for the device nvme");
+      take_back(table + "buffer_count", "only for the device nvme");
     }
-    if (device != "cpu") take_back(table + "pin_memory", "for the device cpu only");
+    if (device != "cpu") take_back(table + "pin_memory", "only for the device cpu");
   }
 
   // Without quotes.

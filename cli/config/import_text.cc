@@ -1,4 +1,4 @@
-// Whose configuration a text is.
+// Detects which program a configuration belongs to.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace coupler::cli {
 namespace {
 
-// JSON may begin with a comment.
+// Whether it begins as JSON, possibly after comments.
 bool begins_as_json(const std::string& text) {
   size_t at = text.find_first_not_of(" \t\r\n");
   while (at != std::string::npos && text.compare(at, 2, "//") == 0) {
@@ -20,7 +20,7 @@ bool begins_as_json(const std::string& text) {
   return at != std::string::npos && (text[at] == '{' || text.compare(at, 2, "/*") == 0);
 }
 
-// Accelerate reads JSON, too; its files have this key, or are refused by it.
+// Accelerate also reads JSON, and refuses files without one of these keys.
 bool is_accelerate_json(const std::string& text) {
   bool found = false;
   const auto look = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
@@ -28,7 +28,7 @@ bool is_accelerate_json(const std::string& text) {
       found = found || value == "distributed_type" || value == "compute_environment";
     return depth < 2;
   };
-  // What is wrong with it is said by whoever reads it.
+  // The importer reports what is wrong with it.
   const auto root = nlohmann::json::parse(text, look, /*allow_exceptions=*/false,
                                           /*ignore_comments=*/false);
   return found && !root.is_discarded();
@@ -41,7 +41,7 @@ Import import_text(std::string text, const std::string& where) {
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (!valid_utf8(text) || text.find('\0') != std::string::npos)
     throw Error(
-        ErrorCode::kConfig, fmt::format("{} is no text in UTF-8", where),
+        ErrorCode::kConfig, fmt::format("{} is not valid UTF-8", where),
         {.subject = where, .hint = "give YAML of `accelerate config`, or DeepSpeed's JSON"});
   const bool is_deepspeed = begins_as_json(text) && !is_accelerate_json(text);
   return is_deepspeed ? import_deepspeed(text, where) : import_accelerate(text, where);

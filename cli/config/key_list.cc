@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kLeastColumns = 30;
 
-// A terminal that gives keys as they are pressed and does not show them. Ctrl-C is a key, too.
+// Puts the terminal into a mode that delivers keys as they are pressed, without echo. Ctrl-C is a
+// key, too. The destructor restores the terminal.
 class RawTerminal {
  public:
   RawTerminal() {
@@ -29,7 +30,7 @@ class RawTerminal {
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
 
-  // Again after the process was stopped: the shell has put back its own.
+  // Call again after the process was stopped, because the shell has restored its own mode.
   void enter() const {
     termios raw = before_;
     raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);
@@ -47,7 +48,7 @@ struct Size {
   int rows = 0, columns = 0;
 };
 
-// Of a terminal on which lines can be drawn again; none elsewhere.
+// The size of a terminal on which lines can be redrawn; empty elsewhere.
 std::optional<Size> terminal() {
   const char* kind = std::getenv("TERM");
   winsize size{};
@@ -62,10 +63,10 @@ enum class Key { kUp, kDown, kEnter, kRedraw, kOther };
 
 using Kind = QuestionInput::Event::Kind;
 
-// What follows an escape: "[A" or "OA" of an arrow, longer sequences of other keys, nothing of the
-// key Escape alone.
+// Reads what follows an escape: "[A" or "OA" for an arrow, longer sequences for other keys, nothing
+// for the Escape key alone.
 Key read_escape(QuestionInput& input) {
-  constexpr int kWithin = 50;  // milliseconds: a terminal sends a sequence at once
+  constexpr int kWithin = 50;  // milliseconds; a terminal sends a whole sequence at once
   const auto second = input.next(kWithin);
   if (second.kind != Kind::kByte || (second.byte != '[' && second.byte != 'O')) return Key::kOther;
   while (true) {
@@ -73,7 +74,7 @@ Key read_escape(QuestionInput& input) {
     if (event.kind != Kind::kByte) return Key::kOther;
     if (event.byte == 'A') return Key::kUp;
     if (event.byte == 'B') return Key::kDown;
-    if (event.byte >= '@' && event.byte <= '~') return Key::kOther;  // its end
+    if (event.byte >= '@' && event.byte <= '~') return Key::kOther;  // end of the sequence
   }
 }
 
@@ -101,7 +102,7 @@ Key read_key(QuestionInput& input) {
   }
 }
 
-// As many characters of it as there are columns, which for UTF-8 is not its bytes.
+// The line cut to `columns` characters, not bytes, of UTF-8.
 std::string fitted(const std::string& line, int columns) {
   int seen = 0;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -111,7 +112,7 @@ std::string fitted(const std::string& line, int columns) {
   return line;
 }
 
-// By https://no-color.org: any value but an empty one turns them off.
+// See https://no-color.org: any value except an empty one turns colors off.
 bool has_colours() {
   const char* off = std::getenv("NO_COLOR");
   return off == nullptr || *off == '\0';
@@ -140,7 +141,7 @@ bool can_draw(size_t choices) { return fits(terminal(), choices); }
 
 std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& question,
                                      const std::vector<Choice>& choices, size_t first) {
-  const RawTerminal raw;  // before anybody answers
+  const RawTerminal raw;  // before the user can answer
   size_t at = first;
   const auto draw = [&](const std::string& before) {
     const auto size = terminal();
@@ -153,7 +154,7 @@ std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& qu
   try {
     while (true) {
       const Key key = read_key(input);
-      // What stands on the terminal may have been wrapped anew: nobody knows where.
+      // After a resize, the terminal may have rewrapped lines at unknown positions.
       if (!fits(terminal(), choices.size())) return std::nullopt;
       if (key == Key::kRedraw) {
         raw.enter();
@@ -170,7 +171,7 @@ std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& qu
     write_out("\n");
     throw;
   }
-  // The question and its answer stay, the list goes.
+  // Keep the question and its answer, erase the list.
   write_out(fmt::format("\033[J  {}\n", choices[at].value));
   return at;
 }

@@ -1,4 +1,4 @@
-// A list of choices in a terminal, one of which is taken by arrow keys. Single-threaded.
+// A list of choices in a terminal, selected with arrow keys. Single-threaded.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace coupler::cli {
 
-// To standard output, at once: a question is seen before its answer is waited for.
+// Writes to standard output and flushes, so that a question is visible before its answer is read.
 void write_out(const std::string& text);
 
-// Whether there is a terminal in which so many choices can be drawn again and again.
+// Whether there is a terminal that can redraw this number of choices.
 bool can_draw(size_t choices);
 
-// The index of what Enter takes; nothing where the terminal became too small meanwhile. Throws
+// The index of the choice taken with Enter; empty if the terminal became too small. Throws
 // Interrupted.
 std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& question,
                                      const std::vector<Choice>& choices, size_t first);

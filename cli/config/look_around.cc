@@ -1,4 +1,4 @@
-// What a rank can find out about its configuration by itself.
+// What a rank can check about its configuration by itself.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -32,12 +32,12 @@ std::string host_name() {
   return name.data();
 }
 
-// A folder that is made when it is needed: somewhere above it one is there, and takes files.
+// The folder may be created later, so this checks its nearest existing parent.
 std::string why_not_writable(const std::string& folder) {
   std::error_code unreadable;
   fs::path at = fs::absolute(folder, unreadable);
   while (!fs::exists(at, unreadable) && at.has_relative_path()) at = at.parent_path();
-  if (!fs::is_directory(at, unreadable)) return fmt::format("{} is no folder", at.string());
+  if (!fs::is_directory(at, unreadable)) return fmt::format("{} is not a folder", at.string());
   if (::access(at.c_str(), W_OK | X_OK) == 0) return {};
   return fmt::format("{}: {}", at.string(), std::strerror(errno));
 }
@@ -70,8 +70,8 @@ class Look {
     if (folder.empty()) return;
     const std::string why = why_not_writable(folder);
     if (!why.empty())
-      note(fmt::format("{}{} = \"{}\" cannot be written to: {}", source_of(config_, key), key,
-                       folder, why));
+      note(fmt::format("{}{} = \"{}\" is not writable: {}", source_of(config_, key), key, folder,
+                       why));
   }
 
   void folders() {
@@ -87,7 +87,7 @@ class Look {
     }
   }
 
-  // As a training program does it; the launcher has resolved "auto".
+  // Loads the backend as a training program does; the launcher has resolved "auto".
   void backend() {
     BackendConfig backend = config_.backend;
     const Plugin plugin = Plugin::load(backend);
@@ -101,7 +101,7 @@ class Look {
         backend.use =
             resolve_auto(backend, mpi_launch_of(process_), config_.training.device == "cpu");
       }
-      backend.sha256.clear();  // the pin is the wrapper's
+      backend.sha256.clear();  // the hash is the wrapper's
       transport = Plugin::load(backend);
       const PluginOptions of_base(transport.table(), backend);
       view_.backend += " over " + probed(transport);
@@ -120,18 +120,18 @@ class Look {
     return fmt::format("{} {}", plugin.name(), plugin.table().version);
   }
 
-  // Its transport moves a GPU's memory only, and each rank needs one of its own.
+  // The transport moves only GPU memory, and each rank needs its own GPU.
   void gpu(const Plugin& transport) {
     const std::string& device = config_.training.device;
     if (device == "cpu") {
       note(
-          fmt::format("{}training.device is \"cpu\", but the backend '{}' moves the memory of "
-                      "GPUs only",
+          fmt::format("{}training.device is \"cpu\", but the backend '{}' moves only GPU "
+                      "memory",
                       source_of(config_, "training.device"), transport.name()));
       return;
     }
     const std::vector<std::string> visible = visible_gpus();
-    if (visible.empty()) return;  // what the probe says counts
+    if (visible.empty()) return;  // the probe's result counts
     const size_t colon = device.find(':');
     const size_t index = colon == std::string::npos
                              ? static_cast<size_t>(process_.local_rank)

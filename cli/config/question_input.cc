@@ -20,7 +20,7 @@ bool is_redrawing(uint32_t signal) { return signal == SIGWINCH || signal == SIGC
 [[noreturn]] void fail_system(const char* action) {
   throw Error(ErrorCode::kIo, fmt::format("cannot {}: {}", action, std::strerror(errno)),
               {.subject = "standard input",
-               .hint = "`coupler config default` writes a configuration and asks nothing"});
+               .hint = "`coupler config default` writes a configuration without questions"});
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ QuestionInput::Event QuestionInput::next(int milliseconds) {
     char block[4096];
     const ssize_t got = ::read(STDIN_FILENO, block, sizeof block);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return {.kind = Kind::kEnd};  // also a terminal that is gone
+    if (got <= 0) return {.kind = Kind::kEnd};  // also if the terminal is gone
     ready_.assign(block, static_cast<size_t>(got));
     given_ = 0;
   }

@@ -1,6 +1,6 @@
-// QuestionInput: what comes while a question stands: bytes of standard input, its end, a signal, or
-// another size of the terminal. Signals that would end the process are kept from doing so while it
-// lives, so that whoever asks can put the terminal back first. One at a time, single-threaded.
+// QuestionInput: events while a question is open: bytes of standard input, its end, a signal, or a
+// resized terminal. While it lives, it blocks signals that would end the process, so that the
+// caller can restore the terminal first. Only one may exist at a time; single-threaded.
 #pragma once
 
 #include <signal.h>
@@ -22,20 +22,20 @@ class QuestionInput {
     enum class Kind {
       kByte,
       kEnd,      // of the input
-      kSignal,   // the process is to end
-      kRedraw,   // the terminal has another size, or was somebody else's for a while
-      kNothing,  // within the time given
+      kSignal,   // the process is asked to end
+      kRedraw,   // the terminal was resized, or another program used it for a while
+      kNothing,  // no event within the given time
     } kind = Kind::kNothing;
     char byte = 0;
     int signal = 0;
   };
-  // Waits at most so long; negative: until there is something.
+  // Waits for an event, at most `milliseconds`; negative: without a limit.
   Event next(int milliseconds = -1);
 
  private:
   sigset_t before_{};
   UniqueFd signals_;
-  std::string ready_;  // bytes that were read and not yet given out
+  std::string ready_;  // bytes read from standard input; next() has returned given_ of them
   size_t given_ = 0;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// What machines, or ranks, may each have their own of: it changes no result.
+// Keys that may differ between machines or ranks, because they do not change results.
 bool may_differ(const std::string& key) {
   static const std::set<std::string> keys = {"backend.interface",
                                              "backend.plugin_path",
@@ -30,7 +30,7 @@ std::string value_of(const RankView& view, const std::string& key) {
              : fmt::format("{} ({})", found->second.first, found->second.second);
 }
 
-// The first difference in each of what has to be the same everywhere.
+// The differences in version, backend and keys, which must be the same on all ranks.
 std::vector<std::string> differences(const RankView& first, const RankView& other) {
   std::vector<std::string> result;
   const auto add = [&](const std::string& what, const std::string& here, const std::string& there) {
@@ -51,7 +51,7 @@ std::vector<std::string> differences(const RankView& first, const RankView& othe
   return result;
 }
 
-// GPUs that two ranks of a machine would take.
+// GPUs that two or more ranks of a machine would use.
 std::vector<std::string> shared_gpus(const std::vector<std::optional<RankView>>& views) {
   std::map<std::string, std::vector<size_t>> takers;
   for (size_t rank = 0; rank < views.size(); ++rank) {
@@ -61,14 +61,14 @@ std::vector<std::string> shared_gpus(const std::vector<std::optional<RankView>>&
   std::vector<std::string> result;
   for (const auto& [gpu, ranks] : takers) {
     if (ranks.size() < 2) continue;
-    result.push_back(fmt::format(
-        "ranks {} and {} would share GPU {}: start as many processes on a machine as it has GPUs",
-        ranks[0], ranks[1], gpu));
+    result.push_back(
+        fmt::format("ranks {} and {} would share GPU {}: start one process per GPU on each machine",
+                    ranks[0], ranks[1], gpu));
   }
   return result;
 }
 
-// "rank 3 on node1", "ranks 0, 1 on node1"; the machine only where there are several.
+// "rank 3 on node1", "ranks 0, 1 on node1"; names machines only if there are several.
 std::string ranks_text(const std::vector<std::optional<RankView>>& views,
                        const std::vector<size_t>& ranks) {
   if (ranks.size() == views.size()) return views.size() == 1 ? "" : "every rank: ";
@@ -99,7 +99,7 @@ std::string to_text(const RankView& view) {
   const json whole = {{"host", view.host},        {"version", view.version}, {"file", view.file},
                       {"backend", view.backend},  {"gpu", view.gpu},         {"settings", settings},
                       {"problems", view.problems}};
-  // What is no UTF-8 in a message is shown by a replacement.
+  // Replaces invalid UTF-8 in messages.
   return whole.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -139,11 +139,11 @@ std::vector<std::string> compare_views(const std::vector<std::optional<RankView>
   std::vector<std::vector<std::string>> own(views.size());
   for (size_t rank = 0; rank < views.size(); ++rank) {
     if (!views[rank]) {
-      own[rank] = {"gave no sign within backend.timeout"};
+      own[rank] = {"did not respond within backend.timeout"};
       continue;
     }
     own[rank] = views[rank]->problems;
-    // Where a rank could not even load it there is nothing to compare.
+    // If a rank could not load its configuration, there is nothing to compare.
     if (!own[rank].empty() || !views[0] || !views[0]->problems.empty()) continue;
     own[rank] = differences(*views[0], *views[rank]);
   }

@@ -14,11 +14,11 @@ namespace {
 TEST(ConfigCommand, RightFile_IsSaidToBeRight) {
   const Workplace here;
   EXPECT_EQ(here.coupler({"config", "check"}).out,
-            "The configuration is right; no file was read.\n");
+            "The configuration is valid; no file was read.\n");
   here.write("train.toml", "[backend]\nuse = \"mpi\"\n");
   const Outcome outcome = here.coupler({"config", "check"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, "The configuration is right; train.toml was read.\n");
+  EXPECT_EQ(outcome.out, "The configuration is valid; train.toml was read.\n");
 }
 
 TEST(ConfigCommand, Explain_NamesTheSourceOfEachLayer) {

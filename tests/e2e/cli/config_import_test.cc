@@ -68,13 +68,13 @@ INSTANTIATE_TEST_SUITE_P(
              {}},
         Case{"invalid_keys.yaml",
              {"processes = 1"},
-             {"invalid_key: invalid_value: not a key", "did you mean 'mixed_precision'?"}},
+             {"invalid_key: invalid_value: unknown key", "did you mean 'mixed_precision'?"}},
         Case{"latest.yaml", {"processes = 1"}, {"tpu_name: test-tpu: for TPUs"}},
         Case{"latest_fsdp.yaml",
              {"use = \"fsdp\"", "strategy = \"full_shard\"", "units = \"types\"",
               "unit_types = \"BertLayer\"", "prefetch = 1"},
              {"fsdp_config.fsdp_use_orig_params"}},
-        Case{"megatron.yaml", {"processes = 1"}, {"tensor parallelism is not there"}},
+        Case{"megatron.yaml", {"processes = 1"}, {"tensor parallelism is not supported"}},
         Case{"mpi_multicpu.yaml", {"use = \"mpi\""}, {}},
         Case{"one_proc.yaml", {"processes = 1"}, {}},
         Case{"validate_launch_cmd.yaml",
@@ -118,9 +118,10 @@ TEST(ConfigImport, OfDeepSpeed_TakesStagesAndOffloading) {
         "mixed_precision = \"fp16\"", "loss_scale_growth_interval = 500"})
     EXPECT_TRUE(has(toml, key)) << key << " is not in\n" << toml;
   EXPECT_TRUE(has(toml, "loss_scale_init_scale = 1024")) << toml;
-  EXPECT_TRUE(has(outcome.out, "optimizer.params.lr: 3e-05: made in the program")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "no_such: 1: not a key")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "pin_memory: true: for the device cpu only")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "optimizer.params.lr: 3e-05: created in the program"))
+      << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "no_such: 1: unknown key")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "pin_memory: true: only for the device cpu")) << outcome.out;
   const Outcome checked =
       here.coupler({"config", "check", "--config", "ds.toml", "-n", "2", "-o",
                     "backend.deepspeed_like.base=gloo_cpu", "-o",
@@ -135,11 +136,12 @@ TEST(ConfigImport, OfWhatIsNeither_SaysWhere_AndWritesNothing) {
   here.write("broken.yaml", "a: [1, 2\nb: 3\n");
   here.write("broken.json", "{\"a\": 1,\n");
   here.write("text", "just text");
-  for (const auto& [name, words] : {std::pair<std::string, std::string>{"list.yaml", "no keys"},
-                                    {"broken.yaml", "broken.yaml:"},
-                                    {"broken.json", "no JSON"},
-                                    {"text", "no keys"},
-                                    {"absent", "cannot read absent"}}) {
+  for (const auto& [name, words] :
+       {std::pair<std::string, std::string>{"list.yaml", "no keys and values"},
+        {"broken.yaml", "broken.yaml:"},
+        {"broken.json", "invalid JSON"},
+        {"text", "no keys and values"},
+        {"absent", "cannot read absent"}}) {
     const Outcome outcome = here.coupler({"config", "import", name});
     EXPECT_NE(outcome.exit_code, 0) << name;
     EXPECT_TRUE(has(outcome.err, words)) << outcome.err;
@@ -170,9 +172,10 @@ TEST(ConfigImport, OfDeepSpeed_LeavesOpenWhatIsAuto) {
   for (const char* key : {"overlap_comm", "mixed_precision", "offload_param", "pin_memory"})
     EXPECT_FALSE(has(toml, key)) << key << " is in\n" << toml;
   for (const char* words :
-       {"bf16.enabled: auto: left open there: set training.mixed_precision",
-        "gradient_clipping: auto: left open there, too", "betas: 0.9,0.5: made in the program",
-        "offload_param.device: cpu: parameters are offloaded with stage 3 only",
+       {"bf16.enabled: auto: unspecified there: set training.mixed_precision",
+        "gradient_clipping: auto: unspecified there; left at its default",
+        "betas: 0.9,0.5: created in the program",
+        "offload_param.device: cpu: parameters are offloaded only with stage 3",
         "reduce_bucket_size: 0: backend.deepspeed_like.reduce_bucket_size must be >= 1"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
   expect_right(here, "deepspeed_like");
@@ -204,9 +207,9 @@ TEST(ConfigImport, OfAccelerate_LeavesOutWhatHasNoEffectThere) {
   for (const char* key : {"units", "unit_min_parameters", "prefetch", "ignore", "group_size"})
     EXPECT_FALSE(has(toml, key)) << key << " is in\n" << toml;
   for (const char* words :
-       {"no types are named", "for size_based_wrap only", "a regular expression there",
-        "all ranks share one copy", "tensor parallelism is not there",
-        "main_process_port: null: left open there, too",
+       {"no types are named", "only for size_based_wrap", "a regular expression: name the modules",
+        "all ranks share one replica", "tensor parallelism is not supported",
+        "main_process_port: null: unspecified there; left at its default",
         "training.gradient_accumulation_steps must be >= 1: left at its default"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
   expect_right(here, "fsdp");
@@ -245,12 +248,12 @@ TEST(ConfigImport, OfWhatIsTooMuch_Ends) {
        {std::pair<std::string, std::string>{"bomb.yaml", "more than 10000 values"},
         {"circle.yaml", "more than 16 levels"},
         {"list.yaml", "more than 16 levels"},
-        {"key.yaml", "key.yaml:1:1: a key is no text"},
+        {"key.yaml", "key.yaml:1:1: a key is not a string"},
         {"deep.json", "more than 16 levels"},
-        {"twice.json", "the key 'stage' stands twice"},
+        {"twice.json", "the key 'stage' occurs twice"},
         {"long.yaml", "longer than 1 MiB"},
         {"/dev/zero", "longer than 1 MiB"},
-        {"latin.yaml", "no text in UTF-8"},
+        {"latin.yaml", "not valid UTF-8"},
         {".", "cannot read .: Is a directory"}}) {
     const Outcome outcome = here.coupler({"config", "import", name});
     EXPECT_NE(outcome.exit_code, 0) << name;

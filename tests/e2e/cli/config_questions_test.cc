@@ -87,8 +87,8 @@ TEST(ConfigQuestions, InATerminal_AreAnsweredByArrowKeys) {
   const Workplace here;
   Terminal terminal(here, 24, 100);
   terminal.answer("How many processes", "3\r");
-  terminal.answer("Over what do they talk?", "\r");
-  terminal.answer("In which type", std::string(kDown) + kDown + kUp + "\r");
+  terminal.answer("Which backend connects them?", "\r");
+  terminal.answer("Which mixed precision?", std::string(kDown) + kDown + kUp + "\r");
   terminal.answer("How many batches", "4\r");
   terminal.answer("Where do checkpoints go?", "-\r");
   EXPECT_EQ(terminal.end(), 0) << terminal.output();
@@ -106,8 +106,8 @@ TEST(ConfigQuestions, WithNoColor_HaveNone) {
     const Workplace here;
     Terminal terminal(here, 24, 100, no_color);
     terminal.answer("How many processes", "\r");
-    terminal.answer("Over what do they talk?", "\r");
-    terminal.answer("In which type", "\x03");
+    terminal.answer("Which backend connects them?", "\r");
+    terminal.answer("Which mixed precision?", "\x03");
     EXPECT_EQ(terminal.end(), 130) << terminal.output();
     EXPECT_TRUE(has(terminal.output(), "> ")) << "the choice is not marked";
     EXPECT_EQ(has(terminal.output(), "\033[36m"), *no_color == '\0') << terminal.output();
@@ -119,13 +119,13 @@ TEST(ConfigQuestions, InATerminalThatIsTooSmall_AreLists) {
   Terminal terminal(here, 3, 20);
   terminal.answer("]: ", "\r");
   terminal.answer("number or name", "nonsense\r");
-  terminal.answer("'nonsense' is none of them", "1\r");
+  terminal.answer("'nonsense' is not one of the choices", "1\r");
   terminal.answer("number or name", "fp16\r");
   terminal.answer("]: ", "0\r");
-  terminal.answer("'0' is no whole number", "2\r");
+  terminal.answer("'0' is not a whole number", "2\r");
   terminal.answer("checkpoints", "runs\r");
-  terminal.answer("After how many steps", "\r");
-  terminal.answer("How many are kept", "\r");
+  terminal.answer("How many steps between checkpoints", "\r");
+  terminal.answer("How many checkpoints to keep", "\r");
   EXPECT_EQ(terminal.end(), 0) << terminal.output();
   const std::string toml = text_of(here.path() / "train.toml");
   EXPECT_TRUE(has(toml, "mixed_precision = \"fp16\"")) << toml;
@@ -136,7 +136,7 @@ TEST(ConfigQuestions, LeftByCtrlC_WriteNothing_AndLeaveTheTerminalAsItWas) {
   const Workplace here;
   Terminal terminal(here, 24, 100);
   terminal.answer("How many processes", "\r");
-  terminal.answer("Over what do they talk?", "\x03");
+  terminal.answer("Which backend connects them?", "\x03");
   EXPECT_EQ(terminal.end(), 130) << terminal.output();
   EXPECT_TRUE(has(terminal.output(), "Nothing was written")) << terminal.output();
   EXPECT_TRUE(has(terminal.output(), "\033[?25h")) << "the cursor is gone";
@@ -165,7 +165,7 @@ TEST(ConfigDefault, IsARightConfiguration) {
   const Workplace here;
   const Outcome outcome = here.coupler({"config", "default"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(has(outcome.out, "train.toml is written")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "Wrote train.toml")) << outcome.out;
   const Outcome checked = here.coupler({"config", "check"});
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
   EXPECT_EQ(here.coupler({"config", "default"}).exit_code, 2);

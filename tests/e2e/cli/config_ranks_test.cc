@@ -14,12 +14,12 @@ TEST(ConfigRanks, OfARightConfiguration_AreSaidToBeRight) {
   const Outcome outcome = here.coupler({"config", "check"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* words : {": 3 of 3 processes\n", "backend: fsdp 0.1.0 over gloo_cpu 0.1.0\n",
-                            "right on every rank; ", "train.toml was read"})
+                            "valid on every rank; ", "train.toml was read"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
   EXPECT_FALSE(std::filesystem::exists(here.path() / "runs")) << "a check makes no folders";
   // Where the ranks are not to be started only the file is looked at.
   const Outcome read = here.coupler({"config", "check", "--no-ranks"});
-  EXPECT_EQ(read.out, "The configuration is right; train.toml was read.\n") << read.err;
+  EXPECT_EQ(read.out, "The configuration is valid; train.toml was read.\n") << read.err;
 }
 
 TEST(ConfigRanks, OfOneProcess_AreStartedWhereThatIsAskedFor) {
@@ -52,7 +52,7 @@ TEST_P(WrongForRanks, IsSaid_WithKeyAndPlace) {
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
   const Outcome outcome = here.coupler(words);
   EXPECT_EQ(outcome.exit_code, GetParam().exit_code) << outcome.out << outcome.err;
-  EXPECT_FALSE(has(outcome.out, "is right")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "is valid")) << outcome.out;
   for (const std::string& text : GetParam().said)
     EXPECT_TRUE(has(outcome.out + outcome.err, text)) << text << " is not in\n"
                                                       << outcome.out << outcome.err;
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"value",
               std::string(kFsdp) + "strategy = \"ful_shard\"\n",
               {"-n", "2"},
-              {"wrong for 2 processes", "every rank: ", "train.toml:5:1: backend.fsdp.strategy",
+              {"invalid for 2 processes", "every rank: ", "train.toml:5:1: backend.fsdp.strategy",
                "full_shard, shard_grad_op"}},
         Wrong{"group",
               std::string(kFsdp) + "strategy = \"hybrid_shard\"\ngroup_size = 2\n",
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"folder",
               "[backend]\nuse = \"gloo_cpu\"\n[checkpoint]\ndir = \"train.toml/deeper\"\n",
               {"-n", "2"},
-              {"every rank: ", "train.toml:4:1: checkpoint.dir", "is no folder"}},
+              {"every rank: ", "train.toml:4:1: checkpoint.dir", "is not a folder"}},
         Wrong{"contradiction",
               "[communication]\ngradients = \"bf16\"\nlocal_sgd_steps = 4\n",
               {},
@@ -84,9 +84,9 @@ INSTANTIATE_TEST_SUITE_P(
               std::string(kFsdp) + "[communication]\ngradients = \"powersgd\"\n",
               {"-n", "2"},
               {"train.toml:6:1: communication.gradients", "the backend divides the model"}},
-        Wrong{"program", "", {"./train"}, {"takes no './train'", "no program is needed"}},
+        Wrong{"program", "", {"./train"}, {"does not take './train'", "no program is needed"}},
         Wrong{"word", "", {"--processes", "2"}, {"--processes"}},
-        Wrong{"both", "", {"--no-ranks", "-n", "2"}, {"--no-ranks goes with"}},
+        Wrong{"both", "", {"--no-ranks", "-n", "2"}, {"--no-ranks works only with"}},
         Wrong{"none", "[backend]\nuse = \"absent\"\n", {"-n", "2"}, {"absent"}, 3}),
     [](const auto& of) { return of.param.name; });
 
@@ -97,7 +97,7 @@ TEST(ConfigCommandLine, ThatSaysNotWhatToDo_IsRefused) {
   EXPECT_TRUE(has(near.err, "did you mean 'check'?")) << near.err;
   const Outcome open = here.coupler({"config", "-o", "training.seed=1"});
   EXPECT_EQ(open.exit_code, 2);
-  EXPECT_TRUE(has(open.err, "say what to do with the configuration")) << open.err;
+  EXPECT_TRUE(has(open.err, "give a subcommand, such as check, or --explain")) << open.err;
 }
 
 // One rank finds another environment than the rest, as it may on another machine.
