@@ -114,7 +114,7 @@ std::string JobOutcome::record_losses(const std::vector<PeerLoss>& losses) {
 
 std::string JobOutcome::record_loss(const PeerLoss& loss) {
   record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
-  return fmt::format("coupler: {}; the job ends (backend.peer_timeout says how long it waits)\n",
+  return fmt::format("coupler: {}; the job ends (backend.peer_timeout sets how long it waits)\n",
                      loss.text);
 }
 
