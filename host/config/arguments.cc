@@ -1,4 +1,4 @@
-// take_config_arguments: Coupler's own arguments out of a program's.
+// take_config_arguments: removes Coupler's own arguments from a program's.
 #include <coupler/error.h>
 
 #include <algorithm>
@@ -35,11 +35,11 @@ void set_file(ConfigRequest& request, const std::string& file) {
   request.file = file;
 }
 
-// The argument behind argv[at], which must be there.
+// The argument after argv[at], which must exist.
 std::string value_behind(int at, int argc, char** argv, const std::string& expected,
                          const std::string& example) {
   if (at + 1 >= argc || std::string_view(argv[at + 1]) == "--") {
-    throw Error(ErrorCode::kUsage, std::string(argv[at]) + ": expected " + expected + " behind it",
+    throw Error(ErrorCode::kUsage, std::string(argv[at]) + ": expected " + expected + " after it",
                 {.subject = argv[at], .hint = "write " + example});
   }
   return argv[at + 1];

@@ -19,7 +19,7 @@ constexpr const char* kDefaultFile = "train.toml";
 
 class OpenFile {
  public:
-  // Non-blocking: a named pipe that nobody writes to must not hold us up.
+  // Non-blocking: a named pipe without a writer must not block.
   explicit OpenFile(const std::string& path)
       : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {
@@ -36,8 +36,8 @@ class OpenFile {
 [[noreturn]] void fail_file(const std::string& name, bool given, const std::string& why) {
   const std::string by = given ? " given by --config" : " (read because no --config was given)";
   const std::string hint =
-      given ? "check the path; without --config ./train.toml is read where it exists"
-            : "mend or remove it, or name another file with --config";
+      given ? "check the path; without --config, ./train.toml is read if it exists"
+            : "fix or remove it, or name another file with --config";
   throw Error(ErrorCode::kConfig, fmt::format("cannot read '{}'{}: {}", name, by, why),
               {.subject = name, .hint = hint});
 }

@@ -26,7 +26,7 @@ std::vector<Error> contradictions_of(const Config& config) {
         "communication.gradients", quoted(communication.gradients),
         fmt::format("with LocalSGD (communication.local_sgd_steps = {}) no gradients are sent",
                     communication.local_sgd_steps),
-        "set one of the two only"));
+        "set only one of the two"));
   }
   if (config.memory.offload_optimizer_device == "nvme" &&
       config.memory.offload_optimizer_nvme_path.empty()) {
@@ -35,10 +35,9 @@ std::vector<Error> contradictions_of(const Config& config) {
                       "set memory.offload_optimizer_nvme_path to a folder on the disk"));
   }
   if (config.training.optimizer_in_backward && config.training.mixed_precision == "fp16") {
-    result.push_back(contradiction(
-        "training.optimizer_in_backward", "true",
-        "with fp16 all gradients have to be there before it is known that none overflowed",
-        "use training.mixed_precision = \"bf16\", or set it to false"));
+    result.push_back(contradiction("training.optimizer_in_backward", "true",
+                                   "with fp16 an overflow is known only after all gradients exist",
+                                   "use training.mixed_precision = \"bf16\", or set it to false"));
   }
   return result;
 }
@@ -49,23 +48,22 @@ std::vector<Error> contradictions_with_division(const MemoryConfig& memory,
   if (memory.offload_optimizer_device != "none") {
     result.push_back(contradiction(
         "memory.offload_optimizer_device", quoted(memory.offload_optimizer_device),
-        "the backend divides the model and has options of its own",
+        "the backend shards the model and has its own options",
         "set backend.deepspeed_like.offload_optimizer.device or backend.fsdp.offload.device "
         "instead"));
   }
   if (communication.local_sgd_steps > 0) {
     result.push_back(contradiction(
         "communication.local_sgd_steps", std::to_string(communication.local_sgd_steps),
-        "the backend divides the model: no rank has parameters of its own that it "
-        "could train by itself",
+        "the backend shards the model, so no rank has all parameters to train on its own",
         "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
         "no_shard of fsdp, or set it to 0"));
   }
   if (communication.gradients == "powersgd") {
     result.push_back(contradiction(
         "communication.gradients", "\"powersgd\"",
-        "the backend divides the model: its products need whole matrices on every rank",
-        "use bf16, fp16 or int8, or a backend that does not divide: a transport, stage 0 of "
+        "the backend shards the model, and PowerSGD needs whole matrices on every rank",
+        "use bf16, fp16 or int8, or a backend that does not shard: a transport, stage 0 of "
         "deepspeed_like or no_shard of fsdp"));
   }
   return result;

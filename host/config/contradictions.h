@@ -1,5 +1,5 @@
-// Keys that are right by themselves but not beside each other, whatever the model: asked by every
-// training program as it starts, and by `coupler config check`. Pure functions.
+// Keys that are valid alone but not together, whatever the model. Checked when a training program
+// starts and by `coupler config check`. Pure functions.
 #pragma once
 
 #include <coupler/error.h>
@@ -13,11 +13,11 @@ namespace coupler {
 // One Error(kConfig) for each, whose subject is the key to look at first.
 std::vector<Error> contradictions_of(const Config& config);
 
-// The same for a backend that divides the model among the ranks, which shows when it has planned.
+// The same for a backend that shards the model, which is known once it has planned.
 std::vector<Error> contradictions_with_division(const MemoryConfig& memory,
                                                 const CommunicationConfig& communication);
 
-// Throws the first, where there is one.
+// Throws the first, if there is one.
 void throw_first(const std::vector<Error>& contradictions);
 
 }  // namespace coupler

@@ -9,11 +9,11 @@
 
 namespace coupler {
 
-// Null where the text is no duration or does not fit; a negative one is a duration.
+// Null if the text is not a duration or is out of range; negative durations are valid.
 std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
 std::optional<std::chrono::nanoseconds> duration_of_seconds(double seconds);
 
-// The shortest exact text, e.g. "30s", "1500ms".
+// The shortest exact form, e.g. "30s", "1500ms".
 std::string format_duration(std::chrono::nanoseconds duration);
 
 }  // namespace coupler

@@ -1,4 +1,4 @@
-// load_config: the layers, one after the other, onto the defaults.
+// load_config: applies the layers to the defaults, one after the other.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -24,13 +24,13 @@ using Kind = ValueSource::Kind;
 constexpr std::string_view kOptionPrefix = "backend.";
 constexpr std::string_view kSeeAllKeys = "'coupler config --explain' lists every key";
 
-// Where a value stands, for messages: the key may lie elsewhere than its value.
+// Positions for messages: a key and its value may be in different places.
 struct Place {
   std::string key;
   std::string value;
 };
 
-// backend.NAME.KEY: an option of the plugin NAME. Names of plugins are bare keys.
+// backend.NAME.KEY: an option of the plugin NAME. Plugin names are bare keys.
 struct OptionName {
   std::string plugin;
   std::string key;
@@ -114,21 +114,21 @@ void set_any(Config& config, std::string_view key, const RawValue& raw, const Pl
   if (is_table && (is_group(key) || is_option_table(key))) return;  // an empty one
   if (is_group(key)) {
     fail_config(fmt::format("{}: {}: expected table, got {}", place.value, key, describe(raw)), key,
-                fmt::format("write [{}] on a line of its own and its keys below", key));
+                fmt::format("write [{}] on its own line, and its keys below", key));
   }
   auto option = split_option(key);
   if (!option) fail_unknown(key, place.key);
   set_option(config, key, std::move(*option), to_option(raw, key, place), std::move(source));
 }
 
-// A value given as plain text, in a variable or after -o: TOML where it is some, else the text.
+// A value given as plain text, in a variable or after -o: parsed as TOML if valid, else a string.
 void set_from_text(Config& config, std::string_view key, const std::string& text,
                    const std::string& where, const ValueSource& source) {
   const SchemaKey* known = find_key(key);
   auto entries = read_toml_value(key, text);
   const bool is_text = known != nullptr && known->type == ValueType::kString;
   if (entries && is_text && !std::holds_alternative<std::string>(entries->front().value)) {
-    entries.reset();  // COUPLER_BACKEND_SHA256=1234…: digits, yet a string
+    entries.reset();  // COUPLER_BACKEND_SHA256=1234…: digits, but a string
   }
   if (!entries) entries = {{std::string(key), text, {}, {}}};
   for (const TomlEntry& entry : *entries) {
@@ -144,10 +144,10 @@ void apply_code(Config& config, const ConfigRequest& request) {
   }
 }
 
-// What `coupler launch` passes on to its ranks: its own --config and -o. They are part of the
-// command line, before the program's own arguments, which may override them.
+// `coupler launch` passes its own --config and -o to its ranks. They count as part of the command
+// line; the program's own arguments come later and override them.
 constexpr std::string_view kLauncherFile = "COUPLER_CONFIG_FILE";
-constexpr std::string_view kLauncherOverrides = "COUPLER_OVERRIDES";  // one a line
+constexpr std::string_view kLauncherOverrides = "COUPLER_OVERRIDES";  // one per line
 
 std::optional<std::string> find_in_environment(const ConfigRequest& request,
                                                std::string_view name) {
@@ -200,7 +200,7 @@ const SchemaKey* find_variable(std::string_view name) {
   const std::string message = fmt::format("environment: unknown variable '{}'", name);
   if (!nearest.empty()) fail_config(fmt::format("{}; did you mean '{}'?", message, nearest), name);
   fail_config(message, name,
-              "a backend's own options are set in the file's table [backend.NAME] or with "
+              "set a backend's own options in the file's table [backend.NAME] or with "
               "-o backend.NAME.KEY=value");
 }
 
@@ -213,7 +213,7 @@ void apply_environment(Config& config, const ConfigRequest& request) {
     const SchemaKey* key = find_variable(name);
     if (key == nullptr) fail_unknown_variable(name);
     const std::string value(text.substr(name.size() + 1));
-    if (value.empty()) continue;  // VARIABLE= is how shells say "not set"
+    if (value.empty()) continue;  // in shells, VARIABLE= means "not set"
     set_from_text(config, key->name, value, std::string(name),
                   {Kind::kEnvironment, std::string(name)});
   }

@@ -6,7 +6,7 @@
 namespace coupler {
 namespace {
 
-constexpr size_t kLongestName = 128;  // longer ones are no typing mistakes, and cost quadratic time
+constexpr size_t kLongestName = 128;  // longer ones are not typos, and cost quadratic time
 
 std::string_view last_part(std::string_view name) {
   const size_t dot = name.rfind('.');

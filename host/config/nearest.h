@@ -1,4 +1,4 @@
-// "Did you mean …?": the known name nearest to one that was mistyped. Pure functions.
+// "Did you mean …?": the known name nearest to a mistyped one. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,11 @@
 
 namespace coupler {
 
-// Insertions, deletions, replacements and swaps of neighbours (Damerau-Levenshtein, restricted).
+// Insertions, deletions, replacements and swaps of neighbors (restricted Damerau-Levenshtein).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to name, "" where none is near. Of dotted names the last part, or its
-// start, counts alone as well: 'seed' is near 'training.seed', 'threads' near
-// 'x.threads_per_process'.
+// The candidate nearest to name, "" if none is near. The last part of a dotted name, or its start,
+// also matches alone: 'seed' is near 'training.seed', 'threads' near 'x.threads_per_process'.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace coupler

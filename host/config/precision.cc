@@ -6,7 +6,7 @@ namespace coupler {
 namespace {
 
 constexpr const char* kRest =
-    "parameters are stored, gradients reduced and the optimizer run in the model's own types, "
+    "parameters are stored, gradients reduced and optimizers run in the model's own types, "
     "unless the backend's options say otherwise";
 
 }  // namespace
@@ -21,8 +21,8 @@ std::string describe_precision(const TrainingConfig& config) {
       fp8 ? "bf16" : name, kRest);
   if (name == "fp16") {
     text += fmt::format(
-        "; the loss is scaled by {} at first, by {} after an overflow, by {} after {} steps "
-        "without",
+        "; the loss scale starts at {} and is multiplied by {} after an overflow, by {} after {} "
+        "steps without one",
         config.loss_scale_init_scale, config.loss_scale_backoff_factor,
         config.loss_scale_growth_factor, config.loss_scale_growth_interval);
   }
@@ -31,7 +31,7 @@ std::string describe_precision(const TrainingConfig& config) {
         "; linear layers whose sizes are multiples of 16 multiply there in fp8: inputs and weights "
         "as e4m3, gradients as {}{}",
         config.fp8_format == "e4m3" ? "e4m3" : "e5m2",
-        config.fp8_emulate ? "" : "; a device without fp8 matrix units is refused at start");
+        config.fp8_emulate ? "" : "; a device without fp8 matrix units is rejected at startup");
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// What training.mixed_precision means, in words: the one source for `coupler config --explain` and
-// the Accelerator's start-up line. Pure functions.
+// Describes training.mixed_precision in words, for `coupler config --explain` and the Accelerator's
+// startup line. Pure functions.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace coupler {
 namespace {
 
-// How a key reaches its field: the field's own type says how a SettingValue is taken and given.
+// Access to a key's field: the field's own type selects the SettingValue alternative.
 template <auto Group, auto Field>
 void set_field(Config& config, SettingValue value) {
   auto& field = (config.*Group).*Field;
@@ -86,7 +86,7 @@ bool is_positive_duration(const SettingValue& value) {
 
 bool is_not_empty(const SettingValue& value) { return !std::get<std::string>(value).empty(); }
 
-// The unit is looked at where the size is used.
+// The unit is checked when the size is used.
 bool is_empty_or_begins_with_digit(const SettingValue& value) {
   const auto& text = std::get<std::string>(value);
   return text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) != 0;
@@ -113,223 +113,218 @@ std::vector<SchemaKey> make_schema() {
           "The backend: a plugin's name, a path to a plugin's file, or \"auto\"."),
       key<kBackend, &BackendConfig::timeout>(
           "backend.timeout", T::kDuration, "> 0", is_positive_duration,
-          "How long an operation may wait for other ranks before it ends in an error."),
+          "How long an operation may wait for other ranks before it fails."),
       key<kBackend, &BackendConfig::peer_timeout>(
           "backend.peer_timeout", T::kDuration, ">= 0", is_not_negative_duration,
-          "How long a rank may give no sign of life (it is stopped, or cut off) before the others "
-          "count it as lost; 0s is for ever. One that ends is lost at once."),
+          "How long a rank may show no sign of life (stopped or disconnected) before the others "
+          "count it as lost; 0s waits forever. A rank that exits is reported lost at once."),
       key<kBackend, &BackendConfig::interface_name>(
           "backend.interface", T::kString, "", nullptr,
-          "The network interface that connections use, or its address; empty is loopback."),
+          "The network interface that connections use, or its address; empty: loopback."),
       key<kBackend, &BackendConfig::sha256>(
           "backend.sha256", T::kString, "empty or 64 hexadecimal digits", is_sha256_or_empty,
-          "The SHA-256 that the plugin's file must have; empty checks nothing."),
+          "The SHA-256 that the plugin's file must have; empty: not checked."),
       key<kBackend, &BackendConfig::plugin_path>(
           "backend.plugin_path", T::kStringList, "", nullptr,
-          "Folders searched first for plugins; as one text they are separated by colons."),
+          "Folders searched first for plugins; in a string they are separated by colons."),
       key<kTraining, &TrainingConfig::device>(
           "training.device", T::kString, "auto or a device of LibTorch", is_not_empty,
-          "Where models are trained: \"auto\" takes CUDA devices where a driver and LibTorch's "
-          "CUDA "
-          "part are there, else the CPU; \"cuda\" takes the device of the process's local rank, "
-          "\"cuda:1\" that one."),
+          "Where models are trained: \"auto\" uses CUDA if a driver and LibTorch's CUDA "
+          "libraries are present, else the CPU; \"cuda\" uses the device of the process's local "
+          "rank, \"cuda:1\" that one."),
       key<kTraining, &TrainingConfig::gradient_accumulation_steps>(
           "training.gradient_accumulation_steps", T::kInteger, ">= 1", at_least<1>,
           "How many batches are accumulated before gradients are reduced and a step is taken."),
       key<kTraining, &TrainingConfig::sync_each_batch>(
           "training.sync_each_batch", T::kBoolean, "", nullptr,
-          "Whether gradients are reduced in every batch that is accumulated: more communication, "
-          "and with sharding less memory, since no rank keeps whole gradients."),
+          "Whether gradients are reduced after every accumulated batch: more communication, but "
+          "less memory with sharding, since no rank keeps whole gradients."),
       key<kTraining, &TrainingConfig::sync_with_dataloader>(
           "training.sync_with_dataloader", T::kBoolean, "", nullptr,
-          "Whether the last batch of a prepared loader ends the accumulation of gradients, however "
-          "few batches it holds; else the next epoch goes on with it."),
+          "Whether the last batch of a prepared loader ends gradient accumulation even if the "
+          "window is incomplete; otherwise the next epoch continues it."),
       key<kTraining, &TrainingConfig::optimizer_in_backward>(
           "training.optimizer_in_backward", T::kBoolean, "", nullptr,
-          "Whether optimizers update a parameter as soon as backward is done with it, on every "
-          "rank, "
-          "and not all of them in step(): this goes on beside the reduction of the next gradients, "
-          "and what is offloaded to a disk is read and written meanwhile. Gradients are gone then: "
-          "none can be clipped."),
+          "Whether optimizers update each parameter as soon as backward has its gradient, "
+          "instead of all in step(). Updates overlap with the reduction of later gradients and "
+          "with reads and writes of state offloaded to disk. Gradients are freed immediately and "
+          "cannot be clipped."),
       key<kTraining, &TrainingConfig::broadcast_buffers>(
           "training.broadcast_buffers", T::kBoolean, "", nullptr,
           "Whether rank 0's buffers (batch norm statistics) replace the others' after every "
           "reduction."),
       key<kTraining, &TrainingConfig::bucket_cap_mb>(
           "training.bucket_cap_mb", T::kNumber, "finite and >= 0", finite_and_not_negative,
-          "Size of a gradient bucket in MiB; 0 adapts it to what is measured."),
+          "Size of a gradient bucket in MiB; 0 adapts it to measurements."),
       key<kTraining, &TrainingConfig::seed>(
           "training.seed", T::kInteger, "", nullptr,
-          "Seeds LibTorch's random numbers on every rank when the Accelerator is made, if set."),
+          "Seeds LibTorch's random number generators on every rank when the Accelerator is "
+          "created, if set."),
       key<kTraining, &TrainingConfig::mixed_precision>(
           "training.mixed_precision", T::kString, "no, bf16, fp16 or fp8", is_precision,
-          "What operations inside accelerator.autocast() compute in where that is safe; no: in the "
-          "model's own types."),
+          "The type in which operations inside accelerator.autocast() compute where that is "
+          "safe; no: the model's own types."),
       key<kTraining, &TrainingConfig::loss_scale_init_scale>(
           "training.loss_scale_init_scale", T::kNumber, "finite and > 0", is_finite_and_above_0,
-          "With fp16: what the loss is multiplied by in the first step."),
+          "With fp16: the initial loss scale."),
       key<kTraining, &TrainingConfig::loss_scale_growth_factor>(
           "training.loss_scale_growth_factor", T::kNumber, "finite and > 1", is_finite_and_above_1,
-          "With fp16: what the scale is multiplied by after growth_interval steps without "
-          "overflow."),
+          "With fp16: factor applied to the loss scale after loss_scale_growth_interval steps "
+          "without overflow."),
       key<kTraining, &TrainingConfig::loss_scale_backoff_factor>(
           "training.loss_scale_backoff_factor", T::kNumber, "> 0 and < 1", is_between_0_and_1,
-          "With fp16: what the scale is multiplied by when a gradient was infinite or NaN; that "
-          "step "
-          "is skipped."),
+          "With fp16: factor applied to the loss scale when a gradient is infinite or NaN; that "
+          "step is skipped."),
       key<kTraining, &TrainingConfig::loss_scale_growth_interval>(
           "training.loss_scale_growth_interval", T::kInteger, ">= 1", at_least<1>,
-          "With fp16: how many steps in a row without overflow make the scale grow."),
+          "With fp16: how many consecutive steps without overflow make the loss scale grow."),
       key<kTraining, &TrainingConfig::fp8_format>(
           "training.fp8_format", T::kString, "hybrid or e4m3", is_fp8_format,
-          "With fp8: the type of gradients in products; hybrid: e5m2, which has more range and "
-          "less "
-          "precision than e4m3, the type of inputs and weights."),
+          "With fp8: the type of gradients in matrix products. hybrid: e5m2, which has more "
+          "range and less precision than e4m3, the type of inputs and weights."),
       key<kTraining, &TrainingConfig::fp8_emulate>(
           "training.fp8_emulate", T::kBoolean, "", nullptr,
-          "With fp8: whether a device without fp8 matrix units computes what one with them would, "
-          "slower than fp32; to try a program."),
+          "With fp8: whether devices without fp8 matrix units emulate them. This is slower than "
+          "fp32 and meant for trying out a program."),
       key<kTraining, &TrainingConfig::log_with>(
           "training.log_with", T::kStringList, "", nullptr,
           "The trackers that accelerator.init_trackers starts: csv, jsonl, tensorboard, mlflow, "
-          "those of the program, or all. As one text they are separated by colons."),
+          "the program's own, or all. In a string they are separated by colons."),
       key<kTraining, &TrainingConfig::project_dir>(
           "training.project_dir", T::kString, "a path", is_not_empty,
-          "The folder of the program's results: trackers write there unless logging_dir is set."),
+          "The folder for the program's results; trackers write there unless logging_dir is set."),
       key<kTraining, &TrainingConfig::logging_dir>(
           "training.logging_dir", T::kString, "", nullptr,
-          "The folder in which each project that is tracked has one of its own; empty is "
+          "The folder in which every tracked project gets a folder of its own; empty: "
           "project_dir."),
       key<kCheckpoint, &CheckpointConfig::dir>(
           "checkpoint.dir", T::kString, "", nullptr,
-          "The folder of the job's checkpoints, checkpoint_0 and so on; all machines share it. "
-          "Empty: none are made or looked for by themselves."),
+          "The folder of the job's checkpoints (checkpoint_0 and so on), shared by all machines. "
+          "Empty: no automatic checkpoints or resuming."),
       key<kCheckpoint, &CheckpointConfig::every>(
           "checkpoint.every", T::kInteger, ">= 0", at_least<0>,
-          "After how many optimizer steps a checkpoint is made, at the end of the loop's body; 0 "
-          "makes none by itself."),
+          "Number of optimizer steps between checkpoints, which are saved at the end of an "
+          "iteration; 0: no automatic checkpoints."),
       key<kCheckpoint, &CheckpointConfig::resume>(
           "checkpoint.resume", T::kString, "auto, no or a path", is_not_empty,
           "What accelerator.resume() loads: the newest valid checkpoint of checkpoint.dir if there "
           "is one (auto), nothing (no), or this checkpoint."),
       key<kCheckpoint, &CheckpointConfig::total_limit>(
           "checkpoint.total_limit", T::kInteger, ">= 0", at_least<0>,
-          "How many checkpoints are kept: older ones are removed once a new one is there; 0 keeps "
-          "all."),
+          "How many checkpoints to keep; older ones are removed after a new one is complete. 0 "
+          "keeps all."),
       key<kCheckpoint, &CheckpointConfig::async>(
           "checkpoint.async", T::kBoolean, "", nullptr,
-          "Whether checkpoints are written while training goes on, from a copy in memory."),
+          "Whether checkpoints are written while training continues, from a copy in memory."),
       key<kCheckpoint, &CheckpointConfig::timeout>(
           "checkpoint.timeout", T::kDuration, "> 0", is_positive_duration,
           "How long the slowest rank may take to write its part of a checkpoint."),
       key<kCheckpoint, &CheckpointConfig::grace>(
           "checkpoint.grace", T::kDuration, "> 0", is_positive_duration,
-          "How long the processes have after SIGTERM to save and end, where checkpoint.dir is set, "
-          "before the launcher kills them."),
+          "How long the processes have after SIGTERM to save and exit before the launcher kills "
+          "them, if checkpoint.dir is set."),
       key<kCommunication, &CommunicationConfig::gradients>(
           "communication.gradients", T::kString, "none, bf16, fp16, int8 or powersgd",
           is_gradient_compression,
-          "How gradients in fp32 are compressed on their way between ranks: not at all (none), as "
-          "16-bit numbers (bf16, fp16), as 8-bit integers with a scale a block (int8), or as two "
-          "narrow matrices (powersgd)."),
+          "How fp32 gradients are compressed for communication: not at all (none), as 16-bit "
+          "floats (bf16, fp16), as 8-bit integers with one scale per block (int8), or as two "
+          "low-rank factors (powersgd)."),
       key<kCommunication, &CommunicationConfig::int8_block>(
           "communication.int8_block", T::kInteger, ">= 8", at_least<8>,
-          "With int8: how many neighbouring elements share a scale."),
+          "With int8: how many consecutive elements share a scale."),
       key<kCommunication, &CommunicationConfig::powersgd_rank>(
           "communication.powersgd_rank", T::kInteger, ">= 1", at_least<1>,
-          "With powersgd: the columns of the two matrices that stand for one; more are closer to "
-          "it and larger."),
+          "With powersgd: the rank of the two factors; a higher rank is more exact and sends "
+          "more."),
       key<kCommunication, &CommunicationConfig::powersgd_start_step>(
           "communication.powersgd_start_step", T::kInteger, ">= 0", at_least<0>,
-          "With powersgd: how many steps are reduced whole before it begins."),
+          "With powersgd: how many steps are reduced uncompressed before it starts."),
       key<kCommunication, &CommunicationConfig::powersgd_warm_start>(
           "communication.powersgd_warm_start", T::kBoolean, "", nullptr,
-          "With powersgd: whether a step begins with the last one's factors, not with random "
-          "ones."),
+          "With powersgd: whether a step starts from the previous step's factors instead of "
+          "random ones."),
       key<kCommunication, &CommunicationConfig::local_sgd_steps>(
           "communication.local_sgd_steps", T::kInteger, ">= 0", at_least<0>,
-          "LocalSGD: ranks take so many steps by themselves before parameters are averaged; 0 "
-          "averages gradients in every step."),
+          "LocalSGD: how many steps every rank takes on its own before parameters are averaged; "
+          "0 averages gradients in every step."),
       key<kCommunication, &CommunicationConfig::local_sgd_momentum>(
           "communication.local_sgd_momentum", T::kNumber, ">= 0 and < 1", is_at_least_0_and_below_1,
-          "With LocalSGD: the momentum with which averages go on from one to the next (slow "
-          "momentum); 0 has none."),
+          "With LocalSGD: momentum applied from one average to the next (slow momentum); 0: none."),
       key<kMemory, &MemoryConfig::activation_checkpointing>(
           "memory.activation_checkpointing", T::kStringList, "", nullptr,
-          "Modules, by patterns of their names, whose intermediate results are computed again in "
-          "backward instead of being kept: * stands for any characters but dots, ** for any. As "
-          "one "
-          "text they are separated by colons."),
+          "Modules, by name patterns, whose intermediate results are recomputed in backward "
+          "instead of being kept: * matches any characters except dots, ** any characters. In a "
+          "string they are separated by colons."),
       key<kMemory, &MemoryConfig::offload_activations>(
           "memory.offload_activations", T::kBoolean, "", nullptr,
-          "Whether what activation checkpointing keeps for backward is in host memory until then, "
-          "where the model is on another device."),
+          "Whether the activations that checkpointing keeps for backward are stored in host "
+          "memory, if the model is on another device."),
       key<kMemory, &MemoryConfig::offload_optimizer_device>(
           "memory.offload_optimizer_device", T::kString, "none, cpu or nvme", is_offload_device,
-          "Where the state of an optimizer is between its steps, for a model that every rank holds "
-          "whole: with the parameters (none), in host memory (cpu), or in a file (nvme)."),
+          "Where optimizer state is kept between steps, for models that every rank holds whole: "
+          "with the parameters (none), in host memory (cpu), or in a file (nvme)."),
       key<kMemory, &MemoryConfig::offload_optimizer_nvme_path>(
           "memory.offload_optimizer_nvme_path", T::kString, "", nullptr,
-          "With nvme: a folder on that disk; the file has no name there and leaves nothing "
-          "behind."),
+          "With nvme: a folder on that disk; the file is anonymous and disappears with the "
+          "process."),
       key<kMemory, &MemoryConfig::offload_optimizer_buffer_count>(
           "memory.offload_optimizer_buffer_count", T::kInteger, ">= 1", at_least<1>,
-          "With nvme: how many pieces of state are read ahead, and may wait to be written."),
+          "With nvme: how many pieces of state are read ahead, and how many may wait to be "
+          "written."),
       key<kMemory, &MemoryConfig::offload_optimizer_sub_group_size>(
           "memory.offload_optimizer_sub_group_size", T::kInteger, ">= 1", at_least<1>,
-          "With nvme: about how many elements of the parameters are updated at a time; one "
-          "parameter is never parted."),
+          "With nvme: approximate number of parameter elements updated at a time; a single "
+          "parameter is never split."),
       key<kMemory, &MemoryConfig::limit>(
           "memory.limit", T::kString, "empty or a size such as 4GiB", is_empty_or_begins_with_digit,
-          "The memory that a process may hold: a plan that needs more is refused at prepare, and "
-          "an "
-          "allocation that would pass it ends in an error. Empty: no limit."),
+          "The memory that a process may hold. prepare() rejects a plan that needs more, and an "
+          "allocation that would exceed it fails. Empty: no limit."),
       key<kProfile, &ProfileConfig::dir>(
           "profile.dir", T::kString, "", nullptr,
-          "The folder into which each rank writes a trace of some steps, and rank 0 one of all "
-          "ranks. Empty: none are made."),
+          "The folder into which each rank writes a trace of some steps, and rank 0 a merged "
+          "trace of all ranks. Empty: no traces."),
       key<kProfile, &ProfileConfig::skip_first>(
           "profile.skip_first", T::kInteger, ">= 0", at_least<0>,
-          "How many passes through the loop's body are left out at first."),
+          "How many iterations of the loop are skipped at the start."),
       key<kProfile, &ProfileConfig::wait>("profile.wait", T::kInteger, ">= 0", at_least<0>,
-                                          "How many are left out in each round."),
+                                          "How many iterations are then skipped in each round."),
       key<kProfile, &ProfileConfig::warmup>(
           "profile.warmup", T::kInteger, ">= 0", at_least<0>,
-          "How many the profiler then runs without keeping what it sees."),
+          "How many iterations the profiler then runs without recording."),
       key<kProfile, &ProfileConfig::active>("profile.active", T::kInteger, ">= 1", at_least<1>,
-                                            "How many the trace then holds."),
+                                            "How many iterations are then recorded."),
       key<kProfile, &ProfileConfig::repeat>(
           "profile.repeat", T::kInteger, ">= 0", at_least<0>,
-          "How many rounds there are, each with a trace of its own; 0: until training ends."),
+          "How many rounds to run, each with its own trace; 0: until training ends."),
       key<kProfile, &ProfileConfig::record_shapes>(
           "profile.record_shapes", T::kBoolean, "", nullptr,
-          "Whether traces hold the shapes of operations' inputs."),
+          "Whether traces contain the shapes of operations' inputs."),
       key<kProfile, &ProfileConfig::profile_memory>(
           "profile.profile_memory", T::kBoolean, "", nullptr,
-          "Whether traces hold what is allocated and freed."),
+          "Whether traces contain memory allocations and frees."),
       key<kProfile, &ProfileConfig::with_stack>(
           "profile.with_stack", T::kBoolean, "", nullptr,
-          "Whether traces hold where TorchScript called operations from."),
+          "Whether traces contain the TorchScript call stacks of operations."),
       key<kProfile, &ProfileConfig::with_flops>(
           "profile.with_flops", T::kBoolean, "", nullptr,
-          "Whether traces hold the floating-point operations of products and convolutions."),
+          "Whether traces contain the floating-point operations of matrix products and "
+          "convolutions."),
       key<kLaunch, &LaunchConfig::processes>("launch.processes", T::kInteger, ">= 1", at_least<1>,
                                              "How many processes `coupler launch` starts."),
       key<kLaunch, &LaunchConfig::threads_per_process>(
           "launch.threads_per_process", T::kInteger, ">= 0", at_least<0>,
-          "OMP_NUM_THREADS of a process; 0 is cores divided by processes."),
+          "OMP_NUM_THREADS of each process; 0: number of cores divided by number of processes."),
       key<kLaunch, &LaunchConfig::tls>(
           "launch.tls", T::kBoolean, "", nullptr,
-          "Whether the store in which the processes meet speaks TLS 1.3; tensors are not covered."),
+          "Whether the rendezvous store uses TLS 1.3; tensors are not covered."),
       key<kLaunch, &LaunchConfig::all_interfaces>(
           "launch.all_interfaces", T::kBoolean, "", nullptr,
-          "Whether the store of a job on several machines may listen on all network interfaces, "
-          "where backend.interface names none."),
+          "Whether the rendezvous store of a multi-machine job may listen on all network "
+          "interfaces if backend.interface is not set."),
       key<kLaunch, &LaunchConfig::secret_file>(
           "launch.secret_file", T::kString, "", nullptr,
-          "File of mode 0600, the same on every machine, from whose bytes the job's secret is "
-          "made; "
-          "for ranks that several machines start without a launcher in common."),
+          "A file of mode 0600, identical on every machine, from which the job's secret is "
+          "derived; for ranks started on several machines without a common launcher."),
   };
 }
 

@@ -1,5 +1,5 @@
-// The schema: one table of every key a user can set. Parsing, names of environment variables,
-// suggestions, `coupler config --explain` and the documentation all come from it. Constant data.
+// The schema: one table of every key a user can set. Parsing, environment variable names,
+// suggestions, `coupler config --explain` and the documentation all derive from it. Constant data.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace coupler {
 struct SchemaKey {
   std::string_view name;  // "backend.use"
   ValueType type;
-  std::string_view constraint;  // ">= 1", completes "must be …"; "" where any value will do
+  std::string_view constraint;  // ">= 1", completes "must be …"; "" if any value is valid
   std::string_view doc;         // one sentence
   bool (*accepts)(const SettingValue& value);  // null: any
   void (*set)(Config& config, SettingValue value);
@@ -24,7 +24,7 @@ struct SchemaKey {
 const std::vector<SchemaKey>& schema();
 const SchemaKey* find_key(std::string_view name);
 
-// "backend.use" is set by COUPLER_BACKEND_USE.
+// COUPLER_BACKEND_USE for "backend.use".
 std::string environment_name(std::string_view key);
 
 // Every full key, for suggestions.

@@ -27,7 +27,7 @@ class NestingScanner {
   }
 
  private:
-  // The dots of the key at hand deepen everything up to the next key of the same level.
+  // The dots of the current key deepen everything up to the next key of the same level.
   void count(char c) {
     if (c == '[' || c == '{') {
       dots_.push_back(0);

@@ -1,5 +1,5 @@
-// A scan of a TOML text before it is parsed: parser and tree are recursive, and a hostile text
-// ([[[[… or a.a.a.a…) would overflow the stack. Pure function.
+// Scans TOML before it is parsed: parser and tree are recursive, and hostile input ([[[[… or
+// a.a.a.a…) would overflow the stack. Pure function.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct TextPosition {
   size_t column = 1;
 };
 
-// Where brackets, braces and dotted keys first nest deeper than max_depth. Texts that are no valid
-// TOML get some answer too: the parser will say what is wrong with them.
+// Where brackets, braces and dotted keys first nest deeper than max_depth. The result for invalid
+// TOML is unspecified: the parser reports what is wrong with it.
 std::optional<TextPosition> find_deep_nesting(std::string_view text, int max_depth = kMaxTomlDepth);
 
 }  // namespace coupler

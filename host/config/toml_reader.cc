@@ -8,8 +8,8 @@
 
 namespace coupler {
 
-// toml++ asserts where some broken texts lead it, and assumes the same in release builds, which is
-// undefined behaviour. Here its assertions always hold: they throw.
+// Some invalid input fails toml++'s assertions, which release builds turn into assumptions and thus
+// undefined behavior. Here its assertions are always checked: they throw.
 struct TomlAssertionFailed {};
 [[noreturn]] static void fail_toml_assertion() { throw TomlAssertionFailed(); }
 
@@ -41,7 +41,7 @@ RawValue to_raw(const toml::array& array) {
   std::vector<std::string> texts;
   for (const toml::node& item : array) {
     const auto* text = item.as_string();
-    if (text == nullptr) return OtherValue{"list with values that are no strings"};
+    if (text == nullptr) return OtherValue{"list with values that are not strings"};
     texts.push_back(text->get());
   }
   return texts;
@@ -90,8 +90,8 @@ bool fails_assertion(std::string_view text) {
   return false;
 }
 
-// The line at which parsing ends in a failed assertion: the parser goes from front to end, so all
-// texts that hold that line fail, and shorter ones do not.
+// The line at which parsing fails an assertion. The parser reads from front to end, so every prefix
+// that contains that line fails, and shorter ones do not.
 size_t line_of_failed_assertion(std::string_view text) {
   std::vector<size_t> ends;  // of lines
   for (size_t at = 0; at < text.size(); ++at) {
@@ -113,17 +113,17 @@ std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
   }
   if (const auto deep = find_deep_nesting(text)) {
     fail_at(name, *deep, fmt::format("nested deeper than {} levels", kMaxTomlDepth),
-            "no key of Coupler needs that: look for a bracket that is never closed");
+            "Coupler's keys never nest that deep: look for a bracket that is never closed");
   }
   std::vector<TomlEntry> entries;
   try {
     flatten(toml::parse(text, name), "", entries);
   } catch (const toml::parse_error& error) {
-    fail_at(name, to_position(error.source()),
-            fmt::format("no valid TOML: {}", error.description()), kSyntaxHint);
+    fail_at(name, to_position(error.source()), fmt::format("invalid TOML: {}", error.description()),
+            kSyntaxHint);
   } catch (const TomlAssertionFailed&) {
-    fail_at(name, {line_of_failed_assertion(text), 1},
-            "no valid TOML: this line cannot be understood", kSyntaxHint);
+    fail_at(name, {line_of_failed_assertion(text), 1}, "invalid TOML: this line cannot be parsed",
+            kSyntaxHint);
   }
   std::stable_sort(entries.begin(), entries.end(), [](const TomlEntry& a, const TomlEntry& b) {
     return std::tie(a.key_position.line, a.key_position.column) <
@@ -133,7 +133,7 @@ std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
 }
 
 std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std::string_view text) {
-  // Without line breaks the text cannot add keys of its own.
+  // Without line breaks the value cannot add keys of its own.
   if (text.size() > kMaxTomlBytes || text.find_first_of("\r\n") != std::string_view::npos ||
       find_deep_nesting(text)) {
     return std::nullopt;
@@ -150,7 +150,7 @@ std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std:
     }
     return entries;
   } catch (const toml::parse_error&) {
-    return std::nullopt;  // the caller takes the text as it is
+    return std::nullopt;  // the caller takes it as a string
   } catch (const TomlAssertionFailed&) {
     return std::nullopt;
   }

@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-// A TOML basic string; control characters are escaped, so that printing it is harmless.
+// A TOML basic string; control characters are escaped, so that it is safe to print.
 std::string quote(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -1,5 +1,5 @@
-// Values on their way into the configuration: what a layer gave (RawValue), what the schema asks
-// for (ValueType) and what comes of it (SettingValue). Plain data, pure functions.
+// Values on their way into the configuration: what a layer provides (RawValue), what the schema
+// expects (ValueType) and the converted result (SettingValue). Plain data, pure functions.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace coupler {
 
-// A TOML value no key takes, in words: "table", "date", "list of integers".
+// A TOML value that no key accepts, described in words, e.g. "table", "date or time".
 struct OtherValue {
   std::string what;
 };
@@ -27,14 +27,14 @@ using SettingValue = std::variant<std::string, int64_t, double, bool, std::chron
 
 std::string_view to_string(ValueType type);
 
-// Null where the value is not of that type. Numbers take integers; durations take texts and
-// numbers of seconds; lists take one text too, its parts separated by colons as in PATH.
+// Null if the value is not of that type. Numbers accept integers; durations accept strings and
+// numbers of seconds; lists also accept one string whose parts are separated by colons, as in PATH.
 std::optional<SettingValue> convert(const RawValue& value, ValueType type);
 
 // For messages: string "two", integer 3, boolean true, table.
 std::string describe(const RawValue& value);
 
-// As it would stand in a TOML file.
+// As written in a TOML file.
 std::string render(const SettingValue& value);
 std::string render(const OptionValue& value);
 

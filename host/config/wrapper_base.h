@@ -1,5 +1,5 @@
-// What the configuration says about a wrapper backend's base, the transport that moves its bytes:
-// the option `base` of [backend.NAME]. Pure functions.
+// The configured base of a wrapper backend, the transport that moves its bytes: the option `base`
+// of [backend.NAME]. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace coupler {
 
-// Null where it is not set.
+// Null if it is not set.
 const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper);
 
-// "auto" where it is not set, or empty. A base of another type is left to the check of all options
-// when the communicator is made.
+// "auto" if it is not set or empty, or not a string: the check of all options when the communicator
+// is created reports the wrong type.
 std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper);
 
 }  // namespace coupler

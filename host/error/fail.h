@@ -1,4 +1,4 @@
-// The Errors that many callers throw, and the text of what the system said. Plain functions,
+// Shorthand for the Errors that many callers throw, and for errno's message. Plain functions,
 // [any-thread].
 #pragma once
 
@@ -15,7 +15,7 @@ namespace coupler {
 [[noreturn]] void fail_argument(const std::string& message, std::string_view subject,
                                 std::string_view hint);
 
-// What errno says of the call that has just failed: "No such file or directory".
+// errno's message for the call that has just failed: "No such file or directory".
 std::string last_failure();
 
 }  // namespace coupler

@@ -1,4 +1,4 @@
-// The text of an Error in its two parts, for lists and tables of problems. Pure functions.
+// Splits an Error's what() into message and hint, for lists and tables of problems. Pure functions.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace coupler {
 
-// Stands in an Error's what() between the message and the hint.
+// Separates the message from the hint in an Error's what().
 inline constexpr std::string_view kHintMark = "\n  hint: ";
 
 std::string without_hint(const std::string& text);
-std::string hint_in(const std::string& text);  // empty where it has none
+std::string hint_in(const std::string& text);  // empty if there is none
 
 }  // namespace coupler

@@ -30,7 +30,7 @@ void report_error(std::string_view text) noexcept {
     ssize_t written =
         writev(STDERR_FILENO, &pieces[first], static_cast<int>(pieces.size() - first));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;  // nobody can be told any more
+    if (written <= 0) break;  // standard error is gone
     while (first < pieces.size() && static_cast<size_t>(written) >= pieces[first].iov_len) {
       written -= static_cast<ssize_t>(pieces[first].iov_len);
       ++first;

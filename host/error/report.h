@@ -1,5 +1,5 @@
-// The one way an error that ends the process reaches standard error: "coupler: error: <text>".
-// [any-thread]; allocates nothing, so that it works while the process is falling over.
+// Writes an error that ends the process to standard error: "coupler: error: <text>".
+// [any-thread]; allocates nothing, so that it works while the process is crashing.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@ namespace coupler {
 
 void report_error(std::string_view text) noexcept;
 
-// Whether something stands on standard error's last line, as a progress bar does: an error then
-// begins a line of its own.
+// Whether standard error's last line is unfinished (a progress bar): an error then starts a new
+// line.
 void set_error_line_open(bool open) noexcept;
 
 }  // namespace coupler

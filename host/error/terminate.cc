@@ -1,4 +1,4 @@
-// What happens to an exception that nobody catches, on whatever thread it was thrown.
+// Handles uncaught exceptions of any thread.
 #include <coupler/error.h>
 #include <cxxabi.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@
 namespace coupler {
 namespace {
 
-// Another thread may hold the lock of a stream for good (one that waits for input holds stdin's),
-// and flushing would then wait for it: after this long the process ends without the rest.
+// Another thread may hold a stream's lock indefinitely (one that waits for input holds stdin's),
+// and flushing would block on it: after this time the process exits without flushing the rest.
 constexpr unsigned kFlushSeconds = 1;
 
 std::atomic<bool> ending{false};
@@ -49,7 +49,7 @@ std::string uncaught(const char* what) {
   return *what == '\0' ? text : text + ": " + what;
 }
 
-// Prints the exception that is being handled and returns the exit code it means.
+// Prints the exception being handled and returns its exit code.
 int report_current_exception() {
   try {
     throw;
@@ -69,7 +69,7 @@ void flush_output() {
   try {
     std::cout.flush();
     std::clog.flush();
-  } catch (...) {  // a stream that was told to throw: its text is lost, the exit code is not
+  } catch (...) {  // a stream with exceptions enabled: its output is lost, the exit code is not
     report_error("standard output could not be flushed");
   }
   std::fflush(nullptr);
@@ -77,7 +77,7 @@ void flush_output() {
 
 [[noreturn]] void handle_terminate() noexcept {
   if (ending.exchange(true)) {
-    // Another thread is ending the process already (or this one failed while doing so): the alarm
+    // Another thread is already ending the process (or this one failed while doing so). The alarm
     // bounds the wait.
     for (;;) pause();
   }
@@ -90,7 +90,7 @@ void flush_output() {
   report_error(
       "std::terminate was called without an exception (a joinable std::thread destroyed?)");
   flush_output();
-  std::abort();  // a bug of the program: leave the core dump that it would have left without us
+  std::abort();  // a bug in the program: leave the core dump it would have left without us
 }
 
 }  // namespace

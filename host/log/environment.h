@@ -1,11 +1,11 @@
-// The process's environment variables. Plain function, [any-thread] while nobody sets any.
+// The process's environment variables. Plain function, [any-thread] while no thread sets any.
 #pragma once
 
 #include <string>
 
 namespace coupler {
 
-// The variable's text; "" where it is not set.
+// The variable's value; "" if it is not set.
 std::string environment_text(const char* name);
 
 }  // namespace coupler

@@ -55,7 +55,7 @@ LogFilter parse_log_filter(std::string_view text, std::string& complaint) {
     const auto level = find_level(name);
     if (!level || (for_component && component.empty())) {
       complaint += "coupler: COUPLER_LOG: '" + std::string(entry) + "' is ignored: ";
-      complaint += level ? "it names no component" : "'" + std::string(name) + "' is no level";
+      complaint += level ? "it names no component" : "'" + std::string(name) + "' is not a level";
       complaint +=
           "; valid levels: trace, debug, info, warning, error"
           " (COUPLER_LOG=debug, or COUPLER_LOG=comm=trace,plugin=debug)\n";

@@ -1,4 +1,4 @@
-// LogFilter: the text of COUPLER_LOG, understood. Plain data, immutable once parsed.
+// LogFilter: the parsed value of COUPLER_LOG. Plain data, immutable once parsed.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace coupler {
 struct LogFilter {
   LogLevel all = LogLevel::kWarning;
   std::vector<std::pair<std::string, LogLevel>> components;
-  LogLevel lowest = LogLevel::kWarning;  // of all of these: below it nothing is ever logged
+  LogLevel lowest = LogLevel::kWarning;  // of all the above: nothing below it is ever logged
 
   bool allows(LogLevel level, std::string_view component) const;
 };
 
-// Entries that cannot be understood are left out and described in complaint, one line each.
+// Entries that cannot be parsed are skipped and described in complaint, one line each.
 LogFilter parse_log_filter(std::string_view text, std::string& complaint);
 
 }  // namespace coupler

@@ -1,9 +1,9 @@
 // Log lines on standard error, filtered by COUPLER_LOG. Thread-safe: a line is one write.
 //
 // COUPLER_LOG=debug sets the level of all components, COUPLER_LOG=comm=trace,plugin=debug that of
-// some; levels are trace, debug, info, warning, error; the default is warning. Read once, at the
-// first call. Lines read "[coupler rank 1 comm] text"; the rank is there once set_log_rank was
-// called.
+// some. Levels are trace, debug, info, warning, error; the default is warning. The variable is read
+// once, at the first call. Lines read "[coupler rank 1 comm] text"; the rank appears after
+// set_log_rank was called.
 #pragma once
 
 #include <coupler/logging.h>
@@ -16,7 +16,7 @@ namespace coupler {
 bool log_enabled(LogLevel level, std::string_view component);
 void log(LogLevel level, std::string_view component, std::string_view message);
 void set_log_rank(int rank);
-// -1 where there is only this process, or none was set yet.
+// -1 if this is the only process or no rank was set yet.
 int log_rank_of_process();
 
 }  // namespace coupler

@@ -7,7 +7,7 @@
 namespace coupler {
 namespace {
 
-// Held, shared, by those who are inside the recorder.
+// Held shared by threads that are inside the recorder.
 std::shared_mutex in_use;
 
 }  // namespace

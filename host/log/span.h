@@ -1,6 +1,6 @@
-// Span: a stretch of time with a name (a collective, a wait, a gather), told to whoever records
-// them. While nobody does, which is the rule, a span costs one load of an atomic. Names are texts
-// that live for ever. [any-thread]; a span begins and ends on one thread, or is told as a whole.
+// Span: a named interval (a collective, a wait, a gather), passed to the recorder. Without a
+// recorder, the usual case, a span costs one load of an atomic. Names must have static lifetime.
+// [any-thread]; a span begins and ends on one thread, or is passed whole to record_span.
 #pragma once
 
 #include <atomic>
@@ -9,20 +9,20 @@
 namespace coupler {
 
 enum class SpanKind : uint8_t {
-  kOperation,  // between its submission and the end: what the network does
-  kWait,       // a thread stands still for it
-  kWork,       // a thread does it
+  kOperation,  // from submission to completion: what the network does
+  kWait,       // a thread blocks on it
+  kWork,       // a thread executes it
 };
 
 struct SpanRecord {
   const char* name;  // "all_reduce"
   SpanKind kind;
   int64_t begin, end;   // nanoseconds of span_clock()
-  uint64_t bytes = 0;   // that it moved on this rank; 0: not said
-  uint64_t number = 0;  // of an operation; else of the unit
+  uint64_t bytes = 0;   // moved on this rank; 0: unknown
+  uint64_t number = 0;  // of the operation or of the unit
 };
 
-// Told of every span that ends while it is set. record is called by many threads.
+// Receives every span that ends while it is set. Many threads call record.
 class SpanRecorder {
  public:
   virtual ~SpanRecorder() = default;
@@ -36,9 +36,9 @@ extern std::atomic<SpanRecorder*> span_recorder;
 inline bool spans_recorded() {
   return detail::span_recorder.load(std::memory_order_relaxed) != nullptr;
 }
-int64_t span_clock();  // CLOCK_REALTIME, as LibTorch's traces have it
+int64_t span_clock();  // CLOCK_REALTIME, as in LibTorch's traces
 void record_span(const SpanRecord& span);
-// One at a time, or none (null). Returns once no thread is inside the one that was set before.
+// One at a time, or none (null). Returns once no thread is inside the previous one.
 void set_span_recorder(SpanRecorder* recorder);
 
 class Span {

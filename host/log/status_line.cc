@@ -19,7 +19,7 @@ constexpr std::string_view kWipeRest = "\x1b[K";
 
 struct StatusLine {
   std::mutex mutex;
-  std::string text;  // as drawn; empty where there is none
+  std::string text;  // as drawn; empty if there is none
 };
 
 StatusLine& status() {
@@ -28,8 +28,8 @@ StatusLine& status() {
   return *instance;
 }
 
-// One write where the system allows it, so that lines of threads and ranks that share a pipe do not
-// mix; a pipe may still take it in parts.
+// A single write if the system allows it, so that lines of threads and ranks that share a pipe do
+// not mix; a pipe may still take it in parts.
 void write_all(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

@@ -57,11 +57,11 @@ TEST(ConfigCommand, WrongInput_EndsWithItsMessageAndTwo) {
        "",
        {},
        "cannot read 'absent.toml' given by --config: No such file or directory\n"
-       "  hint: check the path; without --config ./train.toml is read where it exists"},
+       "  hint: check the path; without --config, ./train.toml is read if it exists"},
       {{"--config"},
        "",
        {},
-       "--config: expected a file behind it\n  hint: write --config train.toml"},
+       "--config: expected a file after it\n  hint: write --config train.toml"},
       {{"-o", "launch.processes=0"},
        "",
        {},

@@ -176,7 +176,7 @@ TEST(Options, StateOfAnOptimizerThatKeepsItsOwn_IsNotOffloaded) {
 TEST(Options, OffloadOfReplicas_OverAModelThatIsDivided_NamesTheOptionsInstead) {
   expect_says(run(zero(1), "divided", "losses_of_twenty_steps", 2,
                   {"-o", "memory.offload_optimizer_device=cpu"}),
-              {"memory.offload_optimizer_device is \"cpu\"", "the backend divides the model",
+              {"memory.offload_optimizer_device is \"cpu\"", "the backend shards the model",
                "backend.deepspeed_like.offload_optimizer.device"});
 }
 

@@ -51,16 +51,16 @@ TEST(Contradictions, OptimizerInBackward_CannotWaitForFp16) {
   EXPECT_TRUE(contradictions_of(config).empty());
   config.training.mixed_precision = "fp16";
   expect_one(contradictions_of(config), "training.optimizer_in_backward",
-             "with fp16 all gradients have to be there");
+             "with fp16 an overflow is known only after all gradients exist");
 }
 
 TEST(Contradictions, WithDivision_WhatNeedsWholeModelsIsRefused) {
   expect_one(contradictions_with_division({.offload_optimizer_device = "cpu"}, {}),
              "memory.offload_optimizer_device", "backend.fsdp.offload.device");
   expect_one(contradictions_with_division({}, {.local_sgd_steps = 2}),
-             "communication.local_sgd_steps", "no rank has parameters of its own");
+             "communication.local_sgd_steps", "no rank has all parameters to train on its own");
   expect_one(contradictions_with_division({}, {.gradients = "powersgd"}), "communication.gradients",
-             "its products need whole matrices on every rank");
+             "PowerSGD needs whole matrices on every rank");
   EXPECT_TRUE(contradictions_with_division({}, {.gradients = "int8"}).empty());
 }
 

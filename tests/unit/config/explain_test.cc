@@ -56,7 +56,7 @@ TEST(ExplainConfig, MixedPrecision_SaysWhatRunsInWhichType) {
     return text.substr(text.rfind("\nMixed precision ") + 1);
   };
   const std::string rest =
-      "parameters are stored, gradients reduced and the optimizer run in the model's own types, "
+      "parameters are stored, gradients reduced and optimizers run in the model's own types, "
       "unless the backend's options say otherwise";
   EXPECT_EQ(sentence("no"),
             "Mixed precision no: everything computes in the model's own types; " + rest + "\n");
@@ -64,15 +64,15 @@ TEST(ExplainConfig, MixedPrecision_SaysWhatRunsInWhichType) {
             "Mixed precision bf16: operations inside accelerator.autocast() compute in bf16 where "
             "that is safe (matrix products, convolutions), in fp32 where it is not (losses); " +
                 rest + "\n");
-  EXPECT_NE(sentence("fp16").find(rest + "; the loss is scaled by 1024 at first, by 0.5 after an "
-                                         "overflow, by 2 after 7 steps without\n"),
+  EXPECT_NE(sentence("fp16").find(rest + "; the loss scale starts at 1024 and is multiplied by 0.5 "
+                                         "after an overflow, by 2 after 7 steps without one\n"),
             std::string::npos)
       << sentence("fp16");
   EXPECT_NE(sentence("fp8").find("compute in bf16 where that is safe"), std::string::npos);
   EXPECT_NE(sentence("fp8").find(rest + "; linear layers whose sizes are multiples of 16 multiply "
                                         "there in fp8: inputs and weights as e4m3, gradients as "
-                                        "e5m2; a device without fp8 matrix units is refused at "
-                                        "start\n"),
+                                        "e5m2; a device without fp8 matrix units is rejected at "
+                                        "startup\n"),
             std::string::npos)
       << sentence("fp8");
 }

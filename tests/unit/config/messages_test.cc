@@ -52,8 +52,8 @@ TEST(ConfigMessages, UnknownVariable_NamesNearest) {
 
 TEST(ConfigMessages, VariableForAnOptionOfAPlugin_SaysHowToSetIt) {
   EXPECT_EQ(in_environment("COUPLER_BACKEND_GLOO_CPU_CHUNK_BYTES=3"),
-            "environment: unknown variable 'COUPLER_BACKEND_GLOO_CPU_CHUNK_BYTES'\n  hint: a "
-            "backend's own options are set in the file's table [backend.NAME] or with "
+            "environment: unknown variable 'COUPLER_BACKEND_GLOO_CPU_CHUNK_BYTES'\n  hint: set "
+            "a backend's own options in the file's table [backend.NAME] or with "
             "-o backend.NAME.KEY=value");
 }
 
@@ -73,7 +73,7 @@ TEST(ConfigMessages, WrongType_NamesPlaceOfTheValueAndBothTypes) {
             "\"2min\", or seconds), got date or time");
   EXPECT_EQ(in_file("[backend]\nplugin_path = [1]\n"),
             "train.toml:2:15: backend.plugin_path: expected list of strings, got list with values "
-            "that are no strings");
+            "that are not strings");
   EXPECT_EQ(in_file("[training]\nbroadcast_buffers = 1\n"),
             "train.toml:2:21: training.broadcast_buffers: expected boolean (true or false), got "
             "integer 1");
@@ -81,7 +81,7 @@ TEST(ConfigMessages, WrongType_NamesPlaceOfTheValueAndBothTypes) {
             "train.toml:2:17: training.bucket_cap_mb: expected number, got boolean true");
   EXPECT_EQ(in_file("backend = \"mpi\"\n"),
             "train.toml:1:11: backend: expected table, got string \"mpi\"\n  hint: write [backend] "
-            "on a line of its own and its keys below");
+            "on its own line, and its keys below");
 }
 
 TEST(ConfigMessages, WrongTypeInTexts_NamesVariableOrOption) {
@@ -139,7 +139,7 @@ TEST(ConfigMessages, OptionOfAPluginThatIsNoSingleValue_SaysSo) {
 
 TEST(ConfigMessages, BadSyntax_NamesPlace) {
   const std::string message = in_file("[backend]\nuse = mpi\n");
-  EXPECT_EQ(message.substr(0, 34), "train.toml:2:7: no valid TOML: Err") << message;
+  EXPECT_EQ(message.substr(0, 33), "train.toml:2:7: invalid TOML: Err") << message;
   EXPECT_NE(message.find("hint: https://toml.io"), std::string::npos) << message;
   EXPECT_EQ(in_file("[backend\n").substr(0, 16), "train.toml:1:9: ");
   EXPECT_NE(in_file("[backend]\nuse = \"a\"\nuse = \"b\"\n").find("train.toml:3:"),
@@ -169,7 +169,7 @@ std::string with_file(const std::string& name) {
 TEST(ConfigMessages, FileThatCannotBeRead_SaysWhy) {
   const WorkingFolder folder;
   const std::string hint =
-      "\n  hint: check the path; without --config ./train.toml is read where it exists";
+      "\n  hint: check the path; without --config, ./train.toml is read if it exists";
   EXPECT_EQ(with_file("absent.toml"),
             "cannot read 'absent.toml' given by --config: No such file or directory" + hint);
   EXPECT_EQ(with_file("."), "cannot read '.' given by --config: not a regular file" + hint);
@@ -186,7 +186,7 @@ TEST(ConfigMessages, DefaultFileThatCannotBeRead_SaysWhoAskedForIt) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "cannot read 'train.toml' (read because no --config was given): not a regular "
-                 "file\n  hint: mend or remove it, or name another file with --config");
+                 "file\n  hint: fix or remove it, or name another file with --config");
   }
 }
 

@@ -47,10 +47,10 @@ TEST(LogFilter, Components_HaveTheirOwnLevels) {
 
 TEST(LogFilter, UnknownLevel_IsNamedWithTheValidOnes) {
   EXPECT_EQ(complaint_about("loud"),
-            "coupler: COUPLER_LOG: 'loud' is ignored: 'loud' is no level; valid levels: trace, "
+            "coupler: COUPLER_LOG: 'loud' is ignored: 'loud' is not a level; valid levels: trace, "
             "debug, info, warning, error (COUPLER_LOG=debug, or COUPLER_LOG=comm=trace,"
             "plugin=debug)\n");
-  EXPECT_NE(complaint_about("comm=2").find("'comm=2' is ignored: '2' is no level"),
+  EXPECT_NE(complaint_about("comm=2").find("'comm=2' is ignored: '2' is not a level"),
             std::string::npos);
   EXPECT_NE(complaint_about("=debug").find("it names no component"), std::string::npos);
 }
