@@ -30,7 +30,7 @@ constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Takes the digits that the text begins with off it.
+// Removes and returns the leading digits.
 std::string_view take_digits(std::string_view& text) {
   const auto* end = std::find_if_not(text.begin(), text.end(), is_digit);
   const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.begin()));
@@ -43,9 +43,9 @@ std::string_view take_digits(std::string_view& text) {
 uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   const auto refuse = [&](const std::string& rule) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is no size: {}", what, shown(text), rule),
+                fmt::format("{}: '{}' is not a size: {}", what, shown(text), rule),
                 {.subject = what,
-                 .hint = "give a number of bytes, or a number and one of B, KB, MB, GB, TB, KiB, "
+                 .hint = "give a number of bytes, or a number with one of B, KB, MB, GB, TB, KiB, "
                          "MiB, GiB and TiB, such as 10GB"});
   };
   std::string_view rest = text;
@@ -56,15 +56,15 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   if (rest.starts_with('.')) {
     rest.remove_prefix(1);
     fraction = take_digits(rest);
-    if (fraction.empty()) refuse("no digit follows the point");
+    if (fraction.empty()) refuse("no digit follows the decimal point");
   }
   if (rest.size() > 1 && rest.front() == ' ') rest.remove_prefix(1);
   const auto* unit =
       std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == rest; });
   if (unit == kUnits.end())
-    refuse(
-        fmt::format("its unit '{}' is none of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB", shown(rest)));
-  if (!fraction.empty() && unit->bytes == 1) refuse("a byte has no parts");
+    refuse(fmt::format("its unit '{}' is not one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
+                       shown(rest)));
+  if (!fraction.empty() && unit->bytes == 1) refuse("bytes cannot be fractional");
 
   uint64_t count = 0;
   for (const char digit : whole) {
@@ -72,7 +72,7 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
     if (count > (kMax - value) / 10) refuse("it exceeds 2^63 - 1 bytes");
     count = count * 10 + value;
   }
-  // From the last digit to the first: exact, however many there are.
+  // From the last digit to the first, so that it is exact for any number of digits.
   uint64_t part = 0;
   std::for_each(fraction.rbegin(), fraction.rend(), [&](char digit) {
     part = (static_cast<uint64_t>(digit - '0') * unit->bytes + part) / 10;
@@ -88,7 +88,7 @@ std::string format_byte_size(uint64_t bytes) {
                                                       "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
   size_t step = 0;
-  // What would be shown as 1024.0 is 1.0 of the next.
+  // 1024.0 becomes 1.0 of the next unit.
   for (; value >= 1023.95 && step + 1 < kSteps.size(); ++step) value /= 1024;
   return step == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kSteps[step]);
 }

@@ -34,23 +34,23 @@ CheckedFile::CheckedFile(std::string path, uint64_t size, std::vector<uint64_t> 
   if (!file_ || ::fstat(file_.get(), &status) != 0) {
     refuse_copy(path_, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
   }
-  if (!S_ISREG(status.st_mode)) refuse_copy(path_, "is no regular file");
+  if (!S_ISREG(status.st_mode)) refuse_copy(path_, "is not a regular file");
   if (static_cast<uint64_t>(status.st_size) != size_) {
-    refuse_copy(path_, fmt::format("has {} bytes, {} were written", status.st_size, size_));
+    refuse_copy(path_, fmt::format("has {} bytes, but {} were written", status.st_size, size_));
   }
   if (sums_.size() != (size_ + kCheckedChunk - 1) / kCheckedChunk) {
-    refuse_copy(path_, fmt::format("has {} checksums for {} bytes", sums_.size(), size_));
+    refuse_copy(path_, fmt::format("has the wrong number of checksums: {} for {} bytes",
+                                   sums_.size(), size_));
   }
 }
 
 void CheckedFile::fail(uint64_t chunk, const std::string& why) const {
   const uint64_t begin = chunk * kCheckedChunk;
-  refuse_copy(path_, fmt::format("is damaged between byte {} and {}: {}", begin,
+  refuse_copy(path_, fmt::format("is damaged between bytes {} and {}: {}", begin,
                                  std::min(size_, begin + kCheckedChunk), why));
 }
 
-// The system reads ahead far less than a disk needs to be busy. Of what it has in memory nothing is
-// asked for.
+// The system's readahead is too small to keep a disk busy. Cached pages cause no reads.
 void CheckedFile::read_ahead(uint64_t chunk) {
   if (ahead_ < chunk || ahead_ > chunk + kAhead) ahead_ = chunk;
   for (; ahead_ < std::min<uint64_t>(chunk + kAhead, sums_.size()); ++ahead_) {
@@ -81,7 +81,8 @@ void CheckedFile::read_chunk(uint64_t chunk, char* into) {
 
 void CheckedFile::read(uint64_t offset, void* into, size_t size) {
   if (offset > size_ || size > size_ - offset) {
-    refuse_copy(path_, fmt::format("has {} bytes, {} at {} are asked for", size_, size, offset));
+    refuse_copy(
+        path_, fmt::format("has {} bytes, but {} at offset {} are requested", size_, size, offset));
   }
   char* to = static_cast<char*>(into);
   while (size > 0) {

@@ -1,5 +1,5 @@
-// CheckedFile: reads ranges of a file whose size and checksums are known, straight into the
-// caller's memory. Single-threaded each; different objects by different threads.
+// CheckedFile: reads ranges of a file whose size and checksums are known, directly into the
+// caller's memory. Each object is single-threaded; different threads may use different objects.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace coupler {
 
 class CheckedFile {
  public:
-  // sums: ChunkSums of the whole file. Throws Error(kIo) naming the path where it cannot be opened
-  // or is of another size.
+  // sums: ChunkSums of the whole file. Throws Error(kIo) naming the path if it cannot be opened or
+  // has another size.
   CheckedFile(std::string path, uint64_t size, std::vector<uint64_t> sums);
 
-  // Throws Error(kIo) naming the path, and the place of a chunk that is not what was written; the
-  // memory's contents are undefined then. Reads at most a chunk more at either end.
+  // Throws Error(kIo) naming the path and the position of a damaged chunk; the memory's contents
+  // are then undefined. Reads at most one extra chunk at either end.
   void read(uint64_t offset, void* into, size_t size);
 
   const std::string& path() const { return path_; }
@@ -33,9 +33,9 @@ class CheckedFile {
   uint64_t size_;
   std::vector<uint64_t> sums_;
   UniqueFd file_;
-  std::vector<char> edge_;  // the chunk read last of which only a part was wanted
+  std::vector<char> edge_;  // the last chunk read of which only a part was requested
   uint64_t edge_chunk_ = ~uint64_t{0};
-  uint64_t ahead_ = 0;  // chunks before it are read, or being read
+  uint64_t ahead_ = 0;  // earlier chunks are read or being read
 };
 
 }  // namespace coupler

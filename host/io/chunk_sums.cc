@@ -1,8 +1,8 @@
 #include "io/chunk_sums.h"
 
-#define XXH_STATIC_LINKING_ONLY  // NOLINT: how the header is asked for the state's size
-// On x86 the library's own choice of the widest vectors that the processor has; its header says so
-// by replacing the functions' names. Elsewhere what the compiler makes of it.
+#define XXH_STATIC_LINKING_ONLY  // NOLINT: the header's switch for the state's definition
+// On x86 the library selects the widest vectors that the processor has; this header redirects the
+// functions' names to it. Elsewhere the compiler's code is used.
 #if defined(__x86_64__)
 #include <xxh_x86dispatch.h>
 #else

@@ -1,6 +1,6 @@
-// Checksums of a file's chunks, which tell a damaged one as fast as it is read: XXH3 of 64 bits,
-// some ten times as fast as SHA-256, and no protection against those who mean harm. A range of the
-// file can be checked without reading the rest. Single-threaded.
+// Checksums of a file's chunks, which detect damage at the speed of reading: 64-bit XXH3, about ten
+// times as fast as SHA-256, without protection against attackers. A range of the file can be
+// checked without reading the rest. Single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace coupler {
 
 inline constexpr uint64_t kCheckedChunk = uint64_t{4} << 20;
-// What is read or written, and hashed, at a time: it stays in the processor's cache in between.
+// Bytes read or written, and hashed, at a time: they stay in the processor's cache in between.
 inline constexpr size_t kCachedPiece = size_t{256} << 10;
 
 // Of one chunk.

@@ -17,12 +17,12 @@
 namespace coupler {
 namespace {
 
-// A file's first bytes are written as they come, and so is all of a small one.
+// A file's first bytes, thus all of a small file, are written immediately.
 constexpr uint64_t kAtOnce = uint64_t{8} << 20;
 static_assert(kAtOnce % WriteBehind::kAlignment == 0);
 
-// Again where a signal came first: some network file systems let one interrupt any call. Never for
-// close, which gives the descriptor back all the same.
+// Retries after a signal: on some network file systems signals interrupt any call. Never for close,
+// which releases the descriptor in any case.
 template <typename Call>
 int restarted(const Call& call) {
   int result = 0;
@@ -63,7 +63,7 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail(const char* action, int error) const { throw_io(action, path_, error); }
 
-// The faster one first: it is the one that waits for the memory.
+// The faster hash first: it is the one that waits for memory.
 void DurableFile::hash(const char* data, size_t size) {
   sums_.update(data, size);
   digest_.update({data, size});
@@ -82,7 +82,7 @@ void DurableFile::write_now(const char* data, size_t size) {
 
 void DurableFile::write_behind(const char* data, size_t size) {
   if (behind_ == nullptr) {
-    // A hint only: where a file system does not know it, fsync does all.
+    // Only a hint: on file systems that do not support it, fsync does everything.
     ::sync_file_range(file_.get(), 0, static_cast<off64_t>(bytes_), SYNC_FILE_RANGE_WRITE);
     behind_ = std::make_unique<WriteBehind>(file_.get(), bytes_);
   }
@@ -141,7 +141,7 @@ void rename_durably(const std::string& from, const std::string& to) {
 
 void replace_file(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
-  ::unlink(beside.c_str());  // of a process that was killed
+  ::unlink(beside.c_str());  // left by a process that was killed
   DurableFile file(beside);
   file.write(text.data(), text.size());
   file.finish();

@@ -8,8 +8,8 @@
 namespace coupler {
 namespace {
 
-// The length of the sequence that begins with `first`, and the range of its second byte; 0 where no
-// sequence begins so.
+// The length of the sequence that begins with `first`, and the range of its second byte; 0 if no
+// sequence begins with it.
 struct Sequence {
   size_t length;
   uint8_t low = 0x80;

@@ -1,4 +1,4 @@
-// Text that comes from files, whose writers are strangers. Pure functions, any thread.
+// Text from untrusted files. Pure functions, any thread.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace coupler {
 
-// For messages: short, without control characters, cut between characters, and without bytes of
-// 0x80 and more where it is no valid UTF-8.
+// For messages: shortened between characters, with control characters escaped, and bytes of 0x80
+// and above too unless the text is valid UTF-8.
 std::string shown(std::string_view text);
 
-// Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms.
+// Whether the bytes are UTF-8 according to RFC 3629: no surrogates, no overlong forms.
 bool valid_utf8(std::string_view bytes);
 
 }  // namespace coupler

@@ -84,7 +84,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     const auto* row = std::find_if(kDTypes.begin(), kDTypes.end(),
                                    [&](const DTypeRow& r) { return r.name == value; });
     if (row == kDTypes.end())
-      return fail(fmt::format("dtype '{:.40}' is none of the format's (F32, BF16, I64, …)", value));
+      return fail(
+          fmt::format("the format has no dtype '{:.40}' (it has F32, BF16, I64, …)", value));
     tensor_.dtype = row->dtype;
     return true;
   }
@@ -105,7 +106,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (state_ == State::kMetadata) {
       if (header_.metadata.contains(name))
-        return fail(fmt::format("{} holds the key '{:.80}' twice", kMetadataKey, name));
+        return fail(fmt::format("{} has the key '{:.80}' twice", kMetadataKey, name));
       metadata_key_ = std::move(name);
       return true;
     }
@@ -142,7 +143,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // The text after "syntax error …: " says what was met; byte positions count from 1.
+    // The text after "syntax error …: " describes the problem; byte positions count from 1.
     problem_ = Problem{tensor_.name, fmt::format("the header is not valid JSON in UTF-8, at its "
                                                  "byte {}: {:.200}",
                                                  position, error.what())};
@@ -174,7 +175,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       field_ = static_cast<Field>(i);
       return true;
     }
-    return fail(fmt::format("the field '{:.40}' is none of dtype, shape, data_offsets", name));
+    return fail(fmt::format("the field '{:.40}' is not one of dtype, shape, data_offsets", name));
   }
 
   bool refuse(const std::string& what) {

@@ -1,5 +1,5 @@
-// Reads the JSON of a safetensors header by events, without building a document: refuses duplicate
-// keys, nesting, unknown fields and wrong types as it goes. Internal to safetensors_header.cc.
+// Parses the JSON of a safetensors header by events, without building a document. Rejects duplicate
+// keys, nesting, unknown fields and wrong types on the way. Internal to safetensors_header.cc.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct Problem {
   std::string rule;
 };
 
-// Fills header.tensors (in JSON order), header.index and header.metadata; nothing is known about
-// the layout yet. Returns the first problem met.
+// Fills header.tensors (in JSON order), header.index and header.metadata; the layout is not checked
+// yet. Returns the first problem.
 std::optional<Problem> read_header_json(std::string_view json, Header& header);
 
 }  // namespace coupler::safetensors

@@ -14,7 +14,7 @@ std::optional<std::string> json_string(std::string_view text) {
     return fmt::format("\"{}\"", text);
   try {
     return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::type_error&) {  // what it says of bytes that are no UTF-8
+  } catch (const nlohmann::json::type_error&) {  // thrown for bytes that are not UTF-8
     return std::nullopt;
   }
 }

@@ -1,4 +1,4 @@
-// Texts on their way into JSON files. Pure functions, any thread.
+// Strings for JSON files. Pure functions, any thread.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace coupler {
 
-// The text as a JSON string, in quotes, with nothing escaped that need not be. Nothing where it is
-// no valid UTF-8.
+// The text as a quoted JSON string that escapes only what it must. Nothing if it is not valid
+// UTF-8.
 std::optional<std::string> json_string(std::string_view text);
 
 }  // namespace coupler

@@ -35,20 +35,20 @@ struct Descriptor {
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
-  // O_NONBLOCK: opening a pipe with no writer must not wait; it is refused below.
+  // O_NONBLOCK: opening a pipe without a writer must not block; it is rejected below.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail_open(path, "open", errno);
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) fail_open(path, "examine", errno);
   if (!S_ISREG(status.st_mode))
-    throw Error(ErrorCode::kIo, fmt::format("{} is no regular file", path),
+    throw Error(ErrorCode::kIo, fmt::format("{} is not a regular file", path),
                 {.subject = path, .hint = {}});
 
   const auto size = static_cast<uint64_t>(status.st_size);
   void* data = nullptr;
   if (size > 0) {
-    // Writable but private, so that a write by mistake is no crash; without reservation, since a
-    // file may be larger than memory.
+    // Writable but private, so that an accidental write does not crash; without reservation, since
+    // a file may be larger than memory.
     data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
     if (data == MAP_FAILED) fail_open(path, "map", errno);
   }

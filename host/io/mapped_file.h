@@ -1,8 +1,8 @@
-// A whole file mapped into memory. The bytes are the file's; writing to them changes this process's
-// private copy of a page, never the file. Immutable after open; any thread may read.
+// A whole file mapped into memory. Writing to the bytes changes this process's private copy of a
+// page, never the file. Immutable after open; any thread may read.
 //
-// A file that another process shortens while it is mapped ends this process with SIGBUS: writers
-// replace files by rename, as all of Coupler's do.
+// If another process truncates the file while it is mapped, this process dies with SIGBUS. Writers
+// must replace files by rename, as all of Coupler's do.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace coupler {
 
 class MappedFile {
  public:
-  // Throws Error(kIo) where the path cannot be opened, is no regular file or cannot be mapped.
+  // Throws Error(kIo) if the path cannot be opened, is not a regular file or cannot be mapped.
   static std::shared_ptr<const MappedFile> open(const std::string& path);
 
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  uint8_t* data() const { return data_; }  // null where the file is empty
+  uint8_t* data() const { return data_; }  // null if the file is empty
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
 

@@ -25,10 +25,10 @@ namespace {
 constexpr size_t kLargestPiece = size_t{2} << 20;
 
 constexpr const char* kHint =
-    "write weights to a new file and rename it, as save_model does; never change one in place "
+    "write weights to a new file and rename it, as save_model does; never change a file in place "
     "that programs have loaded";
 
-// Read by the signal handler: a slot's file is set last and taken first.
+// Read by the signal handler: a slot's file is set last and cleared first.
 struct Slot {
   mutable std::atomic<const MappedFile*> file{nullptr};
 };
@@ -42,7 +42,7 @@ bool append(std::array<char, 1024>& text, size_t& size, std::string_view part) {
   return true;
 }
 
-// Async-signal-safe: no memory is taken, and the path is the mapping's own.
+// Async-signal-safe: it allocates nothing, and the path belongs to the mapping.
 void on_bus_error(int, siginfo_t* info, void*) {
   const auto* const address = static_cast<const uint8_t*>(info->si_addr);
   for (const Slot& slot : slots) {
@@ -53,13 +53,12 @@ void on_bus_error(int, siginfo_t* info, void*) {
     std::array<char, 1024> text;
     size_t size = 0;
     append(text, size, file->path());
-    append(text, size,
-           " was shortened, or its disk failed, while a model computes with it\n  hint: ");
+    append(text, size, " was truncated, or its disk failed, while a model was using it\n  hint: ");
     append(text, size, kHint);
     report_error({text.data(), size});
     ::_exit(1);
   }
-  // Not ours: what was there gets it, with the instruction that is run again.
+  // Not ours: restore the previous handler, which gets the signal when the instruction runs again.
   ::sigaction(SIGBUS, &before, nullptr);
 }
 
@@ -74,7 +73,7 @@ void install() {
   static_cast<void>(kDone);
 }
 
-// Whole pages around a part.
+// The whole pages around a range.
 struct Pages {
   uint8_t* begin;
   size_t bytes;
@@ -119,11 +118,11 @@ void populate(const MappedFile& file, size_t begin, size_t bytes) {
     if (errno == EINTR || errno == EAGAIN) continue;
     if (errno == EFAULT) {
       fail_read(file,
-                fmt::format("it is shorter than the {} bytes that it had when it was opened, or "
-                            "its disk cannot be read",
+                fmt::format("it is shorter than the {} bytes it had when it was opened, or its "
+                            "disk cannot be read",
                             file.size()));
     }
-    // A kernel before 5.14: pages come when they are used.
+    // Kernels before 5.14: pages are read on use.
     if (errno == EINVAL) return;
     fail_read(file, fmt::format("it cannot be read: {}", std::generic_category().message(errno)));
   }
@@ -132,11 +131,11 @@ void populate(const MappedFile& file, size_t begin, size_t bytes) {
 void advise_in(const MappedFile& file, size_t begin, size_t bytes) {
   if (bytes == 0) return;
   const Pages pages = pages_around(file, begin, bytes);
-  ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);  // advice: without it reads are slower
+  ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);  // only advice: without it reads are slower
 }
 
-// Of what was read from the disk in large pieces the kernel maps whole ones, up to the size of a
-// huge page, so that a part brings its surroundings into memory.
+// The kernel maps file data in the large pieces in which it was read, up to the size of a huge
+// page, so that a range also brings its surroundings into memory.
 void drop(const MappedFile& file, size_t begin, size_t bytes) {
   if (bytes == 0) return;
   const size_t first = begin > kLargestPiece ? begin - kLargestPiece : 0;

@@ -1,7 +1,7 @@
-// Guarded mappings: files that are computed with where they are mapped. Where another process
-// shortens one meanwhile, the kernel sends SIGBUS; for these files it ends the process with an
-// error that names the file instead. Installed with the first of them; other faults go where they
-// went. [any-thread]
+// Guarded mappings: files that models use in place. If another process truncates one meanwhile, the
+// kernel sends SIGBUS; for these files the process then exits with an error that names the file.
+// The handler is installed with the first guard; other faults go to the previous handler.
+// [any-thread]
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace coupler {
 
-// Guards the file's mapping while one of the results for it lives; they keep the file mapped. Of
-// more than 4,096 files at a time the rest is not guarded.
+// Guards the file's mapping while any of the results for it is alive; they keep the file mapped. At
+// most 4,096 files are guarded at a time; further ones are not.
 std::shared_ptr<const void> guard_mapping(const std::shared_ptr<const MappedFile>& file);
 
-// Brings a part of a mapping into memory: what is read of it afterwards waits for no disk. Throws
-// Error(kIo) naming the file where it is shorter by now, or the disk fails.
+// Brings a range of a mapping into memory, so that later reads do not wait for the disk. Throws
+// Error(kIo) naming the file if it has become shorter or the disk fails.
 void populate(const MappedFile& file, size_t begin, size_t bytes);
 
-// Asks the kernel to read a part from the disk, and returns.
+// Asks the kernel to read a range from the disk, and returns at once.
 void advise_in(const MappedFile& file, size_t begin, size_t bytes);
 
-// Takes a part out of this process's memory, with what bringing it in may have brought beside it;
-// the page cache may keep it. What is still used beside it comes back by itself, from there.
+// Removes a range from this process's memory, with neighboring pages that may have been read with
+// it; the page cache may keep them. Neighboring pages still in use return from there on access.
 void drop(const MappedFile& file, size_t begin, size_t bytes);
 
 }  // namespace coupler

@@ -11,7 +11,7 @@
 namespace coupler::pickle {
 namespace {
 
-// The instructions, with the names that Python's pickletools has for them.
+// The opcodes, named as in Python's pickletools.
 enum Opcode : uint8_t {
   kMark = '(',
   kStop = '.',
@@ -63,17 +63,17 @@ enum Opcode : uint8_t {
 
 Value* Machine::run() {
   if (bytes_.size() > kMaxBytes)
-    fail(fmt::format("{} bytes are more than the {} that are read", bytes_.size(), kMaxBytes));
-  if (number<uint8_t>() != kProto) fail("it does not begin with a protocol's number");
+    fail(fmt::format("its {} bytes exceed the limit of {}", bytes_.size(), kMaxBytes));
+  if (number<uint8_t>() != kProto) fail("it does not begin with a protocol number");
   if (const auto protocol = number<uint8_t>(); protocol < 2 || protocol > 5)
-    fail(fmt::format("it is of protocol {}; 2 to 5 are read", protocol));
+    fail(fmt::format("it uses protocol {}; only 2 to 5 are supported", protocol));
   while (!stopped_) {
     opcode_at_ = at_;
     step();
   }
   if (at_ != bytes_.size()) fail("bytes follow the pickle's end");
   Value* root = pop();
-  if (!stack_.empty() || !marks_.empty()) fail("it ends with values that belong to nothing");
+  if (!stack_.empty() || !marks_.empty()) fail("it ends with unused values");
   return root;
 }
 
@@ -86,8 +86,8 @@ void Machine::step() {
   } else if (!step_literal(opcode) && !step_container(opcode) && !step_memo(opcode) &&
              !step_object(opcode)) {
     fail(
-        fmt::format("the instruction 0x{:02x} is not read: tensors, containers and numbers need "
-                    "none such",
+        fmt::format("opcode 0x{:02x} is not supported: tensors, containers and numbers do not need "
+                    "it",
                     opcode));
   }
 }
@@ -119,7 +119,7 @@ bool Machine::step_literal(uint8_t opcode) {
     case kLong4:
       push_integer(long_number(number<uint32_t>()));
       return true;
-    case kBinFloat:  // the one number whose first byte is the highest
+    case kBinFloat:  // the only big-endian number
       push(make(Kind::kDouble, std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))));
       return true;
     case kShortBinUnicode:
@@ -148,7 +148,8 @@ bool Machine::step_literal(uint8_t opcode) {
 bool Machine::step_container(uint8_t opcode) {
   switch (opcode) {
     case kMark:
-      if (marks_.size() == kMaxDepth) fail(fmt::format("it is deeper than {}", kMaxDepth));
+      if (marks_.size() == kMaxDepth)
+        fail(fmt::format("it nests deeper than {} levels", kMaxDepth));
       marks_.push_back(stack_.size());
       return true;
     case kEmptyList:
@@ -195,12 +196,12 @@ bool Machine::step_container(uint8_t opcode) {
 
 bool Machine::step_memo(uint8_t opcode) {
   const auto put = [&](uint64_t index) {
-    if (index > memo_.size()) fail(fmt::format("it memorizes number {} out of turn", index));
+    if (index > memo_.size()) fail(fmt::format("it stores memo entry {} out of order", index));
     if (index == memo_.size()) memo_.push_back(nullptr);
     memo_[index] = top();
   };
   const auto get = [&](uint64_t index) {
-    if (index >= memo_.size()) fail(fmt::format("it has memorized no number {}", index));
+    if (index >= memo_.size()) fail(fmt::format("memo entry {} does not exist", index));
     push(memo_[index]);
   };
   switch (opcode) {
@@ -235,7 +236,7 @@ bool Machine::step_object(uint8_t opcode) {
       const Value* name = pop();
       const Value* module = pop();
       if (name->kind() != Kind::kString || module->kind() != Kind::kString)
-        fail("a function is named by other than strings");
+        fail("a function's name is not a string");
       push_global(module->text(), name->text());
       return true;
     }

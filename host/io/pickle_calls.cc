@@ -1,5 +1,5 @@
-// What the machine does where a pickle asks for a call: it looks at the function's name and at the
-// arguments' kinds, and makes the value that PyTorch would.
+// How the machine handles a call in a pickle: it checks the function's name and the arguments'
+// kinds, and creates the value that PyTorch would.
 
 #include <fmt/format.h>
 
@@ -21,8 +21,8 @@ bool is_short_text(const Value* value) {
   return value->kind() == Kind::kString && value->text().size() <= kMaxNameBytes;
 }
 
-// Shapes and strides. Only the kinds of as many as are read are looked at: the same long tuple may
-// be an argument of many calls.
+// Shapes and strides. Only as many items as are used get checked: the same long tuple may be an
+// argument of many calls.
 bool is_indices(const Value* value) {
   if (value->kind() != Kind::kTuple || value->items().size() > kMaxRank) return false;
   for (const Value* item : value->items())
@@ -37,7 +37,7 @@ std::vector<int64_t> indices(const Value* value) {
   return result;
 }
 
-// Nothing, as a pickle writes it: bits that say that the bytes are not the values would be here.
+// None or an empty dictionary: set bits here would mean that the bytes are not the values.
 bool is_nothing(const Value* value) {
   return value->kind() == Kind::kNone || (value->kind() == Kind::kDict && value->items().empty());
 }
@@ -45,21 +45,21 @@ bool is_nothing(const Value* value) {
 }  // namespace
 
 void Machine::want(bool right, std::string_view what) const {
-  if (!right) fail(fmt::format("{} has other arguments than torch.save writes", what));
+  if (!right) fail(fmt::format("{} has arguments that torch.save never writes", what));
 }
 
 void Machine::push_global(std::string_view module, std::string_view name) {
   const Global* global = find_global(module, name);
   if (global == nullptr)
     refuse(fmt::format("the global '{}.{}' is not allowed: only tensors, containers and numbers "
-                       "are read",
+                       "are supported",
                        shown(module), shown(name)),
-           "where the file's author is trusted, load it with PyTorch and save its state_dict() "
-           "alone");
+           "if you trust the file's author, load it with PyTorch and save only its "
+           "state_dict()");
   push(make(Kind::kGlobal, global));
 }
 
-// ('storage', its type, its key, its device, its number of elements)
+// ('storage', type, key, device, number of elements)
 void Machine::push_storage() {
   constexpr std::string_view kWhat = "a reference to a storage";
   const Value* reference = pop();
@@ -74,7 +74,7 @@ void Machine::push_storage() {
   uint64_t bytes = type.type == nullptr ? 1 : type.type->bytes;
   if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(parts[4]->integer()), &bytes) ||
       bytes > std::numeric_limits<int64_t>::max())
-    fail(fmt::format("a storage of {} elements is no storage", parts[4]->integer()));
+    fail(fmt::format("a storage cannot have {} elements", parts[4]->integer()));
   const Storage& storage =
       arena_->storages.emplace_back(Storage{parts[2]->text(), parts[3]->text(), type.type, bytes});
   push(make(Kind::kStorage, &storage));
@@ -84,7 +84,7 @@ void Machine::push_call() {
   const Value* arguments = pop();
   const Value* function = pop();
   if (function->kind() != Kind::kGlobal)
-    fail(fmt::format("{} is called", to_string(function->kind())));
+    fail(fmt::format("{} is called like a function", to_string(function->kind())));
   const Global& global = *std::get<const Global*>(function->content_);
   want(arguments->kind() == Kind::kTuple, global.name);
   const Items& items = std::get<Items>(arguments->content_);
@@ -109,18 +109,17 @@ void Machine::push_call() {
     case Role::kElementType:
       break;
   }
-  fail(fmt::format("{} is called", global.name));
+  fail(fmt::format("{} is called like a function", global.name));
 }
 
 void Machine::set_attributes() {
   const Value* state = pop();
   if (!top()->ordered_)
-    fail(
-        fmt::format("{} gets attributes, which only an OrderedDict may", to_string(top()->kind())));
+    fail(fmt::format("{} has attributes, which only an OrderedDict may", to_string(top()->kind())));
   const bool metadata = state->kind() == Kind::kDict && state->items().size() == 2 &&
                         state->items()[0]->kind() == Kind::kString &&
                         state->items()[0]->text() == "_metadata";
-  if (!metadata) fail("an OrderedDict gets other attributes than '_metadata'");
+  if (!metadata) fail("an OrderedDict has attributes other than '_metadata'");
 }
 
 Value* Machine::make_ordered(const Items& arguments) {
@@ -130,7 +129,7 @@ Value* Machine::make_ordered(const Items& arguments) {
   return dictionary;
 }
 
-// (storage, offset, shape, strides, whether it requires a gradient, hooks[, type][, bits])
+// (storage, offset, shape, strides, requires_grad, hooks[, type][, bits])
 Value* Machine::make_tensor(const Items& arguments, bool of_type) {
   constexpr std::string_view kWhat = "a tensor";
   const size_t least = of_type ? 7 : 6;
@@ -151,8 +150,8 @@ Value* Machine::make_tensor(const Items& arguments, bool of_type) {
   want(type != nullptr, kWhat);
   if (arguments.size() > least && !is_nothing(arguments.back()))
     fail(
-        "a tensor is marked as the conjugate or negative of its bytes; save it after "
-        "resolve_conj() and resolve_neg()");
+        "a tensor is marked as the conjugate or negative of its bytes; call resolve_conj() and "
+        "resolve_neg() before saving");
   if (arena_->tensors.size() >= kMaxTensors)
     fail(fmt::format("it holds more than {} tensors", kMaxTensors));
   const Tensor& tensor = arena_->tensors.emplace_back(
@@ -161,7 +160,7 @@ Value* Machine::make_tensor(const Items& arguments, bool of_type) {
   return make(Kind::kTensor, &tensor);
 }
 
-// (tensor, whether it requires a gradient, hooks[, attributes]): the tensor is all that is kept.
+// (tensor, requires_grad, hooks[, attributes]): only the tensor is kept.
 Value* Machine::make_parameter(const Items& arguments, bool with_state) {
   want(arguments.size() == (with_state ? 4 : 3) && arguments[0]->kind() == Kind::kTensor &&
            arguments[1]->kind() == Kind::kBool && arguments[2]->kind() == Kind::kDict,
@@ -174,15 +173,15 @@ Value* Machine::make_size(const Items& arguments) {
   return arguments[0];
 }
 
-// (list of its members), or nothing. The list itself is the value: a copy each time that a pickle
-// asks for one would make its reader's memory grow with the square of its size.
+// (list of its members), or nothing. The list itself is the value: a copy for every set in a pickle
+// would make the reader's memory grow quadratically.
 Value* Machine::make_set(const Items& arguments) {
   if (arguments.empty()) return make(Kind::kList, Items{});
   want(arguments.size() == 1 && arguments[0]->kind() == Kind::kList, "a set");
   return arguments[0];
 }
 
-// A type of device, and its number: "cuda:1".
+// A device type and index: "cuda:1".
 Value* Machine::make_device(const Items& arguments) {
   constexpr std::string_view kWhat = "torch.device";
   want((arguments.size() == 1 || arguments.size() == 2) && is_short_text(arguments[0]), kWhat);

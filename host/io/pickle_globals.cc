@@ -21,7 +21,7 @@ constexpr std::array<ElementType, 20> kTypes{{
     {"torch.float64", 8, DType::kF64},
     {"torch.complex64", 8, DType::kC64},
     {"torch.complex128", 16, std::nullopt},
-    // Those without a storage class of their own.
+    // Types without their own storage class.
     {"torch.uint16", 2, DType::kU16},
     {"torch.uint32", 4, DType::kU32},
     {"torch.uint64", 8, DType::kU64},
@@ -49,7 +49,7 @@ constexpr std::array<Global, 12> kOthers{{
     {"torch.Size", Role::kSize},
     {"torch.device", Role::kDevice},
     {"torch.storage.UntypedStorage", Role::kStorageType},
-    // What protocol 2 calls builtins by, and later ones.
+    // Builtins as named by protocol 2 and by later ones.
     {"__builtin__.set", Role::kSet},
     {"__builtin__.frozenset", Role::kSet},
     {"builtins.set", Role::kSet},

@@ -1,5 +1,5 @@
-// The functions and classes that a pickle may name, and what each stands for: a table, none of
-// which is ever called. Immutable; any thread. Internal to the reader of pickles.
+// The functions and classes that a pickle may name, and what each stands for: a table; none is ever
+// called. Immutable; any thread. Internal to the pickle reader.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ enum class Role : uint8_t {
   kOrderedDict,
   kTensor,              // torch._utils._rebuild_tensor_v2: the type is the storage's
   kTensorOfType,        // …_v3: the storage is untyped
-  kParameter,           // a tensor, and whether it requires a gradient
+  kParameter,           // a tensor and requires_grad
   kParameterWithState,  // … and attributes
   kSize,                // torch.Size, a tuple
   kDevice,              // torch.device, a string
@@ -27,7 +27,7 @@ struct Global {
   const ElementType* type = nullptr;  // of kStorageType (null: untyped) and kElementType
 };
 
-// Null where the table does not have it.
+// Null if it is not in the table.
 const Global* find_global(std::string_view module, std::string_view name);
 
 }  // namespace coupler::pickle

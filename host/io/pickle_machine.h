@@ -1,5 +1,5 @@
-// The stack machine that a pickle is a program of, with the instructions that build values and none
-// that would run anything. One for each pickle, single-threaded. Internal to the reader of pickles.
+// The stack machine that runs a pickle. It has the opcodes that build values and none that execute
+// code. One per pickle, single-threaded. Internal to the pickle reader.
 #pragma once
 
 #include <bit>
@@ -18,20 +18,20 @@ static_assert(std::endian::native == std::endian::little, "pickles are little-en
 
 namespace coupler::pickle {
 
-// All that a pickle makes, also what its root does not lead to: values refer to each other in any
-// way, and end together, without recursion.
+// Owns all values of a pickle, even those not reachable from its root: values may refer to each
+// other in any way, and are destroyed together, without recursion.
 struct Arena {
   std::deque<Value> values;
   std::deque<Storage> storages;
   std::deque<Tensor> tensors;
-  std::deque<std::string> texts;  // those that are not in the pickle as they are
+  std::deque<std::string> texts;  // strings that do not occur in the pickle itself
 };
 
 class Machine {
  public:
   Machine(std::string_view bytes, const std::string& file);
 
-  // Runs the pickle to its end, once. The root is not checked yet: see TreeCheck.
+  // Runs the pickle to its end; call once. The root is not checked yet: see TreeCheck.
   Value* run();
   std::shared_ptr<Arena> arena() const { return arena_; }
 
@@ -41,7 +41,7 @@ class Machine {
   [[noreturn]] void fail(const std::string& rule) const;
   [[noreturn]] void refuse(const std::string& what, const std::string& hint) const;
 
-  // The instructions by what they are about; false where one is none of theirs.
+  // The opcodes in groups; false if the opcode is not in the group.
   void step();
   bool step_literal(uint8_t opcode);
   bool step_container(uint8_t opcode);
@@ -70,11 +70,11 @@ class Machine {
   void append(const Items& items);
   void set_items(const Items& items);
 
-  // What stands in place of calling something: pickle_calls.cc.
+  // Replacements for function calls: pickle_calls.cc.
   void push_global(std::string_view module, std::string_view name);
-  void push_storage();    // the next of the archive's
+  void push_storage();    // a reference to an entry of the archive
   void push_call();       // a function and the tuple of its arguments
-  void set_attributes();  // _metadata of an OrderedDict, which is left out
+  void set_attributes();  // _metadata of an OrderedDict, which is dropped
   Value* make_ordered(const Items& arguments);
   Value* make_tensor(const Items& arguments, bool of_type);
   Value* make_parameter(const Items& arguments, bool with_state);

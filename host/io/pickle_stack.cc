@@ -1,4 +1,4 @@
-// The machine's ground: a pickle's bytes, the stack, and the containers that instructions fill.
+// The machine's basics: a pickle's bytes, the stack, and the containers that opcodes fill.
 
 #include <fmt/format.h>
 
@@ -25,19 +25,19 @@ void Machine::refuse(const std::string& what, const std::string& hint) const {
 
 void Machine::fail(const std::string& rule) const {
   refuse(rule,
-         "the file is damaged, or holds more than a state dict; where its author is trusted, load "
-         "it with PyTorch and save its state_dict() again");
+         "the file is damaged, or holds more than a state dict; if you trust its author, load it "
+         "with PyTorch and save its state_dict() again");
 }
 
 std::string_view Machine::take(uint64_t count) {
-  if (count > bytes_.size() - at_) fail("it is cut off");
+  if (count > bytes_.size() - at_) fail("it is truncated");
   at_ += count;
   return bytes_.substr(at_ - count, count);
 }
 
 std::string_view Machine::take_line() {
   const size_t end = bytes_.find('\n', at_);
-  if (end == std::string_view::npos) fail("it is cut off");
+  if (end == std::string_view::npos) fail("it is truncated");
   const std::string_view line = take(end - at_);
   at_ += 1;
   return line;
@@ -45,7 +45,7 @@ std::string_view Machine::take_line() {
 
 int64_t Machine::long_number(uint64_t bytes) {
   if (bytes > sizeof(int64_t))
-    fail(fmt::format("a whole number of {} bytes is more than the 8 that are read", bytes));
+    fail(fmt::format("an integer of {} bytes exceeds the supported 8", bytes));
   const std::string_view digits = take(bytes);
   // The highest byte's highest bit is the sign.
   uint64_t value = !digits.empty() && (digits.back() & 0x80) != 0 ? ~uint64_t{0} : 0;
@@ -76,7 +76,7 @@ Value* Machine::pop() {
 }
 
 Value::Items Machine::pop_to_mark() {
-  if (marks_.empty()) fail("the beginning of a container is missing");
+  if (marks_.empty()) fail("the start of a container is missing");
   const auto first = stack_.begin() + static_cast<ptrdiff_t>(marks_.back());
   Items items(first, stack_.end());
   stack_.erase(first, stack_.end());
@@ -99,7 +99,7 @@ void Machine::push_tuple(size_t count) {
 void Machine::append(const Items& items) {
   Value* list = top();
   if (list->kind() != Kind::kList)
-    fail(fmt::format("{} is where a list should be", to_string(list->kind())));
+    fail(fmt::format("{} where a list is expected", to_string(list->kind())));
   auto& target = std::get<Items>(list->content_);
   target.insert(target.end(), items.begin(), items.end());
 }
@@ -107,15 +107,15 @@ void Machine::append(const Items& items) {
 void Machine::set_items(const Items& items) {
   Value* dictionary = top();
   if (dictionary->kind() != Kind::kDict)
-    fail(fmt::format("{} is where a dictionary should be", to_string(dictionary->kind())));
+    fail(fmt::format("{} where a dictionary is expected", to_string(dictionary->kind())));
   if (items.size() % 2 != 0) fail("a dictionary's key has no value");
   for (size_t i = 0; i < items.size(); i += 2) {
     const Kind kind = items[i]->kind();
     if (kind != Kind::kString && kind != Kind::kInt)
-      fail(fmt::format("{} is the key of a dictionary; strings and whole numbers are read",
+      fail(fmt::format("{} is the key of a dictionary; only strings and integers are supported",
                        to_string(kind)));
     if (kind == Kind::kString && items[i]->text().size() > kMaxKeyBytes)
-      fail(fmt::format("the key of a dictionary has more than {} bytes", kMaxKeyBytes));
+      fail(fmt::format("a dictionary's key has more than {} bytes", kMaxKeyBytes));
   }
   auto& target = std::get<Items>(dictionary->content_);
   target.insert(target.end(), items.begin(), items.end());

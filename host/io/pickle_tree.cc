@@ -13,10 +13,10 @@
 namespace coupler::pickle {
 namespace {
 
-constexpr uint8_t kOpen = std::numeric_limits<uint8_t>::max();  // a height: on the path
+constexpr uint8_t kOpen = std::numeric_limits<uint8_t>::max();  // a height: still being visited
 static_assert(kMaxDepth < kOpen && kMaxValues < std::numeric_limits<uint32_t>::max());
 
-// Any order in which equal keys are neighbours.
+// Any order in which equal keys are adjacent.
 bool before(const Value* a, const Value* b) {
   if (a->kind() != b->kind()) return a->kind() < b->kind();
   if (a->kind() == Kind::kInt) return a->integer() < b->integer();
@@ -28,8 +28,8 @@ bool before(const Value* a, const Value* b) {
 void TreeCheck::fail(const std::string& rule) const {
   throw Error(ErrorCode::kIo, fmt::format("{}: its pickle: {}", file_, rule),
               {.subject = file_,
-               .hint = "where its author is trusted, load it with PyTorch and save its "
-                       "state_dict() alone"});
+               .hint = "if you trust its author, load it with PyTorch and save only its "
+                       "state_dict()"});
 }
 
 void TreeCheck::check(Value* root) {
@@ -49,7 +49,7 @@ void TreeCheck::check(Value* root) {
 void TreeCheck::enter(Value* value) {
   if (const auto* global = std::get_if<const Global*>(&value->content_)) {
     if ((*global)->role != Role::kElementType)
-      fail(fmt::format("'{}' itself is where a value should be", (*global)->name));
+      fail(fmt::format("'{}' itself where a value is expected", (*global)->name));
   }
   if (value->height_ == kOpen) fail("a container holds itself");
   if (value->height_ != 0) return;
@@ -58,7 +58,7 @@ void TreeCheck::enter(Value* value) {
     value->total_ = 1;
     return;
   }
-  if (path_.size() == kMaxDepth) fail(fmt::format("it is deeper than {}", kMaxDepth));
+  if (path_.size() == kMaxDepth) fail(fmt::format("it nests deeper than {} levels", kMaxDepth));
   value->height_ = kOpen;
   path_.push_back({value});
 }
@@ -70,10 +70,10 @@ void TreeCheck::leave(Value* value) {
     height = std::max<uint64_t>(height, item->height_);
     total += item->total_;
     if (total > kMaxValues)
-      fail(fmt::format("it holds more than {} values, those counted again that it refers to again",
+      fail(fmt::format("it holds more than {} values, counting shared values once per reference",
                        kMaxValues));
   }
-  if (height >= kMaxDepth) fail(fmt::format("it is deeper than {}", kMaxDepth));
+  if (height >= kMaxDepth) fail(fmt::format("it nests deeper than {} levels", kMaxDepth));
   value->height_ = static_cast<uint8_t>(height + 1);
   value->total_ = static_cast<uint32_t>(total);
   if (value->kind() == Kind::kDict) check_keys(*value);

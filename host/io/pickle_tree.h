@@ -1,6 +1,6 @@
-// What can only be seen once a pickle has been read to its end: that no container holds itself,
-// that a walk from the root is neither deep nor long, and that no dictionary has a key twice.
-// Internal to the reader of pickles.
+// Checks that are possible only after a pickle has been read to its end: no container holds itself,
+// a walk from the root is neither deep nor long, and no dictionary has a key twice. Internal to the
+// pickle reader.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class TreeCheck {
  public:
   explicit TreeCheck(const std::string& file) : file_(file) {}
 
-  // Without recursion, and each value once, however often it is referred to. Throws Error(kIo).
+  // Without recursion; visits each value once, however often it is referenced. Throws Error(kIo).
   void check(Value* root);
 
  private:

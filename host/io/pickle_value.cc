@@ -10,12 +10,12 @@ namespace coupler::pickle {
 namespace {
 
 constexpr std::array<std::string_view, 12> kKinds{
-    "None",   "a boolean", "a whole number", "a number", "a string",  "bytes",
-    "a list", "a tuple",   "a dictionary",   "a type",   "a storage", "a tensor"};
+    "None",   "a boolean", "an integer",   "a number", "a string",  "bytes",
+    "a list", "a tuple",   "a dictionary", "a type",   "a storage", "a tensor"};
 
 [[noreturn]] void mismatch(Kind kind, std::string_view wanted) {
-  throw Error(ErrorCode::kIo, fmt::format("{} is where {} should be", to_string(kind), wanted),
-              {.subject = {}, .hint = "the file is not of the kind that it was taken for"});
+  throw Error(ErrorCode::kIo, fmt::format("{} where {} is expected", to_string(kind), wanted),
+              {.subject = {}, .hint = "check that the file is of the expected kind"});
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ at::Tensor SafeTensors::tensor(const std::string& name) const {
   const auto& path = file_->bytes->path();
   const auto found = file_->header.index.find(name);
   if (found == file_->header.index.end())
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} holds no tensor '{}'", path, name),
-                {.subject = name, .hint = "it holds: " + some_names(file_->names)});
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} has no tensor '{}'", path, name),
+                {.subject = name, .hint = "it has: " + some_names(file_->names)});
   const safetensors::TensorInfo& info = file_->header.tensors[found->second];
   const std::string where = fmt::format("{}: tensor '{}'", path, name);
   const auto options = at::TensorOptions(scalar_type(info.dtype, where));
@@ -72,8 +72,8 @@ at::Tensor SafeTensors::tensor(const std::string& name) const {
     const auto* wrong = std::find_if(data, data + size, [](uint8_t byte) { return byte > 1; });
     if (wrong != data + size)
       throw Error(ErrorCode::kIo,
-                  fmt::format("{}: BOOL element {} is the byte {}, neither 0 nor 1", where,
-                              wrong - data, *wrong),
+                  fmt::format("{}: BOOL element {} has the value {}, which is neither 0 nor 1",
+                              where, wrong - data, *wrong),
                   {.subject = name, .hint = {}});
   }
   const uint64_t element = safetensors::bits(info.dtype) / 8;

@@ -23,11 +23,11 @@ namespace {
       problem.tensor.empty() ? file : fmt::format("{}: tensor '{}'", file, shown(problem.tensor));
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
               {.subject = problem.tensor.empty() ? file : shown(problem.tensor),
-               .hint = "the file is damaged or no safetensors file; copy or write it again"});
+               .hint = "the file is damaged or not a safetensors file; copy or write it again"});
 }
 
-// The rules of the layout: every tensor's range is as long as its shape and dtype say, ranges in
-// offset order have neither holes nor overlaps, and the last one ends where the file ends.
+// The layout rules: every tensor's range has the length that its shape and dtype require, ranges in
+// offset order have neither holes nor overlaps, and the last one ends at the end of the file.
 std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint64_t data_bytes) {
   uint64_t previous_end = 0;
   for (const TensorInfo& tensor : tensors) {
@@ -38,13 +38,13 @@ std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint
       return problem(fmt::format("{} reach past the file's {} bytes of data", range, data_bytes));
     const auto size = tensor_bytes(tensor.dtype, tensor.shape);
     if (!size)
-      return problem(fmt::format("shape × dtype {} is no whole number of bytes below 2^63",
+      return problem(fmt::format("shape × dtype {} is not a whole number of bytes below 2^63",
                                  to_string(tensor.dtype)));
     if (tensor.end - tensor.begin != *size)
-      return problem(fmt::format("{} hold {} bytes, shape × dtype {} needs {}", range,
+      return problem(fmt::format("{} hold {} bytes, but shape × dtype {} needs {}", range,
                                  tensor.end - tensor.begin, to_string(tensor.dtype), *size));
     if (tensor.begin != previous_end)
-      return problem(fmt::format("{} {} the tensor before, which ends at {}", range,
+      return problem(fmt::format("{} {} the previous tensor, which ends at {}", range,
                                  tensor.begin < previous_end ? "overlap" : "leave a hole after",
                                  previous_end));
     previous_end = tensor.end;
@@ -89,7 +89,7 @@ Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file
            {"", fmt::format("header length {} exceeds the {} bytes that follow it", length, rest)});
   const std::string_view json(reinterpret_cast<const char*>(bytes) + sizeof length, length);
   if (!json.starts_with('{')) broken(file, {"", "the header must start with '{'"});
-  // The JSON parser would take it for the end and leave what follows unseen.
+  // The JSON parser would take it for the end and ignore what follows.
   if (json.find('\0') != std::string_view::npos) broken(file, {"", "the header holds a NUL byte"});
 
   Header header;

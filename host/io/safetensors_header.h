@@ -1,8 +1,8 @@
 // The safetensors format without tensors: parses and checks a file's header into names, dtypes,
-// shapes and byte ranges. Pure functions on bytes, any thread; sees no LibTorch.
+// shapes and byte ranges. Pure functions on bytes, any thread. Does not depend on LibTorch.
 //
-// A file is an 8-byte little-endian header length N, N bytes of JSON, then the data. Accepted is
-// only what the format allows, since files come from strangers: see check_layout in the source for
+// A file is an 8-byte little-endian header length N, N bytes of JSON, then the data. Files are
+// untrusted, so that only what the format allows is accepted: see check_layout in the source for
 // the rules. Work and memory grow linearly with N (n log n for names), and N is capped.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace coupler::safetensors {
 
-inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
-inline constexpr uint64_t kMaxTensors = 1u << 18;         // against headers made to be slow
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation
+inline constexpr uint64_t kMaxTensors = 1u << 18;         // against headers crafted to be slow
 inline constexpr uint64_t kMaxRank = 64;
 
 // In the order in which the reference implementation sorts a file, narrow to wide.
@@ -45,22 +45,21 @@ enum class DType {
   kU64,
 };
 
-// The name of the strings beside the tensors; no tensor can have it.
+// The key of the header's strings; reserved, so that no tensor can have this name.
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 std::string_view to_string(DType dtype);  // as in files: "BF16"
 uint64_t bits(DType dtype);               // of one element
 
-// The bytes of a tensor, or nothing where they are no whole number or do not fit 63 bits.
-// Dimensions of size 0 count as 1 in the check for overflow, since LibTorch's strides multiply them
-// so.
+// The bytes of a tensor, or nothing if they are not a whole number or do not fit 63 bits.
+// Dimensions of size 0 count as 1 in the overflow check, as in LibTorch's strides.
 std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape);
 
 struct TensorInfo {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
-  uint64_t begin;  // in bytes, counted from Header::data_offset
+  uint64_t begin;  // in bytes from Header::data_offset
   uint64_t end;
 };
 
@@ -73,8 +72,8 @@ struct Header {
   uint64_t data_offset = 0;  // where the data starts in the file
 };
 
-// Parses the whole file's bytes; only the header's are read. Throws Error(kIo) naming `file`, the
-// tensor where one is at fault, and the rule that was broken.
+// Takes the whole file's bytes, but reads only the header. Throws Error(kIo) naming `file`, the
+// tensor at fault if any, and the violated rule.
 Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file);
 
 }  // namespace coupler::safetensors

@@ -38,8 +38,8 @@ at::ScalarType scalar_type(DType dtype, const std::string& where) {
     if (file == dtype) return torch;
   }
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: LibTorch has no tensor of dtype {}", where, to_string(dtype)),
-              {.subject = where, .hint = "store the tensor in a dtype of whole bytes"});
+              fmt::format("{}: LibTorch has no dtype {}", where, to_string(dtype)),
+              {.subject = where, .hint = "store the tensor in a dtype with whole bytes"});
 }
 
 DType dtype_of(at::ScalarType type, const std::string& where) {
@@ -48,7 +48,7 @@ DType dtype_of(at::ScalarType type, const std::string& where) {
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: safetensors files have no dtype {}", where, c10::toString(type)),
-              {.subject = where, .hint = "convert the tensor before it is saved"});
+              {.subject = where, .hint = "convert the tensor before saving it"});
 }
 
 }  // namespace coupler::safetensors

@@ -1,4 +1,4 @@
-// The dtypes of safetensors files as LibTorch's. Pure functions, any thread.
+// Converts between the dtypes of safetensors files and of LibTorch. Pure functions, any thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,7 +9,7 @@
 
 namespace coupler::safetensors {
 
-// Throws Error(kUnsupported) naming `where` for a dtype that the other side lacks.
+// Both throw Error(kUnsupported) naming `where` for a dtype that the other side lacks.
 at::ScalarType scalar_type(DType dtype, const std::string& where);
 DType dtype_of(at::ScalarType type, const std::string& where);
 

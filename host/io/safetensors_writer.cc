@@ -34,7 +34,8 @@ constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t
 
 uint64_t checked_bytes(const std::string& file, const TensorEntry& entry) {
   if (entry.name == kMetadataKey)
-    refuse_tensors(file, entry, "the format keeps this name for its strings", "rename the tensor");
+    refuse_tensors(file, entry, "the format reserves this name for its strings",
+                   "rename the tensor");
   if (entry.shape.size() > kMaxRank)
     refuse_tensors(
         file, entry,
@@ -42,19 +43,19 @@ uint64_t checked_bytes(const std::string& file, const TensorEntry& entry) {
         "reshape the tensor");
   for (const int64_t dimension : entry.shape)
     if (dimension < 0)
-      refuse_tensors(file, entry, fmt::format("shape holds the negative dimension {}", dimension),
-                     "dimensions are 0 or more");
+      refuse_tensors(file, entry, fmt::format("shape has the negative dimension {}", dimension),
+                     "use dimensions of 0 or more");
   const auto bytes = tensor_bytes(entry.dtype, entry.shape);
   if (!bytes)
     refuse_tensors(file, entry,
-                   fmt::format("shape [{}] × dtype {} is no whole number of bytes below 2^63",
+                   fmt::format("shape [{}] × dtype {} is not a whole number of bytes below 2^63",
                                fmt::join(entry.shape, ", "), to_string(entry.dtype)),
-                   "elements of less than a byte have to fill whole bytes together");
+                   "elements smaller than a byte must fill whole bytes together");
   return *bytes;
 }
 
-// The members of the JSON object one by one, so that a header that grows too long is refused before
-// it takes time and memory.
+// Adds the members of the JSON object one by one, so that a header that grows too long is rejected
+// before it takes time and memory.
 class HeaderText {
  public:
   explicit HeaderText(const std::string& file) : file_(file) {}
@@ -65,7 +66,7 @@ class HeaderText {
     text_ += member;
   }
 
-  // Refuses what so many bytes more make too long.
+  // Throws if this many more bytes would make the header too long.
   void expect(size_t bytes) const {
     if (bytes > kMaxHeaderBytes || text_.size() + bytes > kMaxHeaderBytes)
       refuse_tensors(
@@ -94,9 +95,9 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
     const auto value_text = json_string(value);
     if (!key_text || !value_text)
       refuse_tensors(file,
-                     fmt::format("{}: the {} '{}' is no valid UTF-8", kMetadataKey,
+                     fmt::format("{}: the {} '{}' is not valid UTF-8", kMetadataKey,
                                  key_text ? "value of" : "key", shown(key)),
-                     "give it as UTF-8");
+                     "encode it as UTF-8");
     strings += fmt::format("{}{}:{}", strings.empty() ? "" : ",", *key_text, *value_text);
   }
   return fmt::format("\"{}\":{{{}}}", kMetadataKey, strings);
@@ -107,9 +108,10 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
 Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
                const std::string& file) {
   if (entries.size() > kMaxTensors)
-    refuse_tensors(file, fmt::format("{} tensors are more than {}", entries.size(), kMaxTensors),
+    refuse_tensors(file,
+                   fmt::format("{} tensors exceed the limit of {}", entries.size(), kMaxTensors),
                    "write them to several files");
-  // DType's order is the reference's, from narrow to wide.
+  // DType has the reference's order, from narrow to wide.
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
   });
@@ -123,12 +125,12 @@ Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata,
     const uint64_t bytes = checked_bytes(file, entry);
     header.expect(entry.name.size());
     const auto name = json_string(entry.name);
-    if (!name) refuse_tensors(file, entry, "the name is no valid UTF-8", "rename the tensor");
+    if (!name) refuse_tensors(file, entry, "the name is not valid UTF-8", "rename the tensor");
     if (!names.insert(entry.name).second)
-      refuse_tensors(file, entry, "the name is given twice", "give each tensor a name of its own");
+      refuse_tensors(file, entry, "the name is given twice", "give each tensor a unique name");
     const uint64_t begin = layout.data_bytes;
     if (bytes > kMaxDataBytes - begin)
-      refuse_tensors(file, entry, "with the tensors before it the data exceeds 2^63 - 1 bytes",
+      refuse_tensors(file, entry, "with the preceding tensors, the data exceeds 2^63 - 1 bytes",
                      "write the tensors to several files");
     layout.data_bytes += bytes;
     header.add(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", *name,
@@ -165,16 +167,17 @@ void Writer::write(std::string_view tensor, const void* data, size_t size) {
   if (size == 0) return;
   skip_written();
   if (current_ == layout_.tensors.size())
-    fail(fmt::format("{} bytes came for tensor '{}' after the last one was whole", size,
-                     shown(tensor)));
+    fail(fmt::format("{} bytes were written for tensor '{}' after the last tensor was complete",
+                     size, shown(tensor)));
   const TensorInfo& due = layout_.tensors[current_];
   const uint64_t needed = due.end - due.begin;
   if (tensor != due.name)
     fail(
-        fmt::format("bytes came for tensor '{}', but tensor '{}' is due and has {} of its {} bytes",
+        fmt::format("bytes were written for tensor '{}', but tensor '{}' is due and has {} of its "
+                    "{} bytes",
                     shown(tensor), shown(due.name), got_ - due.begin, needed));
   if (size > missing())
-    fail(fmt::format("tensor '{}' has {} bytes, but {} came", shown(tensor), needed,
+    fail(fmt::format("tensor '{}' has {} bytes, but {} were written", shown(tensor), needed,
                      got_ - due.begin + size));
   file_.write(data, size);
   got_ += size;

@@ -1,9 +1,9 @@
-// Writes one safetensors file from front to back, a piece of a tensor at a time. Single-threaded
-// each; different files by different threads. Sees no LibTorch.
+// Writes one safetensors file from front to back, a piece of a tensor at a time. Each object is
+// single-threaded; different threads may write different files. Does not depend on LibTorch.
 //
 // The bytes are those of the reference implementation: tensors by dtype, the widest first, then by
-// name; a header padded with spaces to a multiple of 8. One thing is not: it writes the strings of
-// "__metadata__" in an order that changes from run to run, this writes them sorted.
+// name; a header padded with spaces to a multiple of 8. The only difference: the reference writes
+// the strings of "__metadata__" in an order that changes from run to run, this writes them sorted.
 #pragma once
 
 #include <cstddef>
@@ -23,36 +23,36 @@ struct TensorEntry {
   std::vector<int64_t> shape;
 };
 
-// Where everything goes in a file, which has head.size() + data_bytes bytes.
+// The layout of a file, which has head.size() + data_bytes bytes.
 struct Layout {
   std::string head;                 // the header and its length: what comes before the data
   std::vector<TensorInfo> tensors;  // in the order of their bytes
   uint64_t data_bytes = 0;
 };
 
-// Pure. Throws Error(kInvalidArgument) naming `file`, the tensor at fault and the rule, where no
-// reader would take the file. No "__metadata__" is written where there are no strings.
+// Pure. Throws Error(kInvalidArgument) naming `file`, the tensor at fault and the rule if no reader
+// would accept the file. Without strings, no "__metadata__" is written.
 Layout lay_out(std::vector<TensorEntry> entries, const Metadata& metadata, const std::string& file);
 
 class Writer {
  public:
-  // Writes the header. Throws as lay_out, before there is a file, and as DurableFile.
+  // Writes the header. Throws as lay_out, before the file is created, and as DurableFile.
   Writer(const std::string& path, std::vector<TensorEntry> entries, const Metadata& metadata = {});
 
-  // In the order in which the bytes have to come.
+  // In the order in which their bytes must be written.
   const std::vector<TensorInfo>& tensors() const { return layout_.tensors; }
 
-  // The next bytes of a tensor. All of one come before the first of the next; tensors without bytes
-  // may be left out. Throws Error(kInternal) where other bytes are due, Error(kIo) as DurableFile;
-  // the writer is of no use then, and its file is removed with it.
+  // Writes the next bytes of a tensor. A tensor must be complete before the next one starts;
+  // tensors without bytes may be omitted. Throws Error(kInternal) if other bytes are due,
+  // Error(kIo) as DurableFile; the writer is then unusable, and its destructor removes the file.
   void write(std::string_view tensor, const void* data, size_t size);
 
-  // Returns when the bytes are on the disk. At most once. Throws Error(kInternal) where bytes are
+  // Returns when the bytes are on the disk. Call at most once. Throws Error(kInternal) if bytes are
   // missing, Error(kIo) as DurableFile.
   WrittenFile finish();
 
  private:
-  uint64_t missing() const;  // of the tensor that is being written
+  uint64_t missing() const;  // of the tensor being written
   void skip_written();
   [[noreturn]] void fail(const std::string& what) const;
 

@@ -15,12 +15,12 @@
 namespace coupler {
 namespace {
 
-constexpr int kNewestVersion = 10;  // of the archive's format, as PyTorch 2 reads them
+constexpr int kNewestVersion = 10;  // of the archive's format, readable by PyTorch 2
 constexpr uint64_t kMostOfSmall = 64;
-constexpr uint64_t kMaxFolderBytes = 256;  // the name of a file, and a '/'
+constexpr uint64_t kMaxFolderBytes = 256;  // a file name and a '/'
 
-// As LibTorch counts them: dimensions of size 0 are left out, since strides are products of the
-// others. Nothing where the elements' bytes do not fit 63 bits.
+// As LibTorch counts them: dimensions of size 0 are skipped, since strides are products of the
+// others. Nothing if the elements' bytes do not fit 63 bits.
 std::optional<uint64_t> count_elements(const pickle::Tensor& tensor) {
   uint64_t bytes = tensor.type->bytes;
   for (const int64_t dimension : tensor.shape)
@@ -31,8 +31,8 @@ std::optional<uint64_t> count_elements(const pickle::Tensor& tensor) {
   return bytes / tensor.type->bytes;
 }
 
-// The byte behind the last element, counted from the storage's beginning, for a tensor that has
-// elements. Nothing where it does not fit 64 bits.
+// The end of the last element, in bytes from the start of the storage, for a tensor that has
+// elements. Nothing if it does not fit 64 bits.
 std::optional<uint64_t> end_of(const pickle::Tensor& tensor) {
   uint64_t last = tensor.offset;
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
@@ -74,19 +74,20 @@ TorchArchive::TorchArchive(const uint8_t* bytes, uint64_t size, std::string file
 }
 
 void TorchArchive::fail(const std::string& rule) const {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", file_, rule),
-              {.subject = file_,
-               .hint = "the file is damaged or not written by torch.save; copy or write it again"});
+  throw Error(
+      ErrorCode::kIo, fmt::format("{}: {}", file_, rule),
+      {.subject = file_,
+       .hint = "the file is damaged or was not written by torch.save; copy or write it again"});
 }
 
-// All entries are in one folder, whose name is the writer's choice. A TorchScript program is told
-// before what is compressed, since some of it is.
+// All entries are in one folder, whose name the writer chooses. A TorchScript program is detected
+// before compression, since parts of it are compressed.
 std::string TorchArchive::find_folder() const {
   if (zip_.entries().empty()) fail("the archive is empty");
   const std::string_view first = zip_.entries().begin()->first;
   std::string folder(first.substr(0, first.find('/') + 1));
   if (folder.empty() || folder.size() > kMaxFolderBytes)
-    fail(fmt::format("entry '{}' is in no folder of torch.save's", shown(first)));
+    fail(fmt::format("entry '{}' is not in a folder as torch.save writes it", shown(first)));
   for (const auto& [name, entry] : zip_.entries()) {
     if (!name.starts_with(folder))
       fail(fmt::format("entry '{}' is outside the folder '{}'", shown(name), shown(folder)));
@@ -96,20 +97,21 @@ std::string TorchArchive::find_folder() const {
                   fmt::format("{}: it is a TorchScript program (it has '{}'), not a state dict",
                               file_, shown(name)),
                   {.subject = file_,
-                   .hint = "load it with torch.jit.load where its author is trusted, and "
-                           "torch.save its state_dict()"});
+                   .hint = "if you trust its author, load it with torch.jit.load and torch.save "
+                           "its state_dict()"});
   }
   for (const auto& [name, entry] : zip_.entries()) zip_.check_stored(name, entry);
   return folder;
 }
 
-// An entry that is read at opening, its checksum found right.
+// An entry that is read when the archive is opened, with its checksum verified.
 std::string_view TorchArchive::small_entry(std::string_view name, uint64_t most) const {
   const std::string full = folder_ + std::string(name);
   const auto* entry = zip_.find(full);
   if (entry == nullptr)
-    fail(fmt::format("entry '{}' is missing: it is a zip archive, but none of torch.save's",
-                     shown(full)));
+    fail(
+        fmt::format("entry '{}' is missing: this is a zip archive, but torch.save did not write it",
+                    shown(full)));
   if (entry->end - entry->begin > most)
     fail(fmt::format("entry '{}' has {} bytes, more than {}", shown(full),
                      entry->end - entry->begin, most));
@@ -122,28 +124,28 @@ void TorchArchive::check_version() const {
   int version = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
   if (error != std::errc{} || end != text.data() + text.size() || version < 1)
-    fail(fmt::format("its version is '{}', which is no number", shown(text)));
+    fail(fmt::format("its version is '{}', which is not a number", shown(text)));
   if (version > kNewestVersion)
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: its format is of version {}; up to {} are read", file_, version,
-                            kNewestVersion),
+                fmt::format("{}: its format has version {}; only versions up to {} are supported",
+                            file_, version, kNewestVersion),
                 {.subject = file_, .hint = "write it with an older PyTorch"});
 }
 
 void TorchArchive::check_byte_order() const {
-  // Archives from before PyTorch 2.1 do not say; they are little-endian.
+  // Archives from before PyTorch 2.1 do not have it; they are little-endian.
   if (zip_.find(folder_ + "byteorder") == nullptr) return;
   const std::string_view order = small_entry("byteorder", kMostOfSmall);
   if (order == "little") return;
   if (order != "big") fail(fmt::format("its byte order is '{}'", shown(order)));
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: its numbers are big-endian, which is not read", file_),
+              fmt::format("{}: its numbers are big-endian, which is not supported", file_),
               {.subject = file_, .hint = "torch.save it on a little-endian machine"});
 }
 
 std::vector<TorchTensor> TorchArchive::tensors(const pickle::Value& state_dict) const {
   if (state_dict.kind() != pickle::Kind::kDict)
-    fail(fmt::format("{} is where a state dict should be", to_string(state_dict.kind())));
+    fail(fmt::format("{} where a state dict is expected", to_string(state_dict.kind())));
   const auto items = state_dict.items();
   if (items.size() / 2 > pickle::kMaxTensors)
     fail(fmt::format("the state dict has more than {} tensors", pickle::kMaxTensors));
@@ -151,11 +153,11 @@ std::vector<TorchTensor> TorchArchive::tensors(const pickle::Value& state_dict) 
   result.reserve(items.size() / 2);
   for (size_t i = 0; i < items.size(); i += 2) {
     if (items[i]->kind() != pickle::Kind::kString)
-      fail(fmt::format("it is no state dict: {} is where a tensor's name should be",
+      fail(fmt::format("it is not a state dict: {} where a tensor's name is expected",
                        to_string(items[i]->kind())));
     const std::string_view name = items[i]->text();
     if (items[i + 1]->kind() != pickle::Kind::kTensor)
-      fail(fmt::format("it is no state dict: '{}' is {}, no tensor", shown(name),
+      fail(fmt::format("it is not a state dict: '{}' is {}, not a tensor", shown(name),
                        to_string(items[i + 1]->kind())));
     result.push_back(place(std::string(name), items[i + 1]->tensor()));
   }
@@ -167,10 +169,11 @@ TorchTensor TorchArchive::place(std::string name, const pickle::Tensor& tensor) 
     fail(fmt::format("tensor '{}': {}", shown(name), rule));
   };
   if (!tensor.type->dtype)
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: tensor '{}': its type {} is not read", file_, shown(name),
-                            tensor.type->name),
-                {.subject = shown(name), .hint = "convert it with PyTorch, to complex64 perhaps"});
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: tensor '{}': its type {} is not supported", file_, shown(name),
+                    tensor.type->name),
+        {.subject = shown(name), .hint = "convert it with PyTorch, for example to complex64"});
   const ByteRange storage = place(*tensor.storage);
   const uint64_t storage_bytes = storage.end - storage.begin;
   const auto elements = count_elements(tensor);
@@ -187,8 +190,8 @@ TorchTensor TorchArchive::place(std::string name, const pickle::Tensor& tensor) 
       wrong(fmt::format("its shape and strides leave its storage of {} bytes", storage_bytes));
     if (*elements > storage_bytes / tensor.type->bytes)
       wrong(
-          fmt::format("its {} elements are more than its storage has, which is not read: save it "
-                      "after contiguous()",
+          fmt::format("it has {} elements, more than its storage, which is not supported: call "
+                      "contiguous() before saving it",
                       *elements));
     end = *last;
   }
@@ -206,10 +209,10 @@ ByteRange TorchArchive::place(const pickle::Storage& storage) const {
   const std::string name = fmt::format("{}data/{}", folder_, storage.key);
   const auto* entry = zip_.find(name);
   if (entry == nullptr)
-    fail(fmt::format("storage '{}': there is no entry '{}'", shown(storage.key), shown(name)));
+    fail(fmt::format("storage '{}': entry '{}' is missing", shown(storage.key), shown(name)));
   if (entry->end - entry->begin != storage.bytes)
-    fail(fmt::format("storage '{}': it should have {} bytes, entry '{}' has {}", shown(storage.key),
-                     storage.bytes, shown(name), entry->end - entry->begin));
+    fail(fmt::format("storage '{}': it should have {} bytes, but entry '{}' has {}",
+                     shown(storage.key), storage.bytes, shown(name), entry->end - entry->begin));
   return {entry->begin, entry->end};
 }
 

@@ -1,5 +1,5 @@
-// Tells by a file's first bytes whether it is what torch.save writes today. A pure function; any
-// thread.
+// Checks from a file's first bytes whether it is in torch.save's current format. A pure function;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace coupler {
 
-// Returns where the file may be a zip archive; otherwise throws Error that says what it is instead
-// and how to come by one: kUnsupported for formats of PyTorch's that are not read, kIo for others.
+// Returns if the file may be a zip archive; otherwise throws an Error that says what it is and how
+// to get one: kUnsupported for PyTorch formats that are not supported, kIo for others.
 void check_torch_file_kind(const uint8_t* bytes, uint64_t size, const std::string& file);
 
 }  // namespace coupler

@@ -36,7 +36,7 @@ struct Problem {
               {.subject = tensor.empty() ? file : tensor, .hint = hint});
 }
 
-// The name of a file in the same folder, here and on other systems: nothing that leads elsewhere.
+// Whether it names a file in the same folder, on this and on other systems, not a path elsewhere.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.size() <= kMaxFileName && name != "." && name != ".." &&
          std::none_of(name.begin(), name.end(), [](char c) {
@@ -46,7 +46,8 @@ bool is_plain(std::string_view name) {
 }
 
 std::string not_plain(std::string_view name) {
-  return fmt::format("its file '{}' is no plain name of a file in the same folder", shown(name));
+  return fmt::format("its file '{}' is not the plain name of a file in the same folder",
+                     shown(name));
 }
 
 std::string too_many() {
@@ -113,7 +114,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool in_map() const { return levels_.size() == 2 && top_key_ == kWeightMap; }
 
-  // A value that the place it stands at may not have, or that is passed over.
+  // A value that is not allowed at its position, or is ignored.
   bool scalar(const char* what) {
     if (levels_.empty()) return fail("", fmt::format("it must be one JSON object, not {}", what));
     if (levels_.size() == 1 && top_key_ == kWeightMap)
@@ -139,7 +140,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  // The older kind: the object itself leads from tensors to files, and holds nothing else.
+  // The older format: the object itself maps tensors to files and holds nothing else.
   void take_flat() {
     if (flat_.empty() || other_values_) {
       fail("", fmt::format("{} is missing", kWeightMap));
@@ -161,24 +162,24 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
   WeightIndex& index_;
   std::optional<Problem> problem_;
-  std::vector<std::set<std::string, std::less<>>> levels_;  // the keys met; of arrays none
+  std::vector<std::set<std::string, std::less<>>> levels_;  // the keys seen; none for arrays
   std::string top_key_;
-  std::string key_;  // of the value that comes next; empty in arrays
+  std::string key_;  // of the next value; empty in arrays
   bool mapped_ = false;
-  std::map<std::string, std::string, std::less<>> flat_;  // strings beside a map that may come
-  bool other_values_ = false;                             // of the object itself
+  std::map<std::string, std::string, std::less<>> flat_;  // strings outside weight_map
+  bool other_values_ = false;                             // in the top-level object
 };
 
 }  // namespace
 
 WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
-  constexpr const char* kHint = "the file is damaged or no such index; copy or write it again";
+  constexpr const char* kHint = "the file is damaged or not an index; copy or write it again";
   const auto broken = [&](const Problem& problem) {
     refuse_index(ErrorCode::kIo, file, problem, kHint);
   };
   if (text.size() > kMaxIndexBytes)
-    broken({"", fmt::format("its {} bytes are more than {}", text.size(), kMaxIndexBytes)});
-  // The JSON parser would take it for the end and leave what follows unseen.
+    broken({"", fmt::format("its {} bytes exceed the limit of {}", text.size(), kMaxIndexBytes)});
+  // The JSON parser would take it for the end and ignore what follows.
   if (text.find('\0') != std::string_view::npos) broken({"", "it holds a NUL byte"});
   WeightIndex index;
   IndexEvents events(index);
@@ -190,14 +191,14 @@ WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
 std::string format_weight_index(const WeightIndex& index, const std::string& file) {
   const auto wrong = [&](const Problem& problem) {
     refuse_index(ErrorCode::kInvalidArgument, file, problem,
-                 "tensors and files have names in UTF-8, files without a folder");
+                 "name tensors and files in UTF-8, and files without a folder");
   };
   if (index.weight_map.size() > safetensors::kMaxTensors) wrong({"", too_many()});
   nlohmann::json metadata = nlohmann::json::object();
   if (index.total_size) metadata[kTotalSize] = *index.total_size;
   nlohmann::json weights = nlohmann::json::object();
   for (const auto& [tensor, name] : index.weight_map) {
-    if (!json_string(tensor)) wrong({tensor, "the name is no valid UTF-8"});
+    if (!json_string(tensor)) wrong({tensor, "the name is not valid UTF-8"});
     if (!is_plain(name) || !json_string(name)) wrong({tensor, not_plain(name)});
     weights[tensor] = name;
   }
@@ -205,7 +206,7 @@ std::string format_weight_index(const WeightIndex& index, const std::string& fil
                                    {kWeightMap, std::move(weights)}};
   std::string text = document.dump(2, ' ', true) + "\n";
   if (text.size() > kMaxIndexBytes)
-    wrong({"", fmt::format("its {} bytes are more than {}", text.size(), kMaxIndexBytes)});
+    wrong({"", fmt::format("its {} bytes exceed the limit of {}", text.size(), kMaxIndexBytes)});
   return text;
 }
 

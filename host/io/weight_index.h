@@ -1,6 +1,6 @@
-// model.safetensors.index.json: which of a model's files holds which tensor; and the older index,
-// which is that map alone. Pure functions, any thread; work and memory grow linearly with the text
-// (n log n for names), and the text is capped, since files come from strangers.
+// model.safetensors.index.json: which of a model's files holds which tensor; also the older index,
+// which is only that map. Pure functions, any thread. Work and memory grow linearly with the text
+// (n log n for names), and its size is capped, since files are untrusted.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ inline constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 inline constexpr size_t kMaxIndexDepth = 16;
 
 struct WeightIndex {
-  // Of all tensors' bytes, those of shared memory once. None where the file gives no whole number.
+  // Bytes of all tensors; shared memory counts once. None if the file has no valid value.
   std::optional<uint64_t> total_size;
   std::map<std::string, std::string, std::less<>> weight_map;  // tensor to file
 };
 
-// Other keys than these two are passed over. Throws Error(kIo) naming `file`, the tensor where one
-// is at fault, and the rule that was broken; files are plain names, in the folder of the index.
+// Ignores keys other than these two. Throws Error(kIo) naming `file`, the tensor at fault if any,
+// and the violated rule; files must be plain names, in the folder of the index.
 WeightIndex parse_weight_index(std::string_view text, const std::string& file);
 
-// As transformers and accelerate write it: keys sorted, two spaces a level, all but ASCII escaped,
-// a line's end at the end. Throws Error(kInvalidArgument) for what parse_weight_index would refuse,
-// naming `file`.
+// As transformers and accelerate write it: sorted keys, two spaces per level, non-ASCII characters
+// escaped, a final newline. Throws Error(kInvalidArgument) naming `file` for what
+// parse_weight_index would reject.
 std::string format_weight_index(const WeightIndex& index, const std::string& file);
 
 }  // namespace coupler

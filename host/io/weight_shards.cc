@@ -26,14 +26,14 @@ void check(const std::vector<SizedTensor>& tensors) {
   std::set<std::string_view> names;
   for (const SizedTensor& tensor : tensors)
     if (!names.insert(tensor.name).second)
-      refuse_shard(tensor, "the name is given twice", "give each tensor a name of its own");
+      refuse_shard(tensor, "the name is given twice", "give each tensor a unique name");
 }
 
-// The tensors that share memory with one before them, by the storage's number, in the order in
-// which the storages were first met.
+// The tensors that share memory with an earlier one, by the storage's number, in the order in which
+// the storages first occur.
 class SharedTensors {
  public:
-  // False where it is the first of its storage, or shares with none.
+  // False if it is the first of its storage or does not share.
   bool add(const SizedTensor& tensor) {
     if (!tensor.storage) return false;
     const auto [found, first] = places_.try_emplace(*tensor.storage, groups_.size());
@@ -44,7 +44,7 @@ class SharedTensors {
     return !first;
   }
 
-  // Puts each group's others behind the tensors of the file that its first one went to.
+  // Appends each group's other tensors to the file that has its first one.
   void join(std::vector<Names>& files) const {
     std::map<std::string_view, size_t> file_of;
     for (const Names& group : groups_)
@@ -76,7 +76,7 @@ WeightFiles divide_weights(const std::vector<SizedTensor>& tensors, uint64_t lim
   for (const SizedTensor& tensor : tensors) {
     if (shared.add(tensor)) continue;
     if (tensor.bytes > std::numeric_limits<uint64_t>::max() - weights.total_size)
-      refuse_shard(tensor, "with the tensors before it there are more than 2^64 - 1 bytes",
+      refuse_shard(tensor, "with the preceding tensors there are more than 2^64 - 1 bytes",
                    "check the sizes of the tensors");
     weights.total_size += tensor.bytes;
     if (tensor.bytes > limit) {

@@ -1,5 +1,5 @@
-// Which tensors of a model go into which file, where one file would be too large: as
-// huggingface_hub divides them (split_state_dict_into_shards_factory). Pure functions, any thread.
+// Divides a model's tensors among files if one file would be too large, as huggingface_hub does
+// (split_state_dict_into_shards_factory). Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ struct WeightFile {
 };
 
 struct WeightFiles {
-  uint64_t total_size = 0;  // what tensors share counts once
+  uint64_t total_size = 0;  // shared memory counts once
   std::vector<WeightFile> files;
 };
 
-// Fills one file after the other in the tensors' order. A tensor larger than `limit` gets a file of
-// its own ahead of the one that is being filled; tensors that share memory go where the first of
-// them goes. One file is model.safetensors, several are model-00001-of-0000N.safetensors, and no
-// tensors make no file. Throws Error(kInvalidArgument) for a name given twice and for more than
-// 2^64 - 1 bytes in all.
+// Fills one file after the other in the tensors' order. A tensor larger than `limit` gets its own
+// file before the one being filled; tensors that share memory go into the file of the first of
+// them. A single file is model.safetensors, several are model-00001-of-0000N.safetensors; without
+// tensors there are no files. Throws Error(kInvalidArgument) for a duplicate name and for more than
+// 2^64 - 1 bytes in total.
 WeightFiles divide_weights(const std::vector<SizedTensor>& tensors, uint64_t limit);
 
-// What the index of those files says.
+// The index of those files.
 WeightIndex index_of(const WeightFiles& weights);
 
 }  // namespace coupler

@@ -50,7 +50,7 @@ int WriteBehind::finish() {
 void WriteBehind::work() {
   sigset_t all;
   sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the program's, not ours
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // leave signals to the program's threads
   set_direct(true);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -68,7 +68,7 @@ void WriteBehind::work() {
   }
 }
 
-// Not every file system can, and some say so only when it comes to writing.
+// Not every file system supports it, and some report that only on write.
 void WriteBehind::set_direct(bool direct) {
   const int flags = ::fcntl(file_, F_GETFL);
   const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
@@ -77,8 +77,8 @@ void WriteBehind::set_direct(bool direct) {
 
 int WriteBehind::write_block(const char* data, size_t size) {
   for (size_t done = 0; done < size;) {
-    // Past the cache go whole units of the disk only: not the end of the file, nor what is left
-    // after a write that was cut short.
+    // Only whole disk blocks can bypass the cache: not the end of the file, nor the rest of a short
+    // write.
     const size_t units = (size - done) / kAlignment * kAlignment;
     if (direct_ && (units == 0 || done % kAlignment != 0)) set_direct(false);
     const ssize_t count = ::pwrite(file_, data + done, direct_ ? units : size - done,
@@ -91,7 +91,7 @@ int WriteBehind::write_block(const char* data, size_t size) {
     if (count < 0) return errno;
     done += static_cast<size_t>(count);
   }
-  // A hint only: where a file system does not know it, fsync does all.
+  // Only a hint: on file systems that do not support it, fsync does everything.
   if (!direct_) {
     ::sync_file_range(file_, static_cast<off64_t>(offset_), static_cast<off64_t>(size),
                       SYNC_FILE_RANGE_WRITE);

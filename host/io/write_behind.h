@@ -1,7 +1,6 @@
-// WriteBehind: writes the greater part of a large file from a thread of its own, while the next
-// bytes are made, and past the page cache where the file system can do that: no copy into memory
-// that has to be found first, nothing driven out of the cache that a training reads. Used by one
-// thread.
+// WriteBehind: writes most of a large file from its own thread while the caller produces the next
+// bytes. It bypasses the page cache if the file system supports that, which saves a copy and evicts
+// nothing that training reads. Used by one thread.
 #pragma once
 
 #include <array>
@@ -18,21 +17,21 @@ namespace coupler {
 class WriteBehind {
  public:
   static constexpr size_t kBlock = size_t{4} << 20;
-  // Of the offset at which it begins, for the disk's sake.
+  // Required alignment of the starting offset, for direct I/O.
   static constexpr size_t kAlignment = 4096;
 
-  // The file stays the caller's, who leaves it alone meanwhile.
+  // Borrows the file descriptor; the caller must not use it meanwhile.
   WriteBehind(int file, uint64_t offset);
-  ~WriteBehind();  // leaves out what is not written yet
+  ~WriteBehind();  // drops what is not written yet
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // Memory for the next kBlock bytes, once there is some: waits as long as a write takes. Null
-  // where writing has failed.
+  // Memory for the next kBlock bytes; waits for a write to complete if there is none. Null if
+  // writing has failed.
   char* room();
-  // Writes the first bytes of room(). Less than kBlock only the last time.
+  // Writes the first bytes of room(). Only the last call may write less than kBlock.
   void write(size_t size);
-  // Waits until all is written; the system's error, 0 where there is none.
+  // Waits until everything is written; returns errno, or 0 on success.
   int finish();
 
  private:
@@ -49,7 +48,7 @@ class WriteBehind {
   const int file_;
   const std::unique_ptr<char, Free> memory_;
   uint64_t offset_;      // the thread's
-  bool direct_ = false;  // the thread's: past the page cache
+  bool direct_ = false;  // the thread's: bypass the page cache
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -30,12 +30,12 @@ constexpr uint32_t kEndSignature = 0x06054b50;
 constexpr uint32_t kWideEndSignature = 0x06064b50;
 constexpr uint32_t kLocatorSignature = 0x07064b50;
 constexpr uint16_t kWideExtra = 1;        // the extra field with the 64-bit sizes
-constexpr uint32_t kInWide = 0xffffffff;  // "see there"
+constexpr uint32_t kInWide = 0xffffffff;  // "see the 64-bit field"
 constexpr uint16_t kEncrypted = 1;
-// Sizes follow the data (which the directory has as well), names are UTF-8.
+// Sizes follow the data (the directory has them as well); names are UTF-8.
 constexpr uint16_t kKnownFlags = 1u << 3 | 1u << 11;
 
-// Where the directory lies; it ends where the first of the end records begins.
+// The position of the directory; it ends where the first end record begins.
 struct Directory {
   uint64_t entries;
   uint64_t begin;
@@ -49,7 +49,7 @@ struct Central {
   uint32_t crc32;
   uint64_t size;    // uncompressed
   uint64_t stored;  // in the file
-  uint64_t local;   // where its local header begins
+  uint64_t local;   // offset of its local header
 };
 
 class Reader {
@@ -70,7 +70,7 @@ class Reader {
         fail(central.name, "the directory names it twice");
       taken.emplace_back(central.local, entry.end);
     }
-    if (at != directory.end) fail("the directory goes on after its last entry");
+    if (at != directory.end) fail("the directory continues after its last entry");
     std::sort(taken.begin(), taken.end());
     for (size_t i = 1; i < taken.size(); ++i)
       if (taken[i].first < taken[i - 1].second)
@@ -82,14 +82,14 @@ class Reader {
   [[noreturn]] void fail(const std::string& rule) const {
     throw Error(ErrorCode::kIo, fmt::format("{}: {}", file_, rule),
                 {.subject = file_,
-                 .hint = "the file is damaged, cut off or not written by torch.save; copy it again "
-                         "or write it again with torch.save"});
+                 .hint = "the file is damaged, truncated or not written by torch.save; copy it "
+                         "again or write it again with torch.save"});
   }
   [[noreturn]] void fail(std::string_view entry, const std::string& rule) const {
     fail(fmt::format("entry '{}': {}", shown(entry), rule));
   }
 
-  // The caller has checked that the field lies in the file.
+  // The caller has checked that the field lies inside the file.
   template <typename T>
   T field(uint64_t at) const {
     T value;
@@ -97,16 +97,16 @@ class Reader {
     return value;
   }
 
-  // The records at the end of the file. No comment is allowed after them: where the last one
-  // begins is not to be guessed.
+  // Reads the records at the end of the file. A comment after them is not allowed, since it would
+  // make the position of the last one ambiguous.
   Directory find_directory() const {
     if (size_ < kEndBytes || field<uint32_t>(size_ - kEndBytes) != kEndSignature)
-      fail("it does not end as a zip archive ends");
+      fail("it does not end like a zip archive");
     const uint64_t at = size_ - kEndBytes;
-    if (field<uint16_t>(at + 20) != 0) fail("it announces a comment after the archive's end");
+    if (field<uint16_t>(at + 20) != 0) fail("it has a comment after the archive's end");
     if (field<uint16_t>(at + 4) != 0 || field<uint16_t>(at + 6) != 0 ||
         field<uint16_t>(at + 8) != field<uint16_t>(at + 10))
-      fail("it is one part of an archive of several");
+      fail("it is one part of a multi-part archive");
     const uint16_t entries = field<uint16_t>(at + 10);
     const uint32_t bytes = field<uint32_t>(at + 12);
     const uint32_t begin = field<uint32_t>(at + 16);
@@ -123,17 +123,17 @@ class Reader {
     return checked_directory(wide_entries, wide_begin, wide_bytes, wide);
   }
 
-  // Where the 64-bit end record begins, which the locator points to and directly precedes it.
+  // The offset of the 64-bit end record, which the locator points to and directly follows.
   uint64_t find_wide_end(uint64_t locator) const {
     const auto at = field<uint64_t>(locator + 8);
     if (field<uint32_t>(locator + 4) != 0 || field<uint32_t>(locator + 16) != 1)
-      fail("it is one part of an archive of several");
+      fail("it is one part of a multi-part archive");
     if (at > locator || locator - at < kWideEndBytes || field<uint32_t>(at) != kWideEndSignature ||
         field<uint64_t>(at + 4) != locator - at - 12)
       fail(fmt::format("its 64-bit end record is not at byte {}, where it should be", at));
     if (field<uint32_t>(at + 16) != 0 || field<uint32_t>(at + 20) != 0 ||
         field<uint64_t>(at + 24) != field<uint64_t>(at + 32))
-      fail("it is one part of an archive of several");
+      fail("it is one part of a multi-part archive");
     return at;
   }
 
@@ -147,7 +147,7 @@ class Reader {
     return {entries, begin, end};
   }
 
-  // One entry of the directory; moves `at` behind it.
+  // Reads one entry of the directory and moves `at` past it.
   Central read_central(const Directory& directory, uint64_t& at) const {
     if (directory.end - at < kCentralBytes || field<uint32_t>(at) != kCentralSignature)
       fail(fmt::format("its directory is broken at byte {}", at));
@@ -171,16 +171,16 @@ class Reader {
     read_wide(central, extra, extra + extra_bytes);
     if ((central.flags & kEncrypted) != 0) fail(name, "it is encrypted");
     if ((central.flags & ~kKnownFlags) != 0)
-      fail(name, fmt::format("its flags 0x{:04x} are not read", central.flags));
+      fail(name, fmt::format("its flags 0x{:04x} are not supported", central.flags));
     if (central.method == 0 && central.stored != central.size)
       fail(name,
-           fmt::format("{} bytes are stored for one of {} bytes", central.stored, central.size));
+           fmt::format("it is stored as {} bytes but has {} bytes", central.stored, central.size));
     if (field<uint16_t>(at + 34) != 0) fail(name, "it is in another part of the archive");
     at += kCentralBytes + rest;
     return central;
   }
 
-  // Takes from the extra fields what did not fit into 32 bits.
+  // Reads the values that did not fit into 32 bits from the extra fields.
   void read_wide(Central& central, uint64_t at, uint64_t end) const {
     bool seen = false;
     while (at < end) {
@@ -192,7 +192,7 @@ class Reader {
         at += 4;
         for (uint64_t* value : {&central.size, &central.stored, &central.local}) {
           if (*value != kInWide) continue;
-          if (next - at < sizeof *value) fail(central.name, "its 64-bit sizes are cut off");
+          if (next - at < sizeof *value) fail(central.name, "its 64-bit sizes are truncated");
           *value = field<uint64_t>(at);
           at += sizeof *value;
         }
@@ -201,7 +201,7 @@ class Reader {
     }
   }
 
-  // Checks the header before the data against the directory; returns where the data begins.
+  // Checks the header before the data against the directory; returns the offset of the data.
   uint64_t read_local(const Directory& directory, const Central& central) const {
     const uint64_t at = central.local;
     if (at > directory.begin || directory.begin - at < kLocalBytes)
@@ -218,7 +218,7 @@ class Reader {
     if (name != central.name || field<uint16_t>(at + 6) != central.flags ||
         field<uint16_t>(at + 8) != central.method)
       fail(central.name, "its header contradicts the directory");
-    // Where the sizes follow the data, the header has zeros or what the directory has.
+    // If the sizes follow the data, the header has zeros or the directory's values.
     const bool follow = (central.flags & 1u << 3) != 0;
     const auto agrees = [&](uint32_t value, uint64_t directory_value) {
       return value == directory_value || (follow && value == 0);
@@ -250,12 +250,12 @@ const ZipArchive::Entry* ZipArchive::find(std::string_view name) const {
 
 void ZipArchive::check_stored(std::string_view name, const Entry& entry) const {
   if (entry.method == 0) return;
-  throw Error(ErrorCode::kIo,
-              fmt::format("{}: entry '{}': it is compressed (method {}); torch.save stores without "
-                          "compressing",
-                          file_, shown(name), entry.method),
-              {.subject = file_,
-               .hint = "name the file as torch.save wrote it, not one that was packed again"});
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("{}: entry '{}': it is compressed (method {}); torch.save stores without "
+                  "compressing",
+                  file_, shown(name), entry.method),
+      {.subject = file_, .hint = "use the file as torch.save wrote it, not one that was repacked"});
 }
 
 std::string_view ZipArchive::checked(std::string_view name, const Entry& entry) const {
@@ -266,10 +266,10 @@ std::string_view ZipArchive::checked(std::string_view name, const Entry& entry) 
   crc.process_bytes(bytes.data(), bytes.size());
   if (crc.checksum() != entry.crc32)
     throw Error(ErrorCode::kIo,
-                fmt::format("{}: entry '{}': its checksum is {:08x}, its bytes' is {:08x}", file_,
-                            shown(name), entry.crc32, crc.checksum()),
+                fmt::format("{}: entry '{}': its checksum is {:08x}, but its bytes have {:08x}",
+                            file_, shown(name), entry.crc32, crc.checksum()),
                 {.subject = file_,
-                 .hint = "the file is damaged, or written after "
+                 .hint = "the file is damaged, or was written after "
                          "torch.serialization.set_crc32_options(False); copy or write it again"});
   return bytes;
 }

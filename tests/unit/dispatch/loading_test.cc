@@ -153,7 +153,7 @@ TEST_F(LoadingDeathTest, FileThatIsShortenedUnderTheCpusWeights_EndsTheProcessNa
         std::filesystem::resize_file(path, 4096);
         output_of(model);
       },
-      ::testing::ExitedWithCode(1), "coupler: error: .*model.safetensors was shortened");
+      ::testing::ExitedWithCode(1), "coupler: error: .*model.safetensors was truncated");
 }
 
 }  // namespace

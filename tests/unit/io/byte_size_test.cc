@@ -50,8 +50,8 @@ TEST(ParseByteSize, TheLargestThatFits_IsTaken_AndOneMoreIsRefused) {
   EXPECT_EQ(size_of("8388607.5TiB"), (uint64_t{8'388'607} << 40) + (uint64_t{1} << 39));
   for (const char* text : {"9223372036854775808", "18446744073709551616", "8388608TiB",
                            "99999999999999999999GB", "9223372.036854775808TB"})
-    EXPECT_EQ(size_refusal(text),
-              "max_shard_size: '" + std::string(text) + "' is no size: it exceeds 2^63 - 1 bytes");
+    EXPECT_EQ(size_refusal(text), "max_shard_size: '" + std::string(text) +
+                                      "' is not a size: it exceeds 2^63 - 1 bytes");
 }
 
 TEST(ParseByteSize, UnitsSpelledOtherwise_AreRefused_NamingTheValidOnes) {
@@ -59,9 +59,10 @@ TEST(ParseByteSize, UnitsSpelledOtherwise_AreRefused_NamingTheValidOnes) {
                            "GB ", "  GB", " ", "e9", "\tGB"})
     EXPECT_EQ(size_refusal("10" + std::string(unit)).substr(0, 40).find("max_shard_size: '10"), 0u)
         << unit;
-  EXPECT_EQ(size_refusal("10Gb"),
-            "max_shard_size: '10Gb' is no size: its unit 'Gb' is none of B, KB, MB, GB, TB, KiB, "
-            "MiB, GiB, TiB");
+  EXPECT_EQ(
+      size_refusal("10Gb"),
+      "max_shard_size: '10Gb' is not a size: its unit 'Gb' is not one of B, KB, MB, GB, TB, KiB, "
+      "MiB, GiB, TiB");
   EXPECT_NE(size_refusal("1,5GB").find("its unit ',5GB' is none of"), std::string::npos);
   EXPECT_NE(size_refusal("1.5.5GB").find("its unit '.5GB' is none of"), std::string::npos);
 }
@@ -79,11 +80,11 @@ TEST(ParseByteSize, WhatIsNoPositiveNumber_IsRefused) {
       {"0", "it is less than a byte"},
       {"0GB", "it is less than a byte"},
       {"0.0000001KB", "it is less than a byte"},
-      {"1.GB", "no digit follows the point"},
-      {"1.5", "a byte has no parts"},
-      {"1.5B", "a byte has no parts"}};
+      {"1.GB", "no digit follows the decimal point"},
+      {"1.5", "bytes cannot be fractional"},
+      {"1.5B", "bytes cannot be fractional"}};
   for (const auto& [text, rule] : cases)
-    EXPECT_EQ(size_refusal(text), "max_shard_size: '" + text + "' is no size: " + rule);
+    EXPECT_EQ(size_refusal(text), "max_shard_size: '" + text + "' is not a size: " + rule);
 }
 
 TEST(ParseByteSize, TheError_NamesTheKeyAndWhatIsValid) {
@@ -92,9 +93,10 @@ TEST(ParseByteSize, TheError_NamesTheKeyAndWhatIsValid) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.detail().subject, "max_shard_size");
-    EXPECT_EQ(error.detail().hint,
-              "give a number of bytes, or a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB and "
-              "TiB, such as 10GB");
+    EXPECT_EQ(
+        error.detail().hint,
+        "give a number of bytes, or a number with one of B, KB, MB, GB, TB, KiB, MiB, GiB and "
+        "TiB, such as 10GB");
   }
 }
 

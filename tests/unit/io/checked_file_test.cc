@@ -106,7 +106,7 @@ TEST_F(CheckedFiles, AnotherSize_IsRefused) {
             std::string::npos);
   EXPECT_NE(refusal([&] { CheckedFile(path_ + "x", 1, {0}); }).find("cannot be opened"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { CheckedFile(folder_.string(), 1, {0}); }).find("no regular file"),
+  EXPECT_NE(refusal([&] { CheckedFile(folder_.string(), 1, {0}); }).find("not a regular file"),
             std::string::npos);
 }
 

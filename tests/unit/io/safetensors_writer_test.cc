@@ -154,18 +154,24 @@ TEST_F(SafetensorsWriter, PiecesWithoutBytes_AreTakenAnywhere) {
 }
 
 TEST_F(SafetensorsWriter, BytesInAnotherOrder_AreRefused_AndNoFileIsLeft) {
-  EXPECT_EQ(misuse([](Writer& writer) { writer.write("b", "123", 3); }),
-            path() + ": bytes came for tensor 'b', but tensor 'a' is due and has 0 of its 8 bytes");
-  EXPECT_EQ(misuse([](Writer& writer) {
-              writer.write("a", "1234567", 7);
-              writer.write("b", "123", 3);
-            }),
-            path() + ": bytes came for tensor 'b', but tensor 'a' is due and has 7 of its 8 bytes");
-  EXPECT_EQ(misuse([](Writer& writer) {
-              writer.write("a", "12345678", 8);
-              writer.write("a", "9", 1);
-            }),
-            path() + ": bytes came for tensor 'a', but tensor 'b' is due and has 0 of its 3 bytes");
+  EXPECT_EQ(
+      misuse([](Writer& writer) { writer.write("b", "123", 3); }),
+      path() +
+          ": bytes were written for tensor 'b', but tensor 'a' is due and has 0 of its 8 bytes");
+  EXPECT_EQ(
+      misuse([](Writer& writer) {
+        writer.write("a", "1234567", 7);
+        writer.write("b", "123", 3);
+      }),
+      path() +
+          ": bytes were written for tensor 'b', but tensor 'a' is due and has 7 of its 8 bytes");
+  EXPECT_EQ(
+      misuse([](Writer& writer) {
+        writer.write("a", "12345678", 8);
+        writer.write("a", "9", 1);
+      }),
+      path() +
+          ": bytes were written for tensor 'a', but tensor 'b' is due and has 0 of its 3 bytes");
 }
 
 TEST_F(SafetensorsWriter, TooManyBytes_AreRefused_AndNoFileIsLeft) {
@@ -179,7 +185,7 @@ TEST_F(SafetensorsWriter, TooManyBytes_AreRefused_AndNoFileIsLeft) {
               writer.write("b", "123", 3);
               writer.write("c", "1", 1);
             }),
-            path() + ": 1 bytes came for tensor 'c' after the last one was whole");
+            path() + ": 1 bytes were written for tensor 'c' after the last tensor was complete");
 }
 
 TEST_F(SafetensorsWriter, TooFewBytes_AreRefused_AndNoFileIsLeft) {
@@ -247,36 +253,36 @@ TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
 
 TEST(SafetensorsLayout, NamesThatAreNoNames_AreRefused) {
   EXPECT_EQ(layout_refusal({{"__metadata__", DType::kU8, {1}}}),
-            "out: tensor '__metadata__': the format keeps this name for its strings");
+            "out: tensor '__metadata__': the format reserves this name for its strings");
   EXPECT_EQ(
       layout_refusal({{"w", DType::kU8, {1}}, {"v", DType::kU8, {1}}, {"w", DType::kF32, {1}}}),
       "out: tensor 'w': the name is given twice");
   EXPECT_EQ(layout_refusal({{"a\xff", DType::kU8, {1}}}),
-            "out: tensor 'a\\xff': the name is no valid UTF-8");
+            "out: tensor 'a\\xff': the name is not valid UTF-8");
   EXPECT_EQ(layout_refusal({{"\xed\xa0\x80", DType::kU8, {1}}}),  // a surrogate
-            "out: tensor '\\xed\\xa0\\x80': the name is no valid UTF-8");
+            "out: tensor '\\xed\\xa0\\x80': the name is not valid UTF-8");
 }
 
 TEST(SafetensorsLayout, StringsThatAreNoUtf8_AreRefused) {
   EXPECT_EQ(layout_refusal({}, {{"\xff", "v"}}),
-            "out: __metadata__: the key '\\xff' is no valid UTF-8");
+            "out: __metadata__: the key '\\xff' is not valid UTF-8");
   EXPECT_EQ(layout_refusal({}, {{"k", "\xff"}}),
-            "out: __metadata__: the value of 'k' is no valid UTF-8");
+            "out: __metadata__: the value of 'k' is not valid UTF-8");
 }
 
 TEST(SafetensorsLayout, ShapesThatDoNotFit_AreRefused) {
   EXPECT_EQ(layout_refusal({{"w", DType::kF32, {2, -1}}}),
-            "out: tensor 'w': shape holds the negative dimension -1");
+            "out: tensor 'w': shape has the negative dimension -1");
   EXPECT_EQ(layout_refusal({{"w", DType::kF32, std::vector<int64_t>(65, 1)}}),
             "out: tensor 'w': shape has 65 dimensions, more than 64");
   EXPECT_EQ(layout_refusal({{"w", DType::kF64, {int64_t{1} << 60}}}),
-            "out: tensor 'w': shape [1152921504606846976] × dtype F64 is no whole number of bytes "
-            "below 2^63");
-  EXPECT_EQ(layout_refusal({{"w", DType::kU8, {0, int64_t{1} << 32, int64_t{1} << 32}}}),
-            "out: tensor 'w': shape [0, 4294967296, 4294967296] × dtype U8 is no whole number of "
+            "out: tensor 'w': shape [1152921504606846976] × dtype F64 is not a whole number of "
             "bytes below 2^63");
+  EXPECT_EQ(layout_refusal({{"w", DType::kU8, {0, int64_t{1} << 32, int64_t{1} << 32}}}),
+            "out: tensor 'w': shape [0, 4294967296, 4294967296] × dtype U8 is not a whole number "
+            "of bytes below 2^63");
   EXPECT_EQ(layout_refusal({{"w", DType::kF4, {3}}}),
-            "out: tensor 'w': shape [3] × dtype F4 is no whole number of bytes below 2^63");
+            "out: tensor 'w': shape [3] × dtype F4 is not a whole number of bytes below 2^63");
   EXPECT_EQ(layout_refusal({{"w", DType::kF64, std::vector<int64_t>(64, 1)}}), "accepted");
 }
 
@@ -286,14 +292,14 @@ TEST(SafetensorsLayout, DataThatExceeds63Bits_IsRefused) {
   for (int i = 0; i < 9; ++i)
     entries.push_back({std::to_string(i), DType::kU8, {(int64_t{1} << 60) - 1}});
   EXPECT_EQ(layout_refusal(entries),
-            "out: tensor '8': with the tensors before it the data exceeds 2^63 - 1 bytes");
+            "out: tensor '8': with the preceding tensors, the data exceeds 2^63 - 1 bytes");
   entries.pop_back();
   EXPECT_EQ(lay_out(entries, {}, "out").data_bytes, (uint64_t{1} << 63) - 8);
 }
 
 TEST(SafetensorsLayout, TooManyTensors_AreRefused) {
   EXPECT_EQ(layout_refusal(std::vector<TensorEntry>(kMaxTensors + 1, {"w", DType::kU8, {1}})),
-            "out: 262145 tensors are more than 262144");
+            "out: 262145 tensors exceed the limit of 262144");
 }
 
 TEST(SafetensorsLayout, HeadersThatAreTooLong_AreRefused) {

@@ -172,12 +172,12 @@ TEST(TorchArchive_Walk, OfAnOptimizersState_FindsItsTensorsAndNumbers) {
   EXPECT_EQ(line(step), "step F32 [] by [] at 0 of 0");
   EXPECT_EQ(values<float>(archive, step), (std::vector<float>{1}));
   EXPECT_EQ(archive.tensors(*first).size(), 3u);
-  EXPECT_EQ(
-      error_of([&] { archive.tensors(); }, ErrorCode::kIo),
-      archive_path("optimizer.bin") + ": it is no state dict: 'state' is a dictionary, no tensor");
+  EXPECT_EQ(error_of([&] { archive.tensors(); }, ErrorCode::kIo),
+            archive_path("optimizer.bin") +
+                ": it is not a state dict: 'state' is a dictionary, not a tensor");
   EXPECT_EQ(error_of([&] { archive.tensors(*archive.root().find("state")); }, ErrorCode::kIo),
             archive_path("optimizer.bin") +
-                ": it is no state dict: a whole number is where a tensor's name should be");
+                ": it is not a state dict: an integer where a tensor's name is expected");
 }
 
 TEST(TorchArchive_Walk, OfASchedulersState_FindsItsNumbers) {
@@ -217,7 +217,7 @@ TEST(TorchArchive_Refusals, OfOtherGlobals_NameThem) {
   const auto global = [](const std::string& file, int byte, const std::string& name) {
     return fmt::format(
         "{}: its pickle, byte {}: the global '{}' is not allowed: only tensors, containers and "
-        "numbers are read",
+        "numbers are supported",
         file, byte, name);
   };
   EXPECT_EQ(archive_refusal("system.pt"), global("system.pt", 13, "posix.system"));
@@ -230,16 +230,17 @@ TEST(TorchArchive_Refusals, OfOtherGlobals_NameThem) {
 TEST(TorchArchive_Refusals, OfOtherFormats_SayWhatTheyAre) {
   EXPECT_EQ(archive_refusal("old_format.pt", ErrorCode::kUnsupported),
             "old_format.pt: it is in the format that torch.save wrote before PyTorch 1.6, which is "
-            "not read");
+            "not supported");
   EXPECT_EQ(archive_refusal("script.pt", ErrorCode::kUnsupported),
             "script.pt: it is a TorchScript program (it has "
             "'script/code/__torch__/torch/nn/functional.py'), not a state dict");
-  EXPECT_EQ(bytes_refusal(std::string(257, '\0') + "ustar", ErrorCode::kUnsupported),
-            "m.pt: it is a tar file, as the first versions of PyTorch wrote, which is not read");
+  EXPECT_EQ(
+      bytes_refusal(std::string(257, '\0') + "ustar", ErrorCode::kUnsupported),
+      "m.pt: it is a tar file, as the first versions of PyTorch wrote, which is not supported");
   EXPECT_EQ(bytes_refusal("\x80\x02}.", ErrorCode::kUnsupported),
-            "m.pt: it is a bare pickle, not one in an archive of torch.save's");
+            "m.pt: it is a bare pickle, not an archive written by torch.save");
   EXPECT_EQ(bytes_refusal("version https://git-lfs.github.com/spec/v1\n"),
-            "m.pt: it is Git LFS's pointer to a file, not the file");
+            "m.pt: it is a Git LFS pointer to a file, not the file");
   EXPECT_EQ(bytes_refusal("hello"),
             "m.pt: it is not a PyTorch file: torch.save writes zip archives");
   EXPECT_EQ(bytes_refusal(""), "m.pt: the file is empty");
@@ -252,14 +253,15 @@ TEST(TorchArchive_Refusals, OfWhatCannotBeRepresented_SayWhy) {
             std::string::npos);
   EXPECT_NE(archive_refusal("big_number.pt").find("a whole number of 9 bytes"), std::string::npos);
   EXPECT_EQ(archive_refusal("itself.pt"), "itself.pt: its pickle: a container holds itself");
-  EXPECT_EQ(error_of([] { TorchArchive::open(archive_path("complex128.pt")).tensors(); },
-                     ErrorCode::kUnsupported),
-            archive_path("complex128.pt") + ": tensor 'w': its type torch.complex128 is not read");
+  EXPECT_EQ(
+      error_of([] { TorchArchive::open(archive_path("complex128.pt")).tensors(); },
+               ErrorCode::kUnsupported),
+      archive_path("complex128.pt") + ": tensor 'w': its type torch.complex128 is not supported");
   EXPECT_EQ(
       error_of([] { TorchArchive::open(archive_path("expanded.pt")).tensors(); }, ErrorCode::kIo),
       archive_path("expanded.pt") +
-          ": tensor 'w': its 1000 elements are more than its storage has, which is not read: "
-          "save it after contiguous()");
+          ": tensor 'w': it has 1000 elements, more than its storage, which is not supported: call "
+          "contiguous() before saving it");
   EXPECT_NE(archive_refusal("no_checksums.pt").find("its checksum is"), std::string::npos);
 }
 
@@ -287,12 +289,12 @@ TEST(TorchArchive_Layout, OtherByteOrdersAndVersions_AreRefused) {
     return bytes_refusal(zip_bytes(entries_with(name, data)), code);
   };
   EXPECT_EQ(with("m/byteorder", "big", ErrorCode::kUnsupported),
-            "m.pt: its numbers are big-endian, which is not read");
+            "m.pt: its numbers are big-endian, which is not supported");
   EXPECT_EQ(with("m/byteorder", "middle", ErrorCode::kIo), "m.pt: its byte order is 'middle'");
   EXPECT_EQ(with("m/version", "11\n", ErrorCode::kUnsupported),
-            "m.pt: its format is of version 11; up to 10 are read");
+            "m.pt: its format has version 11; only versions up to 10 are supported");
   for (const char* version : {"", "\n", "x", "3x", "-3", "0", "99999999999"})
-    EXPECT_NE(with("m/version", version, ErrorCode::kIo).find("which is no number"),
+    EXPECT_NE(with("m/version", version, ErrorCode::kIo).find("which is not a number"),
               std::string::npos);
   EXPECT_EQ(with("m/version", std::string(65, '1'), ErrorCode::kIo),
             "m.pt: entry 'm/version' has 65 bytes, more than 64");
@@ -303,11 +305,12 @@ TEST(TorchArchive_Layout, OtherEntriesThanTorchSaves_AreRefused) {
             "m.pt: it is not a PyTorch file: torch.save writes zip "
             "archives");
   EXPECT_EQ(bytes_refusal(zip_bytes({{"a.txt", "x"}})),
-            "m.pt: entry 'a.txt' is in no folder of torch.save's");
+            "m.pt: entry 'a.txt' is not in a folder as torch.save writes it");
   EXPECT_EQ(bytes_refusal(zip_bytes({{std::string(256, 'f') + "/version", "3"}})).substr(0, 14),
             "m.pt: entry 'f");
-  EXPECT_EQ(bytes_refusal(zip_bytes({{"a/x", "x"}})),
-            "m.pt: entry 'a/version' is missing: it is a zip archive, but none of torch.save's");
+  EXPECT_EQ(
+      bytes_refusal(zip_bytes({{"a/x", "x"}})),
+      "m.pt: entry 'a/version' is missing: this is a zip archive, but torch.save did not write it");
   EXPECT_EQ(bytes_refusal(zip_bytes(entries_with("n/x", "x"))),
             "m.pt: entry 'n/x' is outside the folder 'm/'");
   EXPECT_EQ(bytes_refusal(zip_bytes(entries_with("m/constants.pkl", "x")), ErrorCode::kUnsupported),
@@ -339,7 +342,7 @@ TEST(TorchArchive_Storages, WhoseSizeThePickleLiesAbout_AreRefused) {
   EXPECT_EQ(placed("K\6", all, 23),
             "m.pt: storage '0': it should have 24 bytes, entry 'm/data/0' has 23");
   EXPECT_EQ(bytes_refusal(torch_bytes(pickled_tensor("K\6", all))),
-            "m.pt: storage '0': there is no entry 'm/data/0'");
+            "m.pt: storage '0': entry 'm/data/0' is missing");
 }
 
 TEST(TorchArchive_Storages, ThatTensorsLeave_AreErrors) {
@@ -361,8 +364,8 @@ TEST(TorchArchive_Storages, ThatTensorsLeave_AreErrors) {
   EXPECT_EQ(placed("K\6", "K\0"s + big + "\x85K\0\x85"s),
             "m.pt: tensor 'w': its shape has more than 2^63 bytes");
   EXPECT_EQ(placed("K\6", "K\0K\7\x85K\0\x85"s),
-            "m.pt: tensor 'w': its 7 elements are more than its storage has, which is not read: "
-            "save it after contiguous()");
+            "m.pt: tensor 'w': it has 7 elements, more than its storage, which is not supported: "
+            "call contiguous() before saving it");
 }
 
 TEST(TorchArchive_Storages, OfTensorsWithoutElements_MayBeEmpty) {

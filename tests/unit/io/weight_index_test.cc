@@ -69,7 +69,7 @@ TEST(WeightIndex, OfTheOlderKind_IsTheMapItself) {
       parse_index(R"({"note": "x", "weight_map": {"w": "y"}, "more": "z"})").weight_map.size(), 1u);
   EXPECT_EQ(
       index_refusal(R"({"w": "../x"})"),
-      "index.json: tensor 'w': its file '../x' is no plain name of a file in the same folder");
+      "index.json: tensor 'w': its file '../x' is not the plain name of a file in the same folder");
   for (const char* text :
        {R"({"w": "a", "v": 1})", R"({"w": "a", "v": {}})", R"({"w": "a", "v": []})"})
     EXPECT_EQ(index_refusal(text), "index.json: weight_map is missing");
@@ -123,13 +123,13 @@ TEST(WeightIndex, FilesThatAreNoPlainNames_AreRefused) {
   for (const auto& [name, shown] : names)
     EXPECT_EQ(index_refusal("{\"weight_map\":{\"w\":\"" + name + "\"}}"),
               "index.json: tensor 'w': its file '" + shown +
-                  "' is no plain name of a file in the same folder");
+                  "' is not the plain name of a file in the same folder");
   EXPECT_EQ(parse_index("{\"weight_map\":{\"w\":\"..m..\"}}").weight_map.at("w"), "..m..");
   EXPECT_EQ(
       parse_index("{\"weight_map\":{\"w\":\"" + std::string(255, 'm') + "\"}}").weight_map.size(),
       1u);
   EXPECT_NE(index_refusal("{\"weight_map\":{\"w\":\"" + std::string(256, 'm') + "\"}}")
-                .find("…' is no plain name"),
+                .find("…' is not the plain name"),
             std::string::npos);
 }
 
@@ -169,7 +169,7 @@ TEST(WeightIndex, BrokenSyntax_NamesThePosition) {
 
 TEST(WeightIndex, TextsThatAreTooLong_AreRefusedUnread) {
   EXPECT_EQ(index_refusal(std::string(kMaxIndexBytes + 1, ' ')),
-            "index.json: its 67108865 bytes are more than 67108864");
+            "index.json: its 67108865 bytes exceed the limit of 67108864");
 }
 
 TEST(WeightIndex, TooManyTensors_AreRefused) {
@@ -185,12 +185,13 @@ TEST(WeightIndex, TooManyTensors_AreRefused) {
 
 TEST(WeightIndex, WhatNoReaderWouldTake_IsNotFormatted) {
   EXPECT_EQ(format_refusal({.total_size = 1, .weight_map = {{"\xff", "m"}}}),
-            "index.json: tensor '\\xff': the name is no valid UTF-8");
-  EXPECT_EQ(format_refusal({.total_size = 1, .weight_map = {{"w", "a/b"}}}),
-            "index.json: tensor 'w': its file 'a/b' is no plain name of a file in the same folder");
+            "index.json: tensor '\\xff': the name is not valid UTF-8");
   EXPECT_EQ(
-      format_refusal({.total_size = 1, .weight_map = {{"w", "\xc3"}}}),
-      "index.json: tensor 'w': its file '\\xc3' is no plain name of a file in the same folder");
+      format_refusal({.total_size = 1, .weight_map = {{"w", "a/b"}}}),
+      "index.json: tensor 'w': its file 'a/b' is not the plain name of a file in the same folder");
+  EXPECT_EQ(format_refusal({.total_size = 1, .weight_map = {{"w", "\xc3"}}}),
+            "index.json: tensor 'w': its file '\\xc3' is not the plain name of a file in the same "
+            "folder");
 }
 
 TEST(WeightIndex, NamesFromTheFile_AreShownShortAndWithoutControlCharacters) {

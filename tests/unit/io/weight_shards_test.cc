@@ -85,7 +85,7 @@ TEST(DivideWeights, SizesNearTheLargestNumber_DoNotWrapAround) {
   const auto weights = divide_weights({{"a", kMax - 1, {}}, {"b", 1, {}}}, kMax - 1);
   EXPECT_EQ(weights.files.size(), 2u);
   EXPECT_EQ(shards_refusal({{"a", kMax, {}}, {"b", 1, {}}}),
-            "tensor 'b': with the tensors before it there are more than 2^64 - 1 bytes");
+            "tensor 'b': with the preceding tensors there are more than 2^64 - 1 bytes");
 }
 
 TEST(DivideWeights, ANameGivenTwice_IsRefused) {

@@ -113,14 +113,14 @@ TEST(ZipArchive_Valid, SizesIn64Bits_AreRead) {
 
 TEST(ZipArchive_End, OtherThanAnArchives_IsRefused) {
   const std::string good = zip_bytes(kTwo);
-  EXPECT_EQ(listed(""), "model.pt: it does not end as a zip archive ends");
-  EXPECT_EQ(listed(good + "x"), "model.pt: it does not end as a zip archive ends");
+  EXPECT_EQ(listed(""), "model.pt: it does not end like a zip archive");
+  EXPECT_EQ(listed(good + "x"), "model.pt: it does not end like a zip archive");
   EXPECT_EQ(listed(changed(good, kEnd, 20, uint16_t{1})),
-            "model.pt: it announces a comment after the archive's end");
+            "model.pt: it has a comment after the archive's end");
 }
 
 TEST(ZipArchive_End, OneOfSeveralParts_IsRefused) {
-  const std::string wanted = "model.pt: it is one part of an archive of several";
+  const std::string wanted = "model.pt: it is one part of a multi-part archive";
   const std::string good = zip_bytes(kTwo);
   EXPECT_EQ(listed(changed(good, kEnd, 4, uint16_t{1})), wanted);
   EXPECT_EQ(listed(changed(good, kEnd, 8, uint16_t{1})), wanted);
@@ -154,7 +154,7 @@ TEST(ZipArchive_Directory, WithMoreOrFewerEntriesThanItSays_IsRefused) {
   const auto with = [](uint16_t entries) {
     return listed(changed(changed(narrow(kTwo), kEnd, 8, entries), kEnd, 10, entries));
   };
-  EXPECT_EQ(with(1), "model.pt: the directory goes on after its last entry");
+  EXPECT_EQ(with(1), "model.pt: the directory continues after its last entry");
   EXPECT_EQ(with(3), "model.pt: its directory is broken at byte 201");
 }
 
@@ -183,7 +183,7 @@ TEST(ZipArchive_Entries, Compressed_AreRefused) {
 TEST(ZipArchive_Entries, Encrypted_AreRefused) {
   EXPECT_EQ(listed(zip_bytes({{"a", "x", 0x0809}})), "model.pt: entry 'a': it is encrypted");
   EXPECT_EQ(listed(zip_bytes({{"a", "x", 0x0828}})),
-            "model.pt: entry 'a': its flags 0x0828 are not read");
+            "model.pt: entry 'a': its flags 0x0828 are not supported");
 }
 
 TEST(ZipArchive_Entries, ThatOverlap_AreRefused) {
@@ -209,7 +209,7 @@ TEST(ZipArchive_Entries, OutsideTheData_AreRefused) {
 TEST(ZipArchive_Entries, WhoseSizesOrHeadersContradict_AreRefused) {
   const std::string good = zip_bytes(kTwo);
   EXPECT_EQ(listed(changed(good, kCentral, 24, uint32_t{1})),
-            "model.pt: entry 'm/b': 0 bytes are stored for one of 1 bytes");
+            "model.pt: entry 'm/b': it is stored as 0 bytes but has 1 bytes");
   const std::string wanted = "model.pt: entry 'm/b': its header contradicts the directory";
   EXPECT_EQ(listed(changed(good, kLocal, 6, uint16_t{0})), wanted);
   EXPECT_EQ(listed(changed(good, kLocal, 8, uint16_t{8})), wanted);
@@ -222,7 +222,7 @@ TEST(ZipArchive_Checksums, ThatAreWrong_AreErrors) {
   std::string bytes = zip_bytes(kTwo);
   bytes[33] = 'A';
   EXPECT_EQ(listed(bytes),
-            "model.pt: entry 'm/a': its checksum is d0e0396a, its bytes' is 1121166e");
+            "model.pt: entry 'm/a': its checksum is d0e0396a, but its bytes have 1121166e");
   EXPECT_EQ(crc32_of("123456789"), 0xcbf43926u);  // the polynomial's known value
 }
 
