@@ -16,10 +16,9 @@ namespace {
 std::string reason(int number) { return std::generic_category().message(number); }
 
 [[noreturn]] void throw_not_writable(const std::string& path, int number) {
-  throw Error(
-      ErrorCode::kIo, fmt::format("{} cannot be written: {}", path, reason(number)),
-      {.subject = path,
-       .hint = "name a folder that can be, by training.logging_dir or training.project_dir"});
+  throw Error(ErrorCode::kIo, fmt::format("{} cannot be written: {}", path, reason(number)),
+              {.subject = path,
+               .hint = "set training.logging_dir or training.project_dir to a writable folder"});
 }
 
 }  // namespace
@@ -38,7 +37,7 @@ void AppendFile::open(const std::string& folder, const std::string& name) {
   if (fd_ < 0 || ::fstat(fd_, &status) != 0) throw_not_writable(path_, errno);
   found_ = static_cast<size_t>(status.st_size);
   size_ = found_;
-  // A process that was killed in the middle of a line has left half of one.
+  // A process killed in the middle of a write leaves half a line.
   char last = '\n';
   if (found_ > 0 && ::pread(fd_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
     pending_ += '\n';
@@ -56,7 +55,7 @@ void AppendFile::flush() {
       throw TrackerUnavailable(
           fmt::format("{} cannot be written: {}", path_, reason(number)),
           {.subject = path_,
-           .hint = number == ENOSPC || number == EDQUOT ? "make room on its disk" : ""});
+           .hint = number == ENOSPC || number == EDQUOT ? "free some space on its disk" : ""});
     }
     done += static_cast<size_t>(written);
   }
@@ -65,7 +64,7 @@ void AppendFile::flush() {
 }
 
 void AppendFile::restore_size() const {
-  // Where this fails, too, the next attempt stands behind half a piece: nothing better can be done.
+  // If this fails too, the next attempt follows half a piece; nothing better can be done.
   if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) return;
 }
 

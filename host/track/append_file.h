@@ -1,6 +1,5 @@
-// AppendFile: a file that grows by whole pieces: what could not be written whole is taken back and
-// tried again, so that a disk that was full for a while leaves no torn line. Used by one thread at
-// a time.
+// AppendFile: a file that grows by whole pieces. A partial write is undone and retried, so that a
+// temporarily full disk leaves no torn line. Used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +15,19 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // Makes the folder where it is missing, and the file, or goes on behind what is in it. Throws
-  // Error(kIo) naming what cannot be written.
+  // Creates the folder and the file if they are missing, or appends to the file. Throws Error(kIo)
+  // naming what cannot be written.
   void open(const std::string& folder, const std::string& name);
 
-  // How many bytes lay in the file when it was opened.
+  // The file's size when it was opened.
   size_t found() const { return found_; }
   const std::string& path() const { return path_; }
 
-  // Added to what flush writes.
+  // What the next flush writes; append to it.
   std::string& pending() { return pending_; }
-  // Throws TrackerUnavailable where not all of it can be written; then all of it stays pending.
+  // Throws TrackerUnavailable if not all of it can be written; all of it then stays pending.
   void flush();
-  // Also onto the disk, as far as that can be done: the file is not needed to go on.
+  // Syncs it to the disk on a best-effort basis: training does not need the file.
   void close();
 
  private:
@@ -38,7 +37,7 @@ class AppendFile {
   std::string pending_;
   int fd_ = -1;
   size_t found_ = 0;
-  size_t size_ = 0;  // of what was written whole
+  size_t size_ = 0;  // of the complete pieces
 };
 
 }  // namespace coupler

@@ -1,6 +1,5 @@
-// CsvTracker: metrics.csv, a line a value: step,time,name,value. Names may come and go during a
-// run, which a column each would not allow without writing the file anew, and runs that go on
-// append. Threads: see tracker.h.
+// CsvTracker: metrics.csv, one line per value: step,time,name,value. With a column per name, a new
+// name during a run would require rewriting the file. Resumed runs append. Threads: see tracker.h.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -25,7 +24,7 @@ class CsvTracker : public Tracker {
   AppendFile file_;
 };
 
-// A field as RFC 4180 has it: in quotes where it holds a comma, a quote or a line's end.
+// Appends a field as in RFC 4180: quoted if it contains a comma, a quote or a line break.
 void append_csv(std::string& out, std::string_view field);
 
 }  // namespace coupler

@@ -36,7 +36,7 @@ void add_little_endian(std::string& out, uint64_t number, int bytes) {
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(number >> (8 * i) & 0xff);
 }
 
-// A tensor of one dimension, of one element.
+// A tensor with one dimension and one element.
 std::string tensor_of(int32_t dtype, const std::string* text) {
   std::string dim;
   pbf_writer(dim).add_int64(kSize, 1);
@@ -82,7 +82,7 @@ std::string event_of(double time, int64_t step, const std::string& summary) {
   return event;
 }
 
-// The message HParamsPluginData as the content of a summary that has no value of its own.
+// The message HParamsPluginData as the content of a summary without a value.
 std::string hparams_event(double time, const std::string& tag, HParams field,
                           const std::string& session) {
   std::string content;

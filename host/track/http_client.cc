@@ -24,8 +24,8 @@ using boost::system::error_code;
 
 constexpr uint64_t kLargestReply = 8 << 20;
 
-// Runs one asynchronous operation to its end, since only those heed the stream's deadline. `begin`
-// is given its handler.
+// Runs one asynchronous operation to its end; only asynchronous operations honor the stream's
+// deadline. `begin` receives its handler.
 template <class Begin>
 void await(asio::io_context& context, const char* what, Begin&& begin) {
   error_code result = asio::error::would_block;
@@ -61,12 +61,12 @@ std::string place_of(const HttpAddress& address) {
 
 HttpAddress parse_http_address(std::string_view text, const std::string& source) {
   const auto refuse = [&](const char* why) {
-    // The text may hold a password: only the part before the first @ could, so it is left out.
+    // The text may contain a password, but only before an @, so that part is left out.
     const size_t at = text.rfind('@');
     throw Error(ErrorCode::kConfig,
                 fmt::format("{}: '{}' {}", source,
                             at == std::string_view::npos ? text : text.substr(at), why),
-                {.subject = source, .hint = "it reads http://HOST:PORT or https://HOST"});
+                {.subject = source, .hint = "write http://HOST:PORT or https://HOST"});
   };
   HttpAddress result;
   std::string_view rest = text;
@@ -76,15 +76,15 @@ HttpAddress parse_http_address(std::string_view text, const std::string& source)
     rest.remove_prefix(8);
     result.tls = true;
   } else {
-    refuse("is no address of a server that speaks HTTP");
+    refuse("is not an HTTP address");
   }
-  if (!is_printable(rest)) refuse("holds a space or a control character");
+  if (!is_printable(rest)) refuse("contains a space or a control character");
   const size_t slash = rest.find('/');
   if (slash != std::string_view::npos) result.prefix = rest.substr(slash);
   while (!result.prefix.empty() && result.prefix.back() == '/') result.prefix.pop_back();
   std::string_view place = rest.substr(0, slash);
   if (place.find('@') != std::string_view::npos) {
-    refuse("holds a name or password, which have variables of their own");
+    refuse("contains a user name or password, which have their own variables");
   }
   const size_t bracket = place.find(']');  // [::1]:5000
   const size_t colon = place.find(':', bracket == std::string_view::npos ? 0 : bracket);
@@ -96,7 +96,7 @@ HttpAddress parse_http_address(std::string_view text, const std::string& source)
   if (colon != std::string_view::npos) result.port = place.substr(colon + 1);
   const bool digits = !result.port.empty() && result.port.size() <= 5 &&
                       result.port.find_first_not_of("0123456789") == std::string::npos;
-  if (result.host.empty() || !digits) refuse("names no host, or no port by its number");
+  if (result.host.empty() || !digits) refuse("has no host, or a port that is not a number");
   return result;
 }
 
@@ -132,7 +132,7 @@ HttpReply HttpClient::send(std::string_view method, const std::string& target,
   };
   try {
     const auto found = lookup_.addresses(address_.host, address_.port, deadline);
-    if (!found) throw unavailable("the host's name was not found" + in_time);
+    if (!found) throw unavailable("the host name was not resolved" + in_time);
     asio::io_context context;
     const auto connect = [&](beast::tcp_stream& stream) {
       stream.expires_at(deadline);

@@ -1,5 +1,5 @@
-// HttpClient: requests to one server, each on a connection of its own and with one deadline for all
-// of it. Used by one thread.
+// HttpClient: sends requests to one server, each on its own connection and with one deadline for
+// the whole request. Used by one thread.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@ struct HttpAddress {
   bool tls = false;
   std::string host;
   std::string port;
-  std::string prefix;  // "" or "/…" without a slash at its end
+  std::string prefix;  // "" or "/…" without a trailing slash
 };
 
-// Throws Error(kConfig) saying that `source` (a variable's name) is no such address.
+// Throws Error(kConfig) naming `source` (a variable) if it is not such an address.
 HttpAddress parse_http_address(std::string_view text, const std::string& source);
 
 struct HttpReply {
@@ -28,16 +28,16 @@ struct HttpReply {
 
 struct HttpOptions {
   std::string authorization;                  // the header's value; empty: none
-  std::chrono::milliseconds timeout{10'000};  // for a request, from its beginning to its end
-  bool verify = true;                         // the certificate of a server of https
+  std::chrono::milliseconds timeout{10'000};  // for a whole request
+  bool verify = true;                         // the certificate of an HTTPS server
 };
 
 class HttpClient {
  public:
   HttpClient(HttpAddress address, HttpOptions options);
 
-  // `target` is what stands behind the prefix, beginning with a slash; `body` is JSON. Throws
-  // TrackerUnavailable with `url()` in it where there is no reply in time.
+  // `target` follows the prefix and begins with a slash; `body` is JSON. Throws TrackerUnavailable
+  // naming `url()` if there is no reply in time.
   HttpReply get(const std::string& target) { return send("GET", target, {}); }
   HttpReply post(const std::string& target, const std::string& body) {
     return send("POST", target, body);
@@ -53,7 +53,7 @@ class HttpClient {
   HostLookup lookup_;
 };
 
-// "a%20b": what may stand in the value of a query.
+// "a%20b": escaped for the value of a query.
 std::string url_encoded(std::string_view text);
 
 }  // namespace coupler

@@ -1,4 +1,4 @@
-// JsonLinesTracker: metrics.jsonl, a JSON object a line. A run begins with
+// JsonLinesTracker: metrics.jsonl, one JSON object per line. A run begins with
 //   {"project": "p", "run": "r", "time": 1.5, "config": {…}}
 // and each call of log is {"step": 3, "time": 1.5, "values": {…}}. Threads: see tracker.h.
 #pragma once

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the server takes in one request, and of one text.
+// The server's limits for one request and for one string.
 constexpr size_t kMetrics = 1000;
 constexpr size_t kParams = 100;
 constexpr size_t kTags = 100;
@@ -44,8 +44,8 @@ std::string authorization() {
   const std::string user = environment_text("MLFLOW_TRACKING_USERNAME");
   const bool line = token.find_first_of("\r\n") != std::string::npos;
   if (line) {
-    throw Error(ErrorCode::kConfig, "MLFLOW_TRACKING_TOKEN holds the end of a line",
-                {.subject = "MLFLOW_TRACKING_TOKEN", .hint = "set it to the token alone"});
+    throw Error(ErrorCode::kConfig, "MLFLOW_TRACKING_TOKEN contains a line break",
+                {.subject = "MLFLOW_TRACKING_TOKEN", .hint = "set it to only the token"});
   }
   if (!user.empty()) {
     return "Basic " + base64(user + ":" + environment_text("MLFLOW_TRACKING_PASSWORD"));
@@ -59,8 +59,9 @@ std::chrono::milliseconds request_timeout() {
   int seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (error != std::errc() || end != text.data() + text.size() || seconds < 1) {
-    throw Error(ErrorCode::kConfig, fmt::format("MLFLOW_HTTP_REQUEST_TIMEOUT is '{}'", text),
-                {.subject = "MLFLOW_HTTP_REQUEST_TIMEOUT", .hint = "it is a number of seconds"});
+    throw Error(
+        ErrorCode::kConfig, fmt::format("MLFLOW_HTTP_REQUEST_TIMEOUT is '{}'", text),
+        {.subject = "MLFLOW_HTTP_REQUEST_TIMEOUT", .hint = "set it to a number of seconds"});
   }
   return std::chrono::seconds(seconds);
 }
@@ -72,7 +73,7 @@ int64_t now_in_milliseconds() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-// Cut between two characters.
+// Truncates between two characters.
 std::string at_most(std::string text, size_t limit) {
   if (text.size() <= limit) return text;
   while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
@@ -80,8 +81,8 @@ std::string at_most(std::string text, size_t limit) {
   return text;
 }
 
-// Adds {"key": …, "value": …} to the items, or puts it in the place of that key's: the server takes
-// no key twice in one request.
+// Adds {"key": …, "value": …} to the items, or replaces that key's item: the server rejects
+// duplicate keys in one request.
 void set_pair(std::vector<std::string>& items, const std::string& key, const std::string& value) {
   std::string item = "{\"key\": ";
   append_json_text(item, mlflow_name(key));
@@ -99,13 +100,13 @@ void set_pair(std::vector<std::string>& items, const std::string& key, const std
   }
 }
 
-// "RESOURCE_DOES_NOT_EXIST", of an answer that is an error of MLflow's.
+// "RESOURCE_DOES_NOT_EXIST", if the reply is an MLflow error.
 std::string error_in(const json& answer) {
   const auto code = answer.is_object() ? answer.find("error_code") : answer.end();
   return code != answer.end() && code->is_string() ? code->get<std::string>() : "";
 }
 
-// What an answer that is no success says, on one line.
+// The message of an error reply, on one line.
 std::string message_in(const std::string& body) {
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
@@ -126,7 +127,7 @@ std::string mlflow_name(const std::string& name) {
                std::string_view("_-. /").find(c) == std::string_view::npos;
       },
       '_');
-  // The server takes names for paths, and refuses those that a path would be written otherwise.
+  // The server treats names as paths, and rejects those that are not normalized.
   for (const char* wrong : {"//", "./", "/."}) {
     for (size_t at = 0; (at = result.find(wrong)) != std::string::npos;) result[at] = '_';
   }
@@ -139,7 +140,7 @@ void MlflowTracker::start(const TrackerRun& run) {
   const std::string uri = environment_text("MLFLOW_TRACKING_URI");
   if (uri.empty()) {
     throw Error(ErrorCode::kConfig,
-                "the tracker 'mlflow' was asked for, and MLFLOW_TRACKING_URI is not set",
+                "the tracker 'mlflow' is requested, but MLFLOW_TRACKING_URI is not set",
                 {.subject = "MLFLOW_TRACKING_URI",
                  .hint = "start a server (`mlflow server --port 5000`) and set "
                          "MLFLOW_TRACKING_URI=http://127.0.0.1:5000"});
@@ -165,7 +166,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
     throw TrackerUnavailable(
         error.what(),
         {.subject = client_->url(),
-         .hint = "see that the MLflow server runs there, or set MLFLOW_TRACKING_URI"});
+         .hint = "check that the MLflow server runs there, or set MLFLOW_TRACKING_URI"});
   }
   if (reply.status >= 500 || reply.status == kTooManyRequests) {
     throw TrackerUnavailable(
@@ -176,7 +177,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
   json parsed = json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (reply.status == 200 && parsed.is_object()) return parsed;
   if (!known.empty() && error_in(parsed) == known) return parsed;
-  const char* hint = "see that MLFLOW_TRACKING_URI is the address of an MLflow server";
+  const char* hint = "check that MLFLOW_TRACKING_URI is the address of an MLflow server";
   if (reply.status == 401 || reply.status == 403) {
     hint = "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
   }
@@ -195,7 +196,7 @@ std::string MlflowTracker::experiment_id() {
   body["name"] = name;
   const json made = call("POST", "experiments/create", body.dump(), "RESOURCE_ALREADY_EXISTS");
   if (made.contains("experiment_id")) return made["experiment_id"];
-  // Another job that began with this one has just made it.
+  // Another job that started at the same time has just created it.
   return call("GET", by_name, "").at("experiment").at("experiment_id");
 }
 
@@ -245,12 +246,12 @@ void MlflowTracker::send_batch(const char* kind, std::vector<std::string>& items
     }
     body += "]}";
     try {
-      // A batch of which the answer was lost comes twice: the server keeps one of equal values.
+      // A batch whose reply was lost is sent again: the server keeps only one of equal values.
       call("POST", "runs/log-batch", body);
     } catch (const TrackerUnavailable&) {
       throw;
     } catch (const Error&) {
-      items.erase(items.begin(), end);  // refused: would be again
+      items.erase(items.begin(), end);  // it would be rejected again
       throw;
     }
     items.erase(items.begin(), end);

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr auto kPlainApart = std::chrono::seconds(2);
 constexpr auto kPlainAtLeast = std::chrono::seconds(30);
-constexpr double kRateMemory = 5;  // seconds: the rate shown is that of about so long
+constexpr double kRateMemory = 5;  // seconds over which the displayed rate is averaged
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -53,7 +53,7 @@ struct ProgressBar::State {
   Clock::time_point start = Clock::now();
   Clock::time_point drawn = start;
   int64_t done_when_drawn = 0;
-  int64_t tenth = 0;  // of the way, at the last plain line
+  int64_t tenth = 0;  // of the total, at the last plain line
   bool finished = false;
 };
 
@@ -68,7 +68,7 @@ void ProgressBar::State::draw(Clock::time_point now, bool last) {
   done_when_drawn = view.done;
   tenth = tenth_now();
   view.seconds = seconds_between(start, now);
-  if (last) view.rate = 0;  // what it was on the whole
+  if (last) view.rate = 0;  // shows the overall average
   view.suffix.clear();
   for (const auto& [name, value] : values) {
     view.suffix += fmt::format("{}{} {:.4g}", view.suffix.empty() ? "" : ", ", name, value);
@@ -78,7 +78,7 @@ void ProgressBar::State::draw(Clock::time_point now, bool last) {
   if (!bar) return write_error_lines(plain_text(view) + "\n");
   slot.set_done(view.done);
   if (!slot.is_innermost()) {
-    // Ended before the one in it, which goes on below it.
+    // Ended before its inner bar, which continues below it.
     if (last) write_error_lines(bar_text(view, progress_columns()) + "\n");
     return;
   }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kDefaultColumns = 80;
 
-// The width asked for by COUPLER_TERMINAL; 0 where it is unset or no number.
+// The width given by COUPLER_TERMINAL; 0 if it is unset or not a number.
 int columns_from_environment() {
   const std::string text = environment_text("COUPLER_TERMINAL");
   int columns = 0;

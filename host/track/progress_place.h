@@ -1,4 +1,4 @@
-// Where progress bars go: standard error, as a terminal or as plain lines, or nowhere; and which of
+// Selects where progress bars go (standard error, as bar or plain lines, or nowhere) and which of
 // several bars is drawn. Thread-safe.
 #pragma once
 
@@ -9,13 +9,13 @@ namespace coupler {
 
 enum class ProgressStyle { kOff, kPlain, kBar };
 
-// What standard error and the environment say now: COUPLER_PROGRESS, COUPLER_TERMINAL, TERM.
+// Depends on standard error, COUPLER_PROGRESS, COUPLER_TERMINAL and TERM; not cached.
 ProgressStyle progress_style();
 
-// The columns of the terminal now: it may be made wider or narrower meanwhile.
+// The terminal's current number of columns; it may be resized.
 int progress_columns();
 
-// A bar of those that live: the one that was made last is drawn.
+// A live bar; the one created last is drawn.
 class ProgressSlot {
  public:
   ProgressSlot(std::string label, int64_t total);
@@ -26,13 +26,13 @@ class ProgressSlot {
   void set_done(int64_t done);
   bool is_innermost() const;
   bool is_outermost() const;
-  // "epochs 2/10 > files 3/4": those around this one.
+  // "epochs 2/10 > files 3/4": the outer bars.
   std::string around() const;
 
  private:
   const std::string label_;
   const int64_t total_;
-  int64_t done_ = 0;  // under the lock of them all
+  int64_t done_ = 0;  // guarded by the lock of all slots
 };
 
 }  // namespace coupler

@@ -30,7 +30,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  // Never destroyed: trackers are registered by static objects, too.
+  // Never destroyed: static objects register trackers, too.
   static auto* const instance = new Registry;
   return *instance;
 }
@@ -74,25 +74,26 @@ std::shared_ptr<Tracker> make_tracker(const std::string& name) {
   auto tracker = factory();
   if (tracker == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("what register_tracker was given for '{}' makes no tracker", name),
-                {.subject = name, .hint = "the function has to return one"});
+                fmt::format("the function given to register_tracker for '{}' returned null", name),
+                {.subject = name, .hint = "return a tracker from it"});
   }
   return tracker;
 }
 
 void register_tracker(const std::string& name, TrackerFactory make) {
   if (!is_name(name) || make == nullptr) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("register_tracker: '{}' {}", name,
-                            make == nullptr ? "comes without a function" : "is no name"),
-                {.subject = name, .hint = "names are letters, digits, - and _, and not \"all\""});
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("register_tracker: '{}' {}", name,
+                    make == nullptr ? "has no function" : "is not a valid name"),
+        {.subject = name, .hint = "use a name of letters, digits, - and _, other than \"all\""});
   }
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const auto& entry : all.entries) {
     if (entry.first == name) {
-      throw Error(ErrorCode::kUsage, fmt::format("a tracker '{}' is there already", name),
-                  {.subject = name, .hint = "register it once, under a name of its own"});
+      throw Error(ErrorCode::kUsage, fmt::format("a tracker '{}' already exists", name),
+                  {.subject = name, .hint = "register it once, under a unique name"});
     }
   }
   all.entries.emplace_back(name, std::move(make));

@@ -1,4 +1,4 @@
-// The trackers that a name can choose: csv, jsonl, tensorboard, mlflow, and those of
+// The trackers that can be selected by name: csv, jsonl, tensorboard, mlflow, and those of
 // register_tracker. [any-thread]
 #pragma once
 
@@ -13,11 +13,11 @@ namespace coupler {
 // All of them, built-in ones first.
 std::vector<std::string> tracker_names();
 
-// Those that "all" stands for: without mlflow where MLFLOW_TRACKING_URI names no server.
+// Those that "all" stands for: without mlflow if MLFLOW_TRACKING_URI is not set.
 std::vector<std::string> names_of_all_trackers();
 
-// Null where there is none of that name. Throws what the factory of a registered one throws, and
-// Error(kInvalidArgument) where it makes none.
+// Null if there is none of that name. Throws what a registered factory throws, and
+// Error(kInvalidArgument) if the factory returns null.
 std::shared_ptr<Tracker> make_tracker(const std::string& name);
 
 }  // namespace coupler

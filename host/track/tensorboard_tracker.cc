@@ -16,7 +16,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// TensorBoard reads files in the order of their names. No two runs have the same one.
+// TensorBoard reads files in the order of their names. No two runs use the same one.
 std::string file_name(double now) {
   static std::atomic<int> count{0};
   std::array<char, 256> host = {};

@@ -23,11 +23,11 @@ struct TrackerQueue::State {
 
   enum class Outcome { kDone, kFailed, kOutOfTime };
 
-  // Makes the call until it does not say that it has to be made again. `failures` of calls of this
-  // kind in a row disable the tracker when there are `most` of them.
+  // Repeats the call while it throws TrackerUnavailable. `failures` counts consecutive failures of
+  // this kind of call; the tracker is disabled when they reach `most`.
   template <class Call>
   Outcome attempt(const char* what, int& failures, int most, Call&& call);
-  // Sleeps before the next attempt; whether there is time for one.
+  // Sleeps before the next attempt; returns whether there is time for one.
   bool wait_to_retry(std::chrono::milliseconds& pause);
   Outcome fail(const char* what, int failures, int most, const std::string& message);
   std::vector<Entry> take();
@@ -39,10 +39,10 @@ struct TrackerQueue::State {
   const std::string name;
 
   mutable std::mutex mutex;
-  std::condition_variable wake;   // of the thread
+  std::condition_variable wake;   // wakes the thread
   std::condition_variable ended;  // of wait_ended
   std::vector<Entry> waiting;
-  size_t in_hand = 0;  // taken out and not written yet
+  size_t in_hand = 0;  // taken from the queue and not written yet
   int64_t pushed = 0;
   int64_t dropped = 0;  // the queue was full, or the tracker disabled
   int64_t failed = 0;   // the tracker threw
@@ -51,8 +51,8 @@ struct TrackerQueue::State {
   bool disabled = false;
   Clock::time_point deadline = Clock::time_point::max();
 
-  // Of the thread alone.
-  int log_failures = 0;  // in a row, as the next
+  // Only the thread uses these.
+  int log_failures = 0;  // consecutive, like the next
   int flush_failures = 0;
   bool unavailable = false;
 };
@@ -70,15 +70,15 @@ TrackerQueue::State::Outcome TrackerQueue::State::attempt(const char* what, int&
     } catch (const TrackerUnavailable& error) {
       if (!std::exchange(unavailable, true)) {
         warn(fmt::format(
-            "tracker '{}' has to wait; training goes on, and it tries again while up to "
-            "{} entries are kept for it: {}",
+            "tracker '{}' is unavailable; training continues, and up to {} entries are kept while "
+            "it retries: {}",
             name, limits.length, error.what()));
       }
       if (!wait_to_retry(pause)) return Outcome::kOutOfTime;
     } catch (const std::exception& error) {
       return fail(what, ++failures, most, error.what());
     } catch (...) {
-      return fail(what, ++failures, most, "something that is no std::exception");
+      return fail(what, ++failures, most, "an exception that is not a std::exception");
     }
   }
 }
@@ -87,7 +87,7 @@ bool TrackerQueue::State::wait_to_retry(std::chrono::milliseconds& pause) {
   std::unique_lock lock(mutex);
   const bool was_ending = ending;
   const auto next = std::min(Clock::now() + pause, deadline);
-  // The end wakes it once, for a last attempt without delay.
+  // end() wakes it once, for a last attempt without delay.
   wake.wait_until(lock, next, [&] { return ending && !was_ending; });
   pause = std::min(pause * 2, limits.longest_retry);
   return Clock::now() < deadline;
@@ -101,7 +101,7 @@ TrackerQueue::State::Outcome TrackerQueue::State::fail(const char* what, int fai
     }
     return Outcome::kFailed;
   }
-  warn(fmt::format("tracker '{}' failed in {}{} and is disabled; training goes on without it: {}",
+  warn(fmt::format("tracker '{}' failed in {}{} and is disabled; training continues without it: {}",
                    name, what, most > 1 ? fmt::format(" {} times in a row", failures) : "",
                    message));
   const std::lock_guard lock(mutex);
@@ -116,18 +116,18 @@ std::vector<TrackerQueue::State::Entry> TrackerQueue::State::take() {
   const auto urgent = [&] { return ending || waiting.size() > limits.length / 2; };
   wake.wait_for(lock, limits.flush_every, urgent);
   std::vector<Entry> taken;
-  taken.reserve(waiting.capacity());  // what is swapped back: pushes do not grow it again
+  taken.reserve(waiting.capacity());  // swapped into the queue, so that pushes need not grow it
   taken.swap(waiting);
   in_hand = taken.size();
   return taken;
 }
 
 void TrackerQueue::State::write(const std::vector<Entry>& entries) {
-  size_t held = 0;  // logged, and perhaps not out yet
+  size_t held = 0;  // logged, but possibly not flushed yet
   for (const Entry& entry : entries) {
     const Outcome outcome =
         attempt("log", log_failures, limits.failures, [&] { tracker->log(*entry); });
-    if (outcome == Outcome::kOutOfTime) return;  // what is in hand is what is left over
+    if (outcome == Outcome::kOutOfTime) return;  // in_hand are the left-over entries
     if (outcome == Outcome::kDone) {
       ++held;
       continue;
@@ -171,8 +171,8 @@ void TrackerQueue::run(const std::shared_ptr<State>& state) {
 
 TrackerQueue::TrackerQueue(std::shared_ptr<Tracker> tracker, const TrackerQueueLimits& limits)
     : state_(std::make_shared<State>(std::move(tracker), limits)) {
-  // Detached: a tracker that never returns must not keep the program from ending. wait_ended waits
-  // for it by `done`.
+  // Detached: a tracker that never returns must not block the program's exit. wait_ended waits for
+  // `done` instead.
   std::thread([state = state_] { run(state); }).detach();
 }
 
@@ -197,8 +197,8 @@ void TrackerQueue::push(const std::shared_ptr<const TrackedStep>& entry) {
   if (urgent) s.wake.notify_one();
   if (first_drop) {
     s.warn(
-        fmt::format("tracker '{}' is too slow: {} entries wait, and what is logged until there is "
-                    "room is dropped",
+        fmt::format("tracker '{}' is too slow: {} entries are waiting, and new ones are dropped "
+                    "until there is room",
                     s.name, s.limits.length));
   }
 }
@@ -218,7 +218,7 @@ void TrackerQueue::wait_ended() {
   if (s.done && left + s.dropped + s.failed == 0) return;
   std::string text = fmt::format("tracker '{}': ", s.name);
   if (!s.done) text += "it did not finish in time; ";
-  text += fmt::format("of {} entries {} were dropped, {} failed and {} were left over", s.pushed,
+  text += fmt::format("of {} entries {} were dropped, {} failed and {} were not written", s.pushed,
                       s.dropped, s.failed, left);
   lock.unlock();
   s.warn(text);

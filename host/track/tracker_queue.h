@@ -1,6 +1,6 @@
-// TrackerQueue: a tracker with a thread and a bounded queue of its own, so that nothing it does is
-// felt where values are logged: they are handed over, not written. The thread sleeps between
-// flushes: it is not woken for each value. push, end and wait_ended belong to one thread.
+// TrackerQueue: a tracker with its own thread and bounded queue, so that logging a value only
+// enqueues it and never waits for the tracker. The thread sleeps between flushes and is not woken
+// for each value. One thread calls push, end and wait_ended.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -17,39 +17,40 @@ struct TrackerQueueLimits {
   std::chrono::milliseconds flush_every{500};
   std::chrono::milliseconds first_retry{500};
   std::chrono::milliseconds longest_retry{30000};
-  int failures = 3;  // in a row, that disable
+  int failures = 3;  // consecutive ones that disable the tracker
 };
 
 class TrackerQueue {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Of a tracker that was started.
+  // The tracker must have been started.
   TrackerQueue(std::shared_ptr<Tracker> tracker, const TrackerQueueLimits& limits);
-  ~TrackerQueue();  // where it was not ended: lets the thread go, with what waits
+  ~TrackerQueue();  // if not ended: abandons the thread and the queued entries
   TrackerQueue(const TrackerQueue&) = delete;
   TrackerQueue& operator=(const TrackerQueue&) = delete;
 
   const std::shared_ptr<Tracker>& tracker() const;
 
-  // Never waits for the tracker. Where the queue is full the entry is dropped, and the first time a
+  // Never waits for the tracker. If the queue is full, the entry is dropped; the first time a
   // warning is logged.
   void push(const std::shared_ptr<const TrackedStep>& entry);
 
-  // Has the thread write what waits and finish, by that time.
+  // Tells the thread to write the queued entries and finish by the deadline.
   void end(Clock::time_point deadline);
-  // Until it has, or the time is over: then the thread is left to itself, and whatever it had not
-  // written is counted as lost. Logs a warning where anything was.
+  // Waits until it has, or the deadline has passed: the thread is then abandoned, and what it has
+  // not written counts as lost. Logs a warning if anything is lost.
   void wait_ended();
 
-  // Entries that did not reach the tracker: dropped, failed, or left at the end. [any-thread]
+  // Entries that did not reach the tracker: dropped, failed, or not written at the end.
+  // [any-thread]
   int64_t lost() const;
 
  private:
   struct State;
   static void run(const std::shared_ptr<State>& state);
 
-  std::shared_ptr<State> state_;  // the thread's, too: it may outlive this
+  std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
 };
 
 }  // namespace coupler

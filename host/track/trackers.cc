@@ -15,14 +15,14 @@ Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers, const 
   if (options.queue_length < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("TrackerOptions: queue_length is {}", options.queue_length),
-                {.subject = "queue_length", .hint = "it has to be at least 1"});
+                {.subject = "queue_length", .hint = "set it to at least 1"});
   }
   if (options.flush_every.count() < 1 || options.end_timeout.count() < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("TrackerOptions: flush_every is {} ms and end_timeout {} ms",
                             options.flush_every.count(), options.end_timeout.count()),
                 {.subject = "flush_every",
-                 .hint = "flush_every is at least 1 ms, and no time less than 0"});
+                 .hint = "flush_every must be at least 1 ms, and end_timeout not negative"});
   }
   for (const auto& tracker : trackers) tracker->start(run);
   TrackerQueueLimits limits;

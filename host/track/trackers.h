@@ -1,5 +1,5 @@
-// Trackers: those of one run, started together, told the same and ended together. Used by the
-// thread that trains.
+// Trackers: all trackers of one run. They start together, receive the same values and end together.
+// Used by the training thread.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -16,7 +16,7 @@ namespace coupler {
 
 class Trackers {
  public:
-  // Starts them, in order; throws what the first one throws that does not start.
+  // Starts them in order; throws the exception of the first one that fails to start.
   Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers, const TrackerRun& run,
            const TrackerOptions& options);
   ~Trackers();  // ends them
@@ -24,12 +24,12 @@ class Trackers {
   Trackers& operator=(const Trackers&) = delete;
 
   bool empty() const { return queues_.empty(); }
-  // Hands the values over; without a step it is one more than the last one's, 0 at first.
+  // Enqueues the values; without a step, it is one more than the last one, starting at 0.
   void log(TrackValues values, std::optional<int64_t> step);
-  // Null where there is none of that name.
+  // Null if there is none of that name.
   std::shared_ptr<Tracker> find(const std::string& name) const;
   std::vector<std::string> names() const;
-  // Waits until all have written everything, or for TrackerOptions::end_timeout. Later calls do
+  // Waits until all have written everything, at most TrackerOptions::end_timeout. Later calls do
   // nothing.
   void end();
 

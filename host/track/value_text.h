@@ -1,4 +1,4 @@
-// Values that are logged, as text: pure functions, any thread.
+// Logged values as text. Pure functions, any thread.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -9,22 +9,22 @@
 
 namespace coupler {
 
-// "0.5" (as short as it can be and be read back the same), "nan", "inf", "-inf", "7", "true", the
-// text itself.
+// "0.5" (the shortest form that reads back the same), "nan", "inf", "-inf", "7", "true", a string
+// as it is.
 std::string text_of(const TrackValue& value);
 
-// A number as a number, true as 1 and false as 0; none of a text.
+// A number as a number, true as 1 and false as 0; none for a string.
 std::optional<double> number_of(const TrackValue& value);
 
-// The text with what is no UTF-8 replaced by U+FFFD, as most readers insist on it.
+// The text with invalid UTF-8 replaced by U+FFFD, since most readers reject it.
 std::string as_utf8(std::string_view text);
 
-// Adds the value in JSON. There is no NaN in it: NaN, Infinity and -Infinity are written as these
-// texts, as Protobuf's JSON has them.
+// Appends the value as JSON. NaN, Infinity and -Infinity, which JSON lacks, become these strings,
+// as in Protobuf's JSON.
 void append_json_value(std::string& out, const TrackValue& value);
 void append_json_text(std::string& out, std::string_view text);
 
-// {"name": value, …}; of a name that repeats, the last.
+// {"name": value, …}; the last value of a repeated name.
 void append_json_object(std::string& out, const TrackValues& values);
 
 }  // namespace coupler

@@ -16,17 +16,17 @@ void check_source(const WeightSource& source, const std::string& path) {
                  .hint = "the files do not belong together, or are damaged; copy "
                          "or write them again"});
   };
-  if (source.tensors.empty()) refuse("there are no tensors in it");
+  if (source.tensors.empty()) refuse("it contains no tensors");
   std::set<std::string_view> names;
   for (const WeightTensor& tensor : source.tensors)
     if (!names.insert(tensor.name).second)
-      refuse(fmt::format("tensor '{}' is there twice", shown(tensor.name)));
+      refuse(fmt::format("tensor '{}' occurs twice", shown(tensor.name)));
   for (const auto& [alias, name] : source.aliases) {
     if (names.count(alias) != 0)
-      refuse(fmt::format("'{}' is a tensor and another name of tensor '{}'", shown(alias),
+      refuse(fmt::format("'{}' is both a tensor and an alias of tensor '{}'", shown(alias),
                          shown(name)));
     if (names.count(name) == 0)
-      refuse(fmt::format("'{}' is another name of '{}', which is no tensor", shown(alias),
+      refuse(fmt::format("'{}' is an alias of '{}', which is not a tensor", shown(alias),
                          shown(name)));
   }
 }

@@ -30,19 +30,21 @@ const json& model_state(const Manifest& manifest, const std::string& folder, siz
   if (models == manifest.state.end() || !models->is_array() || models->empty())
     refuse_checkpoint(folder, "its manifest describes no model");
   if (model >= models->size())
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: there is no model {}: it has {}", folder, model, models->size()),
-                {.subject = folder, .hint = "models are counted from 0: --model 0"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: model {} does not exist: it has {}", folder, model, models->size()),
+        {.subject = folder, .hint = "count models from 0: --model 0"});
   return (*models)[model];
 }
 
-// That elements 0 to numel are there, each once.
+// Checks that elements 0 to numel exist, each once.
 void check_parts(const PieceFiles& files, const std::string& folder, const std::string& name,
                  int64_t numel) {
   const auto found = files.tensors().find(name);
   const auto missing = [&](int64_t begin, int64_t end) {
-    refuse_checkpoint(folder, fmt::format("tensor '{}': elements {} to {} are in none of its files",
-                                          shown(name), begin, end));
+    refuse_checkpoint(folder,
+                      fmt::format("tensor '{}': elements {} to {} are missing from its files",
+                                  shown(name), begin, end));
   };
   if (found == files.tensors().end()) return missing(0, numel);
   const std::vector<PieceFiles::Part>& parts = found->second.parts;
@@ -54,11 +56,11 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
       refuse_checkpoint(files.path(part),
                         fmt::format("it has elements {} to {} of tensor '{}', which has {}",
                                     part.begin, part.end, shown(name), numel));
-    // Several ranks may write what has no elements.
+    // Several ranks may write a part without elements.
     if (part.begin < at && part.begin < part.end)
       refuse_checkpoint(
           files.path(part),
-          fmt::format("it has elements {} to {} of tensor '{}', and {} has {} to {}", part.begin,
+          fmt::format("it has elements {} to {} of tensor '{}', but {} has {} to {}", part.begin,
                       part.end, shown(name), files.path(*before), before->begin, before->end));
     at = part.end;
     before = &part;
@@ -66,7 +68,7 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
   if (at < numel) missing(at, numel);
 }
 
-// Whole bytes, of elements of less than one too.
+// Whole bytes, also for elements smaller than a byte.
 int64_t elements_of_chunk(safetensors::DType dtype) {
   return static_cast<int64_t>(kWeightChunk / safetensors::bits(dtype) * 8);
 }
@@ -92,7 +94,7 @@ void add_tensors(const json& state, const std::shared_ptr<PieceFiles>& files,
   const json& tensors = state.at("tensors");
   for (const auto& [name, description] : tensors.items()) {
     auto shape = description.at(1).get<std::vector<int64_t>>();
-    // One byte an element: how many there are.
+    // One byte per element: the number of elements.
     const auto numel = safetensors::tensor_bytes(safetensors::DType::kU8, shape);
     if (!numel) refuse_checkpoint(folder, fmt::format("tensor '{}' has no shape", shown(name)));
     check_parts(*files, folder, name, static_cast<int64_t>(*numel));
@@ -125,7 +127,7 @@ WeightSource open_checkpoint_weights(const std::string& folder, size_t model) {
   try {
     add_tensors(state, files, folder, source);
   } catch (const json::exception& problem) {
-    refuse_checkpoint(folder, fmt::format("what its manifest says of model {} cannot be read: {}",
+    refuse_checkpoint(folder, fmt::format("its manifest's entry for model {} cannot be read: {}",
                                           model, problem.what()));
   }
   return source;

@@ -1,4 +1,4 @@
-// The weights of a model in a checkpoint of Coupler's. Plain function, any thread.
+// The weights of a model in a Coupler checkpoint. Plain function, any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,9 @@
 
 namespace coupler {
 
-// Of model number `model` of the checkpoint in that folder: tensors that ranks have divided are
-// whole, and what is read is compared with the checksums. Throws Error as checkpoint::
-// open_checkpoint; kInvalidArgument where there is no such model; kIo naming the tensor where parts
-// of it are in no file, or in two.
+// Opens model number `model` of the checkpoint in that folder. Sharded tensors are whole, and reads
+// verify the checksums. Throws Error as checkpoint::open_checkpoint; kInvalidArgument if there is
+// no such model; kIo naming the tensor if parts of it are in no file, or in two.
 WeightSource open_checkpoint_weights(const std::string& folder, size_t model);
 
 }  // namespace coupler

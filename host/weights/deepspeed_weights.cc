@@ -26,10 +26,10 @@ constexpr const char* kModule = "module";
 constexpr std::string_view kStates = "_model_states.pt";
 constexpr std::string_view kDivided = "zero_pp_rank_";  // of ZeRO 3
 constexpr const char* kJoin =
-    "join them with the zero_to_fp32.py that DeepSpeed has put beside the checkpoints: python "
+    "join them with the zero_to_fp32.py that DeepSpeed saved next to the checkpoints: python "
     "zero_to_fp32.py FOLDER pytorch_model.bin; then convert pytorch_model.bin";
 
-// The names of the files of model states, sorted.
+// The sorted names of the model states files.
 std::vector<std::string> states_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -59,27 +59,27 @@ bool has_parameters(const std::string& folder) {
               {.subject = folder, .hint = hint});
 }
 
-// The one file of model states, where all weights are in it.
+// The only model states file, if it has all weights.
 std::string only_states(const std::string& folder) {
   const auto names = states_in(folder);
   if (names.front().starts_with(kDivided) || names.back().starts_with(kDivided))
     refuse_deepspeed(
         folder,
-        fmt::format("its weights are divided as ZeRO 3 does ({}), and what they are divided into "
-                    "is in files that hold Python classes, which are not read",
+        fmt::format("its weights are sharded by ZeRO 3 ({}), and the shards are in files that "
+                    "contain Python classes, which are not supported",
                     names.back()),
         kJoin);
   if (names.size() > 1)
     refuse_deepspeed(
         folder,
-        fmt::format("its weights are divided over {} files, {} to {} (tensor parallel), and how "
-                    "is not in them",
+        fmt::format("its weights are divided among {} files, {} to {} (tensor parallel), which do "
+                    "not say how",
                     names.size(), names.front(), names.back()),
-        "join them with DeepSpeed's ds_to_universal.py, then convert the folder that it writes");
+        "join them with DeepSpeed's ds_to_universal.py, then convert the folder it writes");
   return (fs::path(folder) / names.front()).string();
 }
 
-// Adds what `states` has that is not in `source` under any of its names.
+// Adds the tensors of `states` that `source` does not have under any of their names.
 void add_missing(WeightSource states, WeightSource& source) {
   std::set<std::string> there;
   for (const WeightTensor& tensor : source.tensors) there.insert(tensor.name);
@@ -121,8 +121,8 @@ std::string deepspeed_latest(const std::string& folder) {
     std::string found = (fs::path(folder) / name).string();
     if (!plain || !fs::is_directory(found, error))
       throw Error(ErrorCode::kIo,
-                  fmt::format("{} says '{}', which is no folder beside it", path, shown(name)),
-                  {.subject = path, .hint = "name the folder of the step itself"});
+                  fmt::format("{} names '{}', which is not a folder next to it", path, shown(name)),
+                  {.subject = path, .hint = "name the step's folder itself"});
     return found;
   }
   return "";

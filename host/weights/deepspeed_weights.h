@@ -14,16 +14,17 @@ enum class DeepSpeedLayout {
 };
 DeepSpeedLayout deepspeed_layout(const std::string& folder);
 
-// The folder of the step that a file `latest` in the folder names, "" where there is no such file.
-// Throws Error(kIo) where it names none.
+// The step's folder that a file `latest` in the folder names, "" if there is no such file. Throws
+// Error(kIo) if it does not name a folder.
 std::string deepspeed_latest(const std::string& folder);
 
-// Of a folder of one step: the dictionary `key` of its file, "module" where that is "". Throws
-// Error(kUnsupported) for weights that are divided over several files, saying what joins them.
+// Opens the folder of one step: the dictionary `key` of its file, "module" if `key` is "". Throws
+// Error(kUnsupported) for weights divided among several files; the hint names the tool that joins
+// them.
 WeightSource open_deepspeed(const std::string& folder, const std::string& key);
 
-// Of a universal checkpoint: the parameters in 32 bits, and what the file of model states beside
-// them has that they lack, such as buffers. Throws as open_deepspeed.
+// Opens a universal checkpoint: the parameters in fp32, and the tensors that only the model states
+// file next to them has, such as buffers. Throws as open_deepspeed.
 WeightSource open_deepspeed_universal(const std::string& folder, const std::string& key);
 
 }  // namespace coupler

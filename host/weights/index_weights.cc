@@ -34,7 +34,7 @@ WeightSource open_part(const std::string& index, const std::string& name, const 
   const std::string path = (fs::path(index).parent_path() / name).string();
   std::error_code error;
   if (!fs::exists(path, error))
-    refuse_index(index, fmt::format("its file '{}' is not beside it", shown(name)));
+    refuse_index(index, fmt::format("its file '{}' is not in the same folder", shown(name)));
   if (!is_safetensors(name)) return open_torch(path, key);
   return open_safetensors(path);
 }
@@ -54,10 +54,11 @@ WeightSource open_index(const std::string& path, const std::string& key) {
     const auto check = [&](const std::string& tensor) {
       const auto place = index.weight_map.find(tensor);
       if (place == index.weight_map.end())
-        refuse_index(path, fmt::format("its file '{}' holds tensor '{}', which it does not name",
-                                       shown(name), shown(tensor)));
+        refuse_index(path,
+                     fmt::format("its file '{}' has tensor '{}', which the index does not list",
+                                 shown(name), shown(tensor)));
       if (place->second != name)
-        refuse_index(path, fmt::format("its file '{}' holds tensor '{}', which should be in '{}'",
+        refuse_index(path, fmt::format("its file '{}' has tensor '{}', which should be in '{}'",
                                        shown(name), shown(tensor), shown(place->second)));
     };
     std::set<std::string_view> there;
@@ -66,15 +67,14 @@ WeightSource open_index(const std::string& path, const std::string& key) {
       there.insert(tensor.name);
     }
     for (const auto& [alias, tensor] : part.aliases) {
-      // A tied name of a safetensors file is a remark in it, and need not be in the index.
+      // Tied names of a safetensors file are in its metadata, and need not be in the index.
       if (!is_safetensors(name)) check(alias);
       there.insert(alias);
     }
     for (const std::string_view tensor : entry.second) {
       if (there.count(tensor) == 0)
-        refuse_index(path,
-                     fmt::format("tensor '{}' should be in its file '{}', which does not have it",
-                                 shown(tensor), shown(name)));
+        refuse_index(path, fmt::format("tensor '{}' should be in its file '{}', but is not",
+                                       shown(tensor), shown(name)));
     }
     std::move(part.tensors.begin(), part.tensors.end(), std::back_inserter(source.tensors));
     source.aliases.merge(part.aliases);

@@ -8,8 +8,8 @@
 
 namespace coupler {
 
-// `key` as open_torch has it, for each file. Throws Error(kIo) where a file is missing, where one
-// lacks a tensor that the index says it has, and where it has one that the index does not.
+// `key`: see open_torch; applies to each file. Throws Error(kIo) if a file is missing, lacks a
+// tensor that the index assigns to it, or has one that the index does not list.
 WeightSource open_index(const std::string& path, const std::string& key);
 
 }  // namespace coupler

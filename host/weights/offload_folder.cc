@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using safetensors::DType;
 
-// numpy's names, and torch's where numpy has none.
+// numpy's names, or torch's if numpy has none.
 constexpr std::array<std::pair<std::string_view, DType>, 14> kTypes = {{
     {"bool", DType::kBool},
     {"uint8", DType::kU8},
@@ -51,7 +51,7 @@ constexpr std::array<std::pair<std::string_view, DType>, 14> kTypes = {{
 [[noreturn]] void refuse_offload_folder(const std::string& path, const std::string& problem) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
               {.subject = path,
-               .hint = "the folder is half written or damaged: offload the model to an empty one"});
+               .hint = "the folder is incomplete or damaged: offload the model to an empty one"});
 }
 
 std::string path_in(const std::string& folder, const std::string& name) {
@@ -59,11 +59,10 @@ std::string path_in(const std::string& folder, const std::string& name) {
 }
 
 std::string data_file(const std::string& folder, const std::string& name) {
-  // A name of a tensor is a path of modules; one with a slash would lead to another folder.
+  // Tensor names are dotted module paths; one with a slash would lead to another folder.
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
-    refuse_offload_folder(
-        path_in(folder, kOffloadIndex),
-        fmt::format("'{}' is no name of a tensor that can be a file's", shown(name)));
+    refuse_offload_folder(path_in(folder, kOffloadIndex),
+                          fmt::format("tensor name '{}' cannot be a file name", shown(name)));
   return path_in(folder, name + ".dat");
 }
 
@@ -72,7 +71,7 @@ json read_index(const std::string& folder) {
   const auto file = MappedFile::open(path);
   if (file->size() > kMaxIndexBytes)
     refuse_offload_folder(
-        path, fmt::format("its {} bytes are more than {}", file->size(), kMaxIndexBytes));
+        path, fmt::format("its {} bytes exceed the limit of {}", file->size(), kMaxIndexBytes));
   try {
     return checkpoint::parse_strict_json(
         {reinterpret_cast<const char*>(file->data()), file->size()}, kMaxIndexDepth);
@@ -93,7 +92,7 @@ bool is_index(const json& document) {
 std::string text_of(const json& entry, const char* key, const std::string& where) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_string())
-    refuse_offload_folder(where, fmt::format("it has no text '{}'", key));
+    refuse_offload_folder(where, fmt::format("it has no string '{}'", key));
   return found->get<std::string>();
 }
 
@@ -102,7 +101,7 @@ DType type_of(const json& entry, const std::string& where) {
   for (const auto& [known, type] : kTypes) {
     if (name == known) return type;
   }
-  refuse_offload_folder(where, fmt::format("its dtype '{}' is not known", shown(name)));
+  refuse_offload_folder(where, fmt::format("its dtype '{}' is unknown", shown(name)));
 }
 
 std::string_view name_of(DType type, const std::string& where) {
@@ -110,8 +109,8 @@ std::string_view name_of(DType type, const std::string& where) {
     if (known == type) return name;
   }
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: {} cannot be put into an offload folder, whose types are numpy's",
-                          where, safetensors::to_string(type)),
+              fmt::format("{}: offload folders cannot hold {}, which numpy does not have", where,
+                          safetensors::to_string(type)),
               {.subject = where, .hint = "keep the tensor in host memory"});
 }
 
@@ -121,7 +120,8 @@ std::vector<int64_t> shape_of(const json& entry, const std::string& where) {
     refuse_offload_folder(where, "it has no list 'shape'");
   std::vector<int64_t> shape;
   for (const json& size : *found) {
-    if (!size.is_number_unsigned()) refuse_offload_folder(where, "its shape has what is no size");
+    if (!size.is_number_unsigned())
+      refuse_offload_folder(where, "its shape contains an invalid size");
     shape.push_back(size.get<int64_t>());
   }
   return shape;
@@ -130,17 +130,18 @@ std::vector<int64_t> shape_of(const json& entry, const std::string& where) {
 WeightTensor from_data(const std::string& folder, const std::string& name, const json& entry) {
   const std::string path = data_file(folder, name);
   std::error_code error;
-  if (!fs::exists(path, error)) refuse_offload_folder(path, "it is not there, but in index.json");
+  if (!fs::exists(path, error))
+    refuse_offload_folder(path, "it is missing, but listed in index.json");
   const DType type = type_of(entry, path);
   const std::vector<int64_t> shape = shape_of(entry, path);
   const auto bytes = safetensors::tensor_bytes(type, shape);
   const auto file = MappedFile::open(path);
-  // What numpy maps has one byte at least.
+  // Files that numpy maps have at least one byte.
   const bool empty = bytes == 0u && file->size() <= safetensors::bits(type) / 8;
   if (!bytes || (file->size() != *bytes && !empty))
-    refuse_offload_folder(path,
-                          fmt::format("it has {} bytes, the tensor of index.json {}", file->size(),
-                                      bytes ? fmt::format("{}", *bytes) : "too many"));
+    refuse_offload_folder(
+        path, fmt::format("it has {} bytes, but its tensor in index.json has {}", file->size(),
+                          bytes ? fmt::format("{}", *bytes) : "too many"));
   return {name,
           type,
           shape,
@@ -163,14 +164,15 @@ WeightSource open_offload_folder(const std::string& folder) {
   const std::string index = path_in(folder, kOffloadIndex);
   std::error_code error;
   if (!fs::exists(index, error))
-    refuse_offload_folder(folder, "it has no index.json: no model is offloaded in it");
+    refuse_offload_folder(folder, "it has no index.json, so it is not an offload folder");
   const json document = read_index(folder);
-  if (!is_index(document)) refuse_offload_folder(index, "it is no index of an offloaded model");
+  if (!is_index(document))
+    refuse_offload_folder(index, "it is not the index of an offloaded model");
   WeightSource source{.tensors = {}, .aliases = {}, .files = {index}, .folder = folder};
   std::map<std::string, WeightSource> opened;  // safetensors files
   for (const auto& [name, entry] : document.items()) {
     const std::string where = fmt::format("{}: '{}'", index, shown(name));
-    if (!entry.is_object()) refuse_offload_folder(where, "it is no object");
+    if (!entry.is_object()) refuse_offload_folder(where, "it is not an object");
     if (!entry.contains("safetensors_file")) {
       source.tensors.push_back(from_data(folder, name, entry));
       continue;
@@ -200,8 +202,8 @@ OffloadFolderWriter::OffloadFolderWriter(std::string folder) : folder_(std::move
   const json document = read_index(folder_);
   if (!is_index(document))
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is no index of an offloaded model, and would be lost", index),
-                {.subject = index, .hint = "name another folder for what is offloaded"});
+                fmt::format("{} is not the index of an offloaded model, and would be lost", index),
+                {.subject = index, .hint = "offload to another folder"});
   for (const auto& [name, entry] : document.items()) entries_.emplace(name, entry.dump());
   if (::unlink(index.c_str()) != 0) throw_io("remove", index, errno);
 }
@@ -209,7 +211,7 @@ OffloadFolderWriter::OffloadFolderWriter(std::string folder) : folder_(std::move
 void OffloadFolderWriter::add(const WeightTensor& tensor) {
   const std::string path = data_file(folder_, tensor.name);
   const json entry = {{"dtype", name_of(tensor.dtype, tensor.name)}, {"shape", tensor.shape}};
-  // Who has the old one mapped keeps it.
+  // Existing mappings of the old file stay valid.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io("replace", path, errno);
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file) throw_io("make", path, errno);
@@ -224,7 +226,7 @@ void OffloadFolderWriter::add(const WeightTensor& tensor) {
   };
   tensor.read(write);
   if (tensor.bytes() == 0) {
-    const std::array<char, 8> zeros{};  // of the widest type
+    const std::array<char, 8> zeros{};  // as large as the widest type
     write(zeros.data(), safetensors::bits(tensor.dtype) / 8);
   }
   if (::fdatasync(file.get()) != 0) throw_io("write", path, errno);

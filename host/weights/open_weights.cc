@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKnown =
-    "name a .safetensors file, a .bin, .pt or .pth file of torch.save's, their .index.json, or a "
-    "folder with model.safetensors, pytorch_model.bin or a checkpoint of Coupler, Accelerate or "
-    "DeepSpeed";
+    "name a .safetensors file, a .bin, .pt or .pth file written by torch.save, their .index.json, "
+    "or a folder with model.safetensors, pytorch_model.bin or a checkpoint of Coupler, Accelerate "
+    "or DeepSpeed";
 
 [[noreturn]] void refuse_path(ErrorCode code, const std::string& path, const std::string& problem,
                               std::string hint) {
@@ -42,14 +42,14 @@ bool is_there(const fs::path& path) {
 
 void refuse_key(const std::string& path, const OpenWeights& options) {
   if (!options.key.empty())
-    refuse_path(ErrorCode::kInvalidArgument, path, "has no dictionaries to choose one of by --key",
-                "leave --key out; it is for files of torch.save's");
+    refuse_path(ErrorCode::kInvalidArgument, path, "has no dictionaries for --key to choose from",
+                "omit --key; it is for files written by torch.save");
 }
 
 WeightSource open_file(const std::string& path, const OpenWeights& options) {
   if (options.model != 0)
     refuse_path(ErrorCode::kInvalidArgument, path,
-                "is one file, of one model: --model is for folders", "leave --model out");
+                "is a file with one model: --model is for folders", "omit --model");
   const std::string_view name = path;
   if (name.ends_with(".safetensors")) {
     refuse_key(path, options);
@@ -60,11 +60,12 @@ WeightSource open_file(const std::string& path, const OpenWeights& options) {
   for (const char* end : {".bin", ".pt", ".pth"}) {
     if (name.ends_with(end)) return open_torch(path, options.key);
   }
-  refuse_path(ErrorCode::kInvalidArgument, path, "is no file of weights by its name", kKnown);
+  refuse_path(ErrorCode::kInvalidArgument, path, "does not have the name of a weights file",
+              kKnown);
 }
 
-// What Accelerate's FSDP and torch.distributed.checkpoint write: their .metadata is a pickle of
-// classes.
+// Rejects what Accelerate's FSDP and torch.distributed.checkpoint write: their .metadata is a
+// pickle of Python classes.
 void refuse_distributed(const std::string& folder) {
   constexpr const char* kFolder = "pytorch_model_fsdp_0";
   const bool itself = is_there(fs::path(folder) / ".metadata");
@@ -72,12 +73,12 @@ void refuse_distributed(const std::string& folder) {
   const std::string which = itself ? folder : (fs::path(folder) / kFolder).string();
   refuse_path(
       ErrorCode::kUnsupported, which,
-      "is of torch.distributed.checkpoint, as Accelerate writes with FSDP: where its tensors lie "
-      "is in a pickle of Python classes, which is not read",
+      "is a torch.distributed.checkpoint, as Accelerate writes with FSDP: the positions of its "
+      "tensors are in a pickle of Python classes, which is not supported",
       fmt::format("join it with accelerate merge-weights {} FOLDER, then convert FOLDER", which));
 }
 
-// The file of the folder's model of that number; "" where there is none.
+// The file of the folder's model of that number; "" if there is none.
 std::string model_file(const std::string& folder, size_t model) {
   constexpr std::array<std::pair<const char*, const char*>, 5> kNames = {
       {{"model", ".safetensors"},
@@ -92,8 +93,8 @@ std::string model_file(const std::string& folder, size_t model) {
   return "";
 }
 
-// An index of another name than those above: the only one that ends so, or index.json, the older
-// kind's. "" where there is none.
+// An index with another name than those above: the only one with that extension, or index.json, the
+// older format. "" if there is none.
 std::string other_index(const std::string& folder) {
   std::string found;
   std::error_code error;
@@ -105,7 +106,7 @@ std::string other_index(const std::string& folder) {
       refuse_path(
           ErrorCode::kInvalidArgument, folder,
           fmt::format("has several indices, {} and {}", fs::path(found).filename().string(), name),
-          "name the one that is meant");
+          "name one of them");
     found = entry->path().string();
   }
   const fs::path older = fs::path(folder) / "index.json";
@@ -128,12 +129,12 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
   refuse_distributed(folder);
   if (options.model != 0 && !model_file(folder, 0).empty())
     refuse_path(ErrorCode::kInvalidArgument, folder,
-                fmt::format("has no model {}, only lower ones", options.model),
-                "models are counted from 0: model.safetensors, model_1.safetensors");
+                fmt::format("has no model {}, only lower numbers", options.model),
+                "count models from 0: model.safetensors, model_1.safetensors");
   const auto refuse_model = [&] {
     if (options.model != 0)
-      refuse_path(ErrorCode::kInvalidArgument, folder, "is DeepSpeed's, of one model",
-                  "leave --model out");
+      refuse_path(ErrorCode::kInvalidArgument, folder, "is a DeepSpeed checkpoint of one model",
+                  "omit --model");
   };
   switch (deepspeed_layout(folder)) {
     case DeepSpeedLayout::kStep:
@@ -147,16 +148,16 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
   }
   const std::string foreign = checkpoint::foreign_layout(folder);
   if (foreign.empty())
-    refuse_path(ErrorCode::kInvalidArgument, folder, "holds no weights that are known", kKnown);
+    refuse_path(ErrorCode::kInvalidArgument, folder, "has no weights in a known format", kKnown);
   refuse_path(ErrorCode::kInvalidArgument, folder,
               "is " + foreign + ", but its weights are not where they should be",
-              "name the folder or the file that they are in");
+              "name the folder or file with the weights");
 }
 
 WeightSource open_named(const std::string& path, const OpenWeights& options) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) refuse_path(ErrorCode::kIo, path, "is not there", "check the path");
+  if (!fs::exists(status)) refuse_path(ErrorCode::kIo, path, "does not exist", "check the path");
   if (!fs::is_directory(status)) return open_file(path, options);
   const bool is_step = is_there(fs::path(path) / checkpoint::kManifestName) ||
                        !model_file(path, options.model).empty();

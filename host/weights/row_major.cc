@@ -11,8 +11,8 @@ struct Dimension {
   uint64_t stride;  // in elements
 };
 
-// Without dimensions of one element, and with those joined that follow each other in memory: what
-// is contiguous has at most one, of stride 1.
+// Drops dimensions of size 1 and joins those that are adjacent in memory: a contiguous tensor has
+// at most one, of stride 1.
 std::vector<Dimension> joined(const std::vector<int64_t>& shape,
                               const std::vector<int64_t>& strides) {
   std::vector<Dimension> result;
@@ -27,14 +27,14 @@ std::vector<Dimension> joined(const std::vector<int64_t>& shape,
   return result;
 }
 
-// Collects bytes to chunks.
+// Collects bytes into chunks.
 class Chunks {
  public:
   Chunks(const ByteSink& sink, uint64_t element) : sink_(sink), element_(element) {
     chunk_.resize(kWeightChunk / element * element);
   }
 
-  // `count` elements, each `step` bytes behind the one before.
+  // `count` elements, each `step` bytes after the previous one.
   void add(const uint8_t* from, uint64_t count, uint64_t step) {
     while (count > 0) {
       const uint64_t part = std::min(count, (chunk_.size() - used_) / element_);
@@ -54,7 +54,7 @@ class Chunks {
   }
 
  private:
-  // A size that the compiler knows makes of each copy a load and a store.
+  // With a size known to the compiler, each copy is a load and a store.
   template <size_t kBytes>
   void copy_each(const uint8_t* from, uint64_t count, uint64_t step) {
     char* to = chunk_.data() + used_;

@@ -7,8 +7,8 @@
 
 namespace coupler {
 
-// Strings of the file's metadata that name a tensor of it are that tensor's other names, as
-// Python's safetensors writes tied weights. Throws Error(kIo) naming the file.
+// Metadata strings that name a tensor of the file are aliases of that tensor, as Python's
+// safetensors writes tied weights. Throws Error(kIo) naming the file.
 WeightSource open_safetensors(const std::string& path);
 
 }  // namespace coupler

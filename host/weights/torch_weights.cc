@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-// What the tensors of a file have in common.
+// Shared by all tensors of a file.
 struct OpenArchive {
   TorchArchive archive;
   bool verified = false;
@@ -31,7 +31,7 @@ bool is_state_dict(const pickle::Value& value) {
   return true;
 }
 
-// "'model', 'ema'": the keys of the root under which there is a state dict.
+// "'model', 'ema'": the keys of the root whose values are state dicts.
 std::string keys_that_would_do(const pickle::Value& root) {
   std::string keys;
   const auto items = root.items();
@@ -54,17 +54,17 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
   const std::string keys = keys_that_would_do(root);
   const std::string hint =
       keys.empty()
-          ? "no dictionary in it holds tensors alone; load it with PyTorch where its author "
-            "is trusted, and torch.save the state_dict()"
+          ? "no dictionary in it holds only tensors; if you trust its author, load it with "
+            "PyTorch and torch.save the state_dict()"
           : "name the dictionary with --key: " + keys;
   if (key.empty()) {
-    if (keys.empty()) return root;  // what is wrong with it its reader says
-    refuse_torch_file(path, "its root is no state dict, but holds others", hint);
+    if (keys.empty()) return root;  // its reader reports what is wrong with it
+    refuse_torch_file(path, "its root is not a state dict, but contains others", hint);
   }
   const pickle::Value* found = root.find(key);
-  if (found == nullptr) refuse_torch_file(path, fmt::format("it holds no '{}'", shown(key)), hint);
+  if (found == nullptr) refuse_torch_file(path, fmt::format("it has no '{}'", shown(key)), hint);
   if (!is_state_dict(*found) && !keys.empty())
-    refuse_torch_file(path, fmt::format("'{}' is no dictionary of tensors", shown(key)), hint);
+    refuse_torch_file(path, fmt::format("'{}' is not a dictionary of tensors", shown(key)), hint);
   return *found;
 }
 
@@ -101,7 +101,7 @@ WeightSource open_torch(const std::string& path, const std::string& key) {
                           std::vector<int64_t>>;
   std::map<View, std::string> views;
   for (const TorchTensor& tensor : open->archive.tensors(dictionary)) {
-    // Tensors without elements are the same bytes wherever they are, and tied to none.
+    // Tensors without elements all have the same (empty) bytes, but are not tied.
     const bool empty = tensor.bytes.begin == tensor.bytes.end;
     const auto [first, is_first] = views.try_emplace(
         {tensor.storage_key, tensor.offset, tensor.dtype, tensor.shape, tensor.strides},
@@ -121,8 +121,8 @@ WeightSource open_torch_tensor(const std::string& path, const std::string& key,
   if (value->kind() == pickle::Kind::kDict) value = value->find(key);
   if (value == nullptr || value->kind() != pickle::Kind::kTensor)
     throw Error(
-        ErrorCode::kIo, fmt::format("{}: it is no tensor, and holds no tensor '{}'", path, key),
-        {.subject = path, .hint = "the file is damaged, or of another kind; write it again"});
+        ErrorCode::kIo, fmt::format("{}: it is not a tensor, and has no tensor '{}'", path, key),
+        {.subject = path, .hint = "the file is damaged or of another kind; write it again"});
   WeightSource source{.tensors = {}, .aliases = {}, .files = {path}, .folder = {}};
   source.tensors.push_back(torch_weight(open, open->archive.place(name, value->tensor())));
   return source;

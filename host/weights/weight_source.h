@@ -1,6 +1,6 @@
-// WeightSource: the weights of a model as they lie in somebody's files: what they are called, and
-// each tensor's bytes in row-major order, one chunk after another. Plain data; reading is
-// single-threaded, all tensors of a source together. Sees no LibTorch.
+// WeightSource: the weights of a model in files of any format: their names, and each tensor's bytes
+// in row-major order, chunk by chunk. Plain data; one thread at a time may read any tensors of a
+// source. Does not depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace coupler {
 
-// What a chunk has at most: how much memory reading a tensor takes, whatever its size.
+// The largest chunk: the memory that reading a tensor takes, whatever its size.
 inline constexpr size_t kWeightChunk = size_t{4} << 20;
 
 using ByteSink = std::function<void(const char* bytes, size_t size)>;
 
-// A tensor's bytes as they lie in a mapped file.
+// The position of a tensor's bytes in a mapped file.
 struct FilePlace {
-  std::shared_ptr<const MappedFile> file;  // null where they lie nowhere in one piece
+  std::shared_ptr<const MappedFile> file;  // null if they are not contiguous in a file
   uint64_t begin = 0;
 };
 
@@ -31,11 +31,12 @@ struct WeightTensor {
   std::string name;
   safetensors::DType dtype{};
   std::vector<int64_t> shape;
-  // Gives the sink all bytes, in order. Throws Error(kIo) where a file is damaged, and what the
-  // sink throws. Keeps what it reads from alive.
+  // Passes all bytes to the sink, in order. Throws Error(kIo) if a file is damaged, and what the
+  // sink throws. Keeps the files it reads alive.
   std::function<void(const ByteSink&)> read;
-  // For those who use the bytes where they are; they call `verify` before, which compares checksums
-  // of the whole file, once, and throws Error(kIo) where it is damaged. Null where it has none.
+  // For callers that use the bytes in place. They call `verify` first, which compares the whole
+  // file's checksums once, and throws Error(kIo) if it is damaged. `verify` is null without
+  // checksums.
   FilePlace place = {};
   std::function<void()> verify = {};
 
@@ -45,12 +46,12 @@ struct WeightTensor {
 struct WeightSource {
   std::vector<WeightTensor> tensors;                        // in the order of the files
   std::map<std::string, std::string, std::less<>> aliases;  // tied names, and the tensor of each
-  std::vector<std::string> files;                           // in which the tensors lie
-  std::string folder;  // which was named to find them; "" where a file was
+  std::vector<std::string> files;                           // that contain the tensors
+  std::string folder;  // the folder given to find them; "" if a file was given
 };
 
-// Throws Error(kIo) naming `path` for a name that is given twice, an alias of no tensor, and where
-// there are no tensors at all.
+// Throws Error(kIo) naming `path` for a duplicate name, an alias that refers to no tensor, and a
+// source without tensors.
 void check_source(const WeightSource& source, const std::string& path);
 
 }  // namespace coupler

@@ -20,11 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
-// Of a file until all are on the disk.
+// The suffix of a file until all are on the disk.
 constexpr std::string_view kBeside = ".new";
 constexpr size_t kDigits = 5;
 
-// Takes so many digits off the front.
+// Removes leading digits.
 bool take_number(std::string_view& text) {
   const auto* end =
       std::find_if_not(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -43,7 +43,7 @@ void refuse_folder(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error))
     throw Error(ErrorCode::kIo, fmt::format("{} is a folder, not a file", path),
-                {.subject = path, .hint = "write to another place, or move the folder away"});
+                {.subject = path, .hint = "write to another path, or move the folder away"});
 }
 
 void write_whole(const std::string& path, const std::string& text) {
@@ -68,7 +68,7 @@ WeightTarget::WeightTarget(OneFile, const std::string& path)
   files_.files.push_back({fs::path(path).filename().string(), {}});
   refuse_folder(path);
   checkpoint::make_folders(folder_);
-  remove_unfinished();  // of a process that was killed
+  remove_unfinished();  // left by a process that was killed
 }
 
 WeightTarget::WeightTarget(std::string folder, WeightFiles files)
@@ -87,7 +87,7 @@ std::string WeightTarget::unfinished(const WeightFile& file) const {
   return path(file.name + std::string(kBeside));
 }
 
-// The names in the folder that weights have, or had until they were finished.
+// The names of weight files in the folder, or of unfinished ones.
 std::vector<std::string> WeightTarget::left_over(bool unfinished) const {
   std::vector<std::string> names;
   std::error_code error;
@@ -114,13 +114,13 @@ void WeightTarget::finish() {
   const std::string index(kIndexName);
   const std::string index_beside = path(index + std::string(kBeside));
   const bool indexed = files_.files.size() > 1;
-  // What may fail comes before the first name changes: a full disk, a folder of that name.
+  // Everything that may fail (a full disk, a folder of that name) comes before the first rename.
   for (const WeightFile& file : files_.files) refuse_folder(path(file.name));
   if (indexed) {
     refuse_folder(path(index));
     write_whole(index_beside, format_weight_index(index_of(files_), path(index)));
-    // Files of an older save may have the same names: were the process killed when some of them are
-    // the new ones, its index would call the mixture a model.
+    // Files of an older save may have the same names. If the process were killed after replacing
+    // some of them, the old index would present the mixture as a model.
     fs::remove(path(index));
     sync_folder(folder_);
   }

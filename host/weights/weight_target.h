@@ -1,5 +1,5 @@
-// WeightTarget: the files that a model's weights are written to, which appear when all of them are
-// on the disk: until then they lie beside, and what is there stays as it is. Single-threaded.
+// WeightTarget: the files that a model's weights are written to. They appear when all of them are
+// on the disk; until then they have temporary names, and existing files stay. Single-threaded.
 #pragma once
 
 #include <string>
@@ -11,21 +11,20 @@ namespace coupler {
 
 class WeightTarget {
  public:
-  // The one file of that path.
+  // A single file at that path.
   static WeightTarget file(const std::string& path);
-  // Files in a folder, which is made where it is not there; several get an index. Throws
-  // Error(kIo).
+  // Files in a folder, which is created if missing; several files get an index. Throws Error(kIo).
   WeightTarget(std::string folder, WeightFiles files);
-  // Removes what was not finished.
+  // Removes unfinished files.
   ~WeightTarget();
   WeightTarget(const WeightTarget&) = delete;
   WeightTarget& operator=(const WeightTarget&) = delete;
 
-  // Where a file is to be written: it must be whole and on the disk when finish() is called.
+  // The path to write a file to; it must be complete and on the disk when finish() is called.
   std::string unfinished(const WeightFile& file) const;
 
-  // Gives the files their names; weights that another save left in the folder go. Throws
-  // Error(kIo).
+  // Gives the files their final names, and removes weights that another save left in the folder.
+  // Throws Error(kIo).
   void finish();
 
  private:
@@ -38,10 +37,10 @@ class WeightTarget {
 
   std::string folder_;
   WeightFiles files_;
-  bool alone_ = false;  // the one file is the target: other files of the folder are others'
+  bool alone_ = false;  // the target is a single file; leave the folder's other files alone
 };
 
-// Whether weights that are written to a folder take the place of the file of that name in it.
+// Whether writing weights to a folder replaces a file of that name in it.
 bool is_weight_file(const std::string& name);
 
 }  // namespace coupler

@@ -44,17 +44,17 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 void refuse_overlap(const WeightSource& source, const std::string& target) {
   const fs::path to = real(target);
   if (!source.folder.empty() && is_inside(to, real(source.folder)))
-    refuse_target(target, fmt::format("is in {}, which is read", source.folder),
-                  "write to a place outside of what is read");
+    refuse_target(target, fmt::format("is in {}, which is being read", source.folder),
+                  "write to a path outside of it");
   for (const std::string& file : source.files) {
-    // In a folder it is the name that is replaced, be it a link.
+    // In a folder the name is replaced, even if it is a link.
     const fs::path from(file);
     const bool replaced = is_one_file(target) ? real(file) == to
                                               : real(from.parent_path().string()) == to &&
                                                     is_weight_file(from.filename().string());
     if (replaced)
-      refuse_target(target, fmt::format("would take the place of {}, which is read", file),
-                    "write to another place");
+      refuse_target(target, fmt::format("would replace {}, which is being read", file),
+                    "write to another path");
   }
 }
 
@@ -67,7 +67,7 @@ WrittenWeights write_weights(const WeightSource& source, const std::string& targ
   const bool alone = is_one_file(target);
   if (alone && max_shard_size)
     refuse_target(target, "is one file, which cannot be divided",
-                  "name a folder, or leave the size of its files out");
+                  "name a folder, or omit the shard size");
   refuse_overlap(source, target);
 
   std::map<std::string_view, const WeightTensor*> tensors;

@@ -17,14 +17,14 @@ struct WrittenWeights {
   uint64_t bytes = 0;  // of the tensors
 };
 
-// Whether weights are written to that path as one file, not as files of a folder.
+// Whether weights are written to that path as one file, not as files in a folder.
 bool is_one_file(const std::string& target);
 
-// To one file where the target is called .safetensors, else to a folder: model.safetensors, or
-// numbered files of at most so many bytes and their index. What a file or folder of that name had
-// before is there until all is on the disk. Throws Error(kInvalidArgument) where the target is part
-// of the source, or cannot be divided; Error(kIo) where something cannot be read or written: no
-// unfinished file is left then.
+// Writes one file if the target ends in .safetensors, else to a folder: model.safetensors, or
+// numbered files of at most max_shard_size bytes and their index. Existing files are replaced only
+// once everything is on the disk. Throws Error(kInvalidArgument) if the target is part of the
+// source or cannot be divided; Error(kIo) if something cannot be read or written, leaving no
+// unfinished file.
 WrittenWeights write_weights(const WeightSource& source, const std::string& target,
                              std::optional<uint64_t> max_shard_size);
 

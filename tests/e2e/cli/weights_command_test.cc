@@ -251,20 +251,20 @@ TEST(ConvertCheckpoint, WhatIsNotRead_SaysWhatItIs_AndWhatToDo) {
     const char* error;
     const char* hint;
   } cases[] = {
-      {{"zero3"}, "zero3: its weights are divided as ZeRO 3 does", "zero_to_fp32.py"},
+      {{"zero3"}, "zero3: its weights are sharded by ZeRO 3", "zero_to_fp32.py"},
       {{"tp"}, "(tensor parallel)", "ds_to_universal.py"},
       {{"fsdp"},
        "fsdp/pytorch_model_fsdp_0 is of torch.distributed.checkpoint",
        "accelerate merge-weights fsdp/pytorch_model_fsdp_0 FOLDER"},
-      {{"empty"}, "empty holds no weights that are known", "name a .safetensors file"},
-      {{"nothing"}, "nothing is not there", "check the path"},
+      {{"empty"}, "empty has no weights in a known format", "name a .safetensors file"},
+      {{"nothing"}, "nothing does not exist", "check the path"},
       {{fixture("nested/checkpoint.pth")},
-       "its root is no state dict, but holds others",
+       "its root is not a state dict, but contains others",
        "name the dictionary with --key: 'state_dict', 'ema'"},
       {{fixture("nested/checkpoint.pth"), "--key", "model"},
-       "it holds no 'model'",
+       "it has no 'model'",
        "name the dictionary with --key: 'state_dict', 'ema'"},
-      {{fixture("accelerate"), "--model", "5"}, "has no model 5", "models are counted from 0"},
+      {{fixture("accelerate"), "--model", "5"}, "has no model 5", "count models from 0"},
       {{COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/system.pt"},
        "the global 'posix.system' is not allowed",
        "load it with PyTorch"},
@@ -289,7 +289,7 @@ TEST(ConvertCheckpoint, OntoItsSource_IsRefused) {
   for (const char* target : {"model.safetensors", ".", "./model.safetensors"}) {
     const Outcome outcome = here.coupler({"checkpoint", "convert", "model.safetensors", target});
     EXPECT_EQ(outcome.exit_code, 1);
-    expect_in(outcome.err, "would take the place of model.safetensors, which is read");
+    expect_in(outcome.err, "would replace model.safetensors, which is being read");
   }
   EXPECT_EQ(bytes_in(here.path() / "model.safetensors"), kMerged);
 }
@@ -317,7 +317,7 @@ TEST(WeightCommands, WrongWords_EndWithTwo_AndTheNearestFlag) {
       {{"merge-weights", "a", "b", "--remove-checkpoint-dir=yes"},
        "--remove-checkpoint-dir takes no value"},
       {{"merge-weights", "a", "b", "--max-shard-size", "5gb"},
-       "merge-weights: --max-shard-size: '5gb' is no size"},
+       "merge-weights: --max-shard-size: '5gb' is not a size"},
       {{"merge-weights", "a", "b.safetensors", "--max-shard-size", "5GB"},
        "'b.safetensors' is one file, which --max-shard-size cannot divide"},
       {{"checkpoint", "convert", "a", "b", "--key", ""}, "--key names nothing"},

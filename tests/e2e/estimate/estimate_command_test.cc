@@ -94,14 +94,14 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--jsn", "x"}, 2, "unknown argument '--jsn'; did you mean '--json'?"},
       {{"estimate", "--world", "0", "x"}, 2, "--world is '0', it must be a whole number"},
       {{"estimate", "--world"}, 2, "--world needs a value"},
-      {{"estimate", "--limit", "4gb", "x"}, 1, "'4gb' is no size"},
+      {{"estimate", "--limit", "4gb", "x"}, 1, "'4gb' is not a size"},
       {{"estimate", "config.json"}, 1, "model_type is 'mamba'; known are bert"},
       {{"estimate", "missing.json"}, 1, "cannot open missing.json: No such file"},
       {{"estimate", "--", "./no-such-program"}, 2, "no-such-program"},
       {{"estimate", "--", "true"}, 2, "'true' ended without a dry run of two optimizer steps"},
       {{"estimate", "--", "false"}, 1, "'false' ended with code 1 in its dry run"},
       {{"config", "recommend", "--", "true"}, 2, "--limit SIZE is missing"},
-      {{"config", "check", "-o", "memory.limit=4gb"}, 2, "'4gb' is no size"},
+      {{"config", "check", "-o", "memory.limit=4gb"}, 2, "'4gb' is not a size"},
   };
   for (const auto& wrong : cases) {
     const Outcome outcome = here.coupler(wrong.words);

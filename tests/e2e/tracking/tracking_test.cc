@@ -109,8 +109,8 @@ TEST_F(TrackedTraining, TrackerThatThrows_IsDisabled_AndTrainingGoesOn) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "trained"));
   EXPECT_TRUE(has(outcome.err,
-                  "tracker 'throws' failed in log 3 times in a row and is disabled; "
-                  "training goes on without it: I cannot"))
+                  "tracker 'throws' failed in log 3 times in a row and is disabled; training "
+                  "continues without it: I cannot"))
       << outcome.err;
   EXPECT_EQ(lines_of(text_of(here.path() / "proj" / "metrics.csv")), 64);
 }
@@ -120,7 +120,7 @@ TEST_F(TrackedTraining, ServerThatIsDown_IsSaid_AndTrainingGoesOn) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "trained"));
   EXPECT_TRUE(has(outcome.err, "http://127.0.0.1:9 cannot be reached")) << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "10 were left over")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "10 were not written")) << outcome.err;
 }
 
 // The resolver goes on for minutes; what waits for it is neither training nor the program's end.
@@ -138,7 +138,7 @@ TEST_F(TrackedTraining, ServerWhoseNameNobodyResolves_IsSaidInTime_AndTrainingGo
                   "http://server.example:5000 cannot be reached: the host's name was not "
                   "found in 1000 ms"))
       << outcome.err;
-  EXPECT_TRUE(has(outcome.err, "10 were left over")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "10 were not written")) << outcome.err;
 }
 
 TEST_F(TrackedTraining, WrongCalls_SayWhatToDo) {

@@ -27,7 +27,7 @@ TEST(MemoryLimitSetting, NoSize_IsAnErrorOfTheConfiguration) {
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 2);
       EXPECT_NE(std::string(error.what()).find("memory.limit"), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find("is no size"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("is not a size"), std::string::npos) << error.what();
     }
   }
 }

@@ -388,12 +388,12 @@ TEST(Pickle_Values, ReadAsOtherKinds_AreErrors) {
     return std::string("no error");
   };
   EXPECT_EQ(message([&] { root->integer(); }), "a list where an integer is expected");
-  EXPECT_EQ(message([&] { root->boolean(); }), "a list is where a boolean should be");
-  EXPECT_EQ(message([&] { root->real(); }), "a list is where a number should be");
-  EXPECT_EQ(message([&] { root->text(); }), "a list is where a string should be");
+  EXPECT_EQ(message([&] { root->boolean(); }), "a list where a boolean is expected");
+  EXPECT_EQ(message([&] { root->real(); }), "a list where a number is expected");
+  EXPECT_EQ(message([&] { root->text(); }), "a list where a string is expected");
   EXPECT_EQ(message([&] { root->find("x"); }), "a list where a dictionary is expected");
   EXPECT_EQ(message([&] { root->tensor(); }), "a list where a tensor is expected");
-  EXPECT_EQ(message([&] { root->storage(); }), "a list is where a storage should be");
+  EXPECT_EQ(message([&] { root->storage(); }), "a list where a storage is expected");
   EXPECT_EQ(message([&] { root->items()[0]->items(); }),
             "an integer where a list, tuple or dictionary is expected");
   EXPECT_EQ(root->items()[1]->integer(), 2);

@@ -53,9 +53,9 @@ TEST(MaxMemory, Sizes_AreReadAsPeopleWriteThem) {
 TEST(MaxMemory, WrongSizes_AreErrors) {
   EXPECT_NE(first_line_of([] {
               MaxMemory{{0, "10Gb"}};
-            }).find("'10Gb' is no size"),
+            }).find("'10Gb' is not a size"),
             std::string::npos);
-  EXPECT_NE(first_line_of([] { MaxMemory{{0, "0Gb"}}; }).find("is no size"), std::string::npos);
+  EXPECT_NE(first_line_of([] { MaxMemory{{0, "0Gb"}}; }).find("is not a size"), std::string::npos);
   EXPECT_EQ(first_line_of([] {
               MaxMemory{{0, -5}};
             }),

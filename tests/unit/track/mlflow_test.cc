@@ -162,11 +162,11 @@ TEST_F(Mlflow, NoServer_TrainingGoesOn_AndTheAddressIsSaid) {
   const std::string url = "http://127.0.0.1:" + std::to_string(port);
   ::setenv("MLFLOW_TRACKING_URI", url.c_str(), 1);
   const std::string said = log(5, milliseconds(200));
-  EXPECT_TRUE(says(said, "tracker 'mlflow' has to wait; training goes on")) << said;
+  EXPECT_TRUE(says(said, "tracker 'mlflow' is unavailable; training continues")) << said;
   EXPECT_TRUE(says(said, url + " cannot be reached: Connection refused")) << said;
-  EXPECT_TRUE(says(said, "see that the MLflow server runs there, or set MLFLOW_TRACKING_URI"))
+  EXPECT_TRUE(says(said, "check that the MLflow server runs there, or set MLFLOW_TRACKING_URI"))
       << said;
-  EXPECT_TRUE(says(said, "of 5 entries 0 were dropped, 0 failed and 5 were left over")) << said;
+  EXPECT_TRUE(says(said, "of 5 entries 0 were dropped, 0 failed and 5 were not written")) << said;
 }
 
 TEST_F(Mlflow, ServerThatNeverAnswers_IsGivenUpOnInTime) {
@@ -178,7 +178,7 @@ TEST_F(Mlflow, ServerThatNeverAnswers_IsGivenUpOnInTime) {
   EXPECT_LT(Clock::now() - start, milliseconds(25000));
   EXPECT_TRUE(says(said, http.url() + " cannot be reached: no answer in 1000 ms")) << said;
   EXPECT_EQ(said.find("no answer"), said.rfind("no answer")) << "said once: " << said;
-  EXPECT_TRUE(says(said, "3 were left over")) << said;
+  EXPECT_TRUE(says(said, "3 were not written")) << said;
 }
 
 TEST_F(Mlflow, ServerThatDiesInTheMiddle_AndComesBack_HasEverything) {
@@ -200,7 +200,7 @@ TEST_F(Mlflow, ServerThatDiesInTheMiddle_AndComesBack_HasEverything) {
   }
   EXPECT_EQ(metrics, 120u);
   EXPECT_EQ(lost, 0);
-  EXPECT_TRUE(says(said, "has to wait")) << said;
+  EXPECT_TRUE(says(said, "is unavailable")) << said;
   EXPECT_TRUE(says(said, "tracker 'mlflow' works again")) << said;
 }
 
@@ -208,7 +208,8 @@ TEST_F(Mlflow, WrongToken_DisablesIt_AndNamesTheVariables) {
   FakeServer http([](const Request&) { return Reply{401, R"({"message": "who are you"})"}; });
   ::setenv("MLFLOW_TRACKING_URI", http.url().c_str(), 1);
   const std::string said = log(3, milliseconds(20000));
-  EXPECT_TRUE(says(said, "failed in connect and is disabled; training goes on without it")) << said;
+  EXPECT_TRUE(says(said, "failed in connect and is disabled; training continues without it"))
+      << said;
   EXPECT_TRUE(says(said,
                    "answers 401 to experiments/get-by-name?experiment_name=proj%20ect: who "
                    "are you"))
@@ -221,7 +222,7 @@ TEST_F(Mlflow, AnotherServer_IsSaidToBeNoMlflow) {
   FakeServer http([](const Request&) { return Reply{200, "<html>hello</html>"}; });
   ::setenv("MLFLOW_TRACKING_URI", http.url().c_str(), 1);
   const std::string said = log(1, milliseconds(20000));
-  EXPECT_TRUE(says(said, "see that MLFLOW_TRACKING_URI is the address of an MLflow server"))
+  EXPECT_TRUE(says(said, "check that MLFLOW_TRACKING_URI is the address of an MLflow server"))
       << said;
 }
 
@@ -297,19 +298,19 @@ TEST_F(Mlflow, WrongEnvironment_IsSaidAtTheStart) {
   EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_URI is not set")) << refusal();
   EXPECT_TRUE(says(refusal(), "mlflow server --port 5000"));
   ::setenv("MLFLOW_TRACKING_URI", "./mlruns", 1);
-  EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_URI: './mlruns' is no address of a server"));
+  EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_URI: './mlruns' is not an HTTP address"));
   EXPECT_TRUE(says(refusal(), "http://HOST:PORT"));
   ::setenv("MLFLOW_TRACKING_URI", "http://me:secret@host", 1);
-  EXPECT_TRUE(says(refusal(), "variables of their own"));
+  EXPECT_TRUE(says(refusal(), "their own variables"));
   EXPECT_FALSE(says(refusal(), "secret"));
   ::setenv("MLFLOW_TRACKING_URI", "http://host:port", 1);
-  EXPECT_TRUE(says(refusal(), "no port by its number"));
+  EXPECT_TRUE(says(refusal(), "a port that is not a number"));
   ::setenv("MLFLOW_TRACKING_URI", "http://host", 1);
   ::setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "soon", 1);
   EXPECT_TRUE(says(refusal(), "MLFLOW_HTTP_REQUEST_TIMEOUT is 'soon'"));
   ::unsetenv("MLFLOW_HTTP_REQUEST_TIMEOUT");
   ::setenv("MLFLOW_TRACKING_TOKEN", "a\nHost: b", 1);
-  EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_TOKEN holds the end of a line"));
+  EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_TOKEN contains a line break"));
 }
 
 TEST(HttpAddresses, AreTakenApart) {

@@ -111,7 +111,7 @@ TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
   EXPECT_TRUE(has(text, "tracker 'scripted' is too slow: 10 entries wait")) << text;
   EXPECT_TRUE(has(text,
                   "it did not finish in time; of 101 entries 90 were dropped, 0 failed and "
-                  "11 were left over"))
+                  "11 were not written"))
       << text;
 }
 
@@ -127,9 +127,9 @@ TEST_F(QueuedTracker, OneThatIsUnavailable_GetsEverything_OnceItIsBack) {
   EXPECT_EQ(tracker->seen().size(), 20u);
   EXPECT_EQ(queue.lost(), 0);
   const std::string text = captured.text();
-  EXPECT_TRUE(has(text, "tracker 'scripted' has to wait; training goes on")) << text;
+  EXPECT_TRUE(has(text, "tracker 'scripted' is unavailable; training continues")) << text;
   EXPECT_TRUE(has(text, "http://nowhere is down\n  hint: start it")) << text;
-  EXPECT_EQ(text.find("has to wait"), text.rfind("has to wait")) << "said once: " << text;
+  EXPECT_EQ(text.find("is unavailable"), text.rfind("is unavailable")) << "said once: " << text;
   EXPECT_TRUE(has(text, "tracker 'scripted' works again")) << text;
 }
 
@@ -141,7 +141,7 @@ TEST_F(QueuedTracker, OneThatStaysAway_EndsInTime_AndSaysWhatIsLost) {
   push(queue, 0, 7);
   end(queue, milliseconds(100));
   EXPECT_LT(Clock::now() - start, milliseconds(10000));
-  EXPECT_TRUE(has(captured.text(), "7 were left over")) << captured.text();
+  EXPECT_TRUE(has(captured.text(), "7 were not written")) << captured.text();
 }
 
 TEST_F(QueuedTracker, OneThatThrows_IsDisabled_AfterThreeInARow) {
@@ -158,10 +158,10 @@ TEST_F(QueuedTracker, OneThatThrows_IsDisabled_AfterThreeInARow) {
   const std::string text = captured.text();
   EXPECT_TRUE(has(text, "tracker 'scripted' failed in log: no more")) << text;
   EXPECT_TRUE(has(text,
-                  "failed in log 3 times in a row and is disabled; training goes on without "
+                  "failed in log 3 times in a row and is disabled; training continues without "
                   "it: no more"))
       << text;
-  EXPECT_TRUE(has(text, "of 10 entries 5 were dropped, 3 failed and 0 were left over")) << text;
+  EXPECT_TRUE(has(text, "of 10 entries 5 were dropped, 3 failed and 0 were not written")) << text;
 }
 
 TEST_F(QueuedTracker, OneThatThrowsNowAndThen_GoesOn) {
@@ -174,7 +174,7 @@ TEST_F(QueuedTracker, OneThatThrowsNowAndThen_GoesOn) {
   end(queue);
   EXPECT_EQ(tracker->seen(), (std::vector<int64_t>{1, 3, 5, 7, 9}));
   EXPECT_TRUE(tracker->finished);
-  EXPECT_TRUE(has(captured.text(), "failed in log: something that is no std::exception"))
+  EXPECT_TRUE(has(captured.text(), "failed in log: an exception that is not a std::exception"))
       << captured.text();
 }
 

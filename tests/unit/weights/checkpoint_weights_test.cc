@@ -162,20 +162,20 @@ TEST_F(CheckpointWeights, OfTheSecondModel_AreItsOwn) {
   const std::string folder = save(divide(tensors, 2), models, "model_1");
   EXPECT_EQ(plain(open(folder, {.model = 1, .key = {}})), tensors);
   EXPECT_EQ(refusal(folder, ErrorCode::kInvalidArgument, {.model = 2, .key = {}}),
-            "checkpoints/checkpoint_1: there is no model 2: it has 2");
+            "checkpoints/checkpoint_1: model 2 does not exist: it has 2");
   EXPECT_EQ(refusal(folder, ErrorCode::kInvalidArgument, {.model = 1, .key = "module"}),
-            "checkpoints/checkpoint_1 has no dictionaries to choose one of by --key");
+            "checkpoints/checkpoint_1 has no dictionaries for --key to choose from");
 }
 
 TEST_F(CheckpointWeights, WithGapsAndOverlaps_AreRefused_NamingTheElements) {
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[5:10]", "fghij")})),
-            "C: tensor 'w': elements 4 to 5 are in none of its files");
+            "C: tensor 'w': elements 4 to 5 are missing from its files");
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[4:9]", "efghi")})),
-            "C: tensor 'w': elements 9 to 10 are in none of its files");
+            "C: tensor 'w': elements 9 to 10 are missing from its files");
   EXPECT_EQ(refused(with_parts({part("w[1:4]", "bcd")}, {part("w[4:10]", "efghij")})),
-            "C: tensor 'w': elements 0 to 1 are in none of its files");
+            "C: tensor 'w': elements 0 to 1 are missing from its files");
   EXPECT_EQ(refused(with_parts({part("v", "abcd")}, {})),
-            "C: tensor 'w': elements 0 to 10 are in none of its files");
+            "C: tensor 'w': elements 0 to 10 are missing from its files");
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[3:10]", "defghij")})),
             "C/model-00002-of-00002.safetensors: it has elements 3 to 10 of tensor 'w', and "
             "C/model-00001-of-00002.safetensors has 0 to 4");
@@ -200,7 +200,7 @@ TEST_F(CheckpointWeights, ThatDoNotFitTheManifest_AreRefused) {
   EXPECT_EQ(refused(save({{part("w", "a")}}, nlohmann::json::array())),
             "C: its manifest describes no model");
   EXPECT_TRUE(refused(save({{part("w", "a")}}, nlohmann::json::array({{{"tensors", {{"w", 5}}}}})))
-                  .starts_with("C: what its manifest says of model 0 cannot be read: "));
+                  .starts_with("C: its manifest's entry for model 0 cannot be read: "));
 }
 
 TEST_F(CheckpointWeights, WithDamagedBytes_AreRefused_NamingThePlace) {

@@ -46,52 +46,52 @@ TEST_F(DeepSpeedWeights, ThatAreDivided_AreRefused_WithWhatJoinsThem) {
   put("zero3/zero_pp_rank_0_mp_rank_00_model_states.pt");
   put("zero3/zero_pp_rank_1_mp_rank_00_model_states.pt");
   EXPECT_EQ(refusal(at("zero3"), ErrorCode::kUnsupported),
-            "zero3: its weights are divided as ZeRO 3 does "
-            "(zero_pp_rank_1_mp_rank_00_model_states.pt), and what they are divided into is in "
-            "files that hold Python classes, which are not read");
+            "zero3: its weights are sharded by ZeRO 3 (zero_pp_rank_1_mp_rank_00_model_states.pt), "
+            "and the shards are in files that contain Python classes, which are not supported");
   put("tp/mp_rank_00_model_states.pt");
   put("tp/mp_rank_01_model_states.pt");
   EXPECT_EQ(refusal(at("tp"), ErrorCode::kUnsupported),
-            "tp: its weights are divided over 2 files, mp_rank_00_model_states.pt to "
-            "mp_rank_01_model_states.pt (tensor parallel), and how is not in them");
+            "tp: its weights are divided among 2 files, mp_rank_00_model_states.pt to "
+            "mp_rank_01_model_states.pt (tensor parallel), which do not say how");
 }
 
 TEST_F(DeepSpeedWeights, WithALatestThatLeadsNowhere_AreRefused) {
   put("d/latest", "global_step9\n");
   EXPECT_EQ(refusal(at("d"), ErrorCode::kIo),
-            "d/latest says 'global_step9', which is no folder beside it");
+            "d/latest names 'global_step9', which is not a folder next to it");
   put("d/latest", "../d");
-  EXPECT_EQ(refusal(at("d"), ErrorCode::kIo), "d/latest says '../d', which is no folder beside it");
+  EXPECT_EQ(refusal(at("d"), ErrorCode::kIo),
+            "d/latest names '../d', which is not a folder next to it");
 }
 
 TEST_F(DeepSpeedWeights, OfMoreThanOneModel_AreRefused) {
   EXPECT_TRUE(refusal(fixture("deepspeed"), ErrorCode::kInvalidArgument, {.model = 1, .key = {}})
-                  .ends_with("is DeepSpeed's, of one model"));
+                  .ends_with("is a DeepSpeed checkpoint of one model"));
 }
 
 TEST_F(DeepSpeedWeights, OtherFoldersAndFiles_AreRefused_SayingWhatTheyAre) {
   put("fsdp/pytorch_model_fsdp_0/.metadata");
   const std::string rule =
-      " is of torch.distributed.checkpoint, as Accelerate writes with FSDP: where its tensors lie "
-      "is in a pickle of Python classes, which is not read";
+      " is a torch.distributed.checkpoint, as Accelerate writes with FSDP: the positions of its "
+      "tensors are in a pickle of Python classes, which is not supported";
   EXPECT_EQ(refusal(at("fsdp"), ErrorCode::kUnsupported), "fsdp/pytorch_model_fsdp_0" + rule);
   EXPECT_EQ(refusal(at("fsdp/pytorch_model_fsdp_0"), ErrorCode::kUnsupported),
             "fsdp/pytorch_model_fsdp_0" + rule);
   const auto code = ErrorCode::kInvalidArgument;
   fs::create_directory(at("empty"));
-  EXPECT_EQ(refusal(at("empty"), code), "empty holds no weights that are known");
+  EXPECT_EQ(refusal(at("empty"), code), "empty has no weights in a known format");
   put("steps/global_step5/mp_rank_00_model_states.pt");
   EXPECT_EQ(refusal(at("steps"), code),
             "steps is a folder of DeepSpeed's checkpoints (it holds global_step5), but its weights "
             "are not where they should be");
   put("a.txt");
-  EXPECT_EQ(refusal(at("a.txt"), code), "a.txt is no file of weights by its name");
-  EXPECT_EQ(refusal(at("none"), ErrorCode::kIo), "none is not there");
+  EXPECT_EQ(refusal(at("a.txt"), code), "a.txt does not have the name of a weights file");
+  EXPECT_EQ(refusal(at("none"), ErrorCode::kIo), "none does not exist");
   write("w.safetensors", random_tensors(1));
   EXPECT_EQ(refusal(at("w.safetensors"), code, {.model = 0, .key = "model"}),
-            "w.safetensors has no dictionaries to choose one of by --key");
+            "w.safetensors has no dictionaries for --key to choose from");
   EXPECT_EQ(refusal(at("w.safetensors"), code, {.model = 1, .key = {}}),
-            "w.safetensors is one file, of one model: --model is for folders");
+            "w.safetensors is a file with one model: --model is for folders");
 }
 
 }  // namespace

@@ -62,15 +62,15 @@ TEST_F(IndexWeights, OfAnyNameButOneInAFolder_AreFound) {
 TEST_F(IndexWeights, ThatDoNotFitTheirFiles_AreRefused_NamingTheTensor) {
   const std::string at = "m/model.safetensors.index.json: ";
   EXPECT_EQ(refused({{"w", "a.safetensors"}, {"v", "c.safetensors"}}),
-            at + "its file 'c.safetensors' is not beside it");
+            at + "its file 'c.safetensors' is not in the same folder");
   EXPECT_EQ(refused({{"w", "a.safetensors"}, {"u", "a.safetensors"}, {"v", "b.safetensors"}}),
-            at + "tensor 'u' should be in its file 'a.safetensors', which does not have it");
+            at + "tensor 'u' should be in its file 'a.safetensors', but is not");
   EXPECT_EQ(refused({{"u", "a.safetensors"}, {"v", "b.safetensors"}}),
-            at + "its file 'a.safetensors' holds tensor 'w', which it does not name");
+            at + "its file 'a.safetensors' has tensor 'w', which the index does not list");
   EXPECT_EQ(refused({{"w", "b.safetensors"}, {"v", "b.safetensors"}}),
-            at + "tensor 'w' should be in its file 'b.safetensors', which does not have it");
+            at + "tensor 'w' should be in its file 'b.safetensors', but is not");
   EXPECT_EQ(refused({{"w", "a.safetensors"}, {"v", "a.safetensors"}}),
-            at + "tensor 'v' should be in its file 'a.safetensors', which does not have it");
+            at + "tensor 'v' should be in its file 'a.safetensors', but is not");
   std::filesystem::remove_all(folder_ / "m");
   make({{"w", "a.safetensors"}, {"v", "b.safetensors"}});
   std::filesystem::remove(folder_ / "m/b.safetensors");
@@ -88,12 +88,12 @@ TEST_F(IndexWeights, ATensorThatIsAnothersTiedName_IsRefused) {
           {.total_size = 2, .weight_map = {{"tied", "a.safetensors"}, {"v", "b.safetensors"}}},
           "index"));
   EXPECT_EQ(refusal(at("m"), ErrorCode::kIo),
-            "m: 'tied' is a tensor and another name of tensor 'v'");
+            "m: 'tied' is both a tensor and an alias of tensor 'v'");
 }
 
 TEST_F(IndexWeights, OfNothing_AreRefused) {
   put("m/model.safetensors.index.json", R"({"metadata":{},"weight_map":{}})");
-  EXPECT_EQ(refusal(at("m"), ErrorCode::kIo), "m: there are no tensors in it");
+  EXPECT_EQ(refusal(at("m"), ErrorCode::kIo), "m: it contains no tensors");
   put("m/model.safetensors.index.json", "");
   EXPECT_TRUE(
       refusal(at("m"), ErrorCode::kIo).starts_with("m/model.safetensors.index.json: it is"));

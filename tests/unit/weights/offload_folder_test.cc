@@ -63,20 +63,20 @@ TEST_F(OffloadFolder, HalfWrittenOrOfSomethingElse_IsRefused) {
     return text;
   };
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "float32", "shape": [2]}})"),
-            "o/w.dat: it has 3 bytes, the tensor of index.json 8");
+            "o/w.dat: it has 3 bytes, but its tensor in index.json has 8");
   EXPECT_EQ(refused("v.dat", R"({"w": {"dtype": "float32", "shape": [2]}})"),
-            "o/w.dat: it is not there, but in index.json");
+            "o/w.dat: it is missing, but listed in index.json");
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "float12", "shape": [2]}})"),
-            "o/w.dat: its dtype 'float12' is not known");
+            "o/w.dat: its dtype 'float12' is unknown");
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "uint8", "shape": [-3]}})"),
-            "o/w.dat: its shape has what is no size");
+            "o/w.dat: its shape contains an invalid size");
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "uint8", "shape": [9223372036854775807, 3]}})"),
-            "o/w.dat: it has 3 bytes, the tensor of index.json too many");
+            "o/w.dat: it has 3 bytes, but its tensor in index.json has too many");
   EXPECT_EQ(refused("w.dat", R"({"../w": {"dtype": "uint8", "shape": [3]}})"),
-            "o/index.json: '../w' is no name of a tensor that can be a file's");
+            "o/index.json: tensor name '../w' cannot be a file name");
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "uint8"}})"), "o/w.dat: it has no list 'shape'");
   EXPECT_EQ(refused("w.dat", R"({"w": {"dtype": "uint8", "shape": [3]}, "v": 1})"),
-            "o/index.json: 'v': it is no object");
+            "o/index.json: 'v': it is not an object");
   write("model.safetensors", {{"w", {DType::kU8, {2}, "ab"}}});
   EXPECT_EQ(
       refused("w.dat", R"({"w": {"dtype": "uint8", "weight_name": "x", "safetensors_file": ")" +
@@ -90,7 +90,7 @@ TEST_F(OffloadFolder, ThatIsSomethingElse_IsNotWrittenOver) {
   put("o/index.json", R"({"w": "a.bin"})");
   EXPECT_EQ(without_folder(coupler::testing::refusal_of(
                 ErrorCode::kInvalidArgument, [&] { OffloadFolderWriter writer(at("o")); })),
-            "o/index.json is no index of an offloaded model, and would be lost");
+            "o/index.json is not the index of an offloaded model, and would be lost");
   EXPECT_TRUE(std::filesystem::exists(at("o/index.json")));
 }
 

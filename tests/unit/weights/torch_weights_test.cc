@@ -62,7 +62,7 @@ TEST_F(TorchWeights, OfAccelerate_AreOfTheModelThatIsAskedFor) {
   expect_as(open(fixture("accelerate/pytorch_model.bin")), "accelerate");
   expect_as(open(fixture("accelerate"), {.model = 1, .key = {}}), "accelerate_1");
   EXPECT_TRUE(refusal(fixture("accelerate"), ErrorCode::kInvalidArgument, {.model = 2, .key = {}})
-                  .ends_with("accelerate has no model 2, only lower ones"));
+                  .ends_with("accelerate has no model 2, only lower numbers"));
 }
 
 TEST_F(TorchWeights, BelowTheRoot_AreNamedByAKey) {
@@ -70,12 +70,12 @@ TEST_F(TorchWeights, BelowTheRoot_AreNamedByAKey) {
   EXPECT_EQ(plain(open(fixture("nested/checkpoint.pth"), {.model = 0, .key = "ema"})).size(), 1u);
   const std::string path = "nested/checkpoint.pth: ";
   EXPECT_EQ(fixture_refusal("nested/checkpoint.pth"),
-            path + "its root is no state dict, but holds others");
-  EXPECT_EQ(fixture_refusal("nested/checkpoint.pth", "model"), path + "it holds no 'model'");
+            path + "its root is not a state dict, but contains others");
+  EXPECT_EQ(fixture_refusal("nested/checkpoint.pth", "model"), path + "it has no 'model'");
   EXPECT_EQ(fixture_refusal("nested/checkpoint.pth", "epoch"),
-            path + "'epoch' is no dictionary of tensors");
+            path + "'epoch' is not a dictionary of tensors");
   EXPECT_EQ(fixture_refusal("accelerate/pytorch_model.bin", "model"),
-            "accelerate/pytorch_model.bin: it holds no 'model'");
+            "accelerate/pytorch_model.bin: it has no 'model'");
   try {
     open(fixture("nested/checkpoint.pth"));
   } catch (const Error& error) {
@@ -96,7 +96,7 @@ TEST_F(TorchWeights, WithDamagedBytes_AreRefused) {
 
 TEST_F(TorchWeights, ThatAreNoStateDict_AreRefused) {
   EXPECT_NE(
-      refusal(fixture("accelerate/optimizer.bin"), ErrorCode::kIo).find("it is no state dict"),
+      refusal(fixture("accelerate/optimizer.bin"), ErrorCode::kIo).find("it is not a state dict"),
       std::string::npos);
   put("x.pt", "text");
   EXPECT_EQ(refusal(at("x.pt"), ErrorCode::kIo),

@@ -160,20 +160,20 @@ TEST_F(WriteWeights, ATargetInTheSource_IsRefused) {
   write("m/model.safetensors", random_tensors(2));
   const auto code = ErrorCode::kInvalidArgument;
   EXPECT_EQ(write_refusal("m/model.safetensors", "m/model.safetensors", code),
-            "m/model.safetensors would take the place of m/model.safetensors, which is read");
+            "m/model.safetensors would replace m/model.safetensors, which is being read");
   EXPECT_EQ(write_refusal("m/model.safetensors", "m", code),
-            "m would take the place of m/model.safetensors, which is read");
-  EXPECT_EQ(write_refusal("m", "m", code), "m is in m, which is read");
-  EXPECT_EQ(write_refusal("m", "m/deep/er", code), "m/deep/er is in m, which is read");
+            "m would replace m/model.safetensors, which is being read");
+  EXPECT_EQ(write_refusal("m", "m", code), "m is in m, which is being read");
+  EXPECT_EQ(write_refusal("m", "m/deep/er", code), "m/deep/er is in m, which is being read");
   fs::create_directory_symlink(at("m"), at("link"));
   EXPECT_EQ(write_refusal("m", "link/x.safetensors", code),
-            "link/x.safetensors is in m, which is read");
+            "link/x.safetensors is in m, which is being read");
   fs::create_directory(at("links"));
   fs::create_symlink(at("m/model.safetensors"), at("links/model.safetensors"));
   EXPECT_EQ(write_refusal("links/model.safetensors", "links", code),
-            "links would take the place of links/model.safetensors, which is read");
+            "links would replace links/model.safetensors, which is being read");
   EXPECT_EQ(write_refusal("links/model.safetensors", "m/model.safetensors", code),
-            "m/model.safetensors would take the place of links/model.safetensors, which is read");
+            "m/model.safetensors would replace links/model.safetensors, which is being read");
   EXPECT_EQ(names_in("m"), "model.safetensors");
   write_weights(open(at("m/model.safetensors")), at("m/other.safetensors"), {});
   write_weights(open(at("m")), at("m2"), {});
