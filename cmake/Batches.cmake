@@ -1,14 +1,14 @@
 # coupler_batch_all(folder): every target below folder compiles its C++ sources in batches, one
 # compiler run for up to COUPLER_BATCH_SIZE sources, which saves most of the time that headers take.
-# A batch is of one folder, or of whole small folders that follow each other; so names in unnamed
-# namespaces have to differ within a folder (scripts/check-batches says which do not). A source still
-# includes what it uses: the dev preset compiles each by itself.
+# A batch has sources of one folder, or of consecutive whole small folders, so that names in unnamed
+# namespaces must differ within a folder (scripts/check-batches lists those that do not). A source
+# still includes what it uses: the dev preset compiles each one separately.
 #
-# Alone is what is compiled in a way of its own (options, definitions, without the precompiled
-# header), and what sets SKIP_UNITY_BUILD_INCLUSION.
-option(COUPLER_BATCH "Compile sources in batches: faster from nothing, slower after a change" OFF)
-# Of 40 that see LibTorch none takes 2 GB. More would leave processors idle at the end.
-set(COUPLER_BATCH_SIZE 40 CACHE STRING "Sources in a batch, at most")
+# Sources with their own settings (options, definitions, no precompiled header) and those that set
+# SKIP_UNITY_BUILD_INCLUSION are compiled separately.
+option(COUPLER_BATCH "Compile sources in batches: faster from scratch, slower after a change" OFF)
+# A batch of 40 sources that include LibTorch takes less than 2 GB. Larger ones would leave cores idle at the end.
+set(COUPLER_BATCH_SIZE 40 CACHE STRING "Maximum number of sources in a batch")
 
 function(coupler_batch target)
   get_target_property(sources ${target} SOURCES)
@@ -19,7 +19,7 @@ function(coupler_batch target)
       continue()
     endif()
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${base} NORMALIZE)
-    # What is made while building follows rules of its own: docs' pages have their names as they are.
+    # Generated sources follow their own rules: those of docs' pages keep the pages' names.
     cmake_path(IS_PREFIX PROJECT_BINARY_DIR ${source} alone)
     foreach(property COMPILE_OPTIONS COMPILE_DEFINITIONS SKIP_PRECOMPILE_HEADERS
                      SKIP_UNITY_BUILD_INCLUSION)
@@ -52,7 +52,7 @@ function(coupler_batch target)
       math(EXPR batch "${batch} + 1")
       set(filled 0)
     endif()
-    # A large folder in even shares, so that its last is no smaller than the others.
+    # Split a large folder evenly, so that its last batch is not smaller than the others.
     math(EXPR shares "(${count} + ${COUPLER_BATCH_SIZE} - 1) / ${COUPLER_BATCH_SIZE}")
     set(index 0)
     foreach(source IN LISTS sources_${key})
@@ -65,8 +65,8 @@ function(coupler_batch target)
     math(EXPR filled "(${filled} + ${count} + ${shares} - 1) / ${shares}")
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # A name of one source may shadow another source's; and to GCC a source is a header here, whose
-  # classes should hold nothing of an unnamed namespace.
+  # A name of one source may shadow another source's. And GCC treats a source in a batch as a header,
+  # and warns if its classes use types of an unnamed namespace.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>
                          $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()

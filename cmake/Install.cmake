@@ -1,12 +1,12 @@
-# What `cmake --install` puts where, what find_package(Coupler) finds there, and the Debian packages
-# that `cpack` makes of it in a build of the preset `package`. Nothing of LibTorch is installed:
+# What `cmake --install` installs and where, what find_package(Coupler) finds there, and the Debian
+# packages that `cpack` creates in a build of the preset `package`. LibTorch is not installed:
 # `coupler setup-torch` fetches it.
 include(CMakePackageConfigHelpers)
 
 install(PROGRAMS scripts/install-torch DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/coupler COMPONENT program)
 
-# Completion and man pages, where each shell and man look for them. Debian's zsh has a folder of its
-# own for what comes in packages, and does not read site-functions below /usr.
+# Completion and man pages, where each shell and man look for them. Debian's zsh has a separate folder
+# for files from packages, and does not read site-functions below /usr.
 set(_words ${PROJECT_BINARY_DIR}/cli/words)
 set(_zsh site-functions)
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
@@ -31,8 +31,8 @@ if(COUPLER_WITH_TORCH)
   file(RELATIVE_PATH _to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(coupler_self_test PROPERTIES
     INSTALL_RPATH "$ORIGIN/${_to_libraries};${COUPLER_INSTALL_TORCH_ROOT}/lib")
-  # CMake leaves room for this path in the built files, as empty elements at the end of theirs, which
-  # the loader takes for the working folder. Where the path serves both there is no need for room.
+  # CMake reserves space for this path in the built files as empty elements at the end of their RPATH,
+  # which the loader takes for the working directory. If one path serves both, no space is needed.
   if(COUPLER_INSTALL_TORCH_ROOT STREQUAL COUPLER_TORCH_ROOT AND _to_libraries STREQUAL "../lib")
     set_target_properties(${_libraries} coupler_self_test PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
   endif()
@@ -60,17 +60,17 @@ set(CPACK_PACKAGE_CONTACT "The Coupler authors <coupler@localhost>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
-# Whatever the umask of who makes them.
+# Independent of the builder's umask.
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# What the libraries are linked with; those of LibTorch are in no package.
+# Dependencies from the libraries that are linked; LibTorch's are not in any package.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${COUPLER_TORCH_ROOT}/lib ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(CPACK_COMPONENTS_ALL program development api)
-# Empty: a package's description begins with a line of its own.
+# Empty: each package's description has its own first line.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME coupler)
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
@@ -92,11 +92,11 @@ set(CPACK_DEBIAN_HEADERS_PACKAGE_RECOMMENDS "cmake, g++, make")
 set(_packages program:coupler development:coupler-dev)
 set(_of_gloo_cpu "Collectives and messages on host memory over Unix sockets and TCP,
 with the collectives of libgloo as an option")
-set(_of_mpi "Collectives and messages on host memory by Open MPI")
-set(_of_nccl "Collectives and messages on the memory of NVIDIA's GPUs by NCCL.
-NCCL and the CUDA runtime come by `coupler setup-torch --cuda`")
-set(_of_fsdp "Each parameter divided over the processes, over any transport")
-set(_of_deepspeed_like "The stages of ZeRO on flat buffers, over any transport")
+set(_of_mpi "Collectives and messages on host memory with Open MPI")
+set(_of_nccl "Collectives and messages on the memory of NVIDIA GPUs with NCCL.
+`coupler setup-torch --cuda` installs NCCL and the CUDA runtime")
+set(_of_fsdp "Shards each parameter among the processes, over any transport")
+set(_of_deepspeed_like "The ZeRO stages on flat buffers, over any transport")
 foreach(plugin gloo_cpu mpi nccl fsdp deepspeed_like)
   if(NOT TARGET coupler_${plugin})
     continue()

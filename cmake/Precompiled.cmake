@@ -1,15 +1,15 @@
-# coupler_use_precompiled(target): the target's C++ sources that see LibTorch are compiled after a header
-# that is compiled once for all of them, which halves their time: host/precompiled.h, or for tests and,
-# where tests are built, examples tests/precompiled.h. Sources include what they need all the same: the
-# debug preset builds without it.
+# coupler_use_precompiled(target): the target's C++ sources that include LibTorch use a header that is
+# precompiled once for all of them, which halves their time: host/precompiled.h; for tests, and for
+# examples if tests are built, tests/precompiled.h. Sources still include what they need: the debug
+# preset builds without it.
 option(COUPLER_PRECOMPILE "Compile LibTorch's headers once for all sources; takes 600 MB of disk, and 700 for tests" ON)
 
 if(COUPLER_PRECOMPILE)
-  # An object made with -fPIE cannot use a header compiled with -fPIC. One for all of them.
+  # An object compiled with -fPIE cannot use a header compiled with -fPIC; use one for all.
   set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
 endif()
 
-# name: an object library that compiles folder's precompiled.h, for others to use.
+# name: an object library that compiles folder's precompiled.h for other targets.
 function(coupler_add_precompiled name folder)
   add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/host/precompiled.cc)
   coupler_settings(${name})
@@ -37,11 +37,11 @@ function(coupler_use_precompiled target)
   endif()
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
   if(precompiled STREQUAL "test_precompiled")
-    # A header is used with the options that it was compiled with, or not at all.
+    # A precompiled header can only be used with the options it was compiled with.
     target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_OPTIONS>)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # What ccache needs.
+    # ccache needs this.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
   endif()
 endfunction()

@@ -13,8 +13,8 @@ endif()
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
-# For tests and examples, which are compiled more often than they run, or leave their time to LibTorch:
-# without what the compiler takes most of its time for.
+# For tests and examples, which are compiled more often than they run, or spend their time in LibTorch:
+# without the optimizations that take the compiler most of its time.
 set(COUPLER_QUICK_OPTIONS "")
 if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT COUPLER_FUZZERS)
   set(COUPLER_QUICK_OPTIONS -O1)
@@ -22,7 +22,7 @@ endif()
 
 find_program(COUPLER_CCACHE ccache)
 if(COUPLER_CCACHE)
-  # It caches nothing that uses a precompiled header otherwise.
+  # Otherwise it caches nothing that uses a precompiled header.
   set(_launcher env CCACHE_SLOPPINESS=pch_defines,time_macros ${COUPLER_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${_launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${_launcher})
@@ -39,17 +39,17 @@ if(COUPLER_SANITIZER STREQUAL "address")
 elseif(COUPLER_SANITIZER STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=thread)
-  # Asio's fences, which this sanitizer does not know; Asio has locks beside them.
+  # This sanitizer does not support Asio's fences; Asio also uses locks.
   add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)
 elseif(COUPLER_SANITIZER)
   message(FATAL_ERROR "COUPLER_SANITIZER is '${COUPLER_SANITIZER}'; valid: address, thread, or empty")
 endif()
 if(COUPLER_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" OR COUPLER_SANITIZER)
-    message(FATAL_ERROR "COUPLER_FUZZERS needs clang++ and brings its own sanitizers, so that "
-                        "COUPLER_SANITIZER has to be empty: use the preset fuzz.")
+    message(FATAL_ERROR "COUPLER_FUZZERS needs clang++ and sets its own sanitizers, so that "
+                        "COUPLER_SANITIZER must be empty: use the preset fuzz.")
   endif()
-  # Release, but with the checks of asserts and of the standard library.
+  # Release, but with asserts and the standard library's checks.
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
                       -fno-omit-frame-pointer -g -UNDEBUG -D_GLIBCXX_ASSERTIONS)
   add_link_options(-fsanitize=address,undefined)
@@ -60,7 +60,7 @@ endif()
 
 function(coupler_settings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror
-                         # Designated initialisers leave fields at their documented defaults.
+                         # Designated initializers leave fields at their documented defaults.
                          -Wno-missing-field-initializers
                          $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 endfunction()

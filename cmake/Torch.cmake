@@ -1,8 +1,8 @@
 # coupler::torch for the build: the LibTorch in COUPLER_TORCH_ROOT. A project that already has a
 # target named torch keeps it: two LibTorches in one program clash.
 
-# LibTorch's include folder holds the headers of another fmt, without its library: the folder below,
-# searched before it, holds those of the fmt we link.
+# LibTorch's include folder contains the headers of another fmt, without its library. The folder below,
+# searched first, contains those of the fmt we link.
 get_target_property(_fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 set(_fmt_first ${PROJECT_BINARY_DIR}/fmt-first)
 file(MAKE_DIRECTORY ${_fmt_first})
@@ -30,7 +30,7 @@ endif()
 string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR ${COUPLER_TORCH_VERSION})
 message(STATUS "LibTorch ${COUPLER_TORCH_VERSION}: ${COUPLER_TORCH_ROOT}")
 coupler_torch_targets(${COUPLER_TORCH_ROOT})
-# target_include_directories appends, and this one goes first.
+# target_include_directories appends, but this one must come first.
 get_target_property(_torch_includes coupler_torch INTERFACE_INCLUDE_DIRECTORIES)
 set_target_properties(coupler_torch PROPERTIES
   INTERFACE_INCLUDE_DIRECTORIES "${_fmt_first};${_torch_includes}"

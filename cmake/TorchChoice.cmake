@@ -1,9 +1,9 @@
-# Which LibTorch: COUPLER_TORCH_ROOT, the torch folder of one, and COUPLER_TORCH_WHEEL, its version,
-# which `coupler setup-torch` fetches where this build is installed.
+# Selects LibTorch: COUPLER_TORCH_ROOT, its torch folder, and COUPLER_TORCH_WHEEL, its version, which
+# `coupler setup-torch` fetches for an installation of this build.
 set(COUPLER_TORCH_ROOT "" CACHE PATH
-    "The torch folder of a LibTorch wheel or archive, 2.11 or newer. Empty: what the environment's COUPLER_TORCH_ROOT names, else what scripts/setup fetched")
+    "The torch folder of a LibTorch wheel or archive, 2.11 or newer. Empty: the environment's COUPLER_TORCH_ROOT, else the one that scripts/setup fetched")
 set(COUPLER_INSTALL_TORCH_ROOT "" CACHE PATH
-    "Where installed libraries and programs look for LibTorch. Empty: in COUPLER_TORCH_ROOT, or for an installation in /usr where `coupler setup-torch` puts it")
+    "Where installed libraries and programs look for LibTorch. Empty: COUPLER_TORCH_ROOT, or for an installation in /usr the folder of `coupler setup-torch`")
 include(${CMAKE_CURRENT_LIST_DIR}/TorchTargets.cmake)
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/install-torch COUPLER_TORCH_WHEEL REGEX "^version=")

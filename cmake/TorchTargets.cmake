@@ -2,8 +2,8 @@
 # and libc10.so) as imported targets; COUPLER_TORCH_VERSION is its version. Installed: Coupler's own
 # build and find_package(Coupler) share it.
 #
-# find_package(Torch) of the CUDA wheel wants a whole CUDA toolkit; linking only these two libraries
-# needs none, and one binary still serves GPUs, since libtorch_cuda.so can be opened at run time.
+# find_package(Torch) of the CUDA wheel requires a whole CUDA toolkit; linking only these two libraries
+# does not, and one binary still supports GPUs, since libtorch_cuda.so can be opened at run time.
 function(coupler_torch_version root result)
   set(header ${root}/include/torch/headeronly/version.h)
   set(${result} "" PARENT_SCOPE)

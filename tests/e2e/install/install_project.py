@@ -102,7 +102,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     write(folder / "misspelt/CMakeLists.txt", PROJECT + "coupler_precompile(trian)\n")
     write(folder / "misspelt/main.cc", "int main() {}")
     said = configure("misspelt", fails=True)
-    check("there is no target trian" in said, "a target that there is not is taken", said)
+    check("target trian does not exist" in said, "a target that there is not is taken", said)
 
     write(folder / "none/CMakeLists.txt", PROJECT)
     write(folder / "none/main.cc", "int main() {}")
