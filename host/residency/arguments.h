@@ -1,4 +1,4 @@
-// Tensors among boxed arguments or results, alone or in lists.
+// Finds and replaces tensors among boxed arguments or results, single or in lists.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -26,7 +26,7 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
 
 at::Tensor get(const std::vector<c10::IValue>& values, Position position);
 
-// Lists are copied before one is changed, since copies of an IValue share theirs.
+// Copies a list before changing it, since copies of an IValue share their list.
 void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& tensor);
 
 }  // namespace coupler

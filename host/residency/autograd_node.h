@@ -1,5 +1,5 @@
-// AutogradNode: how LibTorch holds the nodes of autograd's graph: in std::shared_ptr, or since 2.15
-// in c10::intrusive_ptr. Any thread.
+// AutogradNode: LibTorch's owning pointer to a node of autograd's graph: std::shared_ptr, or
+// c10::intrusive_ptr since 2.15. Any thread.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,11 +15,11 @@ namespace coupler {
 using AutogradNode =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// As `new Node(arguments…)`.
+// Like `new Node(arguments…)`.
 template <class Node, class... Arguments>
 AutogradNode make_autograd_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<AutogradNode, std::shared_ptr<torch::autograd::Node>>) {
-    // deleteNode is found by its argument, since later versions have none.
+    // deleteNode is found by argument-dependent lookup, since later versions lack it.
     return AutogradNode(new Node(std::forward<Arguments>(arguments)...),
                         [](auto* node) { deleteNode(node); });
   } else {

@@ -19,7 +19,7 @@ constexpr size_t kAlignment = 64;
 
 void ReleaseMemory::operator()(void* memory) const {
   if (from == PoolMemory::kDevice) {
-    // What the thread has begun on its stream may still be reading it.
+    // Work queued on the thread's stream may still be reading it.
     hold_for_stream(on_device);
     return;
   }
@@ -40,8 +40,8 @@ BufferPool::Memory BufferPool::make(size_t bytes) const {
   if (counted) budget.take(MemoryPart::kBuffers, size);
   void *memory = nullptr, *block = nullptr;
   if (from_ == PoolMemory::kHeap) {
-    // Aligned by ourselves: glibc's aligned_alloc looks for more than it takes, so what came back
-    // would never do for another buffer of its size, and the heap would come to hold every unit.
+    // We align it ourselves: glibc's aligned_alloc searches for more than it takes, so a freed
+    // block would never fit another buffer of its size, and the heap would grow to hold every unit.
     size_t room = size + kAlignment;
     memory = block = std::malloc(room);
     if (memory != nullptr) memory = std::align(kAlignment, size, memory, room);
@@ -70,7 +70,7 @@ BufferPool::Buffer::~Buffer() {
 BufferPool::Buffer BufferPool::take(size_t bytes) {
   Buffer result;
   const std::lock_guard lock(mutex_);
-  // The smallest that is large enough, and not so large that it would waste a quarter.
+  // The smallest buffer that is large enough but at most a quarter larger than requested.
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     if (it->bytes < bytes || it->bytes - bytes > bytes / 4) continue;
@@ -82,7 +82,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
     free_bytes_ -= best->bytes;
     free_.erase(best);
   } else {
-    // What is kept must not raise the peak: what is out and what is kept stay below it together.
+    // Kept buffers must not raise the peak: buffers in use and kept ones together stay below it.
     while (!free_.empty() && out_bytes_ + free_bytes_ + bytes > peak_bytes_) {
       free_bytes_ -= free_.front().bytes;
       free_.erase(free_.begin());
@@ -99,7 +99,7 @@ BufferPool::Buffer BufferPool::take(size_t bytes) {
 void BufferPool::give_back(Memory memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   out_bytes_ -= bytes;
-  if (from_ == PoolMemory::kDevice) return;  // to its allocator
+  if (from_ == PoolMemory::kDevice) return;  // `memory` returns it to the device's allocator
   free_bytes_ += bytes;
   free_.push_back({std::move(memory), bytes});
 }

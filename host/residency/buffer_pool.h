@@ -1,6 +1,6 @@
-// BufferPool: memory for units and for gradients on their way. Host memory is kept for reuse, since
-// fresh pages cost three times a copy into warm ones; a device's comes from LibTorch's allocator
-// for it, which does the same. [any-thread]
+// BufferPool: memory for units and for gradients in flight. It keeps host memory for reuse, since
+// fresh pages cost three times as much as a copy into warm ones. Device memory comes from
+// LibTorch's allocator for the device, which also keeps it. [any-thread]
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,12 +13,12 @@
 
 namespace coupler {
 
-// Where a pool's memory is from.
+// Where a pool's memory comes from.
 enum class PoolMemory {
-  kHeap,    // which keeps what is given back, warm; aligned to 64
-  kPages,   // the system's, for whom memory is scarce: buffers are taken by one thread and given
-            // back by another, and each thread's heap would come to hold them all. Aligned to a
-            // page, so that disks can write to it
+  kHeap,    // keeps freed memory warm; aligned to 64
+  kPages,   // mapped from the system, for when memory is scarce: one thread takes buffers and
+            // another returns them, so each thread's heap would grow to hold them all. Aligned to
+            // a page, so that disks can write to it
   kDevice,  // LibTorch's allocator
 };
 
@@ -26,7 +26,7 @@ struct ReleaseMemory {
   PoolMemory from = PoolMemory::kHeap;
   size_t bytes = 0;
   bool counted = false;   // by the memory limit
-  void* block = nullptr;  // of the heap, in which the memory lies aligned
+  void* block = nullptr;  // the heap block that contains the aligned memory
   c10::DataPtr on_device;
   void operator()(void* memory) const;
 };
@@ -35,7 +35,7 @@ class BufferPool {
   using Memory = std::unique_ptr<void, ReleaseMemory>;
 
  public:
-  // Memory taken from a pool, given back by the destructor. Movable; the pool must outlive it.
+  // Memory taken from a pool; the destructor returns it. Movable; the pool must outlive it.
   class Buffer {
    public:
     Buffer() = default;
@@ -50,20 +50,20 @@ class BufferPool {
     friend class BufferPool;
     BufferPool* pool_ = nullptr;
     Memory memory_;
-    size_t bytes_ = 0;  // of the memory: at least what was asked for
+    size_t bytes_ = 0;  // of the memory: at least the requested size
   };
 
   explicit BufferPool(PoolMemory from = PoolMemory::kHeap) : from_(from) {}
-  // The CPU's is the heap's.
+  // Memory of the CPU comes from the heap.
   explicit BufferPool(c10::Device device)
       : from_(device.is_cpu() ? PoolMemory::kHeap : PoolMemory::kDevice), device_(device) {}
 
-  // At least bytes, contents unspecified. Throws std::bad_alloc when memory is out.
+  // Returns at least `bytes` bytes, contents unspecified. Throws std::bad_alloc if none are left.
   Buffer take(size_t bytes);
 
   c10::Device device() const { return device_; }  // of its memory
 
-  // The most that was out at one time, in bytes.
+  // The most bytes ever in use at one time.
   size_t peak_bytes() const;
 
  private:

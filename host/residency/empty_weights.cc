@@ -7,13 +7,13 @@
 namespace coupler {
 namespace {
 
-// Stands before every other dispatch key, so operations come as the program calls them, and is on
+// Comes before every other dispatch key, so operations arrive as the program calls them. It is on
 // only in threads that have a scope.
 constexpr c10::DispatchKey kRecordingKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> init_device;  // of the innermost InitOnDevice
 
-// Of an operation that makes a tensor from nothing and says not where.
+// Sets the device of an operation that creates a tensor from no other and names no device.
 void set_device(const c10::OperatorHandle& op, torch::jit::Stack& stack, c10::Device device) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t first = stack.size() - arguments.size();
@@ -33,7 +33,7 @@ void record_operation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     recorder.call(op, *stack);
     return;
   }
-  // Unset: LibTorch hands thread-local keys on to threads of its own.
+  // init_device is unset in LibTorch's own threads, to which it passes thread-local keys.
   if (init_device) set_device(op, *stack, *init_device);
   op.callBoxed(stack);
 }
@@ -51,7 +51,7 @@ EmptyWeights::EmptyWeights(const EmptyWeightsOptions& options) {
 }
 
 EmptyWeights::~EmptyWeights() {
-  // Its tensors are made real without being recorded again.
+  // Buffers are materialized in leave(), which must not be recorded again.
   c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
   Recorder::of_this_thread().leave();
   include_key();

@@ -1,5 +1,5 @@
 // The state of LibTorch's default CPU generator as a value. The functions take the generator's own
-// lock: any thread.
+// lock; any thread may call them.
 #pragma once
 
 #include <ATen/core/MT19937RNGEngine.h>
@@ -10,7 +10,7 @@ namespace coupler {
 
 struct GeneratorState {
   at::mt19937 engine;
-  std::optional<float> next_float;  // the second half of a pair of normal numbers
+  std::optional<float> next_float;  // the cached second sample of a normal pair
   std::optional<double> next_double;
 };
 
@@ -18,11 +18,11 @@ GeneratorState read_generator();
 void write_generator(const GeneratorState& state);
 bool same_state(const GeneratorState& a, const GeneratorState& b);
 
-// A state that follows from this one but shares no numbers with it, so that nobody who draws from
-// it gets numbers that belong to a weight.
+// A state derived from this one whose stream is separate from it, so that draws from it never yield
+// numbers that belong to a weight.
 GeneratorState state_apart(const GeneratorState& state);
 
-// Puts the generator back as it was.
+// Restores the generator's state on destruction.
 class GeneratorGuard {
  public:
   GeneratorGuard() : state_(read_generator()) {}

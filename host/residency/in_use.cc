@@ -9,7 +9,7 @@ namespace coupler {
 InUse::InUse(const at::Tensor& tensor, Access access) {
   const Home* const home = home_of(tensor);
   if (home == nullptr) return;
-  if (home->packed != nullptr) refuse_packed(*home, "its values to be used or saved in place");
+  if (home->packed != nullptr) refuse_packed(*home, "using or saving its values in place");
   Unit& unit = *home->unit;
   access == Access::kReplace ? unit.residency->use_blank(unit) : unit.residency->use(unit);
   unit_ = &unit;

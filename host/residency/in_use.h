@@ -1,5 +1,5 @@
 // InUse: keeps the values of a tensor in memory while pointers into them are used. Operations on
-// tensors need none of this: the intercept (intercept.h) does it for them. [any-thread]
+// tensors do not need it: the intercept (intercept.h) does it for them. [any-thread]
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,26 +15,26 @@ class InUse {
  public:
   enum class Access {
     kRead,
-    kWrite,    // of a part, or of all
-    kReplace,  // of the whole storage: what it held may be lost
+    kWrite,    // writes a part, or all
+    kReplace,  // writes the whole storage: its old contents may be lost
   };
-  // A tensor that is not managed is left alone; one that is, is to be read only, or must be of a
-  // unit that writes back. Throws Error where its values cannot be had.
+  // Ignores a tensor that is not managed. A managed one may only be read, unless its unit writes
+  // back. Throws Error if its values cannot be fetched.
   explicit InUse(const at::Tensor& tensor, Access access = Access::kRead);
   ~InUse();
   InUse(const InUse&) = delete;
   InUse& operator=(const InUse&) = delete;
 
-  // What was written to it since need not be kept.
+  // Writes made since construction need not be kept.
   void drop_writes();
 
  private:
   Unit* unit_ = nullptr;
-  bool written_ = false;  // before
+  bool written_ = false;  // the unit's `written` before
 };
 
-// Calls `visit` with all tensors, in order: those that are managed one by one, so that they need
-// not be in memory together, the others in as few lists as may be.
+// Calls `visit` with all tensors, in order: managed ones one at a time, so that they need not be in
+// memory together, the others in as few lists as possible.
 void in_bunches(const std::vector<at::Tensor>& tensors,
                 const std::function<void(at::TensorList)>& visit);
 

@@ -20,12 +20,12 @@ namespace {
 
 constexpr c10::DispatchKey kParameterKey = c10::DispatchKey::DeferredInit;
 
-// TensorImpl keeps its key set to itself; a derived class may name the member.
+// TensorImpl's key set is protected; a derived class may name the member.
 struct KeySet : c10::TensorImpl {
   static c10::DispatchKeySet& of(c10::TensorImpl& tensor) { return tensor.*(&KeySet::key_set_); }
 };
 
-// The units that the operation under way needs; few, and often the same one several times.
+// The units that the current operation needs: few, and often the same one several times.
 class Pins {
  public:
   Pins() = default;
@@ -40,12 +40,12 @@ class Pins {
     units_.push_back(home.unit);
     packed_ = packed_ || home.packed != nullptr;
   }
-  bool packed() const { return packed_; }  // whether one of the parameters is
+  bool packed() const { return packed_; }  // whether any of the parameters is
   bool empty() const { return units_.empty(); }
-  // What the operation is to compute in and to give back: as the first unit that has a say.
+  // The types the operation computes in and returns: those of the first unit that sets one.
   std::optional<c10::ScalarType> compute_type() const { return first(&Unit::compute_type); }
   std::optional<c10::ScalarType> output_type() const { return first(&Unit::output_type); }
-  // Where it is to run.
+  // The device it runs on.
   std::optional<c10::Device> device() const { return first(&Unit::device); }
 
  private:
@@ -62,14 +62,13 @@ class Pins {
 
 [[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
   if (home.unit->placed) {
-    throw Error(
-        ErrorCode::kUsage,
-        fmt::format("{} writes to parameter '{}', which lies where a device map says and is "
-                    "fetched for each use: the change would be lost",
-                    op.schema().name(), home.name),
-        {.subject = home.name,
-         .hint = "change it before the model is dispatched; dispatched models are for "
-                 "inference"});
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} writes to parameter '{}', which was placed by a device map and is "
+                            "fetched for each use: the change would be lost",
+                            op.schema().name(), home.name),
+                {.subject = home.name,
+                 .hint = "change it before dispatching the model; dispatched models are for "
+                         "inference"});
   }
   throw Error(
       ErrorCode::kUsage,
@@ -81,18 +80,18 @@ class Pins {
                "optimizers to accelerator.prepare"});
 }
 
-// Module::to() goes through here with each parameter.
+// Module::to() ends here for each parameter.
 [[noreturn]] void refuse_move(const Home& home) {
   throw Error(ErrorCode::kUsage,
-              fmt::format("parameter '{}' is of a model that lies where its device map says, and "
-                          "cannot be moved to another device",
+              fmt::format("parameter '{}' belongs to a model placed by a device map and cannot be "
+                          "moved to another device",
                           home.name),
               {.subject = home.name,
-               .hint = "move the model before it is dispatched, or let its handle go and load it "
-                       "anew with another map"});
+               .hint = "move the model before dispatching it, or drop its handle and load it again "
+                       "with another map"});
 }
 
-// Whether an operation copies its argument to a device that it names.
+// Whether the operation copies its argument to a named device of another type.
 bool moves_elsewhere(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      const Home& home) {
   const c10::FunctionSchema& schema = op.schema();
@@ -127,8 +126,8 @@ bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
          home_of(tensor) == nullptr;
 }
 
-// Normalisations write running statistics, which their schemas do not say and which are to stay
-// what they are, and take their parameters in the statistics' type. Its type where there are some.
+// The type of a normalization's running statistics, if it has any. Normalizations write them
+// without declaring it; they must keep their type, and parameters must be passed in that type.
 std::optional<at::ScalarType> statistics_type(const c10::OperatorHandle& op,
                                               const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
@@ -150,8 +149,8 @@ void cast_parameters(const c10::OperatorHandle& op, torch::jit::Stack& stack, at
   }
 }
 
-// Arguments beside the parameters in the type that parameters are gathered in, as if the module had
-// been converted. What the operation writes to stays as it is.
+// Casts the other arguments to the type that parameters are gathered in, as if the module had been
+// converted. Arguments the operation writes to stay as they are.
 void cast_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t first = stack.size() - arguments.size();
@@ -175,7 +174,7 @@ void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::S
   const size_t first = stack.size() - results.size();
   for (size_t i = 0; i < results.size(); ++i) {
     c10::IValue& value = stack[first + i];
-    // Views of a parameter, and what was written to, are not results.
+    // Views of a parameter and written arguments are not results.
     if (results[i].alias_info() != nullptr || !value.isTensor()) continue;
     if (is_to_cast(value.toTensor(), type)) value = value.toTensor().to(type);
   }
@@ -208,7 +207,7 @@ TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_intercepted>());
 }
 
-// Counts how often it is asked: for check_intercept.
+// Counts its fills, for check_intercept.
 class CountingSource : public Source {
  public:
   explicit CountingSource(int& fills) : fills_(fills) {}
@@ -264,11 +263,12 @@ void check_intercept() {
     return at::add(view, 1).item<float>() == 3 && fills == 1;
   }();
   if (kWorks) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("LibTorch {} does not send operations on parameters through the key that "
-                          "sharding uses",
-                          TORCH_VERSION),
-              {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("LibTorch {} does not route operations on parameters through the dispatch "
+                  "key that sharding uses",
+                  TORCH_VERSION),
+      {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
 }
 
 }  // namespace coupler

@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-// The wanted tensors of one recipe, by storage: tied ones come several to a storage.
+// The wanted tensors of one recipe, by storage: tied tensors share one.
 struct Batch {
   std::shared_ptr<Recipe> recipe;
   std::unordered_map<uint64_t, std::vector<size_t>> indices;
@@ -26,7 +26,7 @@ void require_recipe(const MetaTensor& wanted) {
   if (tag == nullptr) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("'{}' is on the meta device and nothing says what its values are", wanted.name),
+        fmt::format("'{}' is on the meta device and its values are unknown", wanted.name),
         {.subject = wanted.name,
          .hint = "build the model inside coupler::EmptyWeights, conversions included, or load its "
                  "weights from a file"});
@@ -37,7 +37,7 @@ void require_recipe(const MetaTensor& wanted) {
                             "values, and that change is lost",
                             wanted.name),
                 {.subject = wanted.name,
-                 .hint = "initialise it inside the scope, or once it is materialised"});
+                 .hint = "initialize it inside the scope, or after it is materialized"});
   }
 }
 

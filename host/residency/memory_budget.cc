@@ -10,7 +10,7 @@
 
 namespace coupler {
 
-// Never destroyed: memory is given back until the very end of the process.
+// Never destroyed: memory is returned until the very end of the process.
 MemoryBudget& MemoryBudget::of_process() {
   static auto* const kBudget = new MemoryBudget;
   return *kBudget;
@@ -50,7 +50,7 @@ void MemoryBudget::note_more(MemoryPart part, size_t bytes) noexcept {
                                               std::memory_order_relaxed);
 }
 
-// Between steps, so nothing is taken meanwhile that would matter.
+// Called between steps, so memory taken meanwhile does not matter.
 void MemoryBudget::set_resident(uint64_t bytes) {
   const uint64_t counted = held_ - base_;
   const uint64_t base = bytes > counted ? bytes - counted : 0;
@@ -71,8 +71,8 @@ void MemoryBudget::refuse(MemoryPart part, size_t bytes) const {
   };
   throw Error(
       ErrorCode::kOutOfMemory,
-      fmt::format("rank {}: {} more for {} would pass memory.limit, {}: held are {} of tensors{}, "
-                  "{} of gathered units and buffers, and {} by the process itself",
+      fmt::format("rank {}: {} more for {} would exceed memory.limit, {}: tensors hold {}{}, "
+                  "gathered units and buffers {}, and the process itself {}",
                   rank_, format_byte_size(bytes),
                   part == MemoryPart::kTensors ? "a tensor" : "a gathered unit or buffer",
                   format_byte_size(limit_), size_of(MemoryPart::kTensors), known_,

@@ -1,6 +1,6 @@
-// MemoryBudget: how much memory this process may hold ([memory] limit), and what holds it. Off, and
-// asked by nobody, until start(). [any-thread], except start(), expect() and set_resident(): those
-// are the loop's.
+// MemoryBudget: how much memory this process may hold ([memory] limit), and what holds it. Off and
+// unused until start(). [any-thread], except that only the training loop calls start(), expect()
+// and set_resident().
 #pragma once
 
 #include <array>
@@ -13,30 +13,30 @@ namespace coupler {
 
 enum class MemoryPart {
   kTensors,  // all that LibTorch allocates
-  kBuffers,  // gathered units, gradients on their way, blocks between memory and a disk
+  kBuffers,  // gathered units, gradients in flight, blocks between memory and a disk
 };
 
 class MemoryBudget {
  public:
   static MemoryBudget& of_process();
 
-  // From now on what is taken counts. base: bytes that the process holds already, its code
-  // included. Later calls change the limit only.
+  // Starts counting what is taken. base: bytes that the process already holds, its code included.
+  // Later calls change only the limit.
   void start(uint64_t limit, uint64_t base, int rank);
   bool on() const { return limit_.load(std::memory_order_relaxed) != 0; }
   uint64_t limit() const { return limit_; }
   uint64_t held() const { return held_; }  // base included
   uint64_t most_held() const { return most_; }
 
-  // What of the tensors is known, and what would need less; both for the error's text.
+  // For the error message: what is known about the tensors, and what would need less memory.
   void expect(std::string known, std::string hint);
 
-  // Throws Error(kOutOfMemory) where that would pass the limit; then nothing is taken.
+  // Throws Error(kOutOfMemory) if that would exceed the limit; then nothing is taken.
   void take(MemoryPart part, size_t bytes);
-  // What the C library gave beyond what was asked for.
+  // Counts what the C library allocated beyond the requested size.
   void note_more(MemoryPart part, size_t bytes) noexcept;
   void give_back(MemoryPart part, size_t bytes) noexcept;
-  // So much is resident now: what is not counted is the process itself.
+  // Sets the bytes resident now; those not counted are attributed to the process itself.
   void set_resident(uint64_t bytes);
 
  private:

@@ -20,16 +20,16 @@
 namespace coupler {
 namespace {
 
-// Stands where backward would go on through a packed parameter.
+// Replaces the graph node through which backward would reach a packed parameter.
 struct NoBackward : torch::autograd::Node {
   explicit NoBackward(std::string name) : parameter(std::move(name)) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
     throw Error(ErrorCode::kUsage,
-                fmt::format("backward came to '{}', which is quantised: a quantised model gives no "
+                fmt::format("backward reached '{}', which is quantized: a quantized model has no "
                             "gradients",
                             parameter),
                 {.subject = parameter,
-                 .hint = "train the model before it is quantised, and run a quantised one under "
+                 .hint = "train the model before quantizing it, and run a quantized model under "
                          "torch::NoGradGuard"});
   }
   std::string parameter;
@@ -57,7 +57,7 @@ const Home* packed_home(const at::Tensor& tensor) {
 
 enum class Side { kOutIn, kInOut };
 
-// Which way round a tensor shows all of its parameter's matrix; unset where it shows a part, or
+// The orientation in which a tensor shows its parameter's whole matrix; unset if it shows a part or
 // something else.
 std::optional<Side> side_of(const at::Tensor& tensor, const Home& home) {
   if (tensor.dim() != 2 || tensor.storage_offset() != 0) return std::nullopt;
@@ -111,13 +111,13 @@ std::optional<Product> product_of(const c10::OperatorHandle& op, const torch::ji
       !bias.defined() ||
       (bias.dim() == 1 && bias.size(0) == out && bias.scalar_type() == x.scalar_type() &&
        bias.device() == x.device() && packed_home(bias) == nullptr);
-  // Autocast decides itself in what it computes; it gets the values.
+  // Autocast chooses the type it computes in itself, so it gets the values.
   if (!fits || !bias_fits || at::autocast::is_autocast_enabled(x.device().type()))
     return std::nullopt;
   return product;
 }
 
-// Operations that only look at a tensor's shape: they need no values.
+// Operations that only use a tensor's shape and need no values.
 bool is_view(std::string_view name) {
   constexpr std::string_view kViews[] = {
       "aten::alias",     "aten::as_strided", "aten::chunk",       "aten::detach",
@@ -131,7 +131,7 @@ bool is_view(std::string_view name) {
 
 // The values that a parameter, or a view of it, shows.
 at::Tensor dense(const at::Tensor& tensor, const Home& home) {
-  if (tensor.scalar_type() != home.packed_type) refuse_packed(home, "another type's view of it");
+  if (tensor.scalar_type() != home.packed_type) refuse_packed(home, "viewing it as another type");
   at::Tensor values;
   {
     const at::NoGradGuard no_grad;
@@ -139,7 +139,7 @@ at::Tensor dense(const at::Tensor& tensor, const Home& home) {
                  .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   }
   if (!is_recorded({&tensor})) return values;
-  // A view has a graph of its own, which set_history does not replace.
+  // A view has its own graph, which set_history does not replace.
   values = values.clone();
   end_backward(values, home, tensor);
   return values;
@@ -179,10 +179,10 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 void refuse_packed(const Home& home, const char* action) {
   throw Error(ErrorCode::kUsage,
-              fmt::format("'{}' is quantised, which does not allow {}", home.name, action),
+              fmt::format("'{}' is quantized, which does not allow {}", home.name, action),
               {.subject = home.name,
-               .hint = "work on the model before it is quantised, or on a copy of the weight "
-                       "(clone() gives its values)"});
+               .hint = "work on the model before quantizing it, or on a copy of the weight "
+                       "(clone() returns its values)"});
 }
 
 }  // namespace coupler

@@ -1,7 +1,6 @@
-// Packed: the form of a parameter whose memory holds less than its values, such as weights of 8 or
-// 4 bits, and what the intercept does with one: products with it go to its own kernels, views of it
-// stay views, and whatever else takes it gets its values unpacked for that one operation.
-// Immutable, [any-thread].
+// Packed: a parameter stored in fewer bits than its values, such as weights of 8 or 4 bits. The
+// intercept sends products with it to its own kernels and leaves views of it as views; any other
+// operation gets its values, unpacked for that operation only. Immutable, [any-thread].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,22 +17,23 @@ class Packed {
   virtual ~Packed() = default;
 
   virtual size_t bytes() const = 0;
-  // Whether the parameter is [in, out], as GPT-2's are, and not [out, in].
+  // Whether the parameter is [in, out], as in GPT-2, and not [out, in].
   virtual bool transposed() const = 0;
-  // The parameter's values: of its sizes and type, contiguous, on the device that memory is on.
+  // The parameter's values with its sizes and type, contiguous, on `device`, where `memory` is.
   virtual at::Tensor unpack(const void* memory, c10::Device device) const = 0;
-  // x [..., in] times the matrix, and bias [out] where it is defined: [..., out] of x's type. x is
-  // floating and on that device. Not recorded by autograd.
+  // Returns x [..., in] times the matrix, plus bias [out] if it is defined: [..., out] of x's type.
+  // x is floating-point and on `device`. Not recorded by autograd.
   virtual at::Tensor multiply(const at::Tensor& x, const at::Tensor& bias, const void* memory,
                               c10::Device device) const = 0;
 };
 
-// Of an operation among whose arguments packed parameters are, resident and pinned, below the
-// intercept's key: true where it is done and its results are on the stack; else it is to go on with
-// the arguments as they are now. Results refuse to be a part of backward.
+// Handles an operation that has packed parameters among its arguments, resident and pinned, below
+// the intercept's key. Returns true if it ran and its results are on the stack; otherwise the
+// caller runs it with the arguments now on the stack. Backward through the results throws
+// Error(kUsage).
 bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-// Throws Error(kUsage) naming the parameter: `action` needs its values in memory as they are.
+// Throws Error(kUsage) naming the parameter: `action` needs its unpacked values in memory.
 [[noreturn]] void refuse_packed(const Home& home, const char* action);
 
 }  // namespace coupler

@@ -48,7 +48,7 @@ StorageTag* Recipe::tag_of(const at::Tensor& tensor) {
 void Recipe::release(void* context) {
   const std::unique_ptr<StorageTag> tag(static_cast<StorageTag*>(context));
   Recipe& recipe = *tag->recipe;
-  std::deque<Operation> dropped;  // freed after the lock is
+  std::deque<Operation> dropped;  // freed after the lock is released
   const std::lock_guard lock(recipe.mutex_);
   recipe.alive_.erase(tag->id);
   recipe.some_died_ = true;

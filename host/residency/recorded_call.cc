@@ -26,7 +26,7 @@ bool overwrites_self(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Normalisations update their running statistics without saying so in their schema.
+// Normalizations update their running statistics without declaring it in their schema.
 bool updates_unannounced(std::string_view argument) {
   return argument == "running_mean" || argument == "running_var";
 }
@@ -43,8 +43,8 @@ bool covers_storage(const at::Tensor& tensor, const Place& place) {
          static_cast<size_t>(tensor.numel()) * tensor.element_size() == place.bytes;
 }
 
-// A constant as it is now: later set_data on the user's handle does not change it, and memory that
-// nobody owns (from_blob) is copied while it is sure to be there.
+// Keeps a constant as it is now: a later set_data on the user's handle does not change it, and
+// memory that the tensor does not own (from_blob) is copied while it is known to be valid.
 at::Tensor keep_constant(const at::Tensor& tensor) {
   const at::DataPtr& data = tensor.storage().data_ptr();
   const bool owned = data.get() == nullptr || data.get_context() != nullptr;
@@ -111,17 +111,17 @@ bool RecordedCall::shapes_without_values() const {
          !op_.hasTag(at::Tag::data_dependent_output);
 }
 
-// What only a replay on the CPU with the default generator could not repeat.
+// Rejects what a replay on the CPU with the default generator could not repeat.
 void RecordedCall::require_replayable() {
   if (device_ >= 0 && arguments_[device_].isDevice()) {
     const c10::Device device = arguments_[device_].toDevice();
     if (!device.is_cpu() && !device.is_meta()) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("'{}' wants a tensor on {}, but inside coupler::EmptyWeights tensors "
-                              "are made for the CPU",
+                  fmt::format("'{}' requests a tensor on {}, but inside coupler::EmptyWeights "
+                              "tensors are made for the CPU",
                               name(), device.str()),
                   {.subject = name(),
-                   .hint = "leave the device out; weights move when they are materialised"});
+                   .hint = "leave the device out; weights move when they are materialized"});
     }
     if (device.is_meta()) arguments_[device_] = c10::Device(c10::kCPU);
   }
@@ -129,8 +129,8 @@ void RecordedCall::require_replayable() {
     if (!value.isGenerator() || value.toGenerator() == at::detail::getDefaultCPUGenerator())
       continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("'{}' draws from a generator of its own, which coupler::EmptyWeights "
-                            "cannot repeat later",
+                fmt::format("'{}' draws from its own generator, which coupler::EmptyWeights cannot "
+                            "repeat later",
                             name()),
                 {.subject = name(), .hint = "use the default generator and torch::manual_seed"});
   }
@@ -140,7 +140,7 @@ void RecordedCall::require_replayable() {
         fmt::format("'{}' mixes a tensor made inside coupler::EmptyWeights with one that is "
                     "not a dense CPU tensor",
                     name()),
-        {.subject = name(), .hint = "move or convert that tensor before the scope"});
+        {.subject = name(), .hint = "move or convert that tensor before entering the scope"});
   }
 }
 
@@ -167,7 +167,7 @@ std::vector<c10::IValue> RecordedCall::meta_arguments() {
   for (size_t i = 0; makes && i < result.size(); ++i) {
     if (schema[i].name() == "pin_memory") result[i] = c10::IValue();
   }
-  // Given no device, an operation on tensors takes theirs.
+  // Without a device argument, an operation on tensors uses their device.
   if (makes && (tensors_.empty() || result[device_].isDevice()))
     result[device_] = c10::Device(c10::kMeta);
   return result;

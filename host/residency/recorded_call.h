@@ -1,5 +1,5 @@
-// One operator call inside EmptyWeights, taken apart: which of its tensors are recorded ones, which
-// come from outside, what it writes, whether it draws. Used by Recorder, on its thread.
+// One operator call inside EmptyWeights, analyzed: which of its tensors are recorded, which come
+// from outside, what it writes, whether it draws random numbers. Used by Recorder, on its thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,16 +16,16 @@ namespace coupler {
 struct CallTensor {
   enum class Kind {
     kRecorded,  // on meta, with a recipe
-    kUnknown,   // on meta, without
+    kUnknown,   // on meta, without a recipe
     kReal,      // from outside, on the CPU
-    kForeign,   // from outside, something that a replay cannot take: another device, sparse
+    kForeign,   // from outside, unusable in a replay: on another device, or sparse
   };
   Position position;
   at::Tensor tensor;
   Kind kind = Kind::kReal;
   bool writes = false;
-  bool announced = false;  // the schema says that it writes
-  Place place;             // of recorded and real ones, before the call
+  bool announced = false;  // the schema declares the write
+  Place place;             // of recorded and real tensors, before the call
 };
 
 class RecordedCall {
@@ -40,29 +40,29 @@ class RecordedCall {
   bool random() const { return random_; }
   bool has(CallTensor::Kind kind) const;
   bool writes(CallTensor::Kind kind) const;
-  bool returns_recorded_input() const;  // in place
+  bool returns_recorded_input() const;  // operates in place on one
   bool gives_tensors() const;
-  bool shapes_without_values() const;  // as far as LibTorch's tags say
-  // Takes a Storage: only set_ does, which changes a handle, no values.
+  bool shapes_without_values() const;  // according to LibTorch's tags
+  // Takes a Storage: only set_ does, which changes a handle but no values.
   bool takes_storage() const;
 
-  // Throws coupler::Error where a replay on the CPU with the default generator could not repeat the
-  // call. A device of meta becomes CPU: it comes from the options of recorded tensors.
+  // Throws coupler::Error if a replay on the CPU with the default generator could not repeat the
+  // call. Turns a meta device into CPU: it comes from the options of recorded tensors.
   void require_replayable();
 
   // The arguments for a call on meta. Real tensors are replaced by meta ones of the same geometry,
-  // which share a storage where the real ones do; real_storage_of tells whose.
+  // which share storages as the real ones do; real_storage_of maps them back.
   std::vector<c10::IValue> meta_arguments();
   c10::Storage real_storage_of(const at::Tensor& meta) const;
 
-  // The call as a replay needs it, results left out.
+  // The call as a replay needs it, without results.
   Operation operation() const;
 
  private:
   const c10::OperatorHandle& op_;
   std::vector<c10::IValue> arguments_;
   std::vector<CallTensor> tensors_;
-  int device_ = -1;  // which argument it is
+  int device_ = -1;  // index of the device argument
   bool random_ = false;
   std::vector<std::pair<c10::Storage, c10::Storage>> stand_ins_;  // real, meta
 };

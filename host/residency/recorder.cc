@@ -23,8 +23,8 @@ namespace {
 using Kind = CallTensor::Kind;
 using Stack = std::vector<c10::IValue>;
 
-// So large a tensor fresh from at::empty gets memory behind its data pointer, since torch::tensor
-// of a list writes there. Nothing is touched where nobody writes.
+// Tensors from at::empty up to this size get memory for their data pointer, since torch::tensor
+// of a list writes through it. The memory is not touched unless something is written.
 constexpr size_t kMaxRawContent = size_t{64} << 10;
 
 bool not_implemented(const std::exception_ptr& error) {
@@ -81,8 +81,8 @@ void Recorder::leave() {
   use_.reset();
 }
 
-// What is alive and requires no gradient. A destructor ends the scope: what cannot be made now says
-// so when it is used.
+// Buffers are the live tensors that require no gradient. A destructor ends the scope, so a failure
+// is only logged; using the buffer reports it.
 void Recorder::materialise_buffers() const {
   std::vector<MetaTensor> wanted;
   for (const auto& [impl, weak] : touched_) {
@@ -98,7 +98,7 @@ void Recorder::materialise_buffers() const {
     });
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "empty weights",
-        fmt::format("buffers stay without values: {}", error.what()));
+        fmt::format("buffers remain without values: {}", error.what()));
   }
 }
 
@@ -108,12 +108,12 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   if (call.takes_storage()) return op.callBoxed(stack);
   if (call.has(Kind::kUnknown)) {
     if (call.writes(Kind::kRecorded))
-      refuse(call, "writes a tensor on the meta device that has no values into a weight",
+      refuse(call, "writes a meta tensor, which has no values, into a weight",
              "give it a tensor that has values or was made inside coupler::EmptyWeights");
     return op.callBoxed(stack);
   }
   if (!call.has(Kind::kRecorded)) {
-    // Among tensors from outside only: done for real, unless it makes a new tensor.
+    // An operation on outside tensors only runs for real, unless it makes a new tensor.
     if (call.random() && call.writes(Kind::kReal))
       refuse(call,
              "draws random numbers into a tensor from outside coupler::EmptyWeights, which would "
@@ -144,19 +144,19 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
                std::make_move_iterator(results.end()));
 }
 
-// Everything recorded in this scope is known; what was changed since an earlier one is lost.
+// All changes within this scope are recorded; changes made since an earlier scope are lost.
 void Recorder::touch(const RecordedCall& call) {
   for (const CallTensor& item : call.tensors()) {
     if (item.kind != Kind::kRecorded) continue;
     if (Recipe::tag_of(item.tensor)->recipe != recipe_)
       refuse(call, "uses a weight that another thread built inside coupler::EmptyWeights",
-             "build both on one thread, or materialise that weight first");
+             "build both on one thread, or materialize that weight first");
     if (touched_.contains(item.tensor.unsafeGetTensorImpl())) continue;
     if (!recipe_->unchanged(item.tensor))
       refuse(call,
              "uses a weight that was changed in place outside coupler::EmptyWeights before it "
              "had values, and that change is lost",
-             "initialise it inside the scope, or once it is materialised");
+             "initialize it inside the scope, or after it is materialized");
     touched_.emplace(item.tensor.unsafeGetTensorImpl(), item.tensor.getIntrusivePtr());
   }
 }
@@ -177,21 +177,21 @@ void Recorder::run_for_values(const RecordedCall& call, Stack& results,
   if (call.returns_recorded_input()) {
     if (!not_implemented(why)) std::rethrow_exception(why);
     refuse(
-        call, "cannot be done to a weight inside coupler::EmptyWeights, since it needs values",
-        "use another operation (masked_fill_ for a boolean index), or do it after materialising");
+        call, "cannot run on a weight inside coupler::EmptyWeights, since it needs values",
+        "use another operation (masked_fill_ for a boolean index), or do it after materializing");
   }
   results = call.arguments();
   for (const CallTensor& item : call.tensors()) {
     if (item.kind != Kind::kRecorded) continue;
     std::optional<at::Tensor> value = value_of(item.tensor);
-    // Without a meta kernel (convolutions) the real one tells the shapes, from any values.
+    // If there is no meta kernel (convolutions), the real one yields the shapes, from any values.
     if (!value && not_implemented(why) && call.shapes_without_values())
       value = zeros_on(item.place);
     if (!value) {
       if (why && !not_implemented(why)) std::rethrow_exception(why);
       refuse(call,
-             "needs the values of a tensor that is drawn at random, and inside "
-             "coupler::EmptyWeights it has none yet",
+             "needs the values of a randomly drawn tensor, which has none yet inside "
+             "coupler::EmptyWeights",
              "use tensor operations throughout (w.div_(w.norm()) for w.norm().item()), or do it "
              "outside the scope");
     }
@@ -203,7 +203,7 @@ void Recorder::run_for_values(const RecordedCall& call, Stack& results,
     call.op().callBoxed(results);
   }
   if (call.writes(Kind::kReal)) return;
-  // Only the geometry was wanted of new tensors.
+  // Of new tensors, only the geometry is needed.
   Stack real = results;
   for_each_tensor(real, [&](Position position, const at::Tensor& tensor) {
     Place place = geometry_of(tensor);
@@ -222,7 +222,7 @@ void Recorder::record(const RecordedCall& call, Stack& results,
     if (!tensor.is_meta()) return;
     if (tensor.layout() != c10::kStrided || !tensor.has_storage())
       refuse(call, "makes a tensor that is not dense, which coupler::EmptyWeights cannot record",
-             "make it after materialising");
+             "make it after materializing");
     if (const c10::Storage real = call.real_storage_of(tensor)) {
       views_of_real = true;
       put(results, position, tensor_on(real, geometry_of(tensor), c10::DispatchKey::CPU));

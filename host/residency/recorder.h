@@ -1,5 +1,5 @@
-// Recorder: what EmptyWeights does with each operator call of its thread: calls it on meta and
-// appends it to the thread's recipe. One a thread.
+// Recorder: handles each operator call in a thread's EmptyWeights scopes: calls it on meta and
+// appends it to the thread's recipe. One per thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,18 +20,18 @@ class Recorder {
  public:
   static Recorder& of_this_thread();
 
-  // A scope begins. include_buffers: see EmptyWeightsOptions; the outermost scope's counts.
+  // Begins a scope. include_buffers: see EmptyWeightsOptions; the outermost scope's applies.
   void enter(bool include_buffers);
   void leave();
   bool active() const { return depth_ > 0; }
 
-  // Runs the call whose arguments are on top of the stack, and puts its results there.
+  // Runs the call whose arguments are on top of the stack, and replaces them by its results.
   void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
  private:
-  // On meta; false where the operation cannot do without values, and why.
+  // Runs on meta; false if the operation needs values, with the error in `why`.
   bool run_on_meta(RecordedCall& call, std::vector<c10::IValue>& results, std::exception_ptr& why);
-  // With the real values of its recorded inputs.
+  // Runs with the real values of its recorded inputs.
   void run_for_values(const RecordedCall& call, std::vector<c10::IValue>& results,
                       const std::exception_ptr& why);
   void record(const RecordedCall& call, std::vector<c10::IValue>& results,
@@ -41,10 +41,10 @@ class Recorder {
 
   int depth_ = 0;
   bool include_buffers_ = true;
-  // Lives on between scopes, so that models built one after the other draw one after the other.
+  // Kept between scopes, so that models built one after another draw one after another.
   std::shared_ptr<Recipe> recipe_;
   std::unique_ptr<Recipe::Use> use_;
-  // The tensors met in this scope: all that happens to them until its end is recorded.
+  // The tensors seen in this scope: everything that happens to them until its end is recorded.
   std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> touched_;
   // Not needed any more, but the scope's code may still have a pointer into it.
   std::vector<std::shared_ptr<RawContent>> overwritten_;

@@ -23,14 +23,14 @@
 namespace coupler {
 namespace {
 
-// The thread's modes as a constructor finds them at the start of a program, gradients off.
+// Sets the thread's modes as at the start of a program, with gradients off.
 struct NeutralModes {
   c10::InferenceMode no_inference{false};
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_keys{recording_keys()};
 };
 
-// LibTorch's default dtype is one for the process; it is touched only where it differs.
+// LibTorch's default dtype is process-wide, so it is changed only if it differs.
 class DefaultDtypeGuard {
  public:
   explicit DefaultDtypeGuard(at::ScalarType dtype) : before_(c10::get_default_dtype()) {
@@ -100,15 +100,15 @@ class Replay {
     if (!in.constant.is_inference() && in.constant._version() != in.version) {
       throw Error(ErrorCode::kUsage,
                   fmt::format("a tensor from outside coupler::EmptyWeights, an input of '{}', was "
-                              "changed before the weights made from it were materialised",
+                              "changed before the weights made from it were materialized",
                               operation.op.schema().name()),
                   {.subject = operation.op.schema().name(),
-                   .hint = "materialise first, or give the scope a clone of it"});
+                   .hint = "materialize first, or give the scope a clone of it"});
     }
     return in.constant;
   }
 
-  // The thread is itself again between two steps, so that a sink may do what it likes.
+  // Restores the thread's modes after each step, so that a sink may run any operation.
   void execute(const ReplayStep& step) {
     Operation& operation = at(step.operation);
     if (step.skip_draw) {
@@ -144,13 +144,13 @@ class Replay {
     return *operation.after;
   }
 
-  // What reads the storage later knows it with the meta kernel's geometry; where the real kernel
-  // chose another, the values are laid out anew.
+  // Later readers of the storage expect the meta kernel's geometry; if the real kernel chose
+  // another, the values are copied into that layout.
   void keep(const at::Tensor& real, const Place& place, const std::string& name) {
     if (real.sizes() != place.sizes || real.scalar_type() != place.dtype) {
       throw Error(
           ErrorCode::kUnsupported,
-          fmt::format("the shape of what '{}' gives depends on values drawn at random, which "
+          fmt::format("the shape of the result of '{}' depends on randomly drawn values, which "
                       "coupler::EmptyWeights cannot record",
                       name),
           {.subject = name, .hint = "do it outside the scope"});
@@ -181,7 +181,7 @@ c10::DispatchKeySet recording_keys() {
 }
 
 std::unique_lock<std::recursive_mutex> exclude_replays() {
-  static std::recursive_mutex mutex;  // recursive: a sink may materialise more
+  static std::recursive_mutex mutex;  // recursive: a sink may materialize more
   return std::unique_lock(mutex);
 }
 

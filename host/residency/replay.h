@@ -1,6 +1,6 @@
-// Runs recorded operations for real. One replay at a time in the process, since they all use the
-// default generator. The thread's modes and the generator's state are as before whenever a sink is
-// called, and afterwards.
+// Runs recorded operations for real. Only one replay runs at a time in the process, since all use
+// the default generator. The thread's modes and the generator's state are restored whenever a sink
+// is called, and afterwards.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -21,23 +21,23 @@ namespace coupler {
 // autocast.
 c10::DispatchKeySet recording_keys();
 
-// While held, no other thread replays, which moves the default generator about.
+// While held, no other thread replays; a replay changes the default generator's state.
 std::unique_lock<std::recursive_mutex> exclude_replays();
 
 struct ReplayReport {
   size_t operations = 0;  // that ran
-  size_t peak_bytes = 0;  // held at one time for tensors, what the sink keeps and an operation's
-                          // own scratch memory apart
+  size_t peak_bytes = 0;  // held at one time for tensors, except what the sink keeps and an
+                          // operation's own scratch memory
 };
 
 using StorageSink = std::function<void(uint64_t storage, const c10::Storage& value)>;
 
-// Hands each wanted storage to `sink` once, right after the last operation that touches it.
+// Passes each wanted storage to `sink` once, right after the last operation that touches it.
 ReplayReport replay(const std::shared_ptr<Recipe>& recipe,
                     const std::unordered_set<uint64_t>& wanted, const StorageSink& sink);
 
-// The values of a recorded tensor now, while its scope may still be open; nothing where they are
-// drawn at random.
+// The values of a recorded tensor now, while its scope may still be open; nullopt if they are drawn
+// at random.
 std::optional<at::Tensor> value_of(const at::Tensor& recorded);
 
 }  // namespace coupler

@@ -26,14 +26,14 @@ std::vector<uint64_t> touched_by(const Operation& operation) {
 
 }  // namespace
 
-// Goes backwards with the set of storages whose contents are needed further on (`live`). An
-// operation that overwrites a whole storage ends the life before it: a weight that is initialised
-// twice needs no memory from the first time to the second.
+// Walks backward with the set of storages whose contents are needed later (`live`). An operation
+// that overwrites a whole storage ends the life before it: a weight that is initialized twice needs
+// no memory between the first time and the second.
 std::vector<ReplayStep> plan_replay(const std::deque<Operation>& operations,
                                     std::unordered_set<uint64_t> wanted, bool stream_end) {
   std::vector<ReplayStep> steps;
   std::unordered_set<uint64_t> live = wanted;
-  bool draw = stream_end;  // the generator's state is needed further on
+  bool draw = stream_end;  // the generator's state is needed later
   for (size_t i = operations.size(); i-- > 0;) {
     const Operation& operation = operations[i];
     const bool needed = writes_any(operation, live);

@@ -1,5 +1,5 @@
-// Which recorded operations have to run for some storages to get their values, and when each
-// storage's memory can go. Pure; the caller holds the recipe's lock.
+// Plans which recorded operations must run to give some storages their values, and when each
+// storage's memory can be freed. Pure; the caller holds the recipe's lock.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct ReplayStep {
   size_t operation = 0;
   bool skip_draw = false;          // only move the generator to where this operation left it
   std::vector<uint64_t> finished;  // wanted storages that nothing touches after this step
-  std::vector<uint64_t> dead;      // storages whose contents nobody reads after it
+  std::vector<uint64_t> dead;      // storages whose contents are not read after it
 };
 
-// Steps in recorded order. With `stream_end` also the draws that lead to where the last random
-// operation left the generator.
+// Steps in recorded order. With `stream_end`, also the draws that lead to the state in which the
+// last random operation left the generator.
 std::vector<ReplayStep> plan_replay(const std::deque<Operation>& operations,
                                     std::unordered_set<uint64_t> wanted, bool stream_end);
 

@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-// The arrival that this thread's stream waited for last: what follows in it need not.
+// The last arrival that this thread's stream waited for; later work in the stream need not wait.
 thread_local uint64_t last_awaited = 0;
 
 }  // namespace
@@ -33,14 +33,14 @@ Residency::~Residency() {
   }
   wished_.notify_all();
   if (thread_.joinable()) thread_.join();
-  // Parameters may outlive us: they must not look managed, nor point to pool memory, nor, since
-  // kernels do not ask, to nothing.
+  // Parameters may outlive us: they must neither look managed nor point to pool memory. A null
+  // pointer is not enough, since kernels do not check; access must throw.
   for (const auto& unit : units_) {
     for (const auto& home : unit->homes) {
       home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, home->device));
       home->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-          fmt::format("the values of parameter '{}' went with the Accelerator (or Residency) that "
-                      "kept them",
+          fmt::format("the values of parameter '{}' were destroyed with the Accelerator (or "
+                      "Residency) that kept them",
                       home->name));
     }
   }
@@ -58,8 +58,8 @@ Unit& Residency::add(std::unique_ptr<Unit> unit) {
   return *units_.back();
 }
 
-// A releaser clears resident and then looks at pins, a user pins and then looks at resident: one of
-// the two sees the other.
+// A releaser clears `resident` and then checks `pins`; a user pins and then checks `resident`. So
+// at least one of them sees the other.
 void Residency::use(Unit& unit) {
   unit.pins.fetch_add(1);
   if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load() &&
@@ -70,8 +70,8 @@ void Residency::use(Unit& unit) {
     std::unique_lock lock(mutex_);
     if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
     note_use(unit);
-    // Its turn ahead of time is over, be it that it came with another rank's: a wish that were kept
-    // would be fetched once more after its release, by this rank alone.
+    // The unit's prefetch is over, even if it came with another rank's fetch: a wish left in the
+    // queue would be fetched again after the unit's release, by this rank alone.
     std::erase(wishes_, &unit);
     if (fetching_ == &unit) fetching_ = nullptr;
     if (wishes_.empty()) fetched_.notify_all();
@@ -95,9 +95,9 @@ void Residency::await_arrival(const Unit& unit) {
   last_awaited = unit.arrival.load();
 }
 
-// Not a use that is learnt: nothing would be gained by fetching it ahead.
+// This use is not learned, since fetching the unit ahead would gain nothing.
 void Residency::use_blank(Unit& unit) {
-  const std::lock_guard turn(source_mutex_);  // nobody fills it meanwhile
+  const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
   unit.pins.fetch_add(1);
   {
     const std::lock_guard lock(mutex_);
@@ -141,15 +141,15 @@ bool Residency::is_expected(const Unit& unit) const {
   return std::find(expected_.begin(), expected_.end(), &unit) != expected_.end();
 }
 
-// Longest unused first. What was fetched and not used yet stays: no other rank may ask for it
-// again.
+// Releases the least recently used first. Units fetched but not used yet stay: no other rank may
+// request them again.
 void Residency::make_room(const Unit& unit) {
   size_t live = 0;
   candidates_.clear();
   for (const Unit* next : expected_) live += next->sticky || next == &unit ? 0 : next->bytes;
   for (const auto& other : units_) {
     if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
-    // When something arrives ahead of its use is a matter of time, which differs between ranks.
+    // The time at which a unit arrives ahead of its use differs between ranks.
     if (options_.shared && !other->used) continue;
     if (is_expected(*other)) continue;
     live += other->bytes;
@@ -186,8 +186,8 @@ bool Residency::try_release(Unit& unit) {
   return true;
 }
 
-// Should it come, or be, back ahead of its next use, that use must be noted: else it would count as
-// unused here, and as used on a rank where it came later.
+// If the unit comes back ahead of its next use, or is back already, that use must be noted:
+// otherwise the unit would count as unused here, and as used on a rank where it came later.
 void Residency::forget_use(Unit& unit) {
   unit.used = false;
   Unit* self = &unit;
@@ -205,8 +205,8 @@ void Residency::predict() {
   if (any) wished_.notify_one();
 }
 
-// A releaser that gives up for a pin shows the unit as released for a moment, under the lock. Ahead
-// of its use a unit is wanted until it is used.
+// A releaser that gives up because of a pin shows the unit as released for a moment, under the
+// lock. A unit fetched ahead is wanted only until it is used.
 bool Residency::is_wanted(const Unit& unit, bool ahead) {
   const std::lock_guard lock(mutex_);
   return !unit.resident.load() && (!ahead || fetching_ == &unit);
@@ -220,8 +220,8 @@ Unit& Residency::at(size_t index) {
 void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
                        std::shared_ptr<c10::Event> arrived) {
   const std::lock_guard lock(mutex_);
-  // A rank that is ahead of us has released it and wants it again. Ours stays, since operations may
-  // be reading it, and our next release only counts this one as come.
+  // A rank that is ahead of us has released the unit and wants it again. Ours stays, since
+  // operations may be reading it; our next release only counts down come_again.
   if (unit.resident.load()) {
     ++unit.come_again;
     return;
@@ -295,13 +295,13 @@ void Residency::fetch_ahead() {
   }
 }
 
-// What was fetched ahead and not used yet stays: on other ranks it may still be on its way.
+// A unit fetched ahead and not used yet stays: on other ranks it may still be in flight.
 void Residency::release(Unit& unit) {
   const std::lock_guard lock(mutex_);
   if (unit.used) try_release(unit);
 }
 
-// The other ranks count on us for what they fetch ahead, so nothing wished for is given up.
+// The other ranks depend on us for what they fetch ahead, so all wishes are completed.
 void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
   fetched_.wait(lock, [&] { return wishes_.empty() && !fetching_; });
 }
@@ -311,7 +311,7 @@ void Residency::release_all() {
   finish_fetching(lock);
   changed_ = mark_stream(pool_.device());
   for (const auto& unit : units_) {
-    unit->come_again = 0;  // with the old values
+    unit->come_again = 0;  // those arrivals had the old values
     if (try_release(*unit)) continue;
     throw Error(ErrorCode::kUsage,
                 fmt::format("the parameters of unit '{}' are in use while they change", unit->name),

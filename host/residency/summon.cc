@@ -16,7 +16,7 @@ struct FullParameters::State {
       if (writeback) unit->residency->store(*unit);
       unit->writable.fetch_sub(1);
       Residency::unpin(*unit);
-      // The other ranks' parts of what was written are theirs to tell.
+      // Other ranks own the rest of the unit; the next use gathers what they stored.
       unit->residency->release(*unit);
     }
   }

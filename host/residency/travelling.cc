@@ -10,10 +10,10 @@
 namespace coupler {
 namespace {
 
-// Of the last operation with parameters, on this thread.
+// The device of this thread's last operation with parameters.
 thread_local std::optional<c10::Device> last_device;
 
-// What these take may well be on different devices.
+// The arguments of these may be on different devices.
 constexpr std::array<std::string_view, 6> kBetweenDevices = {"aten::copy_", "aten::_copy_from",
                                                              "aten::to",    "aten::_to_copy",
                                                              "aten::set_",  "aten::set_data"};
@@ -23,7 +23,7 @@ bool is_between_devices(const c10::OperatorHandle& op) {
   return std::find(kBetweenDevices.begin(), kBetweenDevices.end(), name) != kBetweenDevices.end();
 }
 
-// A number on the CPU goes with tensors of any device.
+// A number on the CPU combines with tensors of any device.
 bool is_number(const at::Tensor& tensor) { return tensor.dim() == 0 && tensor.is_cpu(); }
 
 std::optional<c10::Device> device_among(const c10::OperatorHandle& op,
@@ -65,7 +65,7 @@ at::Tensor Journey::brought(const at::Tensor& tensor, bool writes) {
   return there;
 }
 
-// Lists are copied before one is changed, since copies of an IValue share theirs.
+// Copies a list before changing it, since copies of an IValue share their list.
 void Journey::bring(c10::IValue& value, bool writes) {
   if (value.isTensor()) {
     value = brought(value.toTensor(), writes);

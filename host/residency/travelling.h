@@ -1,8 +1,8 @@
-// Journey: an operation of a model that lies on several devices. What it takes is brought to the
-// device it runs on; what it gives is marked, so that an operation on it comes through the
-// intercept too and finds its other arguments there, wherever the program has them from.
+// Journey: one operation of a model spread over several devices. Moves its arguments to the device
+// it runs on and marks its results, so that operations on them also come through the intercept,
+// which moves their other arguments, whatever device the program has them on.
 //
-// Stands on the stack of the intercept, below whose key it works; [any-thread].
+// Lives on the intercept's stack and works below its dispatch key; [any-thread].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,16 +17,16 @@ namespace coupler {
 
 class Journey {
  public:
-  // runs_on: the device of the parameters among the arguments; unset where none of them has one.
-  // Where there are no parameters (`only_travellers`) the operation runs where the last one with
-  // parameters did, if one of its arguments is there, else where the first is that is not on the
-  // CPU.
+  // runs_on: the device of the parameters among the arguments; unset if none of them has one.
+  // Without parameters (`only_travellers`), the operation runs where the last one with parameters
+  // did, if one of its arguments is there; otherwise where the first argument outside the CPU is.
   Journey(const c10::OperatorHandle& op, torch::jit::Stack& stack,
           std::optional<c10::Device> runs_on, bool only_travellers);
   Journey(const Journey&) = delete;
   Journey& operator=(const Journey&) = delete;
 
-  // After the operation: what it wrote goes back to where the program has it, results are marked.
+  // Call after the operation: copies written arguments back to the program's tensors and marks
+  // results for the intercept.
   void arrive(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
  private:

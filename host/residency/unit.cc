@@ -5,7 +5,7 @@
 namespace coupler {
 namespace {
 
-// Tells our storages from all others; the memory is the unit's, so there is nothing to free.
+// Identifies our storages; the memory belongs to the unit, so there is nothing to free.
 void managed_storage(void*) {}
 
 }  // namespace
@@ -15,8 +15,8 @@ Home* Home::of(const c10::StorageImpl& storage) {
   return data.get_deleter() == &managed_storage ? static_cast<Home*>(data.get_context()) : nullptr;
 }
 
-// Context and deleter get the values that they have, so that of() may read them meanwhile; the
-// place is read under a pin.
+// Context and deleter keep their values, so of() may read them meanwhile. The pointer is read under
+// a pin.
 void Home::point_to(void* unit_memory) {
   void* place = unit_memory == nullptr ? nullptr : static_cast<char*>(unit_memory) + offset;
   if (packed != nullptr) memory = std::exchange(place, nullptr);

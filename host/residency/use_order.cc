@@ -16,7 +16,7 @@ uint64_t hash_of(uint64_t key, size_t next) {
 
 }  // namespace
 
-// The sum over all entries does not depend on the order in which they were learnt.
+// The sum over all entries does not depend on the order in which they were learned.
 void UseOrder::learn(size_t next) {
   if (current_ == kNone) return;
   const uint64_t key = pack(before_, current_);

@@ -1,5 +1,6 @@
-// UseOrder: learns in which order units are used, and predicts. A unit's successor depends on the
-// unit before it, which tells forward from backward. Not thread-safe: the owner locks.
+// UseOrder: learns the order in which units are used and predicts the next one. A unit's successor
+// depends on the unit before it, which distinguishes forward from backward. Not thread-safe: the
+// owner locks.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +13,18 @@ class UseOrder {
  public:
   static constexpr size_t kNone = ~size_t{0};
 
-  // unit is used now. False where it was the last one used, too: nothing changes then.
+  // Notes that `unit` is used now. False if it was also the last one used; then nothing changes.
   bool use(size_t unit);
-  // A pass (forward and backward) is over: nothing follows the last unit.
+  // Ends a pass (forward and backward): nothing follows the last unit.
   void end_of_pass();
 
-  // The unit that followed the last time `before` and `unit` were used in that order; kNone where
-  // that is not known, or where a pass ended there.
+  // The unit that followed the last time `before` and `unit` were used in that order; kNone if that
+  // is not known or if a pass ended there.
   size_t next(size_t before, size_t unit) const;
   size_t before() const { return before_; }
   size_t current() const { return current_; }
 
-  // Of everything learnt: equal on ranks that use their units in the same order.
+  // A hash of everything learned: equal on ranks that use their units in the same order.
   uint64_t hash() const { return hash_; }
 
  private:

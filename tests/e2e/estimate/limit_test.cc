@@ -63,9 +63,9 @@ TEST(MemoryLimit, ActivationsThatPassIt_EndInAnErrorAndTheCheckpointStays) {
       here.coupler(launch_limited(here, with(keep, {"-o", "memory.limit=480MiB"}),
                                   {"--batch-size", "256", "--seq", "16", "--steps", "9"}));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
-  for (const char* text : {"more for a tensor would pass memory.limit, 480.0 MiB: held are ",
-                           "of gathered units and buffers, and ", "by the process itself",
-                           "coupler config recommend"}) {
+  for (const char* text :
+       {"more for a tensor would exceed memory.limit, 480.0 MiB: tensors hold ",
+        ", gathered units and buffers ", ", and the process itself ", "coupler config recommend"}) {
     EXPECT_TRUE(says(outcome, text)) << text << " in\n" << outcome.err;
   }
   EXPECT_EQ(here.coupler({"checkpoint", "verify", "saved"}).exit_code, 0);

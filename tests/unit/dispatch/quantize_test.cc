@@ -212,7 +212,7 @@ TEST_P(Quantized, Writing_IsRefusedByName) {
   const auto held = quantize(model, options());
   const torch::NoGradGuard no_grad;
   const std::string message = hinted_message_of([&] { up_weight(model).mul_(2); });
-  EXPECT_NE(message.find("blocks.0.up.weight' is quantised"), std::string::npos) << message;
+  EXPECT_NE(message.find("blocks.0.up.weight' is quantized"), std::string::npos) << message;
   EXPECT_NE(hinted_message_of([&] {
               const auto twice = quantize(model, options());
             }).find("dispatched already"),

@@ -165,7 +165,7 @@ TEST(Materialise, NoRecipe_ErrorNamesTensorAndHint) {
     materialise({{"layer.weight", torch::empty({2}, torch::kMeta)}},
                 [](size_t, const at::Tensor&) {});
   });
-  EXPECT_TRUE(contains(message, "'layer.weight' is on the meta device and nothing says"))
+  EXPECT_TRUE(contains(message, "'layer.weight' is on the meta device and its values are unknown"))
       << message;
   EXPECT_TRUE(
       contains(message, "build the model inside coupler::EmptyWeights, conversions included"))

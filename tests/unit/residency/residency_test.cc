@@ -112,7 +112,7 @@ TEST(Residency, Destroyed_ParametersThrowInsteadOfCrashing) {
   stack.managed.destroy();
   const auto expect_error = [](const char* what, const std::function<void()>& use) {
     const std::string message = said_by(use);
-    EXPECT_NE(message.find("' went with the Accelerator"), std::string::npos)
+    EXPECT_NE(message.find("' were destroyed with the Accelerator"), std::string::npos)
         << what << ": " << message;
   };
   expect_error("add", [&] { weight.add(1); });
