@@ -17,7 +17,7 @@ namespace {
               {.subject = model.name, .hint = hint});
 }
 
-// Appends the layers of a module that has some; false where it is a layer itself.
+// Appends the module's layers; false if it is itself a layer.
 bool expand(torch::nn::Module& module, const std::string& prefix,
             std::vector<PipelineLayer>& into) {
   if (auto* const own = dynamic_cast<PipelineLayers*>(&module)) {
@@ -52,12 +52,12 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   std::vector<PipelineLayer> layers;
   if (!expand(module, "", layers)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' does not tell its layers, so a pipeline cannot divide it: C++ "
+                fmt::format("'{}' does not list its layers, so a pipeline cannot split it: C++ "
                             "modules cannot be traced",
                             model.name),
                 {.subject = model.name,
-                 .hint = "make it a torch::nn::Sequential, or derive it from "
-                         "coupler::PipelineLayers too and list its layers "
+                 .hint = "make it a torch::nn::Sequential, or also derive it from "
+                         "coupler::PipelineLayers and list its layers "
                          "(coupler/pipeline_layers.h)"});
   }
   std::unordered_map<const void*, size_t> parameters, buffers;
@@ -72,8 +72,8 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   std::set<size_t> covered;
   for (PipelineLayer& layer : layers) {
     if (layer.name.empty() || !names.insert(layer.name).second) {
-      refuse_chain(model, fmt::format("two layers are called '{}', or one has no name", layer.name),
-                   "give each layer a name of its own");
+      refuse_chain(model, fmt::format("two layers are named '{}', or one has no name", layer.name),
+                   "give each layer a unique name");
     }
     if (!layer.one_tensor && !layer.all_tensors) {
       refuse_chain(model, fmt::format("the layer '{}' has no function", layer.name),
@@ -82,7 +82,7 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
     std::set<size_t> own, own_buffers;
     for (const auto& part : layer.modules) {
       if (part == nullptr) {
-        refuse_chain(model, fmt::format("the layer '{}' names a module that is null", layer.name),
+        refuse_chain(model, fmt::format("the layer '{}' lists a null module", layer.name),
                      "register the module first");
       }
       for (const auto& item : part->named_parameters()) {
@@ -90,7 +90,7 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
         if (found == parameters.end()) {
           refuse_chain(
               model,
-              fmt::format("the layer '{}' uses the parameter '{}', which is not the model's",
+              fmt::format("the layer '{}' uses the parameter '{}', which the model does not have",
                           layer.name, item.key()),
               "register the layer's modules with the model");
         }
@@ -108,7 +108,7 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     if (covered.count(i) != 0) continue;
     refuse_chain(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
-                 "name its module in the layer that computes with it");
+                 "list its module in the layer that uses it");
   }
   return chain;
 }
@@ -118,7 +118,7 @@ Values run_layer(const PipelineLayer& layer, const Values& values) {
   if (values.size() != 1) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("the layer '{}' takes one tensor, but is given {}", layer.name, values.size()),
+        fmt::format("the layer '{}' takes one tensor, but receives {}", layer.name, values.size()),
         {.subject = layer.name, .hint = "give it a function of a std::vector<at::Tensor>"});
   }
   return {layer.one_tensor(values[0])};

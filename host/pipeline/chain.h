@@ -1,5 +1,5 @@
-// Chain: a model's layers in order, with the parameters and buffers that each computes with. Plain
-// data; the callables belong to the thread that trains.
+// Chain: a model's layers in order, with the parameters and buffers that each uses. Plain data;
+// only the training thread may call the layers' functions.
 #pragma once
 
 #include <coupler/pipeline_layers.h>
@@ -24,13 +24,13 @@ struct Chain {
   std::vector<std::string> names() const;
 };
 
-// The layers of a Sequential (those within nested ones and within elements with PipelineLayers as
-// "outer.inner"), or what the model's own PipelineLayers say. Throws Error(kInvalidArgument) for
-// any other model, saying what to implement; for layers without or of equal names; where a layer
-// uses a parameter that is not the model's; where a parameter is in no layer.
+// The layers of a Sequential (those inside nested ones and inside elements with PipelineLayers are
+// named "outer.inner"), or those listed by the model's own PipelineLayers. Throws
+// Error(kInvalidArgument) for any other model, with what to implement; for empty or equal layer
+// names; if a layer uses a parameter that the model does not have; if a parameter is in no layer.
 Chain chain_of(torch::nn::Module& module, const Model& model);
 
-// Throws Error(kInvalidArgument) naming the layer where it takes one tensor and gets several.
+// Throws Error(kInvalidArgument) naming the layer if it takes one tensor but gets several.
 Values run_layer(const PipelineLayer& layer, const Values& values);
 
 }  // namespace coupler

@@ -29,10 +29,11 @@ StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std
                    int stages) {
   if (points.size() + 1 != static_cast<size_t>(stages)) {
     refuse(
-        fmt::format("split_points names {} layers, but {} processes need {}: at each of them the "
-                    "part of one more process begins",
-                    points.size(), stages, stages - 1),
-        fmt::format("name {} of these, or \"auto\": {}", stages - 1, fmt::join(layers, ", ")));
+        fmt::format(
+            "split_points names {} layers, but {} processes need {}: each named layer begins "
+            "the next process's part",
+            points.size(), stages, stages - 1),
+        fmt::format("name {} of these, or use \"auto\": {}", stages - 1, fmt::join(layers, ", ")));
   }
   StageBegins begins = {0};
   for (const std::string& point : points) {
@@ -47,9 +48,9 @@ StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std
     }
     if (found == layers.begin()) {
       refuse(fmt::format("split_points: '{}' is the first layer, where the first process's part "
-                         "begins anyway",
+                         "already begins",
                          point),
-             "name layers behind it");
+             "name layers after it");
     }
     begins.push_back(static_cast<size_t>(found - layers.begin()));
   }
@@ -65,8 +66,8 @@ StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std
 StageBegins balanced_cut(const std::vector<double>& costs, int stages) {
   const size_t layers = costs.size(), parts = static_cast<size_t>(stages);
   if (layers < parts) {
-    refuse(fmt::format("the model has {} layers, which {} processes cannot share", layers, stages),
-           "run fewer processes, or give the model's chain more and smaller layers");
+    refuse(fmt::format("the model has {} layers, too few for {} processes", layers, stages),
+           "run fewer processes, or split the model into more and smaller layers");
   }
   std::vector<double> sums(layers + 1, 0);
   for (size_t i = 0; i < layers; ++i) sums[i + 1] = sums[i] + costs[i];

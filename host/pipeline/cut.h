@@ -1,5 +1,5 @@
-// Where a chain of layers is cut into stages. Pure functions of names and numbers, so that every
-// rank that has the same ones finds the same cut.
+// Cuts a chain of layers into stages. Pure functions of names and numbers, so that every rank with
+// the same input finds the same cut.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 
 namespace coupler {
 
-// The first layer of each stage; begins[0] is 0. Stage s has the layers [begins[s], begins[s + 1]).
+// Index of each stage's first layer; begins[0] is 0. Stage s has layers [begins[s], begins[s + 1]).
 using StageBegins = std::vector<size_t>;
 
-// Each stage after the first begins at the layer of that name; the name of a module that contains
+// Each stage after the first begins at one of the named layers; the name of a module that contains
 // layers ("2" of "2.0", "2.1") stands for its first one. Names may come in any order. Throws
-// Error(kInvalidArgument) where there are not stages - 1 of them; where one is no layer, naming the
-// nearest and those that are; where one is the first layer, or comes twice.
+// Error(kInvalidArgument) if there are not stages - 1 names; if a layer does not exist, listing the
+// nearest name and all layers; if one is the first layer or is named twice.
 StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std::string>& points,
                    int stages);
 
-// The cut with the least cost of its most expensive stage; of several the one whose costs are the
-// most even (the least sum of squares). Every stage has a layer. Throws Error(kInvalidArgument)
-// where there are fewer layers than stages.
+// The cut that minimizes the cost of the most expensive stage; among equal ones, the one whose
+// costs are most even (the least sum of squares). Every stage has a layer. Throws
+// Error(kInvalidArgument) if there are fewer layers than stages.
 StageBegins balanced_cut(const std::vector<double>& costs, int stages);
 
 }  // namespace coupler

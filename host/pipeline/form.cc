@@ -31,8 +31,8 @@ at::Tensor header_of(const Form& form) {
   if (form.empty() || static_cast<int64_t>(form.size()) > kMostTensors) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("a stage hands on {} tensors; it can be 1 to {}", form.size(), kMostTensors),
-        {.hint = "cut where fewer tensors pass, or pack them"});
+        fmt::format("a stage passes on {} tensors; it can pass 1 to {}", form.size(), kMostTensors),
+        {.hint = "cut where fewer tensors are passed on, or pack them"});
   }
   at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
   int64_t* next = header.mutable_data_ptr<int64_t>();
@@ -41,10 +41,11 @@ at::Tensor header_of(const Form& form) {
     to_db_dtype(tensor.type);  // throws
     const auto dimensions = static_cast<int64_t>(tensor.sizes.size());
     if (dimensions > kMostDimensions) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("a stage hands on a tensor of {} dimensions; it can have {}",
-                              dimensions, kMostDimensions),
-                  {.hint = "flatten it in the layer before the cut, and view it behind"});
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("a stage passes on a tensor of {} dimensions; it can have at most {}",
+                      dimensions, kMostDimensions),
+          {.hint = "flatten it in the layer before the cut and restore its shape after it"});
     }
     *next++ = static_cast<int64_t>(tensor.type);
     *next++ = tensor.wants_gradient ? 1 : 0;
@@ -59,7 +60,7 @@ Form form_in(const at::Tensor& header) {
   const int64_t* next = header.const_data_ptr<int64_t>();
   const auto require = [](bool holds) {
     if (holds) return;
-    throw Error(ErrorCode::kMismatch, "what another stage sent ahead of its tensors is no header",
+    throw Error(ErrorCode::kMismatch, "another stage sent an invalid header ahead of its tensors",
                 {.hint = "run the same build of Coupler on every rank"});
   };
   const int64_t tensors = *next++;

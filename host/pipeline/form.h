@@ -1,5 +1,5 @@
-// What of a value must be known to receive it: how many tensors it is, their types and shapes. It
-// travels as a header of one fixed size ahead of the first value of that form. Pure functions.
+// Form: what a rank must know to receive a value: how many tensors it has, their types and shapes.
+// It is sent as a fixed-size header ahead of the first value of that form. Pure functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@ namespace coupler {
 
 struct TensorForm {
   at::ScalarType type = at::kFloat;
-  bool wants_gradient = false;  // its receiver sends one back
+  bool wants_gradient = false;  // the receiver sends one back
   std::vector<int64_t> sizes;
   bool operator==(const TensorForm&) const = default;
 };
@@ -24,10 +24,10 @@ constexpr int64_t kHeaderNumbers = 1 + kMostTensors * (3 + kMostDimensions);
 Form form_of(const std::vector<at::Tensor>& values);
 std::string text_of(const Form& form);  // "[Float [2, 3] with gradient, Long [2]]"
 
-// A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) where there is more than fits, or a
-// type that cannot travel.
+// A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) if the form does not fit or contains
+// a type that cannot be sent.
 at::Tensor header_of(const Form& form);
-// Throws Error(kMismatch) where the numbers are no header.
+// Throws Error(kMismatch) if the numbers are not a valid header.
 Form form_in(const at::Tensor& header);
 
 }  // namespace coupler

@@ -8,10 +8,10 @@
 namespace coupler {
 namespace {
 
-// Tags are matched exactly, so they tell messages under way at the same time from each other.
+// Tags are matched exactly, so they distinguish messages in flight at the same time.
 constexpr int64_t kTags = 1 << 14;
 
-// Of operations that were ended: why is what the caller says.
+// Waits for aborted operations; the caller reports why they were aborted.
 void forget(std::vector<Work>& works) {
   for (Work& work : works) {
     try {
@@ -31,8 +31,8 @@ bool is_done(std::vector<Work>& works) {
 
 }  // namespace
 
-// A backend that does not take the device's memory would have operations on it complete when they
-// are submitted: nothing could be posted ahead.
+// If the backend cannot use the device's memory, operations on it would complete when submitted,
+// and receives could not be posted ahead. So messages then go through host memory.
 Link::Link(std::shared_ptr<Communicator> comm, int peer, c10::Device device)
     : comm_(std::move(comm)),
       peer_(peer),

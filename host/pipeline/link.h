@@ -1,6 +1,6 @@
-// Link: one direction between two neighbouring stages, over a communicator of their own, on which
-// only one of them sends. So messages cannot wait for each other in a circle, also on backends that
-// work an order of operations off (nccl). Used by the thread that trains.
+// Link: one direction between two neighboring stages, over their own communicator, on which only
+// one of them sends. So messages cannot deadlock, even on backends that run operations strictly in
+// order (nccl). Used by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,29 +17,29 @@ namespace coupler {
 
 class Link {
  public:
-  // peer: of the two ranks of comm. device: where received tensors shall be.
+  // peer: the other of comm's two ranks. device: where received tensors are put.
   Link(std::shared_ptr<Communicator> comm, int peer, c10::Device device);
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Sends a value (header: the form goes ahead) and returns at once; keeps it as long as it takes.
+  // Sends a value (header: its form first) and returns at once; keeps the value until it is sent.
   void send(const std::vector<at::Tensor>& values, bool header);
-  // Waits until all that was sent is gone.
+  // Waits until all sends are complete.
   void finish();
 
   // Posts the receive of the next value.
   void expect(const Form& form);
   bool expects() const { return !expected_.empty(); }
   Form receive_form();  // blocks
-  // The value that expect was called for first. Blocks.
+  // The value of the oldest expect(). Blocks.
   std::vector<at::Tensor> receive();
 
-  // Ends what is under way on both ranks; the other one hears why.
+  // Ends the operations in flight on both ranks; the other rank receives `why`.
   void abort(const std::string& why);
 
  private:
-  struct Message {  // what is moved must outlive its operation, so it is declared first
+  struct Message {  // tensors must outlive their operations, so they are declared first
     std::vector<at::Tensor> values;
     std::vector<Work> works;
   };

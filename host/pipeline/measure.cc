@@ -47,10 +47,10 @@ std::vector<double> seconds_of_layers(const Chain& chain, const Model& model,
   for (const ModelParameter& parameter : model.parameters) {
     if (!parameter.tensor.is_meta()) continue;
     throw Error(ErrorCode::kUsage,
-                fmt::format("example_inputs asks for the layers' times, but '{}' is not in memory",
+                fmt::format("cannot time the layers on example_inputs: '{}' is not in memory",
                             parameter.name),
                 {.subject = "example_inputs",
-                 .hint = "leave it out to cut by the parameters' bytes, or name split_points"});
+                 .hint = "omit it to cut by the parameters' bytes, or name split_points"});
   }
   const at::NoGradGuard no_grad;
   const EvaluationMode evaluation(module);

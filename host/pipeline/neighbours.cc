@@ -9,7 +9,7 @@ namespace coupler {
 Neighbours::Neighbours(Communicator& comm, c10::Device device)
     : stage(comm.rank()), stages(comm.size()) {
   if (stages == 1) return;
-  // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: of each a stage is in one at most.
+  // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: a stage is in at most one of each.
   for (int odd = 0; odd < 2; ++odd) {
     const int pair = stage < odd ? -1 : (stage - odd) / 2;
     const int lower = odd + 2 * pair;

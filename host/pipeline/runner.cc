@@ -7,7 +7,7 @@
 namespace coupler {
 namespace {
 
-// What a communicator that was aborted says of it: the error of the rank that was first.
+// The abort error of an aborted communicator: that of the first rank that failed.
 Error first_error(Communicator& aborted) {
   db_op op{};
   op.kind = DB_BARRIER;
@@ -16,7 +16,7 @@ Error first_error(Communicator& aborted) {
   } catch (const Error& error) {
     return error;
   }
-  return {ErrorCode::kInternal, "an operation was run on a communicator that was aborted"};
+  return {ErrorCode::kInternal, "an operation succeeded on an aborted communicator"};
 }
 
 }  // namespace
@@ -31,11 +31,11 @@ PipelineRunner::PipelineRunner(std::shared_ptr<Communicator> stages,
 void PipelineRunner::require_whole() const {
   if (!failed_) return;
   throw Error(ErrorCode::kAborted, "the pipeline ended with an earlier error: " + *failed_,
-              {.hint = "end the program; micro-batches that were under way are lost"});
+              {.hint = "exit the program; micro-batches in flight are lost"});
 }
 
-// One process has no neighbours that would be out of step. All ranks are told ahead of the
-// neighbours: who fails because a neighbour did finds there whose fault it was, and passes that on.
+// A single process has no neighbors to get out of step with. Aborts the whole pipeline before the
+// links: a rank that fails because of a neighbor then finds the original error and passes it on.
 void PipelineRunner::give_up(const std::string& why) {
   if (neighbours_.stages == 1) return;
   failed_ = why;
@@ -66,7 +66,7 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     detail.hint.clear();  // it is in the message
     if (neighbours_.stages == 1 || error.code() != ErrorCode::kAborted)
       throw Error(error.code(), what, detail);
-    // A neighbour gave up, perhaps for a rank that is far away.
+    // A neighbor gave up, perhaps because of a rank further away.
     const Error first = first_error(*comm_);
     detail.rank = first.detail().rank;
     throw Error(first.code(), what, detail);
@@ -75,7 +75,7 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     give_up(what);
     throw Error(ErrorCode::kInvalidArgument, what,
                 {.rank = neighbours_.stage,
-                 .hint = "run the model unsplit on a batch of this shape to see the whole error"});
+                 .hint = "run the unsplit model on a batch of this shape to see the full error"});
   } catch (const std::exception& error) {
     give_up(fmt::format("{}: {}", place(now), error.what()));
     throw;

@@ -1,5 +1,5 @@
-// PipelineRunner: one stage of a pipeline at work: batches through its layers in the order of
-// pipeline/schedule.h, and what happens where one fails. Used by the thread that trains.
+// PipelineRunner: runs one stage of a pipeline: sends batches through its layers in the order of
+// pipeline/schedule.h, and handles failures. Used by the training thread.
 #pragma once
 
 #include <coupler/error.h>
@@ -18,7 +18,7 @@ namespace coupler {
 
 class PipelineRunner {
  public:
-  // stages: whose ranks are the stages, in order. Collective.
+  // stages: the communicator whose ranks are the stages, in order. Collective.
   PipelineRunner(std::shared_ptr<Communicator> stages, std::vector<PipelineLayer> layers,
                  c10::Device device);
 
@@ -27,14 +27,14 @@ class PipelineRunner {
   bool is_last() const { return neighbours_.is_last(); }
   const std::vector<PipelineLayer>& layers() const { return layers_; }
 
-  // The outputs of the whole batch on the last stage; elsewhere empty.
+  // Returns the outputs of the whole batch on the last stage; empty on the others.
   Values infer(const BatchWork& work);
-  // The loss of the whole batch on the last stage, else 0. Gradients are added to the parameters'.
-  // Where that fails on one rank it fails on all, with an Error that names stage and micro-batch;
-  // then the pipeline can do nothing more.
+  // Returns the loss of the whole batch on the last stage, 0 on the others. Adds gradients to the
+  // parameters'. A failure on one rank fails all ranks, with an Error that names stage and
+  // micro-batch; the pipeline is then unusable.
   double train(const BatchWork& work);
 
-  // Throws where an earlier batch failed.
+  // Throws if an earlier batch failed.
   void require_whole() const;
 
  private:

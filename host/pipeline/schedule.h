@@ -1,10 +1,10 @@
-// The order in which one stage of a pipeline works on its micro-batches. Pure data and functions.
+// The order in which one stage of a pipeline runs its micro-batches. Pure data and functions.
 //
-// Inference fills and drains (GPipe): every micro-batch forward, one after the other. Training is
-// 1F1B: a stage computes as many forwards ahead as there are stages behind it, then one forward and
-// one backward in turns, then the backwards that are left. A stage so holds the activations of at
-// most as many micro-batches as there are stages from it to the last one, itself included, however
-// many there are.
+// Inference fills and drains (GPipe): every micro-batch forward, one after another. Training is
+// 1F1B: a stage computes as many forwards ahead as there are stages after it, then alternates
+// forward and backward, then runs the remaining backwards. So a stage holds the activations of at
+// most as many micro-batches as there are stages from it to the last, itself included, however many
+// micro-batches there are.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct PipelineStep {
 std::vector<PipelineStep> inference_schedule(int64_t micro_batches);
 std::vector<PipelineStep> training_schedule(int stage, int stages, int64_t micro_batches);
 
-// The rows of a batch as micro-batches, in order: where they do not divide, the first ones have one
-// row more. 1 <= count <= rows.
+// The rows of a batch as micro-batches, in order: if they do not divide evenly, the first ones have
+// one row more. 1 <= count <= rows.
 class MicroBatches {
  public:
   MicroBatches(int64_t rows, int64_t count) : rows_(rows), count_(count) {}

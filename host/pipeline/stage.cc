@@ -22,7 +22,7 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }
 
 db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
-  db_op op = broadcast_op(tensor, peer);  // of the same arguments
+  db_op op = broadcast_op(tensor, peer);  // takes the same arguments
   op.kind = kind;
   return op;
 }
@@ -54,7 +54,7 @@ bool PipelineStage::keeps(size_t parameter) const {
 }
 
 void PipelineStage::make_tied_communicators() {
-  std::map<std::vector<int>, std::shared_ptr<Communicator>> made;  // null: not of this rank
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> made;  // null: without this rank
   for (size_t i = 0; i < plan_.parameters.size(); ++i) {
     const std::vector<int>& stages = plan_.parameters[i];
     if (stages.size() < 2) continue;
@@ -68,8 +68,8 @@ void PipelineStage::make_tied_communicators() {
   }
 }
 
-// Rank 0 sends each value, its number ahead of it, for values of a model that is not in memory get
-// ready in an order of their own.
+// Rank 0 sends each value preceded by its number, since the values of a model that is not in memory
+// become ready in their own order.
 void PipelineStage::take_values() {
   const int rank = comm_->rank();
   const size_t parameters = model().parameters.size();
@@ -172,8 +172,8 @@ std::vector<at::Tensor> PipelineStage::held_for(const at::Tensor& parameter) {
 void PipelineStage::begin_backward(double) {
   throw Error(
       ErrorCode::kUsage,
-      fmt::format("backward: '{}' is a pipeline, whose train_step runs forward and backward "
-                  "of all micro-batches",
+      fmt::format("backward: '{}' is a pipeline; its train_step runs forward and backward for "
+                  "all micro-batches",
                   model().name),
       {.subject = model().name,
        .hint = "call pipeline.train_step(input, target, loss) instead of forward and "

@@ -1,7 +1,7 @@
-// PipelineStage: how a model is kept on the ranks of a pipeline: each has the parameters of its own
-// layers, all others are on meta. A parameter that layers of several stages use (tied) is on each
-// of them, and its gradients are summed over those. Buffers are small and stay on every rank, but
-// only their own layers' stage changes them. Used by the thread that trains.
+// PipelineStage: keeps a model on the ranks of a pipeline. Each rank has the parameters of its own
+// layers; all others are on meta. A parameter used by layers of several stages (tied) is on each of
+// them, and its gradients are summed over them. Buffers are small and stay on every rank, but only
+// their own layers' stage changes them. Used by the training thread.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,21 @@
 
 namespace coupler {
 
-// Which stages (ranks of the pipeline's communicator) keep what, in ascending order, at least one
-// each.
+// Which stages (ranks of the pipeline's communicator) keep each tensor, ascending, at least one.
 struct StagePlan {
-  std::vector<std::vector<int>> parameters;  // one for each of Model::parameters
+  std::vector<std::vector<int>> parameters;  // an entry for each of Model::parameters
   std::vector<int> buffers;                  // the stage that changes it
 };
 
 class PipelineStage : public Strategy {
  public:
-  // Every rank's values become rank 0's; tensors on meta are made on rank 0, one at a time, and
-  // sent to where they are kept. comm: the pipeline's own; its size is the number of stages.
-  // Collective.
+  // Gives every rank the values of rank 0, which materializes tensors on meta one at a time and
+  // sends them to the ranks that keep them. comm: the pipeline's own; its size is the number of
+  // stages. Collective.
   PipelineStage(Model model, StagePlan plan, std::shared_ptr<Communicator> comm);
 
-  // Around the backwards of one batch. finish_gradients sums those of tied parameters. Collective
-  // among the stages that share some.
+  // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters.
+  // Collective among the stages that share some.
   void begin_gradients();
   void finish_gradients();
 
@@ -55,7 +54,7 @@ class PipelineStage : public Strategy {
   struct Tied {
     size_t parameter;
     Communicator* comm;  // of the stages that keep it
-    at::Tensor before;   // its gradient of earlier batches, while those of one are summed
+    at::Tensor before;   // its gradient from earlier batches, while one batch's are summed
   };
   bool keeps(size_t parameter) const;
   void take_values();

@@ -10,9 +10,9 @@
 namespace coupler {
 namespace {
 
-// What an operation between two stages says of its own two ranks, as the job's ranks.
+// Translates the ranks in an error of an operation between two stages into the job's ranks.
 std::string in_job(const std::string& text, int own, int other) {
-  // "rank 1 reported: ", of what the neighbour said when it gave up
+  // "rank 1 reported: " begins the neighbor's error when it gave up.
   const std::string reported = " reported: ";
   const size_t end = text.find(reported);
   if (text.starts_with("rank ") && end != std::string::npos && end < 8) {
@@ -83,7 +83,7 @@ void StageBatch::forward(int64_t micro_batch) {
     flight.loss = work_.loss(flight.outputs, chunks(work_.targets, micro_batch));
     if (!flight.loss.defined() || flight.loss.numel() != 1) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "the loss function of a pipeline must give one number for each micro-batch",
+                  "the loss function of a pipeline must return one number for each micro-batch",
                   {.subject = "loss",
                    .hint = "reduce the loss to its mean (or its sum, with loss_reduction = "
                            "LossReduction::kSum)"});
@@ -128,25 +128,26 @@ void StageBatch::send_values(const Values& values, int64_t micro_batch) {
   Form form = form_of(values);
   const auto [known, is_new] = neighbours_.forms_out.try_emplace(work_.cut.size(micro_batch), form);
   if (known->second != form) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the layer '{}' gives {}, but gave {} for an earlier micro-batch of as "
-                            "many rows",
-                            layers_.back().name, text_of(form), text_of(known->second)),
-                {.subject = layers_.back().name,
-                 .hint = "shapes may depend on the shapes of the batch's inputs only; pad to one "
-                         "size"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
+                    "same number of rows",
+                    layers_.back().name, text_of(form), text_of(known->second)),
+        {.subject = layers_.back().name,
+         .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
+                 "size"});
   }
   with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
                  [&, header = is_new] { neighbours_.values_out->send(values, header); });
 }
 
-// One receive ahead: that of the micro-batch whose backward is next.
+// Posts one receive ahead: for the micro-batch whose backward is next.
 void StageBatch::expect_gradients() {
   Link* const link = neighbours_.gradients_in.get();
   if (link == nullptr || in_flight_.empty() || link->expects()) return;
   const Form form = gradients_of(in_flight_.front().outputs);
   if (form.empty()) return;
-  with_neighbour("expecting gradients of", neighbours_.stage, neighbours_.stage + 1,
+  with_neighbour("expecting gradients from", neighbours_.stage, neighbours_.stage + 1,
                  [&] { link->expect(form); });
 }
 
@@ -157,7 +158,7 @@ void StageBatch::backward(int64_t micro_batch) {
   in_flight_.pop_front();
   if (neighbours_.is_last()) {
     const double factor = weight(micro_batch) * work_.scale;
-    // In its own type a 16-bit loss could not hold the product.
+    // A 16-bit loss could not hold the product in its own type.
     at::Tensor loss =
         c10::elementSize(flight.loss.scalar_type()) < 4 ? flight.loss.to(at::kFloat) : flight.loss;
     if (factor != 1) loss = loss * factor;
@@ -204,9 +205,9 @@ Values StageBatch::outputs() const {
     for (const Values& values : results_) parts.push_back(values.at(i));
     if (parts[0].dim() == 0) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "the outputs of micro-batches are put together along dimension 0, but the model "
-                  "gives a number without dimensions",
-                  {.hint = "give a row for each row of the input"});
+                  "the outputs of micro-batches are concatenated along dimension 0, but the model "
+                  "returns a tensor without dimensions",
+                  {.hint = "return one row for each row of the input"});
     }
     result.push_back(parts.size() == 1 ? parts[0] : at::cat(parts));
   }

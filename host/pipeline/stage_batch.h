@@ -1,5 +1,5 @@
-// StageBatch: one batch on its way through one stage. Sends are asynchronous, and the receive of
-// the next micro-batch is posted before this one is computed. Used by the thread that trains.
+// StageBatch: one batch passing through one stage. Sends are asynchronous, and the receive of the
+// next micro-batch is posted before this one is computed. Used by the training thread.
 #pragma once
 
 #include <coupler/error.h>
@@ -16,33 +16,32 @@
 
 namespace coupler {
 
-// Of one micro-batch.
+// Computes the loss of one micro-batch.
 using StageLoss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
 
-// A batch, whole: [rows, …] each.
+// A whole batch; each tensor is [rows, …].
 struct BatchWork {
   MicroBatches cut{1, 1};
-  // A number that changes wherever the forms of what passes between stages may: on every rank the
-  // same.
+  // Changes whenever the forms of the values passed between stages may; the same on every rank.
   uint64_t signature = 0;
   bool training = false;
   Values inputs;   // read by the first stage
   Values targets;  // by the last, in training
   StageLoss loss;  // likewise
-  // Whether a loss is the mean over its micro-batch's rows, else a sum.
+  // Whether a loss is the mean over its micro-batch's rows; otherwise a sum.
   bool mean_loss = true;
-  double scale = 1;  // what backward multiplies the loss by
+  double scale = 1;  // factor for the loss in backward
 };
 
 class StageBatch {
  public:
-  // All outlive it.
+  // All arguments must outlive it.
   StageBatch(const std::vector<PipelineLayer>& layers, Neighbours& neighbours, c10::Device device,
              const BatchWork& work);
 
   // Runs one step of the schedule.
   void run(const PipelineStep& step);
-  // Waits until all that this stage sent is gone.
+  // Waits until all of this stage's sends are complete.
   void finish();
 
   // On the last stage: the outputs of an inference, concatenated along dimension 0; the loss of the

@@ -83,7 +83,7 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
       return scores;  // of many numbers
     });
   });
-  EXPECT(said.find("must give one number for each micro-batch") != std::string::npos,
+  EXPECT(said.find("must return one number for each micro-batch") != std::string::npos,
          "it says: " + said);
 }
 

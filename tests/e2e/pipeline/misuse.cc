@@ -43,7 +43,7 @@ void wrong_split_points(Accelerator& accelerator) {
 
 void wrong_models(Accelerator& accelerator) {
   Net no_chain;
-  expect_in("does not tell its layers", error_of([&] { prepare_pipeline(accelerator, no_chain); }));
+  expect_in("does not list its layers", error_of([&] { prepare_pipeline(accelerator, no_chain); }));
   expect_in("coupler::PipelineLayers", error_of([&] { prepare_pipeline(accelerator, no_chain); }));
   struct Incomplete : TiedImpl {
     std::vector<coupler::PipelineLayer> pipeline_layers() override {

@@ -66,7 +66,7 @@ TEST(PipelineJob, LossThatThrows_OtherStagesHearWhereAndWhy) {
 TEST(PipelineJob, LossOfManyNumbers_SaysWhatItMustGive) {
   for (const char* backend : {"backend.use=gloo_cpu", "backend.use=mpi"}) {
     expect_says(run("loss_of_many_numbers", {backend}, 2),
-                {"micro-batch 3 of 8", "must give one number for each micro-batch"});
+                {"micro-batch 3 of 8", "must return one number for each micro-batch"});
   }
 }
 

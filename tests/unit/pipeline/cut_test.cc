@@ -101,9 +101,7 @@ TEST(BalancedCut, SeveralWithTheSameMost_TheMostEven) {
 }
 
 TEST(BalancedCut, FewerLayersThanStages_Refused) {
-  expect_in("has 2 layers, which 3 processes cannot share", cut_refusal([] {
-              balanced_cut({1, 1}, 3);
-            }));
+  expect_in("has 2 layers, too few for 3 processes", cut_refusal([] { balanced_cut({1, 1}, 3); }));
 }
 
 }  // namespace
