@@ -1,4 +1,4 @@
-// Which device a process trains on. [any-thread]
+// Chooses the device a process trains on. [any-thread]
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,11 +9,11 @@
 
 namespace coupler {
 
-// wanted: training.device. Without an index a process takes the device of its local rank; where
-// there are fewer, ranks share them in turn. Throws Error(kConfig) where it is not to be had.
+// wanted: training.device. Without an index a process takes the device of its local rank; if there
+// are fewer devices, ranks share them round-robin. Throws Error(kConfig) if it is not available.
 c10::Device choose_device(const std::string& wanted, const ProcessInfo& process);
 
-// LibTorch's operations on this thread go there where nothing else is said.
+// Makes `device` the default of its type for LibTorch's operations on this thread.
 void make_current(c10::Device device);
 
 }  // namespace coupler

@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-// Of the driver's interface (cuda.h), which is not to be needed for building.
+// From the driver's interface (cuda.h), which the build must not need.
 using Initialise = int (*)(unsigned);
 using GetNumber = int (*)(int*);
 constexpr int kNoDevice = 100;
@@ -36,7 +36,7 @@ Driver ask_driver() {
   const int status = initialise(0);
   if (status != 0 && status != kNoDevice) {
     return {.missing =
-                fmt::format("the NVIDIA driver does not start (error {} of cuInit)", status)};
+                fmt::format("the NVIDIA driver does not start (error {} from cuInit)", status)};
   }
   if (status == kNoDevice || count(&result.devices) != 0 || result.devices == 0) {
     return {.missing = "the NVIDIA driver shows no device (see CUDA_VISIBLE_DEVICES)"};
@@ -60,7 +60,7 @@ std::string open_library() {
   }
   const Driver driver = ask_driver();
   if (!driver.missing.empty()) return driver.missing;
-  // Where the program links it, it is there already.
+  // It is already loaded if the program links it.
   if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD) == nullptr) {
     const std::filesystem::path path = folder_of_libtorch() / "libtorch_cuda.so";
     std::error_code ignored;
@@ -75,12 +75,11 @@ std::string open_library() {
   if (hooks.hasCUDA()) return {};
   const int needed = hooks.hasCUDART() ? static_cast<int>(hooks.versionCUDART()) : 0;
   if (driver.version < needed) {
-    return fmt::format("the NVIDIA driver is too old: it serves CUDA {}, LibTorch needs {}",
+    return fmt::format("the NVIDIA driver is too old: it supports CUDA {}, LibTorch needs {}",
                        shown(driver.version), shown(needed));
   }
-  return "LibTorch sees no CUDA device though the driver has one; it was asked before its CUDA "
-         "part "
-         "was opened, or is built for other devices";
+  return "LibTorch sees no CUDA device although the driver has one; it was queried before its CUDA "
+         "libraries were loaded, or is built for other devices";
 }
 
 }  // namespace

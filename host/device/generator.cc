@@ -9,7 +9,7 @@ std::optional<at::Generator> device_generator(c10::Device device) {
   try {
     return at::globalContext().defaultGenerator(device);
   } catch (const c10::Error&) {
-    return std::nullopt;  // somebody else's device, which draws from the CPU's
+    return std::nullopt;  // a third-party device, which draws from the CPU's generator
   }
 }
 

@@ -1,4 +1,4 @@
-// LibTorch's default generators. [any-thread] as theirs: lock the generator's mutex.
+// LibTorch's default generators. [any-thread]; to use a generator, lock its mutex.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -8,7 +8,7 @@
 
 namespace coupler {
 
-// The device's own; none for the CPU, whose everybody knows, and for devices that have none.
+// The device's own default generator; none for the CPU and for devices without one.
 std::optional<at::Generator> device_generator(c10::Device device);
 
 }  // namespace coupler

@@ -1,4 +1,4 @@
-// What a device that is out of memory says, for people. [any-thread]
+// The error for a device that is out of memory. [any-thread]
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,7 +9,7 @@
 namespace coupler {
 
 // Throws Error(kOutOfMemory). what: "the gathered parameters of unit 'blocks.3' (90 MiB)"; largest:
-// the largest piece that has to be there at once, or nothing.
+// the largest piece that must fit at once, or empty.
 [[noreturn]] void throw_out_of_memory(const c10::OutOfMemoryError& cause, const std::string& what,
                                       const std::string& largest = {});
 

@@ -1,4 +1,4 @@
-// Host memory that a device reads and writes by itself. [any-thread]
+// Pinned host memory, which a device reads and writes directly. [any-thread]
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +8,10 @@
 
 namespace coupler {
 
-// Whether LibTorch has such memory for the device. A device of somebody else's may have none.
+// Whether LibTorch can pin memory for the device; for third-party devices it may not.
 bool can_pin(c10::Device device);
 
-// On the CPU, pinned where that can be.
+// `count` bytes on the CPU, pinned if possible.
 at::Tensor host_bytes(int64_t count, c10::Device device);
 
 }  // namespace coupler

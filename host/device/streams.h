@@ -13,18 +13,18 @@ namespace coupler {
 
 c10::Stream current_stream(c10::Device device);
 
-// Memory that LibTorch's allocator gave: when it is given back, others get it after what the
-// thread's stream was given so far.
+// For memory from LibTorch's allocator: when freed, it is reused only after the work queued so far
+// on the thread's stream.
 void hold_for_stream(const c10::DataPtr& memory);
 
-// All that the thread's stream was given so far; null on the CPU, where all is done when it is
-// issued, and where a device has no events.
+// Marks all work queued so far on the thread's stream; null on the CPU, where work is done when it
+// is issued.
 std::shared_ptr<c10::Event> mark_stream(c10::Device device);
-// What the thread's stream is given from now on comes after the mark. A null one is no mark.
+// Makes later work on the thread's stream wait for the mark. Does nothing if the mark is null.
 void wait_on_stream(const std::shared_ptr<c10::Event>& mark, c10::Device device);
 
-// From now on this thread's operations go to a stream of its own, beside those of others; for
-// threads of ours, once. Nothing on the CPU.
+// Gives this thread its own stream for all later operations, so that they overlap with other
+// threads' work. Call once, on our own threads. Does nothing on the CPU.
 void use_own_stream(c10::Device device);
 
 }  // namespace coupler

@@ -16,7 +16,7 @@ at::Tensor bytes_over(const void* memory, size_t bytes, c10::Device device) {
   return over_memory(memory, static_cast<int64_t>(bytes), at::kByte, device);
 }
 
-// The memory is LibTorch's, by which a copy knows that it is pinned and has to be waited for.
+// LibTorch allocates the memory, so its copies know that it is pinned and must be waited for.
 struct HostBuffer {
   at::Tensor tensor;
   void operator()(void*) { tensor.reset(); }

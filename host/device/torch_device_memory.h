@@ -24,7 +24,7 @@ class TorchDeviceMemory final : public DeviceMemory {
   const c10::Device device_;
 };
 
-// A tensor over memory of a device (the CPU, too) that somebody keeps. numel elements of `type`.
+// A tensor of `numel` elements of `type` over memory of a device (or the CPU), owned by the caller.
 at::Tensor over_memory(const void* memory, int64_t numel, c10::ScalarType type, c10::Device device);
 
 }  // namespace coupler

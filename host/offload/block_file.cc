@@ -21,10 +21,10 @@
 namespace coupler {
 namespace {
 
-// Large enough to keep a disk busy, small enough for a message to say where it failed.
+// Large enough to keep a disk busy, small enough for an error to locate the failure.
 constexpr size_t kAtOnce = size_t{8} << 20;
 
-// File systems that know no files without a name get one that loses it at once.
+// On file systems without unnamed files, creates a named one and unlinks it at once.
 int open_unnamed(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
@@ -34,7 +34,7 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
-// Not every file system can; those that cannot keep what is written in the page cache a while.
+// Not every file system supports O_DIRECT; without it, written data stays in the page cache.
 void go_direct(int file) {
   const int flags = ::fcntl(file, F_GETFL);
   if (flags >= 0) ::fcntl(file, F_SETFL, flags | O_DIRECT);
@@ -50,14 +50,14 @@ BlockFile::BlockFile(std::string folder)
                 fmt::format("cannot offload to the folder {}: {}", folder_,
                             std::generic_category().message(error)),
                 {.subject = folder_,
-                 .hint = error == ENOENT    ? "make the folder, on a disk of the machine itself"
+                 .hint = error == ENOENT    ? "create the folder, on a local disk"
                          : error == ENOTDIR ? "name a folder"
                                             : "name a folder that this user may write to"});
   }
   struct statfs system {};
   if (::fstatfs(file_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC) {
     log(LogLevel::kWarning, "offload",
-        fmt::format("{} is a tmpfs, which is memory: offloading to it frees none", folder_));
+        fmt::format("{} is a tmpfs, which is memory: offloading to it frees no memory", folder_));
   }
   go_direct(file_.get());
 }
@@ -74,8 +74,8 @@ uint64_t BlockFile::grow(uint64_t bytes) {
     const bool known = ::fstatfs(file_.get(), &system) == 0;
     throw Error(
         ErrorCode::kIo,
-        fmt::format("no room for {} to offload in {}{}: {}", format_byte_size(more), folder_,
-                    known ? fmt::format(" ({} are free, {} are taken by this process)",
+        fmt::format("no room to offload {} to {}{}: {}", format_byte_size(more), folder_,
+                    known ? fmt::format(" ({} free, {} used by this process)",
                                         format_byte_size(system.f_bavail *
                                                          static_cast<uint64_t>(system.f_bsize)),
                                         format_byte_size(size_))
@@ -89,11 +89,11 @@ uint64_t BlockFile::grow(uint64_t bytes) {
 }
 
 void BlockFile::fail(const char* action, uint64_t offset, int error) const {
-  throw_io(fmt::format("{} byte {} of what is offloaded to", action, offset).c_str(), folder_,
+  throw_io(fmt::format("{} byte {} of the offload file in", action, offset).c_str(), folder_,
            error);
 }
 
-// Some file systems say only now that they cannot.
+// Some file systems reject O_DIRECT only on the first transfer.
 bool BlockFile::stop_going_direct() const {
   const int flags = ::fcntl(file_.get(), F_GETFL);
   return flags >= 0 && (flags & O_DIRECT) != 0 &&
@@ -107,7 +107,7 @@ void BlockFile::transfer(const char* action, uint64_t offset, size_t size,
     const ssize_t count =
         one(done, std::min(kAtOnce, size - done), static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    // A transfer that was cut short goes on at an odd place, too.
+    // A transfer that was cut short may also continue at an unaligned offset.
     if (count < 0 && errno == EINVAL && stop_going_direct()) continue;
     if (count <= 0) fail(action, offset + done, count < 0 ? errno : EIO);
     done += static_cast<size_t>(count);

@@ -1,7 +1,7 @@
-// BlockFile: room on a disk for memory that does not fit: a file without a name, which is gone with
-// the process, however that ends. Reads and writes go past the page cache where the file system can
-// do that, so that what is on the disk takes no memory. read() and write() are [any-thread] on
-// different ranges; grow() is not to run beside itself.
+// BlockFile: disk space for data that does not fit in memory: an unnamed file, which disappears
+// with the process, however that ends. Reads and writes bypass the page cache if the file system
+// supports it, so that data on the disk takes no memory. read() and write() are [any-thread] on
+// different ranges; calls of grow() must not overlap.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ namespace coupler {
 
 class BlockFile {
  public:
-  // Of offsets, sizes and memory: what disks ask for.
+  // The alignment that disks require of offsets, sizes and memory.
   static constexpr size_t kAlignment = 4096;
   static constexpr uint64_t aligned(uint64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  // Throws Error(kIo) naming the folder where no file can be made in it. Warns where the folder is
-  // memory itself (tmpfs).
+  // Throws Error(kIo) naming the folder if no file can be created in it. Warns if the folder is in
+  // memory (tmpfs).
   explicit BlockFile(std::string folder);
 
-  // The offset of so many more bytes, zeros, a multiple of kAlignment. They are the file's from now
-  // on: writing to them does not fill the disk. Throws Error(kIo) where there is no room.
+  // Appends at least `bytes` zero bytes and returns their offset, a multiple of kAlignment. Their
+  // space is reserved: writing to them cannot fill the disk. Throws Error(kIo) if there is no room.
   uint64_t grow(uint64_t bytes);
   uint64_t size() const { return size_; }
 
-  // Whole multiples of kAlignment, all three. Throw Error(kIo) naming the folder, the place and
-  // what the system says; nothing is to be believed of the range then.
+  // All three arguments must be multiples of kAlignment. Throw Error(kIo) naming the folder, the
+  // offset and the system's error; the contents of the range are then undefined.
   void read(uint64_t offset, void* into, size_t size) const;
   void write(uint64_t offset, const void* from, size_t size) const;
 

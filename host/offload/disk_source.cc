@@ -38,7 +38,7 @@ void DiskSource::fill(size_t unit, void* memory) {
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
-    // The latest one: nobody fills a unit while it is put away.
+    // The latest entry of the unit; a unit is never filled while it is being put away.
     const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(),
                                     [&](const Waiting& entry) { return entry.unit == unit; });
     if (found != waiting_.rend()) {
@@ -62,7 +62,7 @@ void DiskSource::store(size_t unit, const void* memory) {
 void DiskSource::put_away(size_t unit, BufferPool::Buffer memory) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return waiting_.size() < most_behind_ || error_; });
-  if (error_) return;  // said by the next fill
+  if (error_) return;  // the next fill throws it
   waiting_.push_back({unit, std::move(memory)});
   lock.unlock();
   changed_.notify_all();
@@ -71,7 +71,7 @@ void DiskSource::put_away(size_t unit, BufferPool::Buffer memory) {
 void DiskSource::work() {
   sigset_t all;
   sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the program's, not ours
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return !waiting_.empty() || over_; });

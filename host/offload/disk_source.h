@@ -1,8 +1,8 @@
-// DiskSource: units whose place is on a disk. What is written to a unit goes back from a thread of
-// its own (write-behind) while the program goes on; who wants it meanwhile gets it from there.
+// DiskSource: units stored on a disk. A separate thread writes changed units back in the background
+// (write-behind); meanwhile a fill copies them from the write queue.
 //
-// add() before any other call for that unit; the rest is [any-thread]. Where a write has failed
-// every later fill throws: nothing is lost in silence.
+// Call add() before any other call for that unit; the rest is [any-thread]. After a failed write
+// every later fill throws, so nothing is lost silently.
 #pragma once
 
 #include <condition_variable>
@@ -21,13 +21,13 @@ namespace coupler {
 
 class DiskSource : public Source {
  public:
-  // most_behind: units that may wait to be written, one at least; more wait for the disk.
+  // most_behind: how many units may be queued for writing, at least 1; put_away() of more waits.
   DiskSource(const std::string& folder, size_t most_behind);
-  ~DiskSource() override;  // leaves out what is not written yet
+  ~DiskSource() override;  // drops units not written yet
   DiskSource(const DiskSource&) = delete;
   DiskSource& operator=(const DiskSource&) = delete;
 
-  // Room for the next unit, zeros. Throws Error(kIo) where there is none.
+  // Adds zeroed space for the next unit. Throws Error(kIo) if there is none.
   void add(uint64_t bytes);
 
   void fill(size_t unit, void* memory) override;
@@ -54,7 +54,7 @@ class DiskSource : public Source {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Place> places_;    // by unit
-  std::deque<Waiting> waiting_;  // the first is being written
+  std::deque<Waiting> waiting_;  // the first one is being written
   std::exception_ptr error_;     // of a write
   bool over_ = false;
   std::thread thread_;  // last: it uses the rest

@@ -17,7 +17,7 @@ namespace {
 
 using c10::StorageImpl;
 
-// Those there are, by the storage that they are of.
+// All existing copies, by the storage they copy.
 struct Copies {
   std::mutex mutex;
   std::unordered_multimap<const StorageImpl*, std::weak_ptr<HostCopy>> all;
@@ -32,7 +32,7 @@ c10::weak_intrusive_ptr<StorageImpl> weakly(const c10::Storage& storage) {
       c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage.unsafeGetStorageImpl()));
 }
 
-// Who watches the operations of a program is not to see these.
+// Hides these operations from code that observes the program's operations.
 struct Unwatched {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard below{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
@@ -69,7 +69,7 @@ bool HostCopy::is_of(const at::Tensor& tensor, ByteRange range) const {
 std::shared_ptr<HostCopy> HostCopy::of(const at::Tensor& tensor) {
   const ByteRange range = range_of(tensor);
   const StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  std::vector<std::shared_ptr<HostCopy>> others;  // the last of one needs the lock
+  std::vector<std::shared_ptr<HostCopy>> others;  // ~HostCopy takes the lock: destroyed after it
   const std::lock_guard lock(copies().mutex);
   const auto [first, end] = copies().all.equal_range(storage);
   for (auto known = first; known != end; ++known) {

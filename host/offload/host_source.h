@@ -1,7 +1,7 @@
-// HostSource: units of a device's memory whose place is host memory. Copies go to the calling
-// thread's stream, in the order of what it computes, and nobody waits for them on the host.
+// HostSource: units of a device's memory that are stored in host memory. Copies go to the calling
+// thread's stream, in order with its computations; with pinned memory the host does not wait.
 //
-// add() before any other call for that unit; the rest is [any-thread].
+// Call add() before any other call for that unit; the rest is [any-thread].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ class HostSource : public Source {
  public:
   HostSource(c10::Device device, bool pinned) : device_(device), pinned_(pinned) {}
 
-  // Room for the next unit, zeros.
+  // Adds zeroed memory for the next unit.
   void add(size_t bytes);
 
   void fill(size_t unit, void* memory) override;
@@ -28,7 +28,7 @@ class HostSource : public Source {
  private:
   struct Place {
     at::Tensor bytes;                    // on the CPU
-    std::shared_ptr<c10::Event> stored;  // what was written last has arrived; null: it has
+    std::shared_ptr<c10::Event> stored;  // the last store; null: nothing to wait for
   };
   Place place(size_t unit) const;
 

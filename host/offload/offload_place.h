@@ -1,4 +1,4 @@
-// Where state is while nothing uses it. A value.
+// Where state is kept while nothing uses it. A value.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace coupler {
 
 struct OffloadPlace {
   std::string folder;  // on a disk; empty: host memory
-  int buffers = 0;     // of a disk: blocks that are read ahead, and that wait to be written
-  bool pinned = true;  // of host memory: locked, so that a device copies beside its work
+  int buffers = 0;     // for a disk: blocks read ahead, and blocks queued for writing
+  bool pinned = true;  // for host memory: pinned, so that copies overlap with computation
 };
 
 }  // namespace coupler

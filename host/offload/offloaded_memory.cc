@@ -16,7 +16,7 @@ namespace coupler {
 
 OffloadedMemory::OffloadedMemory(const OffloadPlace& place, c10::Device device)
     : place_(place), device_(device), on_device_(device) {
-  // From host memory the next one comes while one is used.
+  // From host memory, one unit is fetched ahead while another is used.
   const int ahead = place.folder.empty() ? 1 : std::max(place.buffers, 0);
   residency_ = std::make_unique<Residency>(
       make_source(), device.is_cpu() ? pages_ : on_device_,
@@ -44,7 +44,7 @@ std::unique_ptr<Source> OffloadedMemory::make_source() {
 OffloadedMemory::~OffloadedMemory() {
   if (!log_enabled(LogLevel::kInfo, "offload")) return;
   log(LogLevel::kInfo, "offload",
-      fmt::format("{} were in {}, of which at most {} were {} at a time", format_byte_size(bytes_),
+      fmt::format("{} offloaded to {}, at most {} {} at one time", format_byte_size(bytes_),
                   place_.folder.empty() ? "host memory" : place_.folder,
                   format_byte_size(peak_bytes()),
                   device_.is_cpu() ? "in memory" : "on " + device_.str()));

@@ -1,6 +1,6 @@
-// OffloadedTensors: tensors of a device that wait in host memory until backward needs them. Those
-// of one thread know the ones made before them, which backward needs next, and fetch them ahead.
-// Filled by one thread, then brought back by one at a time.
+// OffloadedTensors: a device's tensors kept in host memory until backward needs them. Each object
+// knows the thread's previous one, which backward needs next, and fetches its tensors ahead.
+// Filled by one thread, then brought back by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,27 +16,27 @@ namespace coupler {
 
 class OffloadedTensors {
  public:
-  // After those that this thread has made last.
+  // Creates an object that follows the last one this thread made.
   static std::shared_ptr<OffloadedTensors> make();
 
-  // A dense tensor with values, on a device. Its copy is on its way when this returns; the tensor
-  // itself is not kept. Returns its number, from 0 on.
+  // Adds a dense tensor with values, on a device. Its copy is in flight when this returns; the
+  // tensor itself is not kept. Returns its number, counting from 0.
   size_t add(const at::Tensor& tensor);
 
-  // All of them on their device, without graph, with their strides, on common memory where they
-  // had such; then those before them are on their way. As often as one likes.
+  // Returns all tensors on their device, without graph, with their strides, sharing memory as
+  // before, and starts fetching those of the previous object. May be called repeatedly.
   std::vector<at::Tensor> bring_back();
-  // They are not needed any more.
+  // Drops the tensors.
   void forget();
 
  private:
   struct Tensor {
     Place place;
     c10::DispatchKey key;
-    bool intercepted = false;  // of a model that lies on several devices
+    bool intercepted = false;  // belongs to a model spread over several devices
     std::shared_ptr<HostCopy> copy;
   };
-  // Begins; the memory is kept until bring_back takes it.
+  // Starts fetching; the memory is kept until bring_back takes it.
   void fetch();
   void fetch_locked();
 

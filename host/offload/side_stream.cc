@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-// An event, too: a stream that nothing can wait for is of no use.
+// Also tries an event: a stream that nothing can wait for is useless.
 std::optional<c10::Stream> new_stream(c10::Device device) {
   if (!can_pin(device)) return std::nullopt;
   try {
@@ -27,7 +27,7 @@ std::optional<c10::Stream> new_stream(c10::Device device) {
 
 std::optional<c10::Stream> stream_of(c10::Device device) {
   static std::mutex mutex;
-  // Never destroyed: threads of LibTorch may still use it.
+  // Never destroyed: LibTorch's threads may still use it.
   static auto* const kStreams = new std::unordered_map<c10::Device, std::optional<c10::Stream>>;
   const std::lock_guard lock(mutex);
   const auto [found, is_new] = kStreams->try_emplace(device);

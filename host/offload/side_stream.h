@@ -1,6 +1,6 @@
-// SideStream: copies between a device and host memory beside what the device computes. While one
-// lives, what its thread gives the device goes to a stream that is there for copies alone, one a
-// device. Where there are no streams the device copies and computes in turns, and copies are done
+// SideStream: overlaps copies between a device and host memory with the device's computation. While
+// one is alive, its thread's work on the device goes to a stream used only for copies, one per
+// device. On devices without streams, copies and computation take turns, and copies are complete
 // when they return. Belongs to one thread; any number of threads may have one.
 #pragma once
 
@@ -21,17 +21,17 @@ class SideStream {
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
 
-  // Copies are on their way when they return.
+  // Whether copies may still be in flight when they return.
   bool beside() const { return stream_.has_value(); }
-  // What comes waits for all that the thread's own stream was given before.
+  // Makes later work wait for all work queued so far on the thread's own stream.
   void follow() const;
-  // The memory is not given to others before what it was used for here is done.
+  // Keeps the memory from being reused before the work queued here is done.
   void hold(const c10::Storage& memory) const;
-  // Of all that came so far; null where it is done.
+  // Marks all work queued so far; null if the device has no streams and the work is done.
   std::shared_ptr<c10::Event> mark() const;
 
-  // For the thread's own stream: what it is given from now on comes after the mark (null: there is
-  // none), and it uses the memory.
+  // Makes later work on the thread's own stream wait for the mark (null: does nothing) and records
+  // that the stream uses the memory.
   static void join(const std::shared_ptr<c10::Event>& mark, const c10::Storage& memory);
 
  private:

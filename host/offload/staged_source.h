@@ -1,5 +1,5 @@
-// StagedSource: units of a device's memory whose place is that of a source of host memory (a disk):
-// each passes through host memory on its way, and is there when a call returns. [any-thread]
+// StagedSource: units of a device's memory stored by a source that works in host memory (a disk).
+// Each unit is staged through host memory and has arrived when a call returns. [any-thread]
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,7 +15,7 @@ namespace coupler {
 
 class StagedSource : public Source {
  public:
-  // pages: the memory that `source` fills; it outlives this.
+  // pages: the memory that `source` fills; must outlive this.
   StagedSource(std::unique_ptr<Source> source, BufferPool& pages, c10::Device device)
       : source_(std::move(source)), pages_(pages), device_(device) {}
 

@@ -1,4 +1,4 @@
-// VersionMark: tells whether an operation in place has changed a tensor since the mark was made,
+// VersionMark: shows whether an in-place operation has changed a tensor since the mark was made,
 // without keeping the tensor or its memory. [any-thread]
 #pragma once
 
@@ -10,7 +10,7 @@ namespace coupler {
 
 class VersionMark {
  public:
-  VersionMark() = default;  // of nothing, which does not change
+  VersionMark() = default;  // of no tensor; never changes
   explicit VersionMark(const at::Tensor& tensor)
       : counter_(tensor.unsafeGetTensorImpl()->version_counter()), version_(now()) {}
 

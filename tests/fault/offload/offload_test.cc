@@ -79,7 +79,7 @@ TEST(Offload, SaysWhatIsWrongWithAFolder) {
   EXPECT_NE(missing.exit_code, 0);
   expect_in(missing.err,
             fmt::format("cannot offload to the folder {}", (here.path() / "missing").string()));
-  expect_in(missing.err, "make the folder");
+  expect_in(missing.err, "create the folder");
   here.write("file", "");
   const Outcome file = here.coupler(launch_of(offload_to(here.path() / "file"), kDigits));
   EXPECT_NE(file.exit_code, 0);
@@ -111,7 +111,7 @@ TEST(Offload, SaysBeforeTrainingThatTheDiskIsFull) {
        {"DISK_FAULTS_DO", "ENOSPC"},
        {"DISK_FAULTS_AT", "4"}});  // two files, then room for one block, and for the next
   EXPECT_NE(outcome.exit_code, 0);
-  expect_in(outcome.err, "no room for");
+  expect_in(outcome.err, "no room to offload");
   expect_in(outcome.err, (here.path() / "disk").string());
   expect_in(outcome.err, "No space left on device");
   expect_in(outcome.err, "name a folder on a larger disk");

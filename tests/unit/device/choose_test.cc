@@ -55,7 +55,7 @@ TEST(ChooseDevice, CudaWithoutOne_SaysWhy_AndWhatToDo) {
 }
 
 TEST(ChooseDevice, WhatIsNoDevice_IsRefused) {
-  expect_says(refusal("gpu"), "that is none of LibTorch's devices");
+  expect_says(refusal("gpu"), "LibTorch does not know this device");
   expect_says(refusal("cuda:x"), "use \"auto\", \"cpu\", \"cuda\" or \"cuda:1\"");
   expect_says(refusal("meta"), "this LibTorch cannot compute on it");
   expect_says(refusal("xpu"), "this LibTorch cannot compute on it");

@@ -40,7 +40,7 @@ TEST(CudaLibrary, NoDevice_SaysWhereToLook) {
 }
 
 TEST(CudaLibrary, DriverDoesNotStart_SaysItsError) {
-  expect_reason(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 of cuInit");
+  expect_reason(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 from cuInit");
 }
 
 // Whether LibTorch's CUDA libraries are installed is this machine's: without them a device of no
@@ -49,7 +49,7 @@ TEST(CudaLibrary, DeviceThatLibTorchCannotUse_SaysWhy) {
   const std::string text = reason_with({driver(), "DRIVER_VERSION=11040"});
   const bool installed = text.find("are not all installed") == std::string::npos;
   if (installed) {
-    expect_reason(text, "the NVIDIA driver is too old: it serves CUDA 11.4, LibTorch needs 13");
+    expect_reason(text, "the NVIDIA driver is too old: it supports CUDA 11.4, LibTorch needs 13");
   } else {
     expect_reason(text, "cannot open shared object file");
   }

@@ -60,7 +60,7 @@ TEST(BlockFile, RefusesAFolderThatIsNotThere) {
   const std::string message = testing::message_of([&] { BlockFile file(missing); });
   EXPECT_NE(message.find(missing), std::string::npos) << message;
   EXPECT_NE(message.find("No such file or directory"), std::string::npos) << message;
-  EXPECT_NE(message.find("make the folder"), std::string::npos) << message;
+  EXPECT_NE(message.find("create the folder"), std::string::npos) << message;
 }
 
 TEST(BlockFile, RefusesAFile) {
@@ -83,7 +83,7 @@ TEST(BlockFile, SaysThatThereIsNoRoomBeforeAnythingIsWritten) {
   file.grow(kBlock);
   const std::string message = testing::message_of([&] { file.grow(size_t{1} << 30); });
   ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_NE(message.find("no room for 1.0 GiB to offload in " + folder.path().string()),
+  EXPECT_NE(message.find("no room to offload 1.0 GiB to " + folder.path().string()),
             std::string::npos)
       << message;
   EXPECT_NE(message.find("larger disk"), std::string::npos) << message;
