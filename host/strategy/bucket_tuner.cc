@@ -11,11 +11,11 @@ namespace coupler {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-// Below this a second bucket cannot pay for its own latency.
+// Below this size a second bucket costs more latency than it saves.
 constexpr int64_t kOneBucketBytes = kMiB;
-// Rounds through the candidates; the first of them warms caches and connections and is not counted.
+// Rounds through the candidates; the first one warms caches and connections and does not count.
 constexpr size_t kRounds = 4;
-// A plan must be this much faster than one bucket to be taken instead: measurements scatter.
+// To replace one bucket, a plan must be this much faster, since measurements scatter.
 constexpr double kMargin = 0.95;
 
 std::string describe_plan(const BucketPlan& plan) {
@@ -70,10 +70,10 @@ void BucketTuner::settle(Communicator& comm) {
   const auto best = std::min_element(medians.begin(), medians.end());
   current_ = *best < kMargin * medians[0] ? static_cast<size_t>(best - medians.begin()) : 0;
   if (log_enabled(LogLevel::kInfo, "strategy")) {
-    std::string text = "gradient buckets, milliseconds of backward and reduction:";
+    std::string text = "gradient buckets, milliseconds for backward and reduction:";
     for (size_t i = 0; i < candidates_.size(); ++i) {
       text += fmt::format(" {} {:.2f}{}", describe_plan(candidates_[i]), medians[i] * 1e3,
-                          i == current_ ? " (taken);" : ";");
+                          i == current_ ? " (chosen);" : ";");
     }
     log(LogLevel::kInfo, "strategy", text);
   }

@@ -1,6 +1,6 @@
-// BucketTuner: chooses how gradients are cut into buckets by trying a few ways in the first steps
-// and keeping the fastest. All ranks decide the same, since what they compare is the slowest rank's
-// time. Used by the thread that runs backward.
+// BucketTuner: chooses how gradients are cut into buckets: tries a few plans in the first steps and
+// keeps the fastest. All ranks choose the same one, since they compare the slowest rank's times.
+// Used by the thread that runs backward.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace coupler {
 // How one step's gradients are reduced.
 struct BucketPlan {
   int64_t cap_bytes = 0;  // 0: one bucket
-  bool overlap = false;   // submitted while backward goes on; else run where the bucket is full
+  bool overlap = false;   // buckets are reduced while backward continues; else backward waits
   bool operator==(const BucketPlan&) const = default;
 };
 
@@ -24,8 +24,8 @@ class BucketTuner {
 
   const BucketPlan& plan() const { return candidates_[current_]; }
 
-  // Reports the seconds one synchronised backward took under plan(); true when plan() is another
-  // one from now on. Every few calls collective, at the same calls on every rank.
+  // Reports the seconds that one synchronized backward took under plan(); true if plan() has
+  // changed. Every few calls collective, at the same calls on every rank.
   bool report(double seconds, Communicator& comm);
 
  private:

@@ -34,7 +34,7 @@ CodedScatter::CodedScatter(Communicator& comm, const GradientCodec& codec,
     }
     to += static_cast<int64_t>(parts.sizes[static_cast<size_t>(r)]);
   }
-  // It goes into this rank's sum as it is.
+  // This rank's own part enters its sum unencoded, so it loses nothing.
   if (error.defined()) parts.of(error, rank).zero_();
   db_op op{};
   op.kind = DB_ALL_TO_ALL_V;

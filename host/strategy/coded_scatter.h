@@ -1,6 +1,6 @@
-// CodedScatter: a reduce-scatter of fp32 by way of a GradientCodec: each rank sends every other one
-// its encoded part, and adds up in fp32 what it gets (of its own contribution nothing is lost).
-// Collective on the communicator, whose thread rules hold.
+// CodedScatter: a reduce-scatter of fp32 through a GradientCodec: each rank sends every other rank
+// its part, encoded, and sums what it receives in fp32 (its own contribution loses nothing).
+// Collective on the communicator, whose thread rules apply.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +17,14 @@ namespace coupler {
 class CodedScatter {
  public:
   // values: [sum of counts] of kFloat, by rank; counts[r] of them are for rank r. own: [counts of
-  // this rank], may be their place in values. error: like values, or undefined; becomes what
-  // encoding has lost, having been added to values. All stay until wait() has returned. Without
-  // overlap the collective is complete on return.
+  // this rank], may alias their place in values. error: like values, or undefined; is added to
+  // values, then set to what encoding lost. The tensors must stay valid until wait() has returned.
+  // Without overlap the collective is complete on return.
   CodedScatter(Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
                at::Tensor values, at::Tensor own, at::Tensor error, BufferPool& pool, bool overlap);
   CodedScatter(CodedScatter&&) = default;
 
-  // own holds the sum.
+  // Waits; `own` then holds the sum.
   void wait();
 
  private:
@@ -34,7 +34,7 @@ class CodedScatter {
   at::Tensor own_values_, own_;
   std::vector<uint64_t> to_send_, to_receive_;
   BufferPool::Buffer sent_, received_;
-  Work work_;  // last: it is waited for before its memory goes
+  Work work_;  // last: its destructor waits before the memory is freed
 };
 
 }  // namespace coupler

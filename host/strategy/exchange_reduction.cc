@@ -17,7 +17,7 @@ int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * 
 }  // namespace
 
 CodedParts::CodedParts(const GradientCodec& codec, int64_t n, int ranks) {
-  // Whole cache lines, so that no part's kernels begin in another's.
+  // Parts are multiples of 64 elements, so that no two share a cache line.
   const int64_t each = aligned((n + ranks - 1) / ranks);
   for (int r = 0; r <= ranks; ++r) begins.push_back(std::min(n, r * each));
   lay_out(codec);
@@ -61,9 +61,9 @@ ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
   to_send_[static_cast<size_t>(rank)] = to_receive_[static_cast<size_t>(rank)] = 0;
   const auto bytes = memory_.options().dtype(at::kByte);
   sums_ = at::zeros({parts_.bytes.back()}, bytes);
-  // What is sent first has gone when sums are gathered, and has room for them.
+  // The buffer of the first send is free when sums are gathered, and large enough for them.
   sent_ = at::zeros({parts_.bytes.back()}, bytes);
-  // Never empty, even where the part is: no operation takes a null pointer.
+  // Never empty, even if the part is: operations do not accept a null pointer.
   const auto size = static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank)]);
   received_ = at::zeros({size * (ranks - 1) + kCacheLine}, bytes);
 }

@@ -1,9 +1,9 @@
-// ExchangeReduction: the sum of a bucket over the ranks by way of a GradientCodec. Each rank sends
-// every other one its encoded part of the bucket, adds up in fp32 what it gets for its own part (of
-// its own contribution nothing is lost), and sends that sum, encoded, to all. So whatever the
-// number of ranks, a number is rounded twice, and every rank ends with the same bits. With error
-// feedback each rank keeps what encoding lost and adds it to the next step's gradients. Thread
-// rule: BucketReduction's.
+// ExchangeReduction: sums a bucket over the ranks through a GradientCodec. Each rank sends every
+// other rank that rank's part of the bucket, encoded, sums in fp32 what it receives for its own
+// part (its own contribution loses nothing), and sends that sum, encoded, to all. So each number is
+// rounded twice, whatever the number of ranks, and every rank ends with the same bits. With error
+// feedback each rank keeps what encoding lost and adds it to the next step's gradients. Threads: as
+// for BucketReduction.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@
 
 namespace coupler {
 
-// How n elements are parted: rank r has [begins[r], begins[r + 1]); bytes[r] is where its code
-// begins, aligned, and sizes[r] how long that is with the room behind it.
+// How n elements are divided: rank r has [begins[r], begins[r + 1]); its code starts at bytes[r],
+// aligned, and takes sizes[r] bytes, padding included.
 struct CodedParts {
   // Even parts.
   CodedParts(const GradientCodec& codec, int64_t n, int ranks);
@@ -26,7 +26,7 @@ struct CodedParts {
 
   int64_t count(int rank) const { return begins[index(rank) + 1] - begins[index(rank)]; }
   at::Tensor of(const at::Tensor& values, int rank) const;
-  // The code of a rank's part, in the memory of all.
+  // The code of a rank's part, within the memory of all codes.
   at::Tensor code_of(const at::Tensor& code, const GradientCodec& codec, int rank) const;
 
   std::vector<int64_t> begins, bytes;
@@ -39,9 +39,9 @@ struct CodedParts {
 
 class ExchangeReduction final : public BucketReduction {
  public:
-  // memory: the bucket, [n] of kFloat. error: [n] of what is carried from step to step; undefined
-  // where the codec needs no feedback. padding: parts of memory that are nobody's gradient, and
-  // zero again behind the reduction: an infinite element makes its whole block NaN.
+  // memory: the bucket, [n] of kFloat. error: [n], carried from step to step; undefined if the
+  // codec needs no feedback. padding: parts of memory that belong to no gradient. The reduction
+  // sets them to zero at its end, since an infinite element makes its whole block NaN.
   ExchangeReduction(at::Tensor memory, at::Tensor error, std::shared_ptr<const GradientCodec> codec,
                     std::vector<at::Tensor> padding, int rank, int ranks);
 

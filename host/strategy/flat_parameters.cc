@@ -13,8 +13,7 @@
 namespace coupler {
 namespace {
 
-// Slots start at multiples of 64 bytes, so that kernels on a view are as fast as on a tensor of its
-// own.
+// Slots start at multiples of 64 bytes, so kernels on a view are as fast as on a separate tensor.
 constexpr int64_t kSlotAlignment = 64;
 
 int64_t padded(int64_t numel, int64_t element_size) {

@@ -1,7 +1,7 @@
-// FlatParameters: the trainable parameters of one model moved into flat memory, one buffer per
-// dtype (or several, of a limited size), in reverse order of registration (about the order in which
-// gradients arrive). Parameters point into it; gradients get a second buffer of the same layout.
-// Used by one thread at a time.
+// FlatParameters: the trainable parameters of one model, moved into flat memory: one buffer per
+// dtype (or several of a limited size), in reverse order of registration (roughly the order in
+// which gradients arrive). Parameters point into it; gradients get a second buffer of the same
+// layout. Used by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ struct FlatSlot {
 // Slots of one dtype in one memory; [first_slot, end_slot) of FlatParameters::slots.
 struct FlatGroup {
   at::Tensor parameters;                    // [numel], padding between slots included (zeros)
-  at::Tensor gradients;                     // likewise; undefined where gradients are not flat
-  OffloadedMemory* state_memory = nullptr;  // where an optimizer's state of it is; null: in memory
+  at::Tensor gradients;                     // likewise; undefined if gradients are not flat
+  OffloadedMemory* state_memory = nullptr;  // where its optimizer state is; null: in memory
   size_t first_slot = 0, end_slot = 0;
 };
 
@@ -37,16 +37,16 @@ class FlatParameters {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // Moves the data of every parameter to the device (named, in order of registration, no
-  // duplicates, contiguous after the move). With flat_gradients the gradient buffer is made too,
-  // with room for one flag per slot behind the last group (flags()). A group ends before it has
-  // more than most_elements, if it has two parameters.
+  // Moves the data of all parameters (named, in order of registration, without duplicates) to the
+  // device, contiguous. With flat_gradients also makes the gradient buffer, with room for one flag
+  // per slot after the last group (flags()). A group of two or more parameters has at most
+  // most_elements.
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                  bool flat_gradients, c10::Device device = c10::kCPU,
                  int64_t most_elements = kNoLimit);
   // Empty, to be filled by add().
   FlatParameters() = default;
-  // A group whose memory is the caller's, with its slots in the order of their offsets.
+  // Adds a group whose memory the caller provides, with its slots in the order of their offsets.
   void add(FlatGroup group, std::vector<FlatSlot> slots);
 
   std::vector<FlatSlot>& slots() { return slots_; }
@@ -54,15 +54,14 @@ class FlatParameters {
   std::vector<FlatGroup>& groups() { return groups_; }
   const std::vector<FlatGroup>& groups() const { return groups_; }
 
-  // [slots] of the last group's dtype, the tail of its gradient buffer, so that they travel with
-  // it.
+  // [slots] of the last group's dtype: the tail of its gradient buffer, reduced along with it.
   const at::Tensor& flags() const { return flags_; }
 
-  // The slot of a parameter, by identity; -1 where it is not one of ours.
+  // The slot of a parameter, by identity; -1 if it is not one of ours.
   int find(const at::Tensor& parameter) const;
 
  private:
-  // flags: how many are behind the group's gradients.
+  // flags: how many flags follow the group's gradients.
   void add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags,
                  c10::Device device);
 
@@ -71,8 +70,8 @@ class FlatParameters {
   at::Tensor flags_;
 };
 
-// A tensor over [offset, offset + numel of sizes) of flat memory that autograd does not know as a
-// view of it: zero_grad of LibTorch detaches gradients in place, which views refuse.
+// A tensor over [offset, offset + numel of sizes) of flat memory. To autograd it is not a view,
+// since LibTorch's zero_grad detaches gradients in place, which views do not allow.
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);
 
 }  // namespace coupler

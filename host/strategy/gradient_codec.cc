@@ -7,8 +7,8 @@
 namespace coupler {
 namespace {
 
-// Rounds to the nearest; bf16 has fp32's range and 8 bits of precision, fp16 11 and a range up to
-// 65504, beyond which it is infinite.
+// Rounds to nearest. bf16 has fp32's range and 8 bits of precision; fp16 has 11 bits and becomes
+// infinite beyond 65504.
 class ShortFloats final : public GradientCodec {
  public:
   explicit ShortFloats(at::ScalarType type) : type_(type) {}
@@ -34,8 +34,8 @@ class ShortFloats final : public GradientCodec {
   }
 
  private:
-  // On a host ATen widens all of what is added before it adds: for a bucket as much memory again,
-  // written and read. Parts stay in the processor's cache.
+  // On the CPU, ATen widens the whole operand before adding, which writes and reads another
+  // bucket's worth of memory. Small parts stay in the processor's cache.
   static void add_in_parts(const at::Tensor& encoded, const at::Tensor& values) {
     constexpr int64_t kPart = 1 << 16;
     const int64_t n = values.numel();
@@ -51,9 +51,9 @@ class ShortFloats final : public GradientCodec {
   const at::ScalarType type_;
 };
 
-// Every block is a scale, its largest absolute value / 127, and an integer of -127…127 for each
-// element. In memory: the scales of all blocks, then the integers. A block with an element that is
-// not finite has a scale that is not.
+// Each block is a scale (its largest absolute value / 127) and an integer of -127…127 per element.
+// In memory: the scales of all blocks, then the integers. If a block has an element that is not
+// finite, its scale is not finite.
 class ScaledIntegers final : public GradientCodec {
  public:
   explicit ScaledIntegers(int64_t block) : block_(block) {}
@@ -66,7 +66,7 @@ class ScaledIntegers final : public GradientCodec {
               [&](int64_t begin, const at::Tensor& from, at::Tensor scales, at::Tensor integers) {
                 at::Tensor largest = std::get<1>(at::aminmax(from.abs(), 1));
                 scales.copy_(largest.div_(kMost));
-                // Of a block of zeros: any scale will do.
+                // For a block of zeros any divisor will do.
                 const at::Tensor divisor =
                     at::where(scales == 0, at::ones_like(scales), scales).unsqueeze(1);
                 at::Tensor rounded =
@@ -82,7 +82,7 @@ class ScaledIntegers final : public GradientCodec {
   void decode(const at::Tensor& from, at::Tensor values, bool add) const override {
     each_part(values, from,
               [&](int64_t, at::Tensor to, const at::Tensor& scales, const at::Tensor& integers) {
-                // 0 of an infinite scale is NaN: what must be seen is seen.
+                // 0 times an infinite scale is NaN, so overflow stays visible.
                 const at::Tensor wide = integers.to(at::kFloat);
                 add ? to.addcmul_(wide, scales.unsqueeze(1))
                     : at::mul_out(to, wide, scales.unsqueeze(1));
@@ -95,7 +95,7 @@ class ScaledIntegers final : public GradientCodec {
 
   int64_t blocks(int64_t n) const { return (n + block_ - 1) / block_; }
 
-  // The whole blocks as [blocks, block], then what is left as a shorter one: visit(where it begins,
+  // Visits the whole blocks as [blocks, block], then the rest as a shorter block: visit(begin,
   // values, scales, integers).
   template <class Visit>
   void each_part(const at::Tensor& values, const at::Tensor& bytes, const Visit& visit) const {

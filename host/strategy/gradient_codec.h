@@ -1,5 +1,5 @@
-// GradientCodec: numbers in fp32 as fewer bytes and back. One object may serve many buckets; it
-// keeps nothing between calls. All tensors of a call are on one device; pure.
+// GradientCodec: encodes fp32 numbers as fewer bytes and decodes them. One object may serve many
+// buckets; it keeps no state between calls. All tensors of a call are on one device; pure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,15 @@ class GradientCodec {
  public:
   virtual ~GradientCodec() = default;
 
-  // What n numbers become.
+  // The encoded size of n numbers.
   virtual int64_t bytes(int64_t n) const = 0;
-  // values: [n] of kFloat. into: [bytes(n)] of kByte, 16-byte aligned. residual: [n], becomes
-  // values minus what decode() will give, 0 where that is not finite; undefined: nobody asks. What
-  // is infinite or NaN decodes to what is not finite, either.
+  // values: [n] of kFloat. into: [bytes(n)] of kByte, 16-byte aligned. residual: [n], set to values
+  // minus what decode() will return, 0 if that is not finite; undefined: not computed. Infinite and
+  // NaN values decode to values that are not finite.
   virtual void encode(const at::Tensor& values, at::Tensor into, at::Tensor residual) const = 0;
   // Writes into values, or adds to them.
   virtual void decode(const at::Tensor& from, at::Tensor values, bool add) const = 0;
-  // Whether what is lost is so much that it has to be carried over to the next step.
+  // Whether encoding loses so much that the loss must be carried over to the next step.
   virtual bool needs_error_feedback() const = 0;
 };
 

@@ -14,8 +14,7 @@
 namespace coupler {
 namespace {
 
-// What of a bucket, which begins at `begin` of its group's memory, is between its slots and behind
-// them.
+// The padding between and after a bucket's slots. `begin` is the bucket's offset in its group.
 std::vector<at::Tensor> padding_of(const std::vector<FlatSlot>& slots, size_t first, size_t end,
                                    int64_t begin, const at::Tensor& memory) {
   std::vector<at::Tensor> result;
@@ -55,11 +54,11 @@ void require_bytes(const Communicator& comm, db_kind kind, c10::Device device) {
   op.memory = memory_of(device);
   if (comm.supports(op)) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("communication.gradients needs {} of {}, which '{}' does not have",
+              fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
                           kind_name(kind), dtype_name(op.dtype), comm.backend()),
               {.subject = "communication.gradients",
-               .hint = "set it to none, or use a transport that has it, such as gloo_cpu, mpi or "
-                       "nccl"});
+               .hint = "set it to none, or use a transport that supports it, such as gloo_cpu, mpi "
+                       "or nccl"});
 }
 
 GradientCompression::GradientCompression(const CommunicationConfig& config,
@@ -87,8 +86,8 @@ GradientCompression::GradientCompression(const CommunicationConfig& config,
   }
   if (!all && comm.rank() == 0) {
     log(LogLevel::kWarning, "strategy",
-        fmt::format("communication.gradients is {}, which gradients in fp32 are for: those of "
-                    "other types are reduced as they are",
+        fmt::format("communication.gradients is {}, which applies only to fp32 gradients; those of "
+                    "other types are reduced uncompressed",
                     config.gradients));
   }
 }

@@ -1,6 +1,6 @@
-// GradientCompression: what communication.gradients says, for one model that every rank holds
-// whole: makes the reductions of its buckets, and owns what is carried from step to step. Used by
-// the thread that trains.
+// GradientCompression: implements communication.gradients for one model that every rank holds
+// whole: makes the reductions of its buckets and owns the state carried from step to step. Used by
+// the training thread.
 #pragma once
 
 #include <memory>
@@ -18,25 +18,24 @@ namespace coupler {
 
 class GradientCompression {
  public:
-  // flat outlives this and all it makes. Throws Error(kUnsupported) where the transport lacks what
-  // it needs.
+  // flat must outlive this and everything it makes. Throws Error(kUnsupported) if the transport
+  // lacks an operation it needs.
   GradientCompression(const CommunicationConfig& config, const FlatParameters& flat,
                       const Communicator& comm);
 
-  // Whether gradients change on their way, so that what must not be changed has to go apart.
+  // Whether reducing changes gradients, so that data that must stay exact is reduced separately.
   bool lossy() const { return codec_ != nullptr || power_sgd_ != nullptr; }
-  // Of the elements [begin, begin + size of memory) of a group's gradients, which are those of the
-  // slots, padding included.
+  // The reduction of elements [begin, begin + size of memory) of a group's gradients, which are
+  // those of the slots, padding included.
   std::unique_ptr<BucketReduction> reduction_of(const FlatGroup& group, size_t first_slot,
                                                 size_t end_slot, int64_t begin,
                                                 const at::Tensor& memory);
-  // Before the first bucket of each backward that is reduced.
+  // Call before the first bucket of each reduced backward.
   void begin_backward();
-  // Gradients of later backwards are factor times as large, and what is carried of earlier ones
-  // too.
+  // Gradients of later backwards are `factor` times as large; scales the carried state to match.
   void gradient_scale_changes(double factor);
-  // What this rank carries, under names that are the same where model and settings are: its own
-  // memory, which a load may write to.
+  // The state this rank carries, under names that depend only on model and settings. The tensors
+  // are its own memory, which a load may write to.
   NamedTensors carried() const;
 
  private:
@@ -44,15 +43,15 @@ class GradientCompression {
 
   const FlatParameters& flat_;
   const int rank_, ranks_;
-  std::shared_ptr<const GradientCodec> codec_;  // null: none of these
+  std::shared_ptr<const GradientCodec> codec_;  // null: not used
   std::unique_ptr<PowerSgd> power_sgd_;
-  std::vector<at::Tensor> errors_;  // by group, as its gradients; undefined without feedback
+  std::vector<at::Tensor> errors_;  // by group, like its gradients; undefined without feedback
 };
 
-// An all-reduce of the memory as it is.
+// An all-reduce of the memory without compression.
 std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory);
 
-// Throws Error(kUnsupported) naming the setting where the transport lacks an operation on bytes.
+// Throws Error(kUnsupported) naming the setting if the transport lacks the operation on bytes.
 void require_bytes(const Communicator& comm, db_kind kind, c10::Device device);
 
 }  // namespace coupler

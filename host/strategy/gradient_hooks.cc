@@ -30,7 +30,7 @@ class Hook : public torch::autograd::FunctionPostHook {
   size_t index_;
 };
 
-// What is to be done after each backward that this thread is in but the outermost.
+// Callbacks for the ends of this thread's nested backwards; the outermost uses the engine's queue.
 thread_local std::vector<std::vector<std::function<void()>>> waiting;
 
 }  // namespace
@@ -52,7 +52,7 @@ void after_backward(std::function<void()> done) {
 
 NestedBackward::NestedBackward() { waiting.emplace_back(); }
 
-// The nested backward has ended, and we are in the outer one again.
+// The nested backward has ended: its callbacks move to the outer one.
 NestedBackward::~NestedBackward() {
   auto own = std::move(waiting.back());
   waiting.pop_back();
@@ -72,8 +72,8 @@ void throw_second_gradient(const std::string& name) {
   throw Error(ErrorCode::kUnsupported,
               fmt::format("parameter '{}' received a second gradient in one backward", name),
               {.subject = name,
-               .hint = "a checkpointed segment used twice does this: run backward inside "
-                       "no_sync() and synchronise in the last one"});
+               .hint = "a checkpointed segment used twice causes this: run backward inside "
+                       "no_sync() and synchronize in the last one"});
 }
 
 }  // namespace coupler

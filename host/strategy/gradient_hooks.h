@@ -1,5 +1,5 @@
-// GradientHooks: tells a strategy of each gradient that LibTorch has put into a parameter's .grad,
-// on the thread that runs backward.
+// GradientHooks: notifies a strategy of each gradient that LibTorch has put into a parameter's
+// .grad, on the thread that runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,20 +21,20 @@ class GradientListener {
 
 class GradientHooks {
  public:
-  // From now on every gradient of the parameter calls listener->on_gradient(index). Hooks live as
-  // long as the parameter, which may outlive the listener: they hold it weakly.
+  // Makes every later gradient of the parameter call listener->on_gradient(index). Hooks live as
+  // long as the parameter, which may outlive the listener, so they hold it weakly.
   void add(const at::Tensor& parameter, std::weak_ptr<GradientListener> listener, size_t index);
 
  private:
-  // A parameter only knows its accumulator, where hooks are, weakly: somebody has to keep it.
+  // Parameters hold their accumulators, which own the hooks, only weakly; these keep them alive.
   std::vector<std::shared_ptr<void>> accumulators_;
 };
 
-// Called in a hook: done when the backward that is under way has ended; where that is one within
-// another (NestedBackward), when the outermost has.
+// Call from a hook: runs `done` when the current backward has ended; if it is nested in another
+// (NestedBackward), when the outermost has.
 void after_backward(std::function<void()> done);
 
-// While it lives, on its thread, a backward runs within the one that called us.
+// While it lives, a backward on its thread is nested in the one that called us.
 class NestedBackward {
  public:
   NestedBackward();
@@ -43,7 +43,7 @@ class NestedBackward {
   NestedBackward& operator=(const NestedBackward&) = delete;
 };
 
-// What averaging cannot do with a gradient; name is its parameter's.
+// Throw Error(kUnsupported) for gradients that cannot be averaged; name: the parameter's.
 void require_dense_gradient(const at::Tensor& gradient, const std::string& name);
 [[noreturn]] void throw_second_gradient(const std::string& name);
 

@@ -12,7 +12,7 @@ double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
   in_bunches(gradients, [&](at::TensorList bunch) {
     std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
-    // One by one a device would be waited for as often.
+    // On a device, reading the norms one by one would wait for each.
     if (!norms[0].is_cpu()) {
       for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
       norms = at::stack(norms).cpu().unbind();
@@ -33,16 +33,16 @@ void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double
 
 void throw_not_finite(double norm, int64_t parameter, const Model& model) {
   const bool known = parameter >= 0 && parameter < static_cast<int64_t>(model.parameters.size());
-  // The squares of large finite gradients may be out of range, too.
+  // The squares of large finite gradients may overflow, too.
   const std::string where =
       known ? fmt::format("the gradient of parameter '{}' has infinite or NaN elements",
                           model.parameters[static_cast<size_t>(parameter)].name)
-            : "the sum of squares is out of range, though every element is finite";
+            : "the sum of squares overflows, although every element is finite";
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("clip_grad_norm: the norm of the gradients is {}: {}", norm, where),
               {.subject = known ? model.parameters[static_cast<size_t>(parameter)].name : "",
-               .hint = "look at the loss and the inputs of this step; a lower learning rate, or a "
-                       "check for bad samples, is the usual cure"});
+               .hint = "check the loss and the inputs of this step; a lower learning rate or "
+                       "removing bad samples usually helps"});
 }
 
 }  // namespace coupler

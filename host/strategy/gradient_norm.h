@@ -11,11 +11,11 @@ namespace coupler {
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients);
 
-// Scales the gradients by max_norm / norm, where that is below 1.
+// Scales the gradients by max_norm / norm if that is below 1.
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm);
 
-// Throws the Error for a norm that is not finite; parameter: the first one at fault, an index into
-// model.parameters.
+// Throws the Error for a norm that is not finite. parameter: the first with a gradient that is not
+// finite, an index into model.parameters; out of range if every element is finite.
 [[noreturn]] void throw_not_finite(double norm, int64_t parameter, const Model& model);
 
 }  // namespace coupler

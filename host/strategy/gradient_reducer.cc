@@ -34,7 +34,7 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
             }
             return bytes;
           }(),
-          // What a device's queue takes is no measure: there, as in torch's DDP.
+          // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
           bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb),
       users_(users) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
@@ -120,7 +120,7 @@ void GradientReducer::begin() {
   users_.tell_backward_begins();
 }
 
-// Copies (or, where .grad is our view already, scales) the gradient into its place.
+// Copies the gradient, scaled, into its place; scales it in place if .grad is already our view.
 void GradientReducer::take_gradient(size_t index) {
   at::NoGradGuard no_grad;
   FlatSlot& slot = flat_.slots()[index];
@@ -136,14 +136,14 @@ void GradientReducer::take_gradient(size_t index) {
 }
 
 void GradientReducer::launch_ready() {
-  // The last bucket carries the flags, which are complete only when backward is: finish() sends it.
+  // The last bucket carries the flags, which are complete only after backward; finish() sends it.
   while (next_bucket_ + 1 < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     launch(buckets_[next_bucket_++]);
   }
   if (users_.any()) offer_ready();
 }
 
-// In backward, every parameter of a bucket that was launched has a gradient from this very rank.
+// During backward, every parameter of a launched bucket has a gradient from this rank.
 void GradientReducer::offer_ready() {
   for (; next_offer_ < next_bucket_; ++next_offer_) {
     Bucket& bucket = buckets_[next_offer_];
@@ -160,7 +160,7 @@ void GradientReducer::offer(const Bucket& bucket) {
 void GradientReducer::launch(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   const auto index = static_cast<size_t>(&bucket - buckets_.data());
-  // Beside the last one there is nothing to do, unless gradients are used meanwhile.
+  // Nothing overlaps with the last bucket, unless gradients are used meanwhile.
   const bool alone = &bucket == &buckets_.back() && !users_.any();
   if (tuner_.plan().overlap && !alone) {
     issue_next(bucket);
@@ -178,7 +178,7 @@ void GradientReducer::issue_next(Bucket& bucket) {
   bucket.work = comm_->submit(bucket.reduction->operation(bucket.issued++));
 }
 
-// Whether any of the buckets before this one had a collective left, which is issued now.
+// Issues the next collective of each bucket before `end` that has one left; true if there was any.
 bool GradientReducer::go_on_before(size_t end) {
   bool any = false;
   for (size_t i = 0; i < end; ++i) {
@@ -227,7 +227,7 @@ void GradientReducer::finish() {
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i] != 0) continue;
     FlatSlot& slot = flat_.slots()[i];
-    // Accumulated by earlier backwards without synchronisation, if not by this one.
+    // It may be accumulated by earlier backwards without synchronization.
     if (slot.parameter.grad().defined()) {
       take_gradient(i);
     } else {
@@ -253,7 +253,7 @@ void GradientReducer::finish() {
   if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
 }
 
-// Parameters that only other ranks used have a gradient here too, from now on.
+// Gives parameters that only other ranks used their gradient here, too.
 void GradientReducer::publish_gradients() {
   at::Tensor flags;  // on the host
   for (size_t i = 0; i < taken_.size(); ++i) {

@@ -1,12 +1,12 @@
 // GradientReducer: averages the gradients of one model over the ranks while backward runs. Hooks on
 // the parameters copy each gradient, scaled by 1/world, into its place in flat memory; full buckets
-// are reduced in one fixed order. Where a reduction takes several collectives, the next one of a
-// bucket is issued when a later bucket begins: so the order does not depend on what is complete
-// when. Hooks and finish() run on the thread that runs backward.
+// are reduced in one fixed order. If a reduction takes several collectives, a bucket's next one is
+// issued when a later bucket begins, so the order does not depend on completion times. Hooks and
+// finish() run on the thread that runs backward.
 //
-// A parameter that got no gradient on this rank contributes zeros; flags that travel with the last
-// bucket (as a bucket of their own, where gradients are compressed) tell which parameters no rank
-// used: their gradients stay as they are.
+// A parameter without a gradient on this rank contributes zeros. Flags, reduced with the last
+// bucket (or as their own bucket if gradients are compressed), show which parameters no rank used;
+// the gradients of those stay as they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,26 +27,26 @@ namespace coupler {
 class GradientReducer final : public GradientListener,
                               public std::enable_shared_from_this<GradientReducer> {
  public:
-  // buffers are broadcast from rank 0 after each reduction; empty: none are. users outlive this.
-  // Throws Error(kUnsupported) where the transport lacks what a compression needs.
+  // buffers are broadcast from rank 0 after each reduction; empty: none are. flat and users must
+  // outlive this. Throws Error(kUnsupported) if the transport lacks what a compression needs.
   GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb,
                   const CommunicationConfig& communication, const GradientUsers& users);
 
-  // Puts the hooks on the parameters; once, after construction in a shared_ptr.
+  // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
 
-  // Whether the next backward is reduced (the default) or only accumulates.
+  // Sets whether the next backward is reduced (the default) or only accumulates.
   void set_sync(bool sync) { sync_ = sync; }
 
-  // Reduces a backward that touched no parameter of this model on this rank, so that the peers that
-  // did are not left waiting. Does nothing when the last backward was reduced.
+  // Reduces a backward that touched no parameter of this model on this rank, so that peers whose
+  // backward did are not left waiting. Does nothing if the last backward was reduced.
   void finish_if_untouched();
-  // Before a backward: its average, and what it is added to, is multiplied by factor.
+  // Call before a backward: its average, and the gradient it is added to, is multiplied by factor.
   void expect_backward(double factor);
-  // After a backward that threw: forgets what it had begun. Buckets under way are waited for.
+  // Call after a backward that threw: discards its work and waits for buckets in flight.
   void abandon_backward();
-  // What this rank carries from step to step.
+  // The state this rank carries from step to step.
   NamedTensors carried() const { return compression_.carried(); }
   void gradient_scale_changes(double factor) { compression_.gradient_scale_changes(factor); }
 
@@ -56,8 +56,8 @@ class GradientReducer final : public GradientListener,
     size_t first_slot = 0, end_slot = 0;
     size_t pending = 0;
     std::unique_ptr<BucketReduction> reduction = nullptr;
-    int issued = 0;         // of its collectives, in this backward
-    bool complete = false;  // the sum is there
+    int issued = 0;         // number of its collectives issued in this backward
+    bool complete = false;  // memory holds the sum
     Work work = {};
   };
 
@@ -85,16 +85,16 @@ class GradientReducer final : public GradientListener,
   at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
-  std::vector<uint8_t> taken_;            // by slot, in this backward
+  std::vector<uint8_t> taken_;            // by slot, whether taken in this backward
   std::vector<Registration> registered_;  // of the groups' flat gradients
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
-  size_t next_offer_ = 0;  // of a bucket to users_
+  size_t next_offer_ = 0;  // the next bucket to offer to users_
   bool sync_ = true;
   double factor_ = 1;     // of the next average
   bool active_ = false;   // between the first hook of a backward and finish()
   bool touched_ = false;  // a hook ran since expect_backward()
-  double began_ = 0;      // seconds, of the first hook
+  double began_ = 0;      // time of the first hook, in seconds
 };
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
-// GradientUser: somebody who uses gradients while backward still runs (an optimizer that works in
-// backward). GradientUsers: those of one model. A strategy offers them each gradient as soon as no
-// rank can add to it. Called by the thread that runs backward.
+// GradientUser: uses gradients while backward still runs (an optimizer that works in backward).
+// GradientUsers: those of one model. A strategy offers them each gradient as soon as no rank can
+// add to it. Called by the thread that runs backward.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace coupler {
 
 class GradientUser {
  public:
-  // An averaged backward of the model begins. Throws Error where it must not.
+  // An averaged backward of the model begins. Throws Error if it must not.
   virtual void backward_begins() = 0;
-  // Slots [first, end) have their gradients in .grad. What is used of them is dropped there.
+  // Slots [first, end) have their gradients in .grad. Resets .grad of those it uses.
   virtual void take(FlatParameters& flat, size_t first, size_t end) = 0;
 
  protected:
@@ -25,11 +25,11 @@ class GradientUser {
 class GradientUsers {
  public:
   void add(const std::shared_ptr<GradientUser>& user) { users_.push_back(user); }
-  // Whether one is left.
+  // Whether any user is still alive.
   bool any() const;
   void tell_backward_begins() const;
-  // A parameter whose gradient is used counts as written to in place: should this backward still
-  // want the value it had, LibTorch says so.
+  // A parameter whose gradient is used counts as written in place, so LibTorch reports an error if
+  // this backward still needs its old value.
   void offer(FlatParameters& flat, size_t first, size_t end) const;
 
  private:

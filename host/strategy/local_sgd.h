@@ -1,6 +1,6 @@
-// LocalSGD: ranks train by themselves, and every few optimizer steps their parameters become the
-// average of all; with momentum, that average moved on in the direction of the averages before it
-// (SlowMo, Wang et al. 2020, with a slow learning rate of 1). Used by the thread that trains.
+// LocalSGD: ranks train independently, and every few optimizer steps their parameters become the
+// average over all ranks; with momentum, that average moved further in the direction of earlier
+// averages (SlowMo, Wang et al. 2020, with a slow learning rate of 1). Used by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,22 +18,21 @@ namespace coupler {
 
 class LocalSgd {
  public:
-  // The parameters are equal on all ranks. buffers: become rank 0's with each average. flat
-  // outlives this.
+  // The parameters must be equal on all ranks. buffers: set to rank 0's with each average. flat
+  // must outlive this.
   LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
            std::shared_ptr<Communicator> comm, std::vector<at::Tensor> buffers);
 
-  // After each step of an optimizer, on every rank.
+  // Call after each step of an optimizer, on every rank.
   void stepped() { ++since_average_; }
-  // Averages where as many steps as there are to be were taken since the last time. Collective
-  // then.
+  // Averages if the set number of steps was taken since the last average; then collective.
   void average_if_due();
   void set_steps(int64_t steps) { steps_ = steps; }
-  // Averages what steps since the last average have moved apart. Collective.
+  // Averages if steps were taken since the last average; then collective.
   void settle();
-  // Forgets those steps: what is in memory now is equal on all ranks.
+  // Forgets those steps: the parameters in memory are now equal on all ranks.
   void begin_anew();
-  // With momentum: what the next average moves by, by parameter.
+  // With momentum: the velocity of each parameter.
   NamedTensors carried() const;
 
  private:

@@ -1,4 +1,4 @@
-// LoneGradients: offers the gradients of a model that one process trains to their users as they
+// LoneGradients: offers the gradients of a model trained by a single process to their users as they
 // arrive. Hooks run on the thread that runs backward.
 #pragma once
 
@@ -15,15 +15,15 @@ namespace coupler {
 class LoneGradients final : public GradientListener,
                             public std::enable_shared_from_this<LoneGradients> {
  public:
-  // Both outlive this.
+  // Both must outlive this.
   LoneGradients(FlatParameters& flat, const GradientUsers& users);
 
-  // Puts the hooks on the parameters; once, after construction in a shared_ptr.
+  // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
 
-  // Whether the next backward's gradients are offered.
+  // Sets whether the next backward's gradients are offered.
   void set_offers(bool offers) { offers_ = offers; }
-  // After a backward that threw.
+  // Call after a backward that threw.
   void abandon_backward() { active_ = false; }
 
  private:
@@ -31,7 +31,7 @@ class LoneGradients final : public GradientListener,
 
   FlatParameters& flat_;
   const GradientUsers& users_;
-  std::vector<uint8_t> used_;  // by slot, in this backward
+  std::vector<uint8_t> used_;  // by slot, whether used in this backward
   GradientHooks hooks_;
   bool offers_ = true;
   bool active_ = false;  // between the first hook of a backward and its end

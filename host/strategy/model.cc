@@ -54,12 +54,11 @@ class Describer {
   }
   void require_near(const std::string& name, const at::Tensor& tensor) const {
     if (tensor.device().is_cpu() || tensor.is_meta() || tensor.device() == model_.device) return;
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("'{}' is on {}, but this process trains on {}", name, tensor.device().str(),
-                    model_.device.str()),
-        {.subject = name,
-         .hint = "leave the model on the CPU, prepare moves it; training.device says where to"});
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("'{}' is on {}, but this process trains on {}", name,
+                            tensor.device().str(), model_.device.str()),
+                {.subject = name,
+                 .hint = "leave the model on the CPU: prepare moves it to training.device"});
   }
 
   Model& model_;

@@ -1,4 +1,4 @@
-// Model: what strategies need to know of a user's model, whatever its kind (torch::nn::Module,
+// Model: what strategies need to know about a user's model, whatever its kind (torch::nn::Module,
 // TorchScript module): its modules, parameters and buffers in order of registration. A snapshot
 // made at prepare; the tensors are the user's own variables.
 #pragma once
@@ -22,7 +22,7 @@ namespace coupler {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct ModelModule {
-  std::string name;  // dotted path; "" the model itself
+  std::string name;  // dotted path; "" for the model itself
   std::string type;
   int64_t parent = -1;
 };
@@ -37,25 +37,25 @@ struct Model {
   const void* identity = nullptr;  // equal for the same model, however it is passed
   std::string name;                // its type
   std::vector<ModelModule> modules;
-  std::vector<ModelParameter> parameters;  // a tied one once, under its first name
+  std::vector<ModelParameter> parameters;  // tied parameters once, under their first name
   NamedTensors buffers;
-  // Where it is trained. Its tensors are there, in host memory or on meta when it is prepared, and
-  // moved there by its strategy.
+  // Where it is trained. At prepare its tensors are there, in host memory or on meta; the strategy
+  // moves them there.
   c10::Device device = c10::kCPU;
-  // The other names of tied parameters and buffers, each with its first.
+  // The other names of tied parameters and buffers, each with its first name.
   std::vector<std::pair<std::string, std::string>> aliases;
-  std::shared_ptr<void> keep;  // so that identity stays its own; null for a module on the stack
+  std::shared_ptr<void> keep;  // keeps identity unique; null for a module on the stack
 };
 
 const void* identity_of(const torch::nn::Module& module);
 const void* identity_of(const torch::jit::Module& module);
 
-// Throws Error where there is no parameter, or one is neither on the device, in host memory nor on
-// meta.
+// Throws Error if the module has no parameters, or if one is neither on the device, in host memory
+// nor on meta.
 Model describe(torch::nn::Module& module, c10::Device device = c10::kCPU);
 Model describe(const torch::jit::Module& module, c10::Device device = c10::kCPU);
 
-// The variable keeps its identity and its values, and has them on the device. Not on meta.
+// Moves a variable's values and gradient to the device. It keeps its identity. Not for meta.
 void move_to(const at::Tensor& variable, c10::Device device);
 
 }  // namespace coupler

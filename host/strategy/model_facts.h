@@ -1,5 +1,5 @@
-// What ranks compare before values of a model move between them: else a difference would be found
-// by the first operation, which knows no names.
+// What ranks compare before a model's values move between them. Otherwise the first operation would
+// find a difference, without names.
 #pragma once
 
 #include "comm/preflight.h"

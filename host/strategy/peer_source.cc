@@ -19,7 +19,7 @@ void PeerSource::explain(size_t unit, const std::exception& cause) const {
       fmt::format("the parameters of unit '{}' could not be gathered: {}", name, cause.what()),
       {.rank = error != nullptr ? error->detail().rank : -1,
        .subject = name,
-       .hint = "every rank must use sharded parameters: where one alone looks at them, "
+       .hint = "every rank must use sharded parameters; if only one needs them, "
                "let all enter coupler::summon_full_parameters"});
 }
 

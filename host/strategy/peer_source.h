@@ -1,7 +1,7 @@
 // PeerSource: fills the units of a sharded model from the ranks that own them. All ranks of the
-// group fill the same unit at the same time: rank 0 of the group says which (a small broadcast
+// group fill the same unit at the same time: rank 0 of the group chooses it (a small broadcast
 // before each gather), so that ranks that use units in different orders, or from several threads,
-// agree. A rank whose peers never come gets an Error naming the unit.
+// agree. A rank whose peers never join gets an Error naming the unit.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace coupler {
 
 class PeerSource : public Source {
  public:
-  // units and pool outlive the source; units[i] is Unit number i of the Residency.
+  // units and pool must outlive the source; units[i] is Unit number i of the Residency.
   PeerSource(std::vector<ShardUnit*>& units, std::shared_ptr<Communicator> comm, BufferPool& pool)
       : units_(units), comm_(std::move(comm)), pool_(pool) {}
 

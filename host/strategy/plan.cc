@@ -17,7 +17,7 @@
 namespace coupler {
 namespace {
 
-// Its names are the model's own.
+// The description borrows the model's names.
 void describe_model(const Model& model, ModelDescription& description) {
   for (const ModelModule& module : model.modules) {
     description.add_module(module.name, module.type, module.parent);
@@ -38,7 +38,7 @@ class Checker {
     throw Error(
         ErrorCode::kPlugin,
         fmt::format("the sharding plan of backend '{}' cannot be used: {}", comm_.backend(), what),
-        {.subject = subject, .hint = "this is a fault of that backend: report it there"});
+        {.subject = subject, .hint = "this is a bug in that backend: report it there"});
   }
 
   at::ScalarType type_of(db_dtype asked, at::ScalarType otherwise, const std::string& unit) const {
@@ -46,7 +46,7 @@ class Checker {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
       if (to_db_dtype(type) == asked) return type;
     }
-    refuse(fmt::format("unit '{}' names the type {}, which is no type to compute in", unit,
+    refuse(fmt::format("unit '{}' names the type {}, which cannot be computed in", unit,
                        dtype_name(asked)),
            unit);
   }
@@ -91,7 +91,7 @@ class Checker {
                                    c10::Device device) const {
     if (offload == nullptr || offload->place == DB_PLACE_STAY) return std::nullopt;
     if (offload->place == DB_PLACE_HOST) {
-      if (device.is_cpu()) return std::nullopt;  // it is there
+      if (device.is_cpu()) return std::nullopt;  // it is already there
       return OffloadPlace{.pinned = offload->pinned != 0};
     }
     if (offload->place != DB_PLACE_DISK || offload->folder == nullptr ||
@@ -141,10 +141,10 @@ class Checker {
 
   const Communicator& comm_;
   const Model& model_;
-  std::map<size_t, std::string> owner_;  // of each parameter: the unit
+  std::map<size_t, std::string> owner_;  // the unit of each parameter
 };
 
-// How many ranks share this rank's copy. Collective.
+// The number of ranks that share this rank's copy. Collective.
 int size_of_group(Communicator& comm, int group, const Checker& checker) {
   const at::Tensor mine = at::full({1}, group, at::kInt);
   const at::Tensor all = at::empty({comm.size()}, at::kInt);
@@ -184,8 +184,8 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     result.prefetch = std::max(plan.prefetch, 0);
     result.live_elements = plan.live_elements;
     result.reduce_bytes = plan.reduce_bytes;
-    // Beside backward a reduction holds one more unit in memory, and on one machine it competes for
-    // the same processors: only where it is asked for.
+    // A reduction that overlaps with backward keeps one more unit in memory and, on one machine,
+    // competes for the same processors. So it does so only if the plan requests it.
     result.overlap = plan.overlap == 1;
     if (DB_HAS(&plan, db_plan, offload_parameters)) {
       result.offload_optimizer =

@@ -1,4 +1,4 @@
-// ShardPlan: a sharding plugin's plan in the host's own memory, checked. Plain data.
+// ShardPlan: a sharding plugin's plan, checked and copied into the host's memory. Plain data.
 #pragma once
 
 #include <coupler/sharding.h>
@@ -16,7 +16,7 @@ namespace coupler {
 
 struct PlannedParameter {
   size_t index = 0;              // in Model::parameters
-  std::vector<uint64_t> bounds;  // ranks of the group + 1
+  std::vector<uint64_t> bounds;  // [ranks of the group + 1]
 };
 
 struct PlannedUnit {
@@ -30,7 +30,6 @@ struct PlannedUnit {
   std::optional<at::ScalarType> output_type;
 };
 
-// To a disk. To host memory is no offload yet: models are on the CPU.
 struct ShardPlan {
   std::vector<PlannedUnit> units;
   std::vector<size_t> replicated;  // indices of parameters in no unit
@@ -40,12 +39,13 @@ struct ShardPlan {
   uint64_t live_elements = 0;
   uint64_t reduce_bytes = 0;
   bool overlap = false;
-  std::optional<OffloadPlace> offload_optimizer, offload_parameters;  // none: state stays
+  // Unset: not offloaded, as is an offload to host memory by a model on the CPU.
+  std::optional<OffloadPlace> offload_optimizer, offload_parameters;
 };
 
-// Asks the plugin of `comm` (whose ranks all call this with the same model) and checks the answer:
-// every element owned once, no parameter in two units, groups of one size. Collective: the ranks
-// compare their plans. Throws Error naming plugin, unit, parameter or rank.
+// Asks the plugin of `comm` (all ranks call this with the same model) and checks its answer: every
+// element is owned once, no parameter is in two units, all groups have the same size. Collective:
+// the ranks compare their plans. Throws Error naming plugin, unit, parameter or rank.
 ShardPlan ask_plan(Communicator& comm, const Model& model);
 
 }  // namespace coupler

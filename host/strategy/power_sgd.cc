@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-// As torch's min_compression_rate: below it the two products cost more than they save.
+// Like torch's min_compression_rate: below it the two products cost more than they save.
 constexpr int64_t kLeastRate = 2;
 
 int64_t rows_of(at::IntArrayRef sizes) { return sizes[0]; }
@@ -40,18 +40,19 @@ PowerSgd::PowerSgd(const CommunicationConfig& config, const FlatParameters& flat
   }
   if (says && !too_small.empty()) {
     log(LogLevel::kWarning, "strategy",
-        fmt::format("communication.powersgd_rank is {}, which is more than the smaller side of {}: "
-                    "reduced whole",
+        fmt::format("communication.powersgd_rank is {}, which exceeds the smaller dimension of {}: "
+                    "reduced uncompressed",
                     rank_, fmt::join(too_small, ", ")));
   }
   const bool none = std::none_of(factors_.begin(), factors_.end(),
                                  [](const at::Tensor& factor) { return factor.defined(); });
   if (says && none) {
     log(LogLevel::kWarning, "strategy",
-        fmt::format("communication.gradients is powersgd, but with rank {} none of the model's "
-                    "gradients becomes less than half as large: all are reduced whole; set a lower "
-                    "communication.powersgd_rank",
-                    rank_));
+        fmt::format(
+            "communication.gradients is powersgd, but rank {} does not halve the size of any "
+            "gradient of the model: all are reduced uncompressed; set a lower "
+            "communication.powersgd_rank",
+            rank_));
   }
 }
 
@@ -68,7 +69,7 @@ bool PowerSgd::compresses(at::IntArrayRef sizes) const {
 at::Tensor PowerSgd::first_factor(size_t slot) {
   at::Tensor& factor = factors_[slot];
   if (!warm_ || !factor.any().item<bool>()) {
-    // From the step and the slot alone: every rank draws the same, on whatever device.
+    // Seeded by step and slot only, so every rank draws the same numbers, on any device.
     constexpr uint64_t kApart = 0x9E3779B97F4A7C15;
     const auto step = static_cast<uint64_t>(*steps_.const_data_ptr<int64_t>());
     auto generator = at::detail::createCPUGenerator((step + 1) * kApart + slot);
@@ -81,7 +82,7 @@ void PowerSgd::keep(size_t slot, const at::Tensor& factor) { factors_[slot].copy
 
 at::Tensor orthogonal_columns(const at::Tensor& matrix) {
   if (matrix.size(1) == 1) {
-    // The least number keeps a column of zeros what it is.
+    // The tiny addend keeps a column of zeros zero.
     return matrix / (at::linalg_vector_norm(matrix) + 1e-30);
   }
   return std::get<0>(at::linalg_qr(matrix));
@@ -142,10 +143,10 @@ db_op PowerSgdReduction::reduce_p() {
   return all_reduce_op(first_, DB_SUM);
 }
 
-// The error is against this rank's own part of the sum, P (M^T P)^T: so it stays as small as what
-// was lost, and errors of all ranks together are what the sum lacks.
+// The error is relative to this rank's own part of the sum, P (M^T P)^T. So it is only as large as
+// what was lost, and the errors of all ranks add up to what the sum lacks.
 db_op PowerSgdReduction::reduce_q() {
-  overflow_ = !at::isfinite(first_).all().item<bool>();  // of the sum: on all ranks
+  overflow_ = !at::isfinite(first_).all().item<bool>();  // of the sum, so equal on all ranks
   for (Matrix& matrix : matrices_) {
     matrix.p.copy_(orthogonal_columns(matrix.p));
     at::mm_out(matrix.q, matrix.values.t(), matrix.p);

@@ -1,8 +1,8 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi 2019), as torch's powerSGD_hook: a gradient is taken as a
-// matrix M [first dimension, the others], and what travels is P = M Q and Q = M^T P, of few
-// columns. P is orthogonalised, and P Q^T, the sum over ranks, stands for M; what that lacks of
-// this rank's M is added to its next gradient. Where a gradient is not finite on any rank, which
-// skips the step on all, what is carried stays what it was before. Thread rule: BucketReduction's.
+// PowerSGD (Vogels, Karimireddy, Jaggi 2019), like torch's powerSGD_hook: a gradient is treated as
+// a matrix M [first dimension, the others], and only P = M Q and Q = M^T P, of few columns, are
+// reduced. P is orthogonalized, and P Q^T, the sum over ranks, approximates M; what is lost of this
+// rank's M is added to its next gradient. If a gradient is not finite on any rank, which skips the
+// step on all, the carried state does not change. Threads: as for BucketReduction.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,27 +17,27 @@
 
 namespace coupler {
 
-// What is kept from step to step for all buckets of a model.
+// The state kept from step to step for all buckets of a model.
 class PowerSgd {
  public:
-  // Says in the log which tensors are reduced whole though they are matrices (on one rank).
+  // says: log which matrices are reduced uncompressed (set on one rank).
   PowerSgd(const CommunicationConfig& config, const FlatParameters& flat, bool says);
 
-  // Before each reduction of all buckets. The steps so far are carried, too.
+  // Call before each reduction of all buckets. Counts the steps, which are carried, too.
   void begin();
   bool started() const;
-  // Whether a parameter of these sizes is sent as two narrow matrices: where these have less than
-  // half of its elements.
+  // Whether a parameter of these sizes is sent as two narrow matrices, i.e. whether they have less
+  // than half of its elements.
   bool compresses(at::IntArrayRef sizes) const;
-  // Of a slot: what its reduction begins with, [others, rank], with orthogonal columns, the same on
-  // every rank.
+  // The factor that a slot's reduction begins with: [others, rank], with orthogonal columns, the
+  // same on every rank.
   at::Tensor first_factor(size_t slot);
   void keep(size_t slot, const at::Tensor& factor);
   int64_t rank() const { return rank_; }
 
-  // By slot; [others, rank], undefined where a slot is reduced whole. Zero where there is none yet.
+  // By slot: [others, rank]; undefined if it is not compressed, zeros before its first reduction.
   const std::vector<at::Tensor>& factors() const { return factors_; }
-  const at::Tensor& steps() const { return steps_; }  // [1] of kLong, on the host
+  const at::Tensor& steps() const { return steps_; }  // [1] of kLong, on the CPU
 
  private:
   const int64_t rank_, start_;
@@ -46,13 +46,13 @@ class PowerSgd {
   at::Tensor steps_;
 };
 
-// Orthonormal columns that span at least what these do. Of what is not finite: not finite.
+// Orthonormal columns that span at least the matrix's columns. Not finite if the matrix is not.
 at::Tensor orthogonal_columns(const at::Tensor& matrix);
 
 class PowerSgdReduction final : public BucketReduction {
  public:
-  // memory: the slots' part of flat gradients, from element `begin` of the group. error: likewise.
-  // All outlive this.
+  // memory: the slots' part of the flat gradients, from element `begin` of the group. error:
+  // likewise. state and slots must outlive this.
   PowerSgdReduction(PowerSgd& state, const std::vector<FlatSlot>& slots, size_t first_slot,
                     size_t end_slot, int64_t begin, at::Tensor memory, at::Tensor error);
 
@@ -72,11 +72,11 @@ class PowerSgdReduction final : public BucketReduction {
   PowerSgd& state_;
   const at::Tensor memory_;
   std::vector<Matrix> matrices_;
-  std::vector<at::Tensor> whole_;       // what lies between them in memory_
-  std::vector<at::Tensor> whole_sent_;  // its place in first_
-  at::Tensor first_, second_;           // what travels
-  bool narrow_ = false;                 // the reduction under way
-  bool overflow_ = false;               // in it something was not finite
+  std::vector<at::Tensor> whole_;       // the parts of memory_ between the matrices
+  std::vector<at::Tensor> whole_sent_;  // their places in first_
+  at::Tensor first_, second_;           // buffers of the two collectives
+  bool narrow_ = false;                 // whether the current reduction compresses
+  bool overflow_ = false;               // whether something in it was not finite
 };
 
 }  // namespace coupler

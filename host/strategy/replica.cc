@@ -16,7 +16,7 @@ namespace coupler {
 
 namespace {
 
-// Null: where it is used.
+// The offloaded memory for optimizer state; null: the state stays on the device.
 std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10::Device device) {
   if (memory.offload_optimizer_device == "cpu" && !device.is_cpu()) {
     return std::make_unique<OffloadedMemory>(OffloadPlace{}, device);
@@ -98,8 +98,8 @@ void Replica::stepped() {
 void Replica::begin_local_sgd(int64_t steps) {
   if (in_local_sgd_) {
     throw Error(ErrorCode::kUsage,
-                fmt::format("LocalSGD: another one of the model '{}' is there", model().name),
-                {.subject = model().name, .hint = "end its scope before the next begins"});
+                fmt::format("LocalSGD: another one of the model '{}' is active", model().name),
+                {.subject = model().name, .hint = "end its scope before starting the next one"});
   }
   if (reducer_ == nullptr) return;  // nothing is trained
   if (local_sgd_ == nullptr) {
@@ -133,7 +133,7 @@ void Replica::set_sync(bool sync) {
   choose_offers();
 }
 
-// With a factor gradients are not what they are to be before backward has ended.
+// With a factor, gradients are final only after backward, so they are not offered in it.
 void Replica::choose_offers() {
   if (lone_ != nullptr) lone_->set_offers(sync_ && factor_ == 1);
 }
@@ -167,8 +167,8 @@ void Replica::abandon_backward() {
   if (lone_ != nullptr) lone_->abandon_backward();
 }
 
-// Whole buffers where every parameter has its gradient there (padding is zero), else one by one:
-// what was only accumulated (no_sync) is not in flat memory yet.
+// Whole buffers if every parameter's gradient is there (padding is zero); otherwise one by one,
+// since gradients that were only accumulated (no_sync) are not in flat memory yet.
 std::vector<at::Tensor> Replica::own_gradients() {
   std::vector<at::Tensor> result;
   bool whole = reducer_ != nullptr;
@@ -191,7 +191,7 @@ double Replica::clip_grad_norm(double max_norm) {
   const std::vector<at::Tensor> all = own_gradients();
   const double norm = std::sqrt(sum_of_squares(all));
   if (!std::isfinite(norm)) {
-    // Gradients are equal on every rank, so all of them come to the same end.
+    // Gradients are equal on every rank, so all ranks throw the same error.
     int64_t at_fault = 0;
     for (const ModelParameter& parameter : model().parameters) {
       const at::Tensor& gradient = parameter.tensor.grad();

@@ -1,5 +1,5 @@
 // Replica: one model under the replicate strategy (data parallelism): every rank holds it whole,
-// starts from rank 0's values, and averages gradients. Used by the thread that trains.
+// starts from rank 0's values, and averages gradients. Used by the training thread.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,18 @@ namespace coupler {
 
 class Replica : public Strategy {
  public:
-  // Broadcasts parameters and buffers from rank 0 (collective where comm has several ranks) and
-  // moves the trainable parameters into flat memory. The module keeps its identity: every parameter
-  // is the variable it was; one on meta is made. comm is the gradients' own; null for one process.
-  // Throws Error(kConfig, kIo) where an optimizer's state is to be offloaded and cannot be.
-  // Throws Error(kUnsupported) where the transport lacks what a compression needs.
+  // Broadcasts parameters and buffers from rank 0 (collective if comm has several ranks) and moves
+  // the trainable parameters into flat memory. Every parameter of the module stays the same
+  // variable; those on meta are materialized. comm: only for gradients; null for one process.
+  // Throws Error(kConfig, kIo) if an optimizer's state cannot be offloaded as configured.
+  // Throws Error(kUnsupported) if the transport lacks what a compression needs.
   Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
           const MemoryConfig& memory, const CommunicationConfig& communication = {});
 
-  // Between these two the ranks train by themselves: gradients stay each rank's own, and
-  // average_if_due(), called behind steps of optimizers, makes parameters the average over ranks
-  // once `steps` of them were taken. The end averages what is left, unless the ranks may not meet
-  // any more. Throws Error(kUsage) within another pair. Collective.
+  // Between begin and end the ranks train independently: gradients are not averaged. Call
+  // average_if_due() after optimizer steps; it averages parameters over ranks once `steps` steps
+  // were taken. end_local_sgd averages the rest; average: false if the ranks may no longer meet.
+  // Throws Error(kUsage) within another pair. Collective.
   void begin_local_sgd(int64_t steps);
   void average_if_due();
   void end_local_sgd(bool average);
@@ -66,20 +66,20 @@ class Replica : public Strategy {
  private:
   void make_meta_tensors();
   void choose_offers();
-  // Whether gradients are averaged where set_sync says so.
+  // Whether gradients are averaged if set_sync allows it.
   bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }
 
-  std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: its state stays in memory
+  std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: optimizer state is not offloaded
   std::unique_ptr<FlatParameters> flat_;
-  std::shared_ptr<Communicator> comm_;        // null for one process, and where nothing is trained
-  std::vector<at::Tensor> buffers_;           // that become rank 0's with each average
-  std::shared_ptr<GradientReducer> reducer_;  // null for one process, and with LocalSGD always
-  std::unique_ptr<LocalSgd> local_sgd_;       // null: there was none so far
+  std::shared_ptr<Communicator> comm_;        // null for one process, or if nothing is trained
+  std::vector<at::Tensor> buffers_;           // set to rank 0's with each average
+  std::shared_ptr<GradientReducer> reducer_;  // null for one process, or if LocalSGD is configured
+  std::unique_ptr<LocalSgd> local_sgd_;       // null: not used so far
   bool in_local_sgd_ = false;                 // between its begin and end, with a reducer
-  std::shared_ptr<LoneGradients> lone_;       // of that, where somebody uses them in backward
-  int copies_ = 1, copy_ = 0;                 // ranks, and this one
+  std::shared_ptr<LoneGradients> lone_;       // without a reducer, if gradients have users
+  int copies_ = 1, copy_ = 0;                 // number of ranks, and this one
   bool sync_ = true;
-  double factor_ = 1;  // of the backward under way
+  double factor_ = 1;  // of the current backward
 };
 
 }  // namespace coupler

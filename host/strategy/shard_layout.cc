@@ -6,7 +6,7 @@
 namespace coupler {
 namespace {
 
-// Runs smaller than this are packed: about what a message costs in the time of a copy.
+// Runs smaller than this are packed: copying this much takes about as long as one message.
 constexpr int64_t kSmallRun = 16384;
 
 }  // namespace
@@ -42,7 +42,7 @@ void ShardLayout::place_parts(const std::vector<ShardParameter>& parameters) {
   numel = aligned_elements(numel);
 }
 
-// Padding belongs to whom the part before it belongs.
+// Padding belongs to the owner of the part before it.
 std::vector<ShardRun> ShardLayout::cut_runs(const std::vector<ShardParameter>& parameters) const {
   std::vector<ShardRun> runs;
   int owner = ranks;  // of the last piece; no piece yet: any owner is smaller
@@ -80,7 +80,7 @@ void ShardLayout::add_transfer(std::vector<ShardRun> runs,
     for (int r = 0; r < ranks; ++r) {
       transfer.counts[static_cast<size_t>(r)] += static_cast<uint64_t>(run.count(r));
     }
-    // A parameter's owners rise, so all of it is in one run.
+    // A parameter's owners are in ascending order, so all of it is in one run.
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t offset = parts[i].offset;
       const bool inside = offset >= run.begin() && offset < run.begin() + run.numel();
@@ -112,8 +112,7 @@ void ShardLayout::place_in_shard() {
   }
 }
 
-// Runs keep their shape; a run that is one whole parameter needs no staging, unless all is asked
-// for.
+// Runs keep their shape in staging. A run that is one whole parameter is staged only if `all`.
 void ShardLayout::place_in_staging(bool all) {
   for (ShardTransfer& transfer : transfers) {
     for (ShardRun& run : transfer.runs) {

@@ -1,9 +1,9 @@
-// ShardLayout: where the parameters of one unit lie in the whole unit's memory and in this rank's
-// shard, and the transfers that lead from one to the other. Computed once; pure data afterwards.
+// ShardLayout: where the parameters of one unit are in the whole unit's memory and in this rank's
+// shard, and the transfers between the two. Computed once; pure data afterwards.
 //
-// The whole unit has its parameters one after another. What follows each other there and belongs to
-// ranks in rising order is a run: ALL_GATHER_V and REDUCE_SCATTER_V move a run in place, without a
-// copy. Small runs travel packed together, since a message costs more than a copy of it.
+// The whole unit stores its parameters one after another. Consecutive parts owned by ranks in
+// ascending order form a run: ALL_GATHER_V and REDUCE_SCATTER_V move a run in place, without a
+// copy. Small runs are packed into one message, since a message costs more than copying it.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,30 @@
 
 namespace coupler {
 
-// What a layout needs to know of one parameter of the unit.
+// What a layout needs to know about one parameter of the unit.
 struct ShardParameter {
   size_t index = 0;                     // in Model::parameters
-  const std::vector<uint64_t>* bounds;  // ranks of the group + 1
+  const std::vector<uint64_t>* bounds;  // [ranks of the group + 1]
   int64_t numel = 0;
   bool trains = true;
 };
 
 // Parameters, transfers and shards begin at multiples of 16 elements (64 bytes of float), so that
-// kernels on a part are as fast as on a tensor of its own.
+// kernels on a part are as fast as on a separate tensor.
 constexpr int64_t aligned_elements(int64_t offset) { return (offset + 15) / 16 * 16; }
 
-// One parameter. Offsets and numbers are in elements.
+// One parameter. Offsets and counts are in elements.
 struct ShardPart {
   size_t index = 0;    // in Model::parameters
   int64_t offset = 0;  // in the whole unit
   int64_t numel = 0;
-  int64_t begin = 0, end = 0;   // of the parameter: what this rank owns
-  int64_t shard_offset = 0;     // of that in the shard
-  int64_t staging_offset = -1;  // of its gradient in staging; -1: it travels alone
+  int64_t begin = 0, end = 0;   // the part of the parameter this rank owns
+  int64_t shard_offset = 0;     // of that part in the shard
+  int64_t staging_offset = -1;  // of its gradient in staging; -1: not staged
 };
 
-// [bounds[r], bounds[r + 1]) of the whole unit belongs to rank r; parts of several parameters and
-// the padding between them included.
+// [bounds[r], bounds[r + 1]) of the whole unit belongs to rank r; it may contain parts of several
+// parameters and the padding between them.
 struct ShardRun {
   std::vector<int64_t> bounds;
   int64_t staging_offset = 0;  // of its gradients
@@ -55,21 +55,21 @@ struct ShardTransfer {
   int64_t numel = 0;             // of all ranks
   bool trains = false;           // some parameter in it has a gradient
   int alone =
-      -1;  // the one part whose gradient moves from where autograd left it; -1: from staging
+      -1;  // the part whose gradient is sent from where autograd left it; -1: sent from staging
   bool packed() const { return runs.size() > 1; }
 };
 
 struct ShardLayout {
-  // rank and ranks of the group that shares the unit. whole_gradients: every rank has room for all
-  // of them.
+  // rank, ranks: of the group that shares the unit. whole_gradients: every rank has memory for all
+  // gradients of the unit.
   ShardLayout(const std::vector<ShardParameter>& parameters, bool whole_gradients, int rank,
               int ranks);
 
   std::vector<ShardPart> parts;
   std::vector<ShardTransfer> transfers;
-  int64_t numel = 0;        // of the whole unit, padding at its end included
+  int64_t numel = 0;        // of the whole unit, final padding included
   int64_t shard_numel = 0;  // of this rank's shard, padding included
-  // Of the memory in which gradients are brought together, where they do not travel alone.
+  // Size of the memory that collects gradients which are not sent from where autograd left them.
   int64_t staging_numel = 0;
   int rank, ranks;
 

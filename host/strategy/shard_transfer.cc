@@ -47,7 +47,7 @@ void each_piece(const ShardTransfer& transfer, int ranks, const Copy& copy) {
   }
 }
 
-// Many small copies; a device does them in few kernels.
+// Many small copies; a device runs them in a few kernels.
 class Copies {
  public:
   explicit Copies(c10::Device device) : device_(device) {}
@@ -77,10 +77,10 @@ void require(const Communicator& comm, db_kind kind, at::ScalarType type) {
   op.memory = comm.device() != nullptr ? DB_MEMORY_CUDA : DB_MEMORY_HOST;
   if (comm.supports(op)) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("sharding by '{}' needs {} of {}, which its base does not have",
+              fmt::format("sharding by '{}' needs {} of {}, which its base does not support",
                           comm.backend(), kind_name(kind), dtype_name(op.dtype)),
               {.subject = "backend." + comm.backend() + ".base",
-               .hint = fmt::format("set backend.{}.base to a transport that has it, such as "
+               .hint = fmt::format("set backend.{}.base to a transport that supports it, such as "
                                    "gloo_cpu, mpi or nccl",
                                    comm.backend())});
 }

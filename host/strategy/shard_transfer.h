@@ -1,5 +1,6 @@
-// Moves units between the ranks of a group: whole from shards, and sums of gradients into shards.
-// Pure functions; collective on comm, whose thread rules hold. All memory is where the pool's is.
+// Moves units between the ranks of a group: gathers whole units from shards, and reduces gradients
+// into shards. Pure functions; collective on comm, whose thread rules apply. All memory is on the
+// pool's device.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,19 +16,18 @@
 
 namespace coupler {
 
-// shard: [layout.shard_numel] of this rank. whole: [layout.numel] of `type`; padding between
-// parameters is not written where it belongs to no transfer. shard may lie in whole, where its
-// elements belong.
+// shard: [layout.shard_numel] of this rank. whole: [layout.numel] of `type`; padding that belongs
+// to no transfer is not written. shard may alias its elements' place in whole.
 void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
                  const void* shard, void* whole, BufferPool& pool);
 
-// How a unit's gradients in fp32 are encoded on their way.
+// How a unit's fp32 gradients are encoded between ranks.
 struct UnitCodec {
-  std::shared_ptr<const GradientCodec> codec;  // null: not at all
-  std::vector<at::Tensor> errors;  // by transfer, [numel]: carried on; undefined without feedback
+  std::shared_ptr<const GradientCodec> codec;  // null: not encoded
+  std::vector<at::Tensor> errors;  // by transfer, [numel], carried; undefined without feedback
 };
 
-// A reduction under way; its memory stays as it is until wait() has returned.
+// A reduction in flight; its memory must stay valid until wait() has returned.
 class UnitReduction {
  public:
   void wait();
@@ -41,16 +41,16 @@ class UnitReduction {
   std::vector<CodedScatter> coded_;
 };
 
-// The sum over ranks of a unit's gradients, of which each keeps its shard. alone: for each
-// transfer, the gradient that travels alone, if it is one. staging: [layout.staging_numel]. shard
-// may lie in staging (where its elements belong), which is then left unspecified, as with a codec
-// all gradients are. Where nothing has a gradient nothing is moved. Without overlap no collective
-// is under way on return.
+// Sums a unit's gradients over ranks; each rank keeps its shard. alone: for each transfer, the
+// gradient sent from where autograd left it, or null. staging: [layout.staging_numel]. shard may
+// alias its elements' place in staging, which is then left unspecified; with a codec all input
+// gradients are. Transfers without gradients move nothing. Without overlap no collective is in
+// flight on return.
 UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
                           const std::vector<const void*>& alone, void* staging, void* shard,
                           BufferPool& pool, const UnitCodec& coded, bool overlap);
 
-// Throws Error(kUnsupported) where the transport under comm lacks what the two need.
+// Throws Error(kUnsupported) if the transport under comm lacks what gather and reduce need.
 void require_transfers(const Communicator& comm, at::ScalarType gathered, at::ScalarType reduced);
 
 }  // namespace coupler

@@ -14,8 +14,7 @@
 namespace coupler {
 namespace {
 
-// In 16 bits the sum of many gradients may be out of range: those are divided before they are
-// added.
+// In 16 bits the sum of many gradients may overflow, so those are divided before they are summed.
 bool is_narrow(at::ScalarType type) { return c10::elementSize(type) < 4; }
 
 }  // namespace
@@ -134,7 +133,7 @@ void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
   arrived.reset();
 }
 
-// Frozen members and the room between members travel too, inside of runs.
+// Frozen members and the padding between members are sent too, inside runs.
 void ShardUnit::clear_padding() {
   const size_t size = c10::elementSize(plan.reduce_type);
   std::vector<std::pair<int64_t, int64_t>> gradients;
@@ -162,7 +161,7 @@ bool ShardUnit::has_gradient() const {
   });
 }
 
-// By transfer; null where its gradients are in staging.
+// By transfer; null if its gradients are in staging.
 std::vector<const void*> ShardUnit::gradients_alone() {
   std::vector<const void*> result;
   for (const ShardTransfer& transfer : layout.transfers) {
@@ -190,7 +189,7 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
       if (member.alone.defined()) member.alone.mul_(scale);
     }
   }
-  // Straight into its place, where nothing lies there that must stay.
+  // Reduces directly into gradient, unless that holds values that must be kept.
   reduced_ = gradient;
   if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient()) ||
       home_of(gradient) != nullptr) {
@@ -223,7 +222,7 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   abandon();
 }
 
-// What an earlier backward left.
+// Scales the gradient that an earlier backward left.
 void ShardUnit::scale_gradient() {
   for (const ShardMember& member : members) {
     if (!member.own.defined() || !member.own.grad().defined()) continue;
@@ -232,7 +231,8 @@ void ShardUnit::scale_gradient() {
   }
 }
 
-// What an earlier backward left is added to; kept_ is added to what this one brought.
+// Adds to the gradient an earlier backward left; if that is in kept_, `reduced` is kept_, which is
+// added to this backward's gradient.
 void ShardUnit::add_to_gradient(const at::Tensor& reduced, double scale) {
   for (const ShardMember& member : members) {
     if (!member.own.defined()) continue;

@@ -35,7 +35,7 @@ std::vector<at::Tensor> ShardedModel::held_for(const at::Tensor& parameter) {
 
 void ShardedModel::parameters_changed() {
   const at::NoGradGuard no_grad;
-  check_parameters();  // a change of type has taken our hooks with it: no backward told us
+  check_parameters();  // a change of type removes our hooks, so backward did not check
   if (residency_ != nullptr) residency_->release_all();
   for (const auto& unit : units_) {
     if (unit->resident != nullptr) continue;
@@ -44,7 +44,7 @@ void ShardedModel::parameters_changed() {
   }
 }
 
-// What this rank holds of a parameter's gradient; undefined where that is nothing.
+// This rank's part of a parameter's gradient; undefined if it has none.
 at::Tensor ShardedModel::gradient_of(size_t parameter) const {
   if (!model().parameters[parameter].tensor.requires_grad()) return {};
   const Place place = places_[parameter];
@@ -63,7 +63,7 @@ double ShardedModel::clip_grad_norm(double max_norm) {
   const double sum = all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
   const double norm = std::sqrt(sum + sum_of_squares(replicated));
   if (!std::isfinite(norm)) {
-    // Every rank comes here: all of them name the first parameter at fault on any.
+    // Every rank gets here, and all name the first parameter that is not finite on any rank.
     auto first = static_cast<int64_t>(places_.size());
     for (size_t i = places_.size(); i-- > 0;) {
       const at::Tensor gradient = gradient_of(i);
@@ -88,8 +88,8 @@ void ShardedModel::clip_grad_value(double max_value) {
   }
 }
 
-// One by one: what lies between the parts of a unit is not always zero. With what was only
-// accumulated, which is with the parameters yet.
+// One by one, since the memory between a unit's parts is not always zero. Includes gradients that
+// were only accumulated, which are still with the parameters.
 std::vector<at::Tensor> ShardedModel::own_gradients() {
   std::vector<at::Tensor> result;
   for (const FlatSlot& slot : flat_.slots()) {
@@ -103,7 +103,7 @@ std::vector<at::Tensor> ShardedModel::own_gradients() {
 }
 
 std::string ShardedModel::description() const {
-  return fmt::format("{} units divided over groups of {} ranks, {} parameters whole on every rank",
+  return fmt::format("{} units sharded over groups of {} ranks, {} parameters whole on every rank",
                      units_.size(), plan_.group_size, plan_.replicated.size());
 }
 
@@ -123,8 +123,8 @@ ModelTypes ShardedModel::types() const {
   return result;
 }
 
-// What the ranks of a group hold of one parameter (or of its gradient), joined: as if the parameter
-// were a unit of its own. shard: master or gradient of its unit.
+// Gathers one parameter (or its gradient) from the ranks of a group, as if the parameter were a
+// separate unit. shard: master or gradient of its unit.
 at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard) {
   const Place place = places_[parameter];
   const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
@@ -144,7 +144,7 @@ at::Tensor ShardedModel::whole_gradient(const at::Tensor& parameter) {
   const at::NoGradGuard no_grad;
   size_t i = 0;
   while (!model().parameters[i].tensor.is_same(parameter)) ++i;
-  // What was only accumulated is still with the parameter.
+  // A gradient that was only accumulated is still with the parameter.
   if (places_[i].unit < 0 || parameter.grad().defined()) return parameter.grad();
   const at::Tensor known = at::scalar_tensor(gradient_of(i).defined() ? 1 : 0, at::kByte);
   comms_.world->run(all_reduce_op(known, DB_MAX));

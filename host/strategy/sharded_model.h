@@ -1,7 +1,7 @@
-// ShardedModel: one model whose parameters, gradients and optimizer state are divided over ranks as
-// a sharding plugin's plan says. Units that are not kept whole become resident through the
+// ShardedModel: one model whose parameters, gradients and optimizer state are sharded over ranks
+// according to a sharding plugin's plan. Units that are not kept whole become resident through the
 // intercept; gradients are reduced into shards while backward runs, in one fixed order. Used by the
-// thread that trains; the model itself may be used by others, too.
+// training thread; other threads may use the model itself.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ class ShardedModel : public Strategy,
                      public GradientListener,
                      public std::enable_shared_from_this<ShardedModel> {
  public:
-  // Collective. comm is the gradients' own. Starts from rank 0's values; a model on meta is made
-  // here, tensor by tensor.
+  // Collective. comm: only for gradients. Starts from rank 0's values; a model on meta is
+  // materialized here, tensor by tensor.
   static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
                                             std::shared_ptr<Communicator> comm,
                                             const TrainingConfig& config,
@@ -49,8 +49,7 @@ class ShardedModel : public Strategy,
   at::Tensor whole_parameter(size_t parameter) override;
 
  private:
-  // Where a parameter of the model is: a member of a unit, or replicated (whole on every rank, its
-  // gradient averaged).
+  // Where a parameter is: in a unit, or replicated (whole on every rank, its gradient averaged).
   struct Place {
     int unit = -1;     // -1: replicated
     size_t index = 0;  // in the unit's members, or in replicated_'s slots unless frozen
@@ -88,7 +87,7 @@ class ShardedModel : public Strategy,
   std::unique_ptr<OffloadedMemory> optimizer_memory_, parameter_memory_;  // null: not offloaded
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
-  std::vector<Place> places_;               // by parameter of the model
+  std::vector<Place> places_;               // by model parameter
   std::vector<at::Tensor> buffers_;         // broadcast from rank 0 after each reduction; or none
   FlatParameters flat_;
   FlatParameters replicated_;
@@ -99,9 +98,9 @@ class ShardedModel : public Strategy,
   std::vector<size_t> launch_order_;      // of units
   std::vector<size_t> completion_order_;  // in the first backward
   size_t next_launch_ = 0;
-  ShardUnit* under_way_ = nullptr;  // whose reduction goes on beside backward
+  ShardUnit* under_way_ = nullptr;  // the unit whose reduction is in flight
   bool order_learnt_ = false;
-  bool order_given_up_ = false;  // of units: ranks have different ones
+  bool order_given_up_ = false;  // ranks use units in different orders
   bool sync_ = true;
   double factor_ = 1;     // of the next average
   bool active_ = false;   // between the first hook of a backward and finish()

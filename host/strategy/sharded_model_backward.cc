@@ -1,5 +1,5 @@
-// ShardedModel during backward: units' gradients are reduced into shards as they are complete, in
-// one order on all ranks.
+// ShardedModel during backward: units' gradients are reduced into shards as they become complete,
+// in the same order on all ranks.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
@@ -32,7 +32,7 @@ void ShardedModel::begin_backward(double factor) {
 }
 
 void ShardedModel::begin() {
-  check_parameters();  // begin_backward is only called where it is known whose backward this is
+  check_parameters();  // begin_backward() may not have run: the backward's model may be unknown
   gradient_users().tell_backward_begins();
   active_ = true;
   touched_ = true;
@@ -74,7 +74,7 @@ void ShardedModel::launch_ready() {
 
 void ShardedModel::launch(size_t position) {
   ShardUnit& unit = *units_[launch_order_[position]];
-  // Its gradients are complete, so this backward is done with its parameters.
+  // Its gradients are complete, so this backward no longer needs its parameters.
   if (unit.resident != nullptr) residency_->release(*unit.resident);
   // One at a time, so that no more than two units' gradients take memory.
   finish_reduction();
@@ -90,15 +90,15 @@ void ShardedModel::finish_reduction() {
     unit->finish_reduction(comms_);
     return;
   }
-  // Where its place is on a disk, it is used before it would have to go there.
+  // If the gradient is offloaded, it is used before it would have to be written back.
   InUse in_memory(unit->gradient,
                   unit->has_gradient() ? InUse::Access::kWrite : InUse::Access::kReplace);
   unit->finish_reduction(comms_);
   if (offer(*unit)) in_memory.drop_writes();
 }
 
-// What publish() would do, for those who use gradients in backward: what has come from this rank
-// has a gradient on every one. Whether all of it was used.
+// Does publish()'s work for users of gradients in backward. Gradients that this rank produced are
+// defined on every rank. Returns whether all of them were used.
 bool ShardedModel::offer(ShardUnit& unit) {
   for (ShardMember& member : unit.members) {
     if (member.own.defined()) member.own.mutable_grad() = member.gradient;
@@ -107,7 +107,7 @@ bool ShardedModel::offer(ShardUnit& unit) {
   bool all = true;
   for (ShardMember& member : unit.members) {
     if (!member.parameter.requires_grad()) continue;
-    // Of what other ranks hold alone, they do the same.
+    // Parts that only other ranks hold are used there in the same way.
     member.used = !member.own.defined() || !member.own.grad().defined();
     if (member.used) member.parameter.unsafeGetTensorImpl()->bump_version();
     all = all && member.used;
@@ -135,9 +135,8 @@ void ShardedModel::finish() {
   const at::NoGradGuard no_grad;
   active_ = false;
   const size_t count = model().parameters.size();
-  // One flag for each parameter: whether this rank has a gradient for it. Behind them this rank's
-  // order of units, and its complement: the maximum over ranks of both is what it was where all
-  // have the same.
+  // One flag per parameter: whether this rank has a gradient for it. Then the hash of this rank's
+  // unit order and its complement; the maximum over ranks changes neither if all orders are equal.
   const uint64_t order = residency_ == nullptr ? 0 : residency_->order_hash();
   const uint64_t orders[] = {order, ~order};
   const at::Tensor used = at::zeros({static_cast<int64_t>(count + sizeof orders)}, at::kByte);
@@ -155,9 +154,9 @@ void ShardedModel::finish() {
   if (!order_learnt_) learn_launch_order();
 }
 
-// Completes the units with what this backward did not bring: gradients that earlier backwards
-// without synchronisation accumulated, else zeros. used: one flag for each parameter, set where
-// this rank has a gradient.
+// Completes the units with gradients that this backward did not produce: those accumulated by
+// earlier backwards without synchronization, or zeros. used: one flag per parameter, set if this
+// rank has a gradient.
 void ShardedModel::take_rest(uint8_t* used) {
   for (size_t i = 0; i < places_.size(); ++i) {
     const at::Tensor& parameter = model().parameters[i].tensor;
@@ -187,7 +186,7 @@ void ShardedModel::reduce_replicated() {
   }
 }
 
-// On every rank, since on each some other one has another order.
+// Called on every rank: if orders differ, so does the maximum of hash or complement on each.
 void ShardedModel::give_up_order() {
   if (order_given_up_) return;
   order_given_up_ = true;
@@ -195,12 +194,12 @@ void ShardedModel::give_up_order() {
   if (comms_.world->rank() != 0) return;
   log(LogLevel::kWarning, "strategy",
       fmt::format(
-          "the ranks use the modules of '{}' in different orders: from now on parameters are "
-          "gathered when they are needed, not ahead",
+          "the ranks use the modules of '{}' in different orders: parameters are now gathered "
+          "when they are needed, not ahead",
           model().name));
 }
 
-// What no rank used keeps the gradient it had.
+// Parameters that no rank used keep the gradient they had.
 void ShardedModel::publish(const at::Tensor& used) {
   const auto* const flags = used.const_data_ptr<uint8_t>();
   for (size_t i = 0; i < places_.size(); ++i) {

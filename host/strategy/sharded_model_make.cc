@@ -1,4 +1,4 @@
-// How a ShardedModel comes about: communicators, plan, memory, values, variables, hooks.
+// Construction of a ShardedModel: communicators, plan, memory, values, variables, hooks.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
@@ -21,17 +21,17 @@
 namespace coupler {
 namespace {
 
-// Free memory is given back to the system after so much of a model has passed.
+// After this many bytes of a model's values, free memory is returned to the system.
 constexpr int64_t kTrimBytes = 16 << 20;
 
-// [this rank's elements, where they belong] of a whole unit's memory.
+// This rank's elements in a whole unit's memory.
 at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
   const ShardRun& run = unit.layout.transfers[0].runs[0];
   const auto rank = static_cast<size_t>(unit.layout.rank);
   return whole.narrow(0, run.bounds[rank], run.bounds[rank + 1] - run.bounds[rank]);
 }
 
-// A shard together with the padding behind it, where that is nobody else's.
+// A shard together with the padding after it, unless that belongs to another rank.
 at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
   int64_t numel = aligned_elements(shard.numel());
   if (unit.whole.defined()) {
@@ -68,8 +68,8 @@ void ShardedModel::encode_gradients(const CommunicationConfig& communication) {
   if (all || comms_.world->rank() != 0) return;
   log(LogLevel::kWarning, "strategy",
       fmt::format(
-          "communication.gradients is {}, which gradients reduced in fp32 are for: those of "
-          "'{}' that the backend reduces in another type go as they are",
+          "communication.gradients is {}, which applies only to gradients reduced in fp32; those "
+          "of '{}' that the backend reduces in another type stay uncompressed",
           communication.gradients, model().name));
 }
 
@@ -77,7 +77,7 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
                            const TrainingConfig& config)
     : Strategy(std::move(model)),
       plan_(std::move(plan)),
-      // Who offloads is short of memory.
+      // Offloading means that memory is scarce.
       pool_(this->model().device.is_cpu() && (plan_.offload_parameters || plan_.offload_optimizer)
                 ? BufferPool(PoolMemory::kPages)
                 : BufferPool(this->model().device)) {
@@ -88,15 +88,15 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
   make_offloaded_memory();
   places_.resize(this->model().parameters.size());
   for (PlannedUnit unit_plan : plan_.units) {
-    // Nothing to divide: gathering what is here already would be copies only.
+    // Nothing is sharded: gathering would only copy what is already here.
     if (plan_.group_size == 1 && parameter_memory_ == nullptr) unit_plan.keep = DB_KEEP_ALWAYS;
-    // Types are converted by the intercept, so such a unit is managed.
+    // The intercept converts types, so a unit that needs it must be managed.
     const bool converts =
         unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
     units_.push_back(std::make_unique<ShardUnit>(unit_plan, this->model(), comms_.group->rank(),
                                                  comms_.group->size()));
-    // What stays whole is also the optimizer's memory; where that is not in one piece it is
-    // managed.
+    // A whole unit's memory is also the optimizer's. If this rank's part is not one piece of it,
+    // the unit is managed.
     ShardUnit& unit = *units_.back();
     if (unit_plan.keep == DB_KEEP_ALWAYS && (converts || !unit.is_in_place())) {
       unit.plan.keep = DB_KEEP_STEP;
@@ -107,8 +107,8 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
     }
     require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
   }
-  // Until the first backward has shown it: what was registered last is complete first, and a unit
-  // is when its first parameter is.
+  // Until the first backward shows the order, assumes that parameters complete in reverse order of
+  // registration, and a unit with its first parameter.
   launch_order_.resize(units_.size());
   std::iota(launch_order_.begin(), launch_order_.end(), size_t{0});
   const auto first_of = [&](size_t unit) {
@@ -151,8 +151,8 @@ void ShardedModel::make_offloaded_memory() {
   parameter_memory_ = make(plan_.offload_parameters);
 }
 
-// Shards of units that are not whole here lie one after another, so that one kernel updates them.
-// What is offloaded lies unit by unit.
+// Shards of units that are not kept whole are stored contiguously, so that one kernel updates them.
+// Offloaded memory is separate for each unit.
 void ShardedModel::give_memory() {
   std::map<at::ScalarType, int64_t> totals;
   std::vector<int64_t> begins;
@@ -201,7 +201,7 @@ void ShardedModel::give_memory() {
 void ShardedModel::take_values() {
   std::vector<MetaTensor> on_meta;
   std::vector<size_t> index_on_meta;
-  int64_t passed = 0;  // bytes of values that are gone
+  int64_t passed = 0;  // bytes of values already freed
   const auto take = [&](size_t index, at::Tensor value) {
     at::Tensor whole = value.contiguous();
     value.reset();
@@ -221,8 +221,8 @@ void ShardedModel::take_values() {
       unit.whole.narrow(0, part.offset, part.numel).copy_(whole.view({-1}));
     }
     whole.reset();
-    // The heap does not always find the room of one value large enough for the next (an aligned
-    // block asks for a little more than it had), and would come to hold the whole model.
+    // The heap cannot always reuse one value's memory for the next (an aligned block needs slightly
+    // more than was freed), and would grow to hold the whole model.
     if (passed > kTrimBytes) {
       malloc_trim(0);
       passed = 0;
@@ -301,8 +301,8 @@ void ShardedModel::make_managed_parameters() {
   }
 }
 
-// What optimizers update. A run of slots is updated as one, so a frozen part in between ends a
-// group.
+// Adds the variables that optimizers update. A group's slots are updated as one piece of memory, so
+// a frozen part in between ends a group.
 void ShardedModel::add_variables() {
   for (const auto& unit : units_) {
     unit->make_variables();
@@ -313,7 +313,7 @@ void ShardedModel::add_variables() {
       return unit->members[a].part.shard_offset < unit->members[b].part.shard_offset;
     });
     std::vector<FlatSlot> slots;
-    // Memory that ends where a frozen part begins: kernels run into the padding behind a last slot.
+    // A group's memory ends where a frozen part begins: kernels also update padding after a slot.
     const auto finish_group = [&](const at::Tensor& parameters, const at::Tensor& gradients) {
       if (!slots.empty()) {
         flat_.add({.parameters = parameters,
@@ -364,7 +364,7 @@ void ShardedModel::add_variables() {
       own += unit->layout.shard_numel;
     }
     log(LogLevel::kInfo, "strategy",
-        fmt::format("'{}' is divided by '{}': {} units, {} of {} elements here, {} parameters "
+        fmt::format("'{}' is sharded by '{}': {} units, {} of {} elements here, {} parameters "
                     "replicated",
                     model().name, comms_.world->backend(), units_.size(), own, whole,
                     plan_.replicated.size()));

@@ -208,8 +208,8 @@ TEST(PowerSgd, RankAboveTheSmallerSide_SaysWhichAreReducedWhole) {
   ::testing::internal::CaptureStderr();
   PowerSgdJob job(config_of(4));
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("communication.powersgd_rank is 4, which is more than the smaller side of "
-                      "'small' [2, 3]: reduced whole"),
+  EXPECT_NE(text.find("communication.powersgd_rank is 4, which exceeds the smaller dimension of "
+                      "'small' [2, 3]: reduced uncompressed"),
             std::string::npos)
       << text;
   job.draw();
@@ -222,8 +222,8 @@ TEST(PowerSgd, NothingGains_SaysSoAndReducesWhole) {
   ::testing::internal::CaptureStderr();
   PowerSgdJob job(config_of(20));
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("with rank 20 none of the model's gradients becomes less than half as large: "
-                      "all are reduced whole; set a lower communication.powersgd_rank"),
+  EXPECT_NE(text.find("rank 20 does not halve the size of any gradient of the model: all are "
+                      "reduced uncompressed; set a lower communication.powersgd_rank"),
             std::string::npos)
       << text;
   job.draw();
