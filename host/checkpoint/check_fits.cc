@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// So many of each kind are named; of more the number is.
+// At most this many problems are listed; the rest are only counted.
 constexpr size_t kNamed = 20;
 
 class Problems {
@@ -29,10 +29,10 @@ class Problems {
     for (const std::string& line : texts_) text += "\n  " + line;
     if (count_ > texts_.size()) text += fmt::format("\n  and {} more", count_ - texts_.size());
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the checkpoint {} is of another program:{}", folder, text),
+                fmt::format("the checkpoint {} does not match this program:{}", folder, text),
                 {.subject = folder,
                  .hint = "resume with the models, optimizers and objects that were saved, or start "
-                         "anew with -o checkpoint.resume=no"});
+                         "from scratch with -o checkpoint.resume=no"});
   }
 
  private:
@@ -40,7 +40,7 @@ class Problems {
   size_t count_ = 0;
 };
 
-// The list under a key of the manifest's state; empty where there is none.
+// The list under a key of the manifest's state; empty if there is none.
 const json& list_of(const Manifest& manifest, const char* key) {
   static const json kNone = json::array();
   const auto found = manifest.state.find(key);
@@ -49,7 +49,7 @@ const json& list_of(const Manifest& manifest, const char* key) {
 
 bool same_number(Problems& problems, const char* what, size_t saved, size_t here) {
   if (saved == here) return true;
-  problems.add(fmt::format("it has {} {}, the program {}", saved, what, here));
+  problems.add(fmt::format("it has {} {}, the program has {}", saved, what, here));
   return false;
 }
 

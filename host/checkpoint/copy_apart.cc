@@ -9,7 +9,7 @@ namespace coupler::checkpoint {
 namespace {
 
 constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
-// A smaller one may share its memory with others, whose pages are none of ours.
+// A smaller tensor may share its pages with allocations that are not ours.
 constexpr size_t kLarge = size_t{32} << 20;
 
 bool fits(const at::Tensor& room, const at::Tensor& tensor) {

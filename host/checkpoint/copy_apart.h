@@ -1,13 +1,13 @@
-// A copy of a tensor that training goes on without. Plain function, any thread.
+// Copies a tensor so that training can go on while the copy is saved. Plain function, any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace coupler::checkpoint {
 
-// Contiguous, on the same device; into `room`, which may be undefined, where it is of that size and
-// dtype: finding memory takes longer than copying, and a system that lent it elsewhere meanwhile
-// takes many times as long. New memory comes in large pages where the system has them.
+// Returns a contiguous copy in host memory. It reuses `room`, which may be undefined, if that has
+// the same size and dtype: allocating memory takes longer than copying, and many times longer once
+// the system has used the memory elsewhere. New memory uses huge pages if the system has them.
 at::Tensor copy_apart(const at::Tensor& tensor, const at::Tensor& room);
 
 }  // namespace coupler::checkpoint

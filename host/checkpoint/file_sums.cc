@@ -28,13 +28,13 @@ std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
   }
   const auto& text = (*all)[name].get_ref<const std::string&>();
   if (text.size() % kDigits != 0)
-    refuse_checkpoint(path, "its checksums in the manifest are cut off");
+    refuse_checkpoint(path, "its checksums in the manifest are truncated");
   std::vector<uint64_t> sums(text.size() / kDigits);
   for (size_t i = 0; i < sums.size(); ++i) {
     const char* const begin = text.data() + i * kDigits;
     const auto [end, error] = std::from_chars(begin, begin + kDigits, sums[i], 16);
     if (error != std::errc() || end != begin + kDigits) {
-      refuse_checkpoint(path, "its checksums in the manifest are no numbers");
+      refuse_checkpoint(path, "its checksums in the manifest are not hexadecimal numbers");
     }
   }
   return sums;

@@ -1,5 +1,5 @@
 // The checksums of a checkpoint's files (io/chunk_sums.h) in its manifest's state: under "sums", by
-// file, sixteen hexadecimal digits a chunk. Pure functions, any thread.
+// file, sixteen hexadecimal digits per chunk. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace coupler::checkpoint {
 
 std::string encode_sums(const std::vector<uint64_t>& sums);
 
-// Those of a file of the manifest. Throws Error(kIo) naming path where there are none, or no
-// numbers.
+// The checksums of one of the manifest's files. Throws Error(kIo) naming path if they are missing
+// or malformed.
 std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
                               const std::string& path);
 

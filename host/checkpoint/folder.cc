@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As far as the cap of manifests and one byte beyond, which parse() then refuses.
+// Reads a little past the size limit at most, so that parse() rejects a larger file.
 std::string read_text(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw_io("open", path, errno);
@@ -45,15 +45,15 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-// "" or what is wrong with a file, from what the folder says about it.
+// "" or what is wrong with a file, judged by stat() alone.
 std::string check_size(const std::string& folder, const ManifestFile& file) {
   struct stat status {};
   const std::string path = folder + "/" + file.name;
   if (::stat(path.c_str(), &status) != 0)
     return errno == ENOENT ? "is missing" : std::generic_category().message(errno);
-  if (!S_ISREG(status.st_mode)) return "is no regular file";
+  if (!S_ISREG(status.st_mode)) return "is not a regular file";
   if (static_cast<uint64_t>(status.st_size) != file.bytes)
-    return fmt::format("has {} bytes, {} were written", status.st_size, file.bytes);
+    return fmt::format("has {} bytes, but {} were written", status.st_size, file.bytes);
   return "";
 }
 
@@ -63,23 +63,23 @@ std::string check_size(const std::string& folder, const ManifestFile& file) {
               {.subject = path, .hint = std::move(hint)});
 }
 
-// The hint where a folder has no manifest.
+// The hint if a folder has no manifest.
 std::string what_else(const std::string& path) {
   const auto entry = newest(path).entry;
   return entry ? fmt::format("it is a folder of checkpoints; the newest is {}", entry->path)
-               : "name a folder checkpoint_{n}, or the folder that holds them";
+               : "name a folder checkpoint_{n}, or the folder that contains them";
 }
 
 void check_folder(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) refuse_folder(path, "is not there", "no checkpoint was saved there yet");
+    if (errno == ENOENT) refuse_folder(path, "does not exist", "no checkpoint was saved there yet");
     throw_io("open", path, errno);
   }
   if (!S_ISDIR(status.st_mode)) refuse_folder(path, "is a file, not a folder", "name the folder");
 }
 
-// Of a folder among others nothing else is looked at, so that links in a circle do no harm.
+// A folder found in a listing is not searched further, so that cyclic links do no harm.
 enum class Asked { kByName, kAmongOthers };
 
 Manifest read_manifest(const std::string& path, Asked asked) {
@@ -92,8 +92,7 @@ Manifest read_manifest(const std::string& path, Asked asked) {
     if (!foreign.empty()) refuse_folder(path, "is " + foreign, kForeignHint);
     refuse_folder(
         path,
-        fmt::format("has no {}: it is a checkpoint that was never finished or something else",
-                    kManifestName),
+        fmt::format("has no {}: it is an unfinished checkpoint or something else", kManifestName),
         asked == Asked::kByName ? what_else(path) : "");
   }
   return parse(read_text(file), file);
@@ -106,12 +105,12 @@ Manifest open(const std::string& path, Asked asked) {
     if (reason.empty()) reason = piece_problem(path, manifest, file);
     if (!reason.empty())
       refuse_folder(path + "/" + file.name, reason,
-                    "take another checkpoint; 'coupler checkpoint list' shows which are whole");
+                    "use another checkpoint; 'coupler checkpoint list' shows which are valid");
   }
   return manifest;
 }
 
-// Nothing where it was removed meanwhile.
+// nullopt if it was removed in the meantime.
 std::optional<Entry> examine(int64_t number, const std::string& path) {
   Entry entry{.number = number, .path = path, .manifest = {}, .reason = {}};
   try {
@@ -124,14 +123,14 @@ std::optional<Entry> examine(int64_t number, const std::string& path) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0 && errno == ENOENT) return std::nullopt;
     entry.reason = without_hint(error.what());
-    // It begins with the path, which stands beside the reason.
+    // The message begins with the path, which is reported separately.
     if (entry.reason.starts_with(path)) entry.reason.erase(0, path.size());
     entry.reason.erase(0, entry.reason.find_first_not_of(" /:"));
   }
   return entry;
 }
 
-// What is called checkpoint_{n}, by number.
+// The entries named checkpoint_{n}, sorted by number.
 std::vector<std::pair<int64_t, std::string>> numbered(const std::string& folder) {
   check_folder(folder);
   std::vector<std::pair<int64_t, std::string>> found;
@@ -159,8 +158,8 @@ std::vector<Difference> compare(const std::string& path, const Manifest& manifes
       try {
         const WrittenFile found = hash_file(path + "/" + file.name);
         if (found.bytes != file.bytes || found.sha256 != file.sha256)
-          reason = fmt::format("differs: its SHA-256 is {}, {} was written", to_hex(found.sha256),
-                               to_hex(file.sha256));
+          reason = fmt::format("differs: its SHA-256 is {}, but {} was written",
+                               to_hex(found.sha256), to_hex(file.sha256));
       } catch (const Error& error) {
         reason = error.what();
       }

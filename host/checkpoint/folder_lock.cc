@@ -21,7 +21,7 @@ namespace {
 std::string holder(int file) {
   std::array<char, 300> text{};
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
-  // One that has just taken it may not have written yet.
+  // The holder may not have written its line yet.
   if (size <= 0) return "another process";
   const std::string_view line(text.data(), static_cast<size_t>(size));
   return std::string(line.substr(0, line.find('\n')));
@@ -52,16 +52,16 @@ FolderLock::FolderLock(const std::string& folder) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot lock {}: {}", path, std::generic_category().message(errno)),
                 {.subject = path,
-                 .hint = "the file system has to lock files, so that no two jobs write here: mount "
-                         "it with locks (Lustre: -o flock), or write elsewhere"});
+                 .hint = "the file system must support file locks, so that no two jobs write here: "
+                         "mount it with locks (Lustre: -o flock), or write elsewhere"});
   }
   if (result != 0) {
-    throw Error(
-        ErrorCode::kIo, fmt::format("{} is written to by {}", folder, shown(holder(file_.get()))),
-        {.subject = folder, .hint = "give each job a folder of its own, or end the other one"});
+    throw Error(ErrorCode::kIo,
+                fmt::format("{} is in use by {}", folder, shown(holder(file_.get()))),
+                {.subject = folder, .hint = "give each job its own folder, or stop the other job"});
   }
-  // For the message above only: where it cannot be written, a full disk say, the lock is held all
-  // the same, and saving says what is wrong.
+  // This line serves the message above only. If it cannot be written (a full disk, say), the lock
+  // is still held, and saving reports the problem.
   const std::string line = own_line();
   const ssize_t written = ::pwrite(file_.get(), line.data(), line.size(), 0);
   if (written > 0 && ::ftruncate(file_.get(), written) != 0) return;

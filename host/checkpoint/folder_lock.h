@@ -1,7 +1,6 @@
-// The right to write checkpoints into a folder, which one job at a time has. The system gives it
-// back when the process ends, however it does; nothing on disk has to be cleared away. It also
-// holds between machines where the file system locks between them (NFS does).
-// Not for several threads.
+// FolderLock: the exclusive right to write checkpoints into a folder, held by one job at a time.
+// The system releases it when the process ends, however it ends; nothing on disk needs cleaning up.
+// It also excludes other machines if the file system's locks do (NFS). Not thread-safe.
 #pragma once
 
 #include <string>
@@ -12,13 +11,13 @@ namespace coupler::checkpoint {
 
 class FolderLock {
  public:
-  // Throws Error(kIo): naming the process that has it, with its machine and since when, or what
-  // the system says.
+  // Throws Error(kIo) naming the process that holds the lock, its machine and since when, or the
+  // system's error.
   explicit FolderLock(const std::string& folder);
 
  private:
-  // A lock of the open file rather than of the process: it also keeps a second writer in this
-  // process out, and closing another descriptor of the file does not lose it.
+  // The lock belongs to the open file, not to the process: it also excludes a second writer in this
+  // process, and closing another descriptor of the file does not release it.
   UniqueFd file_;
 };
 

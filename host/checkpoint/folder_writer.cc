@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::kUsage, message, {.subject = "checkpoint", .hint = hint});
 }
 
-// All entries whose names are of ours, committed or not, by number.
+// All entries with names of ours, committed or not, sorted by number.
 std::vector<Name> names_in(const std::string& folder) {
   std::vector<Name> names;
   std::error_code error;
@@ -56,21 +56,21 @@ void check_files(const std::string& folder, const Manifest& manifest) {
     if (::lstat(path.c_str(), &status) != 0)
       rule = errno == ENOENT ? "is missing" : std::generic_category().message(errno);
     else if (!S_ISREG(status.st_mode))
-      rule = "is no regular file";
+      rule = "is not a regular file";
     else if (static_cast<uint64_t>(status.st_size) != file.bytes)
-      rule = fmt::format("has {} bytes, not the {} that were written", status.st_size, file.bytes);
+      rule = fmt::format("has {} bytes, but {} were written", status.st_size, file.bytes);
     else
       rule = piece_problem(folder, manifest, file);
     if (!rule.empty())
       throw Error(ErrorCode::kIo, fmt::format("{} {}", path, rule),
                   {.subject = path,
-                   .hint = "every process of the job has to see the same folder, and nothing else "
-                           "may change it"});
+                   .hint = "make sure that every process of the job sees the same folder and that "
+                           "nothing else changes it"});
   }
 }
 
 [[noreturn]] void fail_exists(const std::string& path) {
-  throw Error(ErrorCode::kIo, fmt::format("{} exists already", path),
+  throw Error(ErrorCode::kIo, fmt::format("{} already exists", path),
               {.subject = path, .hint = "checkpoints are never replaced: save as the next number"});
 }
 
@@ -89,8 +89,8 @@ int64_t FolderWriter::next_number() const {
 
 void FolderWriter::clear_leftovers() const {
   const auto names = names_in(folder_);
-  // Hidden for good before the first file goes, whoever hid them: after a loss of power none is
-  // there that had its name back and not all its files.
+  // Makes the hiding renames durable before the first file goes, whoever hid them: otherwise a
+  // power loss could leave a folder with its old name but not all its files.
   if (std::any_of(names.begin(), names.end(),
                   [](const Name& name) { return name.kind == NameKind::kRemoved; }))
     sync_folder(folder_);
@@ -106,7 +106,7 @@ std::string FolderWriter::partial_path() const {
   return path_of(name_of({NameKind::kPartial, *begun_.number, begun_.save}));
 }
 
-// Under its new name first: a rank that is late creates no file in what is being removed.
+// Renamed first, so that a late rank cannot create files in the folder while it is removed.
 void FolderWriter::hide_and_remove(const Name& partial) const {
   const std::string hidden = path_of(name_of({NameKind::kRemoved, partial.number, partial.save}));
   const std::string path = path_of(name_of(partial));
@@ -116,17 +116,18 @@ void FolderWriter::hide_and_remove(const Name& partial) const {
 
 std::string FolderWriter::begin(int64_t number) {
   if (begun_.number)
-    misuse(fmt::format("checkpoint_{} is begun while checkpoint_{} is under way", number,
+    misuse(fmt::format("begin(checkpoint_{}) was called while checkpoint_{} is in progress", number,
                        *begun_.number),
-           "commit or abandon one before the next");
+           "commit or abandon the current checkpoint first");
   const std::string final = path_of(name_of({NameKind::kCommitted, number}));
   if (number < 0 || !read_name(name_of({NameKind::kCommitted, number})))
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is no number of a checkpoint", number),
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} is not a valid checkpoint number", number),
                 {.subject = "number", .hint = "count from 0"});
   if (exists(final)) fail_exists(final);
   try {
     clear_leftovers();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it costs space, a save that fails more
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): leftovers only cost space
   }
   const std::string save = new_save_identity();
   std::string path = path_of(name_of({NameKind::kPartial, number, save}));
@@ -136,19 +137,21 @@ std::string FolderWriter::begin(int64_t number) {
 }
 
 std::string FolderWriter::commit(const Manifest& manifest) {
-  if (!begun_.number) misuse("a checkpoint is committed that was not begun", "call begin() first");
+  if (!begun_.number)
+    misuse("commit() was called without a checkpoint in progress", "call begin() first");
   if (manifest.number != *begun_.number || manifest.save != begun_.save)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the manifest is of checkpoint_{}, save '{}'; begun was checkpoint_{}, "
-                            "save '{}'",
-                            manifest.number, manifest.save, *begun_.number, begun_.save),
-                {.subject = "number", .hint = {}});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "the manifest is for checkpoint_{}, save '{}', but checkpoint_{}, save '{}', was begun",
+            manifest.number, manifest.save, *begun_.number, begun_.save),
+        {.subject = "number", .hint = {}});
   const std::string partial = partial_path();
   std::string final = path_of(name_of({NameKind::kCommitted, *begun_.number}));
   const std::string text = format(manifest);
   check_files(partial, manifest);
-  // The order is what it is all about: the files' names before the manifest that lists them, the
-  // manifest before the name by which readers find it.
+  // The order matters: first the files' names, then the manifest that lists them, then the name by
+  // which readers find the checkpoint.
   sync_folder(partial);
   DurableFile file(partial + "/" + kManifestName);
   file.write(text.data(), text.size());
@@ -172,7 +175,8 @@ void FolderWriter::abandon() noexcept {
 
 void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
   if (!committed_ || begun_.number)
-    misuse("checkpoints are pruned before the new one is committed", "call prune() after commit()");
+    misuse("prune() was called before the new checkpoint was committed",
+           "call prune() after commit()");
   if (total_limit < 1)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a limit of {} checkpoints would leave none", total_limit),

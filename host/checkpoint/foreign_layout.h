@@ -1,18 +1,17 @@
-// Checkpoints of other programs, recognised by what lies in their folders. Plain function, any
-// thread.
+// Recognizes other programs' checkpoints by the files in their folders. Plain function, any thread.
 #pragma once
 
 #include <string>
 
 namespace coupler::checkpoint {
 
-// What wrote the folder, with how that is known: "a checkpoint of Accelerate (model.safetensors
-// beside optimizer.bin)"; "" where it is not known. Looks at names only.
+// What wrote the folder and how that is known, "" if unknown: "an Accelerate checkpoint
+// (model.safetensors next to optimizer.bin)". Looks at names only.
 std::string foreign_layout(const std::string& folder);
 
-// What to do then: a hint for an error.
+// The hint for an error about such a folder.
 inline constexpr const char* kForeignHint =
-    "'coupler checkpoint convert' reads its weights and writes a .safetensors file of them, which "
-    "coupler::SafeTensors reads; the rest of another program's checkpoint is not read";
+    "'coupler checkpoint convert' turns its weights into a .safetensors file that "
+    "coupler::SafeTensors reads; the rest of another program's checkpoint cannot be read";
 
 }  // namespace coupler::checkpoint

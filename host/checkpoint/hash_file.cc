@@ -14,8 +14,8 @@ namespace coupler::checkpoint {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
-// A larger file is dropped from the page cache as it is read: it would drive out what the training
-// needs there. A smaller one stays, since it is loaded next.
+// A larger file is dropped from the page cache while it is read, as it would evict what training
+// needs. A smaller one stays, since it is loaded next.
 constexpr uint64_t kStays = uint64_t{256} << 20;
 constexpr uint64_t kDrop = uint64_t{32} << 20;
 

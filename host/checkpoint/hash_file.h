@@ -1,4 +1,4 @@
-// The hash of a file that may be larger than memory. Plain function, any thread.
+// Hashes a file that may be larger than memory. Plain function, any thread.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace coupler::checkpoint {
 
-// Reads the file from front to back. Throws Error(kIo) where it cannot be read.
+// Reads the file sequentially. Throws Error(kIo) if it cannot be read.
 WrittenFile hash_file(const std::string& path);
 
 }  // namespace coupler::checkpoint

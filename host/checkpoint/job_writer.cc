@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// What one rank tells the others: {"path": …, "save": …, "steps": …}, {"save": …, "files": […]} or
-// {"error": …, "code": …}.
+// What one rank sends the others: {"path": …, "save": …, "steps": …},
+// {"save": …, "files": […]} or {"error": …, "code": …}.
 std::string failure(const std::exception& thrown, int rank) {
   const auto* error = dynamic_cast<const Error*>(&thrown);
   return json{{"error", thrown.what()},
@@ -67,11 +67,11 @@ std::string JobWriter::await(const std::string& name, int rank, std::chrono::nan
   auto value = store_->get(name, std::max(most, std::chrono::nanoseconds(0)));
   if (value) return *std::move(value);
   throw Error(ErrorCode::kTimeout,
-              fmt::format("rank {} did not go on with the checkpoint in {} s", rank,
+              fmt::format("rank {} made no progress with the checkpoint within {} s", rank,
                           std::chrono::duration<double>(options_.timeout).count()),
               {.rank = rank,
                .subject = "checkpoint.timeout",
-               .hint = "raise checkpoint.timeout where the disk takes longer"});
+               .hint = "raise checkpoint.timeout if the disk takes longer"});
 }
 
 // On rank 0.
@@ -114,7 +114,7 @@ void JobWriter::check_save(const Manifest& facts) const {
                             own_steps_ != steps_ ? own_steps_ : facts.steps, steps_),
                 {.rank = options_.rank,
                  .subject = "save_state",
-                 .hint = "every rank has to save after the same optimizer step"});
+                 .hint = "save on every rank after the same optimizer step"});
   }
   std::error_code error;
   if (!std::filesystem::is_directory(save_.path, error)) {
@@ -123,7 +123,7 @@ void JobWriter::check_save(const Manifest& facts) const {
                             save_.path),
                 {.rank = options_.rank,
                  .subject = "checkpoint.dir",
-                 .hint = "checkpoint.dir has to be on a file system that all machines share"});
+                 .hint = "put checkpoint.dir on a file system that all machines share"});
   }
 }
 
@@ -148,7 +148,7 @@ std::string JobWriter::finish(Manifest facts,
   } else {
     const std::string mine = fmt::format("{}/{}", key("files"), options_.rank);
     store_->set(mine, own);
-    // Rank 0 waits that long for the slowest, whom it then names.
+    // Rank 0 waits this long for the slowest rank, which it then names.
     result = await(key("result"), 0, 2 * options_.timeout);
     store_->set(mine, "");  // rank 0 has read it
   }
@@ -157,7 +157,7 @@ std::string JobWriter::finish(Manifest facts,
   return end.at("path").get<std::string>();
 }
 
-// On rank 0: what all wrote becomes a checkpoint.
+// On rank 0: commits the files of all ranks as a checkpoint.
 std::string JobWriter::lead(Manifest facts, const std::string& own) {
   std::vector<std::string> reports = {own};
   const auto latest = std::chrono::steady_clock::now() + options_.timeout;
@@ -204,7 +204,7 @@ std::string JobWriter::lead(Manifest facts, const std::string& own) {
     try {
       folder_->prune(options_.total_limit);
     } catch (const Error& error) {
-      // The new one is there: that an old one is, too, is no reason to fail.
+      // The new checkpoint is committed; an old one that stays is not a reason to fail.
       log(LogLevel::kWarning, "checkpoint", fmt::format("in {}: {}", folder_name_, error.what()));
     }
   }

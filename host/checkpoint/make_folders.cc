@@ -22,25 +22,25 @@ void make(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) {
-      // A folder on which another disk is mounted was there before.
+      // A mount point existed before, so its name is already durable.
       struct stat status_above {};
       if (above == path || ::stat(above.c_str(), &status_above) != 0 ||
           status_above.st_dev != status.st_dev)
         return;
       make(above);
-      // It may be of a process that was killed before it came to this. Where nothing can be written
-      // it is not: nothing of ours was made there.
+      // A process that was killed before this sync may have created it. If we cannot write to the
+      // parent, nothing of ours was created there.
       if (::access(above.c_str(), R_OK | W_OK) == 0) sync_folder(above.string());
       return;
     }
     throw Error(ErrorCode::kIo, fmt::format("{} is a file, not a folder", path.string()),
                 {.subject = path.string(),
-                 .hint = "name another folder for checkpoints, or move the file away"});
+                 .hint = "name another folder for checkpoints, or move the file"});
   }
   if (errno == ENOENT && ::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISLNK(status.st_mode)) return make(path);  // somebody else has made it just now
-    throw Error(ErrorCode::kIo, fmt::format("{} is a link to nothing", path.string()),
-                {.subject = path.string(), .hint = "make what it links to, or remove it"});
+    if (!S_ISLNK(status.st_mode)) return make(path);  // another process has just created it
+    throw Error(ErrorCode::kIo, fmt::format("{} is a dangling link", path.string()),
+                {.subject = path.string(), .hint = "create its target, or remove it"});
   }
   if (errno != ENOENT && errno != ENOTDIR) throw_io("open", path.string(), errno);
   if (above != path) make(above);
@@ -67,7 +67,7 @@ void remove_folder(const std::string& path) {
     if (errno == ENOENT) return;
     throw_io("remove", path, errno);
   }
-  // First what makes it a checkpoint: what is left of it if this is cut short is none.
+  // The manifest first, so that an interrupted removal leaves no checkpoint.
   if (S_ISDIR(status.st_mode) && ::unlink((path + "/" + kManifestName).c_str()) != 0 &&
       errno != ENOENT)
     throw_io("remove", path, errno);

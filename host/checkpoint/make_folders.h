@@ -1,17 +1,17 @@
-// Making and removing folders so that it lasts. Plain functions, any thread.
+// Creates and removes folders durably. Plain functions, any thread.
 #pragma once
 
 #include <string>
 
 namespace coupler::checkpoint {
 
-// Makes a folder, and those above that are missing, readable as the user's umask says, and returns
-// the path without links once all the names are on the disk. What is there already is left as it
-// is. Throws Error(kIo), naming a file that is in the way.
+// Creates a folder and its missing parents with the user's umask, and returns the path without
+// links once all names are on disk. Existing folders are left as they are. Throws Error(kIo),
+// naming a file that is in the way.
 std::string make_folders(const std::string& path);
 
-// Removes a folder of checkpoint files with all that is in it; links are not followed. Nothing is
-// wrong where it is not there. Throws Error(kIo) naming what cannot be removed.
+// Removes a folder of checkpoint files with all its contents; links are not followed. It is not an
+// error if the folder does not exist. Throws Error(kIo) naming what cannot be removed.
 void remove_folder(const std::string& path);
 
 }  // namespace coupler::checkpoint

@@ -17,14 +17,14 @@
 namespace coupler::checkpoint {
 namespace {
 
-// What JSON cannot say, or parse() would not read back as it was.
+// Rejects what JSON cannot represent or parse() would not read back unchanged.
 void check_value(const nlohmann::json& value, const std::string& key, int nesting) {
   const auto refuse = [&](const std::string& rule) { throw JsonProblem{key, rule}; };
   if (value.is_structured() && nesting >= kMaxNesting)
     refuse(fmt::format("more than {} levels of brackets", kMaxNesting));
-  if (value.is_binary() || value.is_discarded()) refuse("is nothing that JSON can hold");
+  if (value.is_binary() || value.is_discarded()) refuse("is a type that JSON cannot represent");
   if (value.is_number_float() && !std::isfinite(value.get<double>()))
-    refuse("is no finite number, which JSON cannot hold");
+    refuse("is not a finite number, as JSON requires");
   if (value.is_object()) {
     for (const auto& [name, item] : value.items())
       check_value(item, fmt::format("{}.{}", key, shown(name)), nesting + 1);
@@ -57,7 +57,7 @@ std::string to_text(const Manifest& manifest) {
   try {
     text = json.dump(2);
   } catch (const nlohmann::json::type_error&) {
-    throw JsonProblem{"", "holds text that is not UTF-8"};
+    throw JsonProblem{"", "contains a string that is not UTF-8"};
   }
   text.resize(text.size() - 2);  // "\n}"
   return with_checksum(std::move(text));
@@ -81,9 +81,9 @@ std::string format(const Manifest& manifest) {
     }
     std::string text = to_text(manifest);
     if (text.size() > kMaxManifestBytes)
-      throw JsonProblem{"state", fmt::format("makes a manifest of {} bytes, more than the {} that "
-                                             "are allowed",
-                                             text.size(), kMaxManifestBytes)};
+      throw JsonProblem{"state",
+                        fmt::format("makes a manifest of {} bytes, more than the maximum of {}",
+                                    text.size(), kMaxManifestBytes)};
     return text;
   } catch (const JsonProblem& problem) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -1,10 +1,9 @@
-// What a checkpoint's manifest.json says: what was saved, when, by what, and every file with its
-// size and hash. A folder without one is no checkpoint. Plain values and pure functions, any
-// thread.
+// A checkpoint's manifest.json: what was saved, when and by what, and every file with its size and
+// hash. A folder without one is not a checkpoint. Plain values and pure functions, any thread.
 //
-// The text is JSON for people and programs to read. Its last line is a SHA-256 of everything above
-// it, so that a flipped bit is noticed. Manifests come from strangers: parse() accepts what
-// format() writes and refuses all else, with work and memory linear in the text, which is capped.
+// It is JSON for people and programs. Its last line is a SHA-256 of everything above it, so that a
+// flipped bit is detected. Manifests are untrusted input: parse() accepts what format() writes and
+// rejects everything else, in time and memory linear in the size, which is limited.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace coupler::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kFormat = "coupler.checkpoint/1.1";
-// Of a manifest without a save's identity, as Couplers wrote it before there was one.
+// Of a manifest without a save's identity, as older versions of Coupler wrote it.
 inline constexpr const char* kFormatWithoutSave = "coupler.checkpoint/1";
 // The key of the save's identity in a piece's "__metadata__".
 inline constexpr const char* kSaveKey = "coupler.save";
@@ -30,7 +29,7 @@ struct ManifestFile {
   std::string name;  // in the checkpoint's folder: see check_file_name
   uint64_t bytes = 0;
   Bytes32 sha256{};
-  int rank = -1;  // that wrote it as a piece of the save; -1: another file, a hook's for example
+  int rank = -1;  // that wrote it as a piece of the save; -1: another file, such as a hook's
   bool operator==(const ManifestFile&) const = default;
 };
 
@@ -44,22 +43,22 @@ struct Manifest {
   std::string coupler_version;
   std::string libtorch_version;
   std::string saved_at;                             // now_utc()
-  nlohmann::json state = nlohmann::json::object();  // of the layer above; always an object
+  nlohmann::json state = nlohmann::json::object();  // the caller's; always an object
   std::vector<ManifestFile> files;
   bool operator==(const Manifest&) const = default;
 };
 
-// Throws Error(kInvalidArgument) naming the key where parse() would refuse the result.
+// Throws Error(kInvalidArgument) naming the key if parse() would reject the result.
 std::string format(const Manifest& manifest);
 
-// Throws Error(kIo) naming `file`, the key and what is wrong with it; where another major version
-// of the format is met, both versions.
+// Throws Error(kIo) naming `file`, the key and what is wrong with it; for another major version of
+// the format, both versions.
 Manifest parse(std::string_view text, const std::string& file);
 
 // "" or why a file of a checkpoint cannot have that name.
 std::string check_file_name(std::string_view name);
 
-// What makes a text that ends before the last line a whole one. Public for tests of parse().
+// Completes a manifest that lacks its last line. Public for tests of parse().
 std::string with_checksum(std::string body);
 
 std::string now_utc();  // "2026-11-22T15:04:05Z"

@@ -17,7 +17,7 @@ constexpr size_t kMaxName = 255;  // bytes, as file systems have it
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// YYYY-MM-DDTHH:MM:SSZ; the calendar is not looked at.
+// YYYY-MM-DDTHH:MM:SSZ; only the form is checked.
 bool is_time(std::string_view text) {
   constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
   if (text.size() != kShape.size()) return false;
@@ -33,11 +33,11 @@ std::string check_file_name(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name.size() > kMaxName) return fmt::format("is longer than {} bytes", kMaxName);
   if (name.front() == '.') return "begins with '.'";
-  if (name == kManifestName) return "is the manifest's own";
+  if (name == kManifestName) return "is the manifest's own name";
   for (const char c : name) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) return "holds a control character";
-    if (c == '/' || c == '\\') return "names a folder, too";
+    if (byte < 0x20 || byte == 0x7f) return "contains a control character";
+    if (c == '/' || c == '\\') return "contains a path separator";
   }
   return "";
 }
@@ -65,12 +65,12 @@ void check_rules(const Manifest& manifest) {
     if (!names.insert(file.name).second)
       throw JsonProblem{key + ".name", fmt::format("'{}' is given twice", shown(file.name))};
     if (file.rank >= manifest.world)
-      throw JsonProblem{key + ".rank", fmt::format("must be below the world of {}, not {}",
+      throw JsonProblem{key + ".rank", fmt::format("must be below the world size {}, not {}",
                                                    manifest.world, file.rank)};
     if (file.rank >= 0 && manifest.save.empty())
-      throw JsonProblem{key + ".rank", "needs the identity of the save"};
+      throw JsonProblem{key + ".rank", "requires the identity of the save"};
     if (file.bytes > kMost - total)
-      throw JsonProblem{key + ".bytes", "makes more than 2^63 - 1 bytes of all files"};
+      throw JsonProblem{key + ".bytes", "brings the total to more than 2^63 - 1 bytes"};
     total += file.bytes;
   }
 }

@@ -1,4 +1,4 @@
-// What holds for every manifest, read or to be written. Internal to manifest.cc and
+// The rules for every manifest, read or to be written. Internal to manifest.cc and
 // parse_manifest.cc; pure functions, any thread.
 #pragma once
 

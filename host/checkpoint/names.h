@@ -1,4 +1,4 @@
-// What the entries of a folder of checkpoints are called. Pure functions, any thread.
+// The names of the entries in a folder of checkpoints. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ enum class NameKind { kCommitted, kPartial, kRemoved };
 struct Name {
   NameKind kind;
   int64_t number;
-  std::string save = {};  // identity of the save; "": committed, or of a Coupler that had none
+  std::string save = {};  // identity of the save; "": committed, or written by an old version
 };
 
-// What all pieces of one save share and no other save has: 32 lower-case hexadecimal digits.
+// Shared by all pieces of one save and unique to it: 32 lower-case hexadecimal digits.
 std::string new_save_identity();
 bool is_save_identity(std::string_view text);
 
 std::string name_of(const Name& name);
 
-// Nothing for names of any other form: leading zeros, say, or more than 18 digits.
+// nullopt for names of any other form, such as leading zeros or more than 18 digits.
 std::optional<Name> read_name(std::string_view text);
 
 }  // namespace coupler::checkpoint

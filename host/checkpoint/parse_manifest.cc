@@ -1,4 +1,4 @@
-// parse() of manifest.h: from text to Manifest, every key checked.
+// parse() of manifest.h: reads a Manifest and checks every key.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ std::optional<Version> read_version(std::string_view format) {
   return version;
 }
 
-// The value of a key, by its type; each throws JsonProblem naming the key.
+// The value of a key, by type; each function throws JsonProblem naming the key.
 class Fields {
  public:
   Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
@@ -77,7 +77,7 @@ class Fields {
   void refuse_others(std::initializer_list<std::string_view> known) const {
     for (const auto& [name, value] : object_.items()) {
       if (std::find(known.begin(), known.end(), name) == known.end())
-        throw JsonProblem{prefix_ + shown(name), "is no key of the format"};
+        throw JsonProblem{prefix_ + shown(name), "is not a key of the format"};
     }
   }
 
@@ -93,7 +93,7 @@ class Fields {
   std::string prefix_;
 };
 
-// The last line and what it is about; every byte of the text belongs to one of them.
+// Checks the last line against everything above it; every byte belongs to one of the two.
 void check_checksum(std::string_view text) {
   constexpr std::string_view kStart = "  \"checksum\": \"";
   constexpr std::string_view kEnd = "\"\n}\n";
@@ -101,10 +101,10 @@ void check_checksum(std::string_view text) {
   constexpr size_t kTail = kStart.size() + kDigits + kEnd.size();
   const std::string_view tail = text.size() < kTail ? "" : text.substr(text.size() - kTail);
   if (!tail.starts_with(kStart) || !tail.ends_with(kEnd))
-    throw JsonProblem{"checksum", "is not where it has to be, in a last line of its own"};
+    throw JsonProblem{"checksum", "is not in a last line of its own"};
   const std::string sum = to_hex(Digest().update(text.substr(0, text.size() - kTail)).finish());
   if (tail.substr(kStart.size(), kDigits) != sum)
-    throw JsonProblem{"checksum", "does not fit the text: the file was changed or damaged"};
+    throw JsonProblem{"checksum", "does not match the contents: the file was changed or damaged"};
 }
 
 Version check_version(const Fields& fields) {
@@ -122,14 +122,14 @@ Version check_version(const Fields& fields) {
 
 Manifest read(std::string_view text) {
   if (text.size() > kMaxManifestBytes)
-    throw JsonProblem{"", fmt::format("has {} bytes, more than the {} that are allowed",
-                                      text.size(), kMaxManifestBytes)};
+    throw JsonProblem{"", fmt::format("has {} bytes, more than the maximum of {}", text.size(),
+                                      kMaxManifestBytes)};
   Json json = parse_strict_json(text, kMaxNesting);
-  if (!json.is_object()) throw JsonProblem{"", "is no JSON object"};
+  if (!json.is_object()) throw JsonProblem{"", "is not a JSON object"};
   const Fields fields(json, "");
   const Version version = check_version(fields);
   check_checksum(text);
-  // A later minor version may say more than this one knows.
+  // A later minor version may have keys that this version does not know.
   const bool has_save = version.minor >= 1;
   if (version.minor <= kMinor)
     fields.refuse_others({"format", "number", has_save ? "save" : "number", "steps", "world",
@@ -175,12 +175,12 @@ Manifest parse(std::string_view text, const std::string& file) {
   } catch (const JsonProblem& problem) {
     const std::string key = problem.key.empty() ? "" : fmt::format("'{}' ", problem.key);
     const bool other_version = problem.key == "format";
-    throw Error(ErrorCode::kIo, fmt::format("{}: {}{}", file, key, problem.rule),
-                {.subject = file,
-                 .hint = other_version
-                             ? "read it with the Coupler that wrote it, or a later one"
-                             : "take another checkpoint; 'coupler checkpoint list' shows which are "
-                               "whole"});
+    throw Error(
+        ErrorCode::kIo, fmt::format("{}: {}{}", file, key, problem.rule),
+        {.subject = file,
+         .hint = other_version
+                     ? "read it with the version of Coupler that wrote it, or a later one"
+                     : "use another checkpoint; 'coupler checkpoint list' shows which are valid"});
   }
 }
 

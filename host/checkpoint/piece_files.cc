@@ -16,8 +16,8 @@
 namespace coupler::checkpoint {
 namespace {
 
-// Each open file has a descriptor and keeps a chunk of 4 MiB: a job of thousands of ranks has as
-// many files.
+// Each open file has a descriptor and keeps a chunk of 4 MiB, and a job of thousands of ranks has
+// thousands of files.
 constexpr size_t kMostOpen = 128;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -26,12 +26,12 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
   return result;
 }
 
-// Of so many elements. Of those narrower than a byte only whole bytes can be told apart.
+// The size of `elements` elements. Elements narrower than a byte must fill whole bytes.
 uint64_t bytes_of(const std::string& tensor, int64_t elements, safetensors::DType dtype) {
   const uint64_t bits = static_cast<uint64_t>(elements) * safetensors::bits(dtype);
   if (bits % 8 != 0)
     refuse_checkpoint(shown(tensor),
-                      fmt::format("a part of {} elements of {} is no whole number of bytes",
+                      fmt::format("a part of {} elements of {} is not a whole number of bytes",
                                   elements, safetensors::to_string(dtype)));
   return bits / 8;
 }
@@ -44,7 +44,7 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
     const std::string path = (std::filesystem::path(folder) / name).string();
     const auto known = std::find_if(manifest.files.begin(), manifest.files.end(),
                                     [&](const ManifestFile& file) { return file.name == name; });
-    if (known == manifest.files.end()) refuse_checkpoint(path, "the manifest does not list it");
+    if (known == manifest.files.end()) refuse_checkpoint(path, "it is not in the manifest");
     if (!manifest.save.empty() && known->rank < 0)
       refuse_checkpoint(path, "no rank wrote it as a piece of the save");
     files_.push_back({.path = path,
@@ -66,7 +66,7 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
 
 void PieceFiles::add_entries(size_t index) {
   const std::string& path = files_[index].path;
-  opened(index);  // says what is wrong with the file, before anything is written from it
+  opened(index);  // reports a damaged file before any state is restored from it
   const auto mapped = MappedFile::open(path);
   const auto header = safetensors::parse_header(mapped->data(), mapped->size(), path);
   metadata_.push_back(header.metadata);
@@ -127,7 +127,7 @@ void PieceFiles::read(const std::string& tensor, int64_t begin, int64_t end, voi
   }
   refuse_checkpoint(
       shown(tensor),
-      fmt::format("elements {} to {} are in none of the checkpoint's files", at, end));
+      fmt::format("none of the checkpoint's files contains elements {} to {}", at, end));
 }
 
 }  // namespace coupler::checkpoint

@@ -1,5 +1,5 @@
-// PieceFiles: which file of a checkpoint holds which elements of which tensor, whoever wrote which
-// part, and reading them, each chunk compared with its checksum. Single-threaded. Sees no LibTorch.
+// PieceFiles: finds and reads the elements of a checkpoint's tensors, whichever rank wrote which
+// part, and compares each chunk with its checksum. Single-threaded. Does not use LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class PieceFiles {
 
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
 
-  // Elements begin to end of that tensor. Throws Error(kIo) where some are in no file, or a file is
-  // damaged; the memory's contents are undefined then.
+  // Reads elements begin to end of a tensor. Throws Error(kIo) if no file contains some of them or
+  // a file is damaged; the contents of `into` are undefined then.
   void read(const std::string& tensor, int64_t begin, int64_t end, void* into);
 
   // "__metadata__" of each file, in the order of `names`.
@@ -50,14 +50,14 @@ class PieceFiles {
     uint64_t bytes = 0;
     std::vector<uint64_t> sums;
     std::unique_ptr<CheckedFile> open;
-    std::list<size_t>::iterator use;  // in uses_, where it is open
+    std::list<size_t>::iterator use;  // in uses_, if open
   };
 
   void add_entries(size_t index);
   CheckedFile& opened(size_t index);
 
   std::vector<File> files_;
-  std::list<size_t> uses_;  // open files, the one used last in front
+  std::list<size_t> uses_;  // open files, most recently used first
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::vector<safetensors::Metadata> metadata_;
 };

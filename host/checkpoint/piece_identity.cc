@@ -14,7 +14,7 @@ std::string piece_problem(const safetensors::Metadata& metadata, const Manifest&
   if (file.rank < 0) return "";
   const auto found = metadata.find(kSaveKey);
   if (found == metadata.end())
-    return fmt::format("carries no identity of a save; rank {} wrote it for save {}", file.rank,
+    return fmt::format("carries no save identity, but rank {} wrote it for save {}", file.rank,
                        manifest.save);
   if (found->second == manifest.save) return "";
   return fmt::format("belongs to save {}, not to save {} for which rank {} wrote it",

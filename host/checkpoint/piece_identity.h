@@ -10,9 +10,8 @@
 
 namespace coupler::checkpoint {
 
-// "" or the reason why the file is not a piece of the manifest's save: it reads on after the file's
-// path. Files that are not pieces, and manifests without an identity, have none to compare. Reads
-// the file's header only.
+// "" or the reason why the file is not a piece of the manifest's save, phrased to follow the file's
+// path. "" for files that are not pieces: they carry no identity. Reads the file's header only.
 std::string piece_problem(const std::string& folder, const Manifest& manifest,
                           const ManifestFile& file);
 

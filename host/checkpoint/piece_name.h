@@ -1,5 +1,5 @@
-// What the files of a checkpoint and the entries in them are called. Pure functions, any thread;
-// sees no LibTorch.
+// The names of a checkpoint's files and of the entries in them. Pure functions, any thread; does
+// not use LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@ namespace coupler::checkpoint {
 
 inline constexpr const char* kExtension = ".safetensors";
 
-// Accelerate's way of counting: model, model_1, model_2.
+// Numbered as Accelerate does: model, model_1, model_2.
 std::string numbered(const std::string& kind, size_t index);
 
-// The pieces of one kind: "model.safetensors", or every "model-…" that a rank wrote: a hook's
-// model-average.safetensors is none.
+// The pieces of one kind: "model.safetensors", or every "model-…" that a rank wrote; a hook's
+// model-average.safetensors is not one.
 std::vector<std::string> files_of(const Manifest& manifest, const std::string& base);
 
-// How an entry of a file is called: the tensor's name, with "[begin:end]" where it is a part of it.
+// The name of an entry in a file: the tensor's name, with "[begin:end]" if it is only a part.
 std::string part_name(const std::string& tensor, int64_t begin, int64_t end);
 
 struct EntryRange {
   std::string name;
-  int64_t begin = 0, end = -1;  // -1: it is the whole tensor
+  int64_t begin = 0, end = -1;  // -1: the whole tensor
 };
 EntryRange read_entry_name(const std::string& entry);
 

@@ -56,10 +56,10 @@ void PieceReader::read_elements(const std::string& tensor, const StatePiece& pie
     if (dtype != into.scalar_type()) {
       throw Error(
           ErrorCode::kInvalidArgument,
-          fmt::format("{}: tensor '{}' is {}, the program's is {}",
+          fmt::format("{}: tensor '{}' is {}, but the program's is {}",
                       files_.path(found->second.parts.front()), tensor, c10::toString(dtype),
                       c10::toString(into.scalar_type())),
-          {.subject = tensor, .hint = "load it into a model of the dtypes it was saved with"});
+          {.subject = tensor, .hint = "load it into a model with the dtypes it was saved with"});
     }
   }
   const InUse in_memory(into, InUse::Access::kWrite);

@@ -1,5 +1,5 @@
-// PieceReader: the tensors of a checkpoint's files, whoever wrote which part of them, into
-// LibTorch's memory. Used by one thread.
+// PieceReader: reads the tensors of a checkpoint's files into LibTorch tensors, whichever rank
+// wrote which part. Used by one thread.
 #pragma once
 
 #include <functional>
@@ -21,18 +21,19 @@ class PieceReader {
       : files_(folder, manifest, names) {}
 
   bool has(const std::string& tensor) const { return files_.tensors().count(tensor) != 0; }
-  // Of a tensor that is whole in one file; empty for any other.
+  // The shape of a tensor that one file holds completely; empty for any other.
   std::vector<int64_t> shape(const std::string& tensor) const {
     const auto found = files_.tensors().find(tensor);
     const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1;
     return whole ? found->second.parts[0].shape : std::vector<int64_t>{};
   }
-  // Reads the elements of that tensor which the piece is, straight into its values where these are
-  // contiguous. Throws Error(kInvalidArgument) for another dtype, Error(kIo) where elements are in
-  // no file or a file is damaged.
+  // Reads the piece's elements of the tensor, directly into its values if these are contiguous in
+  // host memory. Throws Error(kInvalidArgument) for another dtype, Error(kIo) if no file contains
+  // some of the elements or a file is damaged.
   void read(const std::string& tensor, const StatePiece& piece);
 
-  // Calls visit with the name and value of every tensor that is whole in a file, in order of names.
+  // Calls visit with the name and value of every tensor, in order of names. Each must be complete
+  // in one file.
   void read_all(const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
   // "__metadata__" of each file, in the order of `names`.

@@ -7,7 +7,7 @@
 namespace coupler::checkpoint {
 
 std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces) {
-  // The largest first, each to the one with the least so far.
+  // The largest first, each to the rank with the least so far.
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -21,7 +21,7 @@ std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces) {
     load.resize(static_cast<size_t>(piece.copies));
     const auto least = std::min_element(load.begin(), load.end());
     own[i] = least - load.begin() == piece.copy;
-    *least += piece.values.nbytes() + 1;  // empty ones, too, are dealt round
+    *least += piece.values.nbytes() + 1;  // + 1 so that empty pieces are distributed, too
   }
   std::vector<StatePiece> result;
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -1,4 +1,4 @@
-// Who saves what several ranks hold alike. Pure function, any thread.
+// Decides which rank saves what several ranks hold alike. Pure function, any thread.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace coupler::checkpoint {
 
-// The pieces that this rank saves: its own, and its share of those that others hold, too. The ranks
-// that hold the same pieces come to the same division without a word, each whole, about as many
-// bytes for each.
+// The pieces that this rank saves: those that only it holds, and its share of those that other
+// ranks hold, too. Ranks that hold the same pieces compute the same division without communication,
+// in whole pieces and about equal bytes.
 std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces);
 
 }  // namespace coupler::checkpoint

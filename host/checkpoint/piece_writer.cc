@@ -22,7 +22,7 @@ WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>&
   safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
     const InUse in_memory(*values.at(info.name));
-    const at::Tensor value = values.at(info.name)->cpu();  // one at a time; there it is itself
+    const at::Tensor value = values.at(info.name)->cpu();  // one at a time
     writer.write(info.name, value.const_data_ptr(), value.nbytes());
   }
   return writer.finish();

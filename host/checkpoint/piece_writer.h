@@ -10,8 +10,9 @@
 
 namespace coupler::checkpoint {
 
-// Straight from the pieces' memory, which is contiguous and in host memory; returns when the file
-// is on the disk. Throws Error(kIo) naming the file, and leaves none.
+// Writes directly from the pieces' memory, which must be contiguous; device memory is copied one
+// tensor at a time. Returns when the file is on disk. Throws Error(kIo) naming the file, and leaves
+// none.
 WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>& pieces,
                          const std::map<std::string, std::string>& metadata);
 

@@ -1,4 +1,4 @@
-// The Error of a checkpoint that cannot be used. Plain function, [any-thread].
+// The Error of a checkpoint that cannot be used. Plain function, any thread.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 namespace coupler::checkpoint {
 
 // Throws Error(kIo) "<path>: <problem>", whose hint is to use another checkpoint. path: the
-// checkpoint's folder, or its file concerned.
+// checkpoint's folder or the file concerned.
 [[noreturn]] void refuse_checkpoint(const std::string& path, const std::string& problem);
 
 }  // namespace coupler::checkpoint

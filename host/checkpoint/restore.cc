@@ -23,14 +23,14 @@ namespace {
 
 using nlohmann::json;
 
-// Runs what reads JSON that somebody may have written by hand.
+// Runs code that reads JSON, which may have been edited by hand.
 template <class Read>
 void with_json(const std::string& folder, const char* what, const Read& read) {
   try {
     read();
   } catch (const json::exception& problem) {
     refuse_checkpoint(folder,
-                      fmt::format("the state of the {} cannot be read: {}", what, problem.what()));
+                      fmt::format("cannot read the state of the {}: {}", what, problem.what()));
   }
 }
 
@@ -63,7 +63,7 @@ struct KnownState {
   std::vector<std::string> names;
 };
 
-// What the ranks that wrote the optimizer's files remembered, by parameter.
+// What the ranks that wrote the optimizer's files recorded, by parameter.
 std::map<std::string, KnownState> known_states(const PieceReader& reader,
                                                const std::string& folder) {
   std::map<std::string, KnownState> known;
@@ -137,8 +137,8 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
   object.load(state);
 }
 
-// What a rank carries belongs to the gradients it had: with other ranks, or other settings, it
-// begins anew, on all of them.
+// What a rank carries belongs to its own gradients: with other ranks or settings it is reset, on
+// all ranks.
 void restore_carried(const TrainingState& job, const Manifest& manifest, PieceReader& reader) {
   for (size_t m = 0; m < job.models.size(); ++m) {
     for (auto& [name, values] : job.models[m]->carried()) {
@@ -158,7 +158,7 @@ void restore_carried(const TrainingState& job, const Manifest& manifest, PieceRe
   }
 }
 
-// A rank that was not there when the checkpoint was made draws numbers of its own.
+// A rank that did not exist when the checkpoint was written draws its own numbers.
 void restore_random(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   const int from = job.rank < manifest.world ? job.rank : 0;
   PieceReader reader(folder, manifest, {random_base(from) + kExtension});
@@ -173,7 +173,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
     generator.set_state(state);
   };
   restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
-  // Saved on the CPU there is none: the device draws on as it was seeded.
+  // A checkpoint from the CPU has none: the device's generator keeps its seed.
   const auto devices = device_generator(job.device);
   if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
   for (int rank = manifest.world; rank <= job.rank; ++rank) {

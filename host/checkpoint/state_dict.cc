@@ -10,10 +10,11 @@ void StateDict::refuse(const std::string& name, const char* kind) const {
   std::string there;
   for (const auto& [other, tensor] : tensors_) there += (there.empty() ? "" : ", ") + other;
   for (const auto& [other, value] : values_) there += (there.empty() ? "" : ", ") + other;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the saved object has no {} '{}'; it has: {}", kind, name,
-                          there.empty() ? "nothing" : there),
-              {.subject = name, .hint = "load what was saved by the same version of the program"});
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the saved object has no {} '{}'; it has: {}", kind, name,
+                  there.empty() ? "nothing" : there),
+      {.subject = name, .hint = "load an object that the same version of the program saved"});
 }
 
 const StateDict::Value& StateDict::value(const std::string& name, const char* kind) const {

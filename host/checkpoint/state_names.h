@@ -1,5 +1,5 @@
-// What the objects of a training job are called in a checkpoint: files, tensors, metadata. Shared
-// by those who write and read it; pure functions.
+// The names of a training job's objects in a checkpoint: files, tensors, metadata. Shared by its
+// writer and its reader; pure functions.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,12 @@ inline std::string object_base(size_t index) {
 }
 inline std::string own_buffer_prefix(size_t model) { return numbered("model", model) + "/"; }
 inline std::string carried_prefix(size_t model) { return numbered("carried", model) + "/"; }
-// Of a parameter where several models may have one of that name.
+// The name of a parameter, unique even if several models have one of that name.
 inline std::string parameter_name(size_t model, const std::string& name) {
   return model == 0 ? name : numbered("model", model) + "/" + name;
 }
 
-// A parameter's part that this rank's optimizer holds.
+// The part of a parameter that this rank's optimizer holds.
 struct OptimizerPart {
   std::string name;            // parameter_name
   std::vector<int64_t> shape;  // of the whole parameter

@@ -1,5 +1,5 @@
 // StatePiece: what one rank holds of one tensor of a checkpoint: a range of its elements, so that
-// any number of ranks can take it up again. Plain data.
+// any number of ranks can load it. Plain data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +18,11 @@ struct StatePiece {
   int copies = 1, copy = 0;    // ranks that hold the same piece, and which of them this one is
 
   int64_t numel() const { return end - begin; }
-  // Whether it is the whole tensor.
+  // Whether the piece is the whole tensor.
   bool whole() const;
 };
 
-// How its entry of a file is called: see piece_name.h.
+// The name of its entry in a file: see piece_name.h.
 std::string entry_name(const StatePiece& piece);
 
 }  // namespace coupler::checkpoint

@@ -12,8 +12,8 @@ namespace coupler::checkpoint {
 
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
   using Event = nlohmann::json::parse_event_t;
-  // The parser would take it for the end and leave what follows unseen.
-  if (text.find('\0') != std::string_view::npos) throw JsonProblem{"", "the text holds a NUL byte"};
+  // The parser would take it for the end and ignore what follows.
+  if (text.find('\0') != std::string_view::npos) throw JsonProblem{"", "contains a NUL byte"};
   std::vector<std::set<std::string>> objects;  // the keys so far, of each object that is open
   const auto watch = [&](int depth, Event event, nlohmann::json& value) {
     switch (event) {
@@ -40,9 +40,9 @@ nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::parse_error& error) {
-    throw JsonProblem{"", fmt::format("is not valid JSON in UTF-8, at its byte {}", error.byte)};
+    throw JsonProblem{"", fmt::format("is not valid JSON in UTF-8 at byte {}", error.byte)};
   } catch (const nlohmann::json::out_of_range&) {
-    throw JsonProblem{"", "holds a number that is too large"};
+    throw JsonProblem{"", "contains a number that is too large"};
   }
 }
 

@@ -1,5 +1,5 @@
-// JSON from strangers: what the library lets pass and a reader would stumble over is refused.
-// Pure function, any thread.
+// Parses untrusted JSON: rejects what the library accepts but a reader could misinterpret. Pure
+// function, any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,14 +8,14 @@
 
 namespace coupler::checkpoint {
 
-// What is wrong with a text, and below which key ("" where that is unknown).
+// What is wrong, and under which key ("" if unknown).
 struct JsonProblem {
   std::string key;
   std::string rule;
 };
 
-// Throws JsonProblem for what is no JSON in UTF-8, for a key that an object holds twice (the last
-// would win), for a NUL byte and for more levels of brackets than max_nesting.
+// Throws JsonProblem for anything but JSON in UTF-8, for a duplicate key in an object (the last
+// would win), for a NUL byte, and for more levels of brackets than max_nesting.
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting);
 
 }  // namespace coupler::checkpoint

@@ -65,7 +65,7 @@ std::vector<StatePiece> model_pieces(Strategy& strategy, int rank) {
   return own;
 }
 
-// The names under which an optimizer's parameters are known in all models of the job.
+// The name by which an optimizer's parameter is known across all models of the job; "" if unknown.
 std::string full_name(const TrainingState& job, const OptimizerState::Given& given) {
   size_t index = 0;
   while (index < job.models.size() && job.models[index].get() != given.model) ++index;
@@ -126,7 +126,7 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 
 namespace {
 
-// Parameters of the same steps and state are listed together.
+// Parameters with the same steps and state names are listed together.
 StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, std::string name) {
   StateFile file{.name = std::move(name)};
   std::map<std::pair<int64_t, std::vector<std::string>>, std::vector<std::string>> known;
@@ -257,7 +257,7 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
   for (size_t m = 0; m < job.models.size(); ++m) {
     StateFile file{.name = file_name(numbered("model", m), job.rank, job.world)};
     file.pieces = model_pieces(*job.models[m], job.rank);
-    file.metadata["format"] = "pt";  // what readers of the Python world look for
+    file.metadata["format"] = "pt";  // what Python readers look for
     for (const auto& [alias, name] : job.models[m]->model().aliases) file.metadata[alias] = name;
     if (!file.pieces.empty()) result.files.push_back(std::move(file));
   }

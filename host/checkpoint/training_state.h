@@ -1,10 +1,11 @@
-// TrainingState: the objects of a training job that a checkpoint holds, and what becomes of them in
-// its files and its manifest. Used by the thread that trains.
+// TrainingState: the objects of a training job that a checkpoint holds, and how they are stored in
+// its files and its manifest. Used by the training thread.
 //
 // Files: model, model_1, … (parameters and buffers under the names of the modules); optimizer, …
-// ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, rank 0's); with several ranks
-// each of them writes its part of these, NAME-00001-of-00004.safetensors. random_states_0, … are by
-// rank, and hold what its models carry from step to step, too. The rest is in the manifest's state.
+// ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, written by rank 0). With
+// several ranks, each writes its part of models and optimizers as NAME-00001-of-00004.safetensors.
+// random_states_0, … are per rank and also hold what the rank's models carry from step to step.
+// The rest is in the manifest's state.
 #pragma once
 
 #include <coupler/detail/loader_view.h>
@@ -27,20 +28,20 @@ namespace coupler::checkpoint {
 
 struct TrainingState {
   int rank = 0, world = 1;
-  c10::Device device = c10::kCPU;  // that the rank trains on
+  c10::Device device = c10::kCPU;  // this rank's training device
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
   std::vector<std::shared_ptr<SchedulerCore>> schedulers;
   LossScaler* scaler = nullptr;
   std::vector<std::shared_ptr<detail::LoaderView>> loaders;
   std::vector<detail::Registered*> objects;
-  bool own_buffers = false;  // ranks have different ones: training.broadcast_buffers is false
+  bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false
 
-  // Optimizer steps that the job has taken.
+  // Optimizer steps the job has taken.
   int64_t steps() const;
 };
 
-// One file of this rank's.
+// One of this rank's files.
 struct StateFile {
   std::string name;
   std::vector<StatePiece> pieces;
@@ -53,9 +54,9 @@ struct Snapshot {
   int64_t steps = 0;
 };
 
-// What this rank is to write. The pieces are the objects' own memory, or copies of it, in the
-// memory of those of `old` where they fit there: an earlier snapshot of copies that nobody needs
-// any more; null: there is none. Throws Error where something cannot be saved.
+// What this rank must write. The pieces refer to the objects' own memory, or with `copy` are copies
+// of it. Copies reuse the memory of `old`, an earlier snapshot of copies that is no longer needed
+// (null: none), if they fit. Throws Error if something cannot be saved.
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old = nullptr);
 
 // "model-00002-of-00004.safetensors"

@@ -56,7 +56,7 @@ TEST(CheckpointCommand, List_ShowsEach_AndWhyOneIsNotValid) {
             "NUMBER  STEPS  PROCESSES  BACKEND   SAVED AT              SIZE   VALID\n"
             "1       10     4          gloo_cpu  2026-11-22T15:04:05Z  138 B  yes\n"
             "2       -      -          -         -                     -      no: has no "
-            "manifest.json: it is a checkpoint that was never finished or something else\n");
+            "manifest.json: it is an unfinished checkpoint or something else\n");
   EXPECT_EQ(here.coupler({"checkpoint", "list", "checkpoints"}).out, outcome.out);
 }
 
@@ -66,7 +66,7 @@ TEST(CheckpointCommand, ListOfAnythingElse_SaysWhatItIs) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(
       outcome.err,
-      "coupler: error: checkpoints is not there\n  hint: no checkpoint was saved there yet\n");
+      "coupler: error: checkpoints does not exist\n  hint: no checkpoint was saved there yet\n");
   fs::create_directory(here.path() / "checkpoints");
   EXPECT_EQ(here.coupler({"checkpoint", "list"}).out, "There are no checkpoints in checkpoints.\n");
   save_checkpoint(here, 1, "");
@@ -185,11 +185,10 @@ TEST(CheckpointCommand, OtherProgramsCheckpoint_SaysWhatItIs) {
     const Outcome outcome = here.coupler({"checkpoint", word, "old"});
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_EQ(outcome.err,
-              "coupler: error: old is a checkpoint of Accelerate (model.safetensors beside "
-              "optimizer.bin)\n  hint: 'coupler checkpoint convert' reads its weights and writes a "
-              ".safetensors file of them, which coupler::SafeTensors reads; the rest of another "
-              "program's "
-              "checkpoint is not read\n");
+              "coupler: error: old is an Accelerate checkpoint (model.safetensors next to "
+              "optimizer.bin)\n  hint: 'coupler checkpoint convert' turns its weights into a "
+              ".safetensors file that coupler::SafeTensors reads; the rest of another program's "
+              "checkpoint cannot be read\n");
   }
 }
 

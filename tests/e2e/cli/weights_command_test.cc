@@ -138,10 +138,10 @@ TEST(MergeWeights, OfOtherPrograms_AreRefused_AndNothingIsRemoved) {
   const Outcome outcome = here.coupler({"merge-weights", "old", "out", "--remove-checkpoint-dir"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(outcome.err,
-            "coupler: error: old is a checkpoint of Accelerate (pytorch_model.bin beside "
-            "optimizer.bin)\n  hint: 'coupler checkpoint convert' reads its weights and writes a "
-            ".safetensors file of them, which coupler::SafeTensors reads; the rest of another "
-            "program's checkpoint is not read\n");
+            "coupler: error: old is an Accelerate checkpoint (pytorch_model.bin next to "
+            "optimizer.bin)\n  hint: 'coupler checkpoint convert' turns its weights into a "
+            ".safetensors file that coupler::SafeTensors reads; the rest of another program's "
+            "checkpoint cannot be read\n");
   EXPECT_TRUE(fs::exists(here.path() / "old/optimizer.bin"));
   EXPECT_FALSE(fs::exists(here.path() / "out"));
 }

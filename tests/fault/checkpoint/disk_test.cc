@@ -158,7 +158,7 @@ TEST(CheckpointDisk, SeveralJobsAtOnce_OneWrites_TheOthersAreRefused) {
       ++wrote;
       continue;
     }
-    EXPECT_NE(end.reports.find(folder.checkpoints() + " is written to by "), std::string::npos)
+    EXPECT_NE(end.reports.find(folder.checkpoints() + " is in use by "), std::string::npos)
         << end.reports;
   }
   EXPECT_GE(wrote, 1);

@@ -54,10 +54,10 @@ TEST_F(CheckpointFolder, List_ShowsEach_WithWhyItIsNotValid) {
   writer.begin(70);
   const char* const expected[] = {
       "",
-      "has no manifest.json: it is a checkpoint that was never finished or something else",
-      "manifest.json: is not valid JSON in UTF-8, at its byte 2",
+      "has no manifest.json: it is an unfinished checkpoint or something else",
+      "manifest.json: is not valid JSON in UTF-8 at byte 2",
       "model.bin is missing",
-      "model.bin has 5 bytes, 10 were written",
+      "model.bin has 5 bytes, but 10 were written",
       "is a file, not a folder",
       "",
       "",
@@ -109,16 +109,17 @@ TEST_F(CheckpointFolder, Verify_FindsWhatChanged_InTheFilesAskedFor) {
 
 TEST_F(CheckpointFolder, OpeningWhatIsNone_SaysWhatItIs) {
   EXPECT_TRUE(
-      error_of([&] { open_checkpoint(at("none")); }).starts_with(at("none") + " is not there"));
-  EXPECT_TRUE(error_of([&] { list(at("none")); }).starts_with(at("none") + " is not there"));
+      error_of([&] { open_checkpoint(at("none")); }).starts_with(at("none") + " does not exist"));
+  EXPECT_TRUE(error_of([&] { list(at("none")); }).starts_with(at("none") + " does not exist"));
   put(at("file"), "");
   EXPECT_TRUE(error_of([&] {
                 open_checkpoint(at("file"));
               }).starts_with(at("file") + " is a file, not a folder"));
   fs::create_directory(at("empty"));
-  EXPECT_TRUE(error_of([&] { open_checkpoint(at("empty")); })
-                  .starts_with(at("empty") + " has no manifest.json: it is a checkpoint that was "
-                                             "never finished or something else"));
+  EXPECT_TRUE(
+      error_of([&] { open_checkpoint(at("empty")); })
+          .starts_with(at("empty") +
+                       " has no manifest.json: it is an unfinished checkpoint or something else"));
   FolderWriter writer(checkpoints());
   const std::string path = save(writer, 3);
   EXPECT_TRUE(error_of([&] {
@@ -140,17 +141,17 @@ TEST_F(CheckpointFolder, OtherProgramsCheckpoints_AreRecognised) {
   put(at("accelerate/model.safetensors"), "");
   put(at("accelerate/optimizer.bin"), "");
   EXPECT_EQ(refused("accelerate"),
-            " is a checkpoint of Accelerate (model.safetensors beside optimizer.bin)");
+            " is an Accelerate checkpoint (model.safetensors next to optimizer.bin)");
   put(at("deepspeed/latest"), "global_step10");
   put(at("deepspeed/global_step10/mp_rank_00_model_states.pt"), "");
   EXPECT_EQ(refused("deepspeed"),
-            " is a folder of DeepSpeed's checkpoints (it holds global_step10)");
+            " is a folder of DeepSpeed checkpoints (it contains global_step10)");
   EXPECT_EQ(refused("deepspeed/global_step10"),
-            " is a checkpoint of DeepSpeed (it holds …mp_rank_00_model_states.pt)");
+            " is a DeepSpeed checkpoint (it contains …mp_rank_00_model_states.pt)");
   put(at("checkpoints/checkpoint_0/model.safetensors"), "");
   put(at("checkpoints/checkpoint_0/random_states_0.pkl"), "");
   EXPECT_EQ(list(checkpoints())[0].reason,
-            "is a checkpoint of Accelerate (model.safetensors beside random_states_0.pkl)");
+            "is an Accelerate checkpoint (model.safetensors next to random_states_0.pkl)");
 }
 
 }  // namespace

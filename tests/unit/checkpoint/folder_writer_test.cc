@@ -68,10 +68,9 @@ TEST_F(CheckpointWriter, FilesThatAreNotAsListed_AreNotCommitted) {
   Manifest manifest = fill(writer, 0);
   manifest.files[1].bytes += 1;
   const std::string partial = writer.folder() + "/.checkpoint_0." + writer.save() + ".partial";
-  EXPECT_TRUE(
-      error_of([&] {
-        writer.commit(manifest);
-      }).starts_with(partial + "/optimizer.bin has 14 bytes, not the 15 that were written"));
+  EXPECT_TRUE(error_of([&] {
+                writer.commit(manifest);
+              }).starts_with(partial + "/optimizer.bin has 14 bytes, but 15 were written"));
   manifest.files[1].name = "other.bin";
   EXPECT_TRUE(
       error_of([&] { writer.commit(manifest); }).starts_with(partial + "/other.bin is missing"));
@@ -86,12 +85,13 @@ TEST_F(CheckpointWriter, WrongOrder_IsRefused) {
   EXPECT_NE(error_of([&] { writer.begin(-1); }, ErrorCode::kInvalidArgument), "no error");
   manifest = fill(writer, 4);
   EXPECT_TRUE(error_of([&] { writer.begin(5); }, ErrorCode::kUsage)
-                  .starts_with("checkpoint_5 is begun while checkpoint_4 is under way"));
+                  .starts_with("begin(checkpoint_5) was called while checkpoint_4 is in progress"));
   manifest.number = 5;
-  EXPECT_EQ(error_of([&] { writer.commit(manifest); }, ErrorCode::kInvalidArgument),
-            fmt::format("the manifest is of checkpoint_5, save '{0}'; begun was checkpoint_4, "
-                        "save '{0}'",
-                        writer.save()));
+  EXPECT_EQ(
+      error_of([&] { writer.commit(manifest); }, ErrorCode::kInvalidArgument),
+      fmt::format(
+          "the manifest is for checkpoint_5, save '{0}', but checkpoint_4, save '{0}', was begun",
+          writer.save()));
   manifest.number = 4;
   manifest.save = std::string(32, 'a');
   EXPECT_NE(error_of([&] { writer.commit(manifest); }, ErrorCode::kInvalidArgument), "no error");
@@ -100,7 +100,7 @@ TEST_F(CheckpointWriter, WrongOrder_IsRefused) {
   EXPECT_NE(error_of([&] { writer.prune(0); }, ErrorCode::kInvalidArgument), "no error");
   EXPECT_TRUE(error_of([&] {
                 writer.begin(4);
-              }).starts_with(writer.folder() + "/checkpoint_4 exists already"));
+              }).starts_with(writer.folder() + "/checkpoint_4 already exists"));
 }
 
 TEST_F(CheckpointWriter, ACheckpointThatIsThere_IsNeverReplaced) {
@@ -109,7 +109,7 @@ TEST_F(CheckpointWriter, ACheckpointThatIsThere_IsNeverReplaced) {
   fs::create_directory(at("checkpoints/checkpoint_0"));  // meanwhile
   EXPECT_TRUE(error_of([&] {
                 writer.commit(manifest);
-              }).starts_with(writer.folder() + "/checkpoint_0 exists already"));
+              }).starts_with(writer.folder() + "/checkpoint_0 already exists"));
   EXPECT_TRUE(fs::is_empty(at("checkpoints/checkpoint_0")));
 }
 
@@ -139,7 +139,7 @@ TEST_F(CheckpointWriter, WhatWasJustCommitted_StaysWhateverItsNumber) {
 TEST_F(CheckpointWriter, ASecondWriter_IsRefused_NamingTheFirst) {
   FolderWriter writer(checkpoints());
   const std::string message = error_of([&] { FolderWriter second(checkpoints()); });
-  EXPECT_TRUE(message.starts_with(writer.folder() + " is written to by process " +
+  EXPECT_TRUE(message.starts_with(writer.folder() + " is in use by process " +
                                   std::to_string(::getpid()) + " on host "))
       << message;
   EXPECT_NE(message.find(", since 20"), std::string::npos) << message;
@@ -190,7 +190,7 @@ TEST_F(CheckpointWriter, ALinkToAFolder_IsFollowed_OneToNothing_IsRefused) {
   fs::create_directory_symlink("nothing", at("link"));
   EXPECT_TRUE(error_of([&] {
                 FolderWriter writer(at("link"));
-              }).starts_with(at("link") + " is a link to nothing"));
+              }).starts_with(at("link") + " is a dangling link"));
 }
 
 TEST_F(CheckpointWriter, AFileInTheWay_IsNamed) {

@@ -137,7 +137,8 @@ TEST_F(JobWriters, ARankThatDoesNotWrite_IsNamedByAll) {
   writers_.pop_back();  // it does not come
   std::vector<ErrorCode> codes;
   const auto said = save(one_each, &codes);
-  EXPECT_NE(said[0].find("rank 2 did not go on with the checkpoint in 0.3 s"), std::string::npos)
+  EXPECT_NE(said[0].find("rank 2 made no progress with the checkpoint within 0.3 s"),
+            std::string::npos)
       << said[0];
   EXPECT_EQ(codes, std::vector<ErrorCode>(2, ErrorCode::kTimeout));
   EXPECT_EQ(entries(), "");
@@ -150,7 +151,7 @@ TEST_F(JobWriters, RanksAtDifferentSteps_MakeNoCheckpoint_AndTheErrorNamesBoth) 
   for (const std::string& end : ends) {
     EXPECT_NE(end.find("rank 2 is at step 352, but rank 0 saves step 351"), std::string::npos)
         << end;
-    EXPECT_NE(end.find("every rank has to save after the same optimizer step"), std::string::npos)
+    EXPECT_NE(end.find("save on every rank after the same optimizer step"), std::string::npos)
         << end;
   }
   EXPECT_EQ(codes, std::vector<ErrorCode>(3, ErrorCode::kUsage));
@@ -189,7 +190,7 @@ TEST_F(JobWriters, APieceOfAnotherSave_IsNotCommitted) {
     });
     const std::string problem = has_identity
                                     ? "belongs to save " + std::string(32, 'a') + ", not to save "
-                                    : "carries no identity of a save; rank 1 wrote it for save ";
+                                    : "carries no save identity, but rank 1 wrote it for save ";
     for (const std::string& end : ends)
       EXPECT_NE(end.find("part_1.safetensors " + problem), std::string::npos) << end;
     EXPECT_EQ(entries(), "");

@@ -55,7 +55,7 @@ TEST_F(MakeFolders, ALinkToNothing_IsNamed) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_NE(std::string(error.what()).find("link is a link to nothing"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("link is a dangling link"), std::string::npos)
         << error.what();
   }
 }

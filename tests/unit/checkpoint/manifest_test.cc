@@ -85,7 +85,7 @@ TEST(CheckpointManifest, ChangedByHand_SaysSo) {
   std::string text = format(example());
   text.replace(text.find("1200"), 4, "1300");
   EXPECT_EQ(manifest_refusal(text),
-            "m.json: 'checksum' does not fit the text: the file was changed or damaged");
+            "m.json: 'checksum' does not match the contents: the file was changed or damaged");
 }
 
 TEST(CheckpointManifest, ALaterMajorVersion_IsRefused_NamingBoth) {
@@ -125,9 +125,9 @@ TEST(CheckpointManifest, AnEarlierMinorVersion_IsRead_WithoutAnIdentity) {
     return manifest_refusal(with_checksum(other.replace(other.find(from), from.size(), to)));
   };
   EXPECT_EQ(with("\"number\"", "\"save\": \"\", \"number\""),
-            "m.json: 'save' is no key of the format");
+            "m.json: 'save' is not a key of the format");
   EXPECT_EQ(with("\"bytes\"", "\"rank\": 0, \"bytes\""),
-            "m.json: 'files[0].rank' is no key of the format");
+            "m.json: 'files[0].rank' is not a key of the format");
 }
 
 TEST(CheckpointManifest, ALaterMinorVersion_IsRead_WithKeysThatAreNotKnown) {
@@ -135,7 +135,7 @@ TEST(CheckpointManifest, ALaterMinorVersion_IsRead_WithKeysThatAreNotKnown) {
       changed("coupler.checkpoint/1.1\"", "coupler.checkpoint/1.4\",\n\"x\": 1");
   EXPECT_EQ(parse(later, "m.json"), example());
   EXPECT_EQ(manifest_refusal(changed("\"number\"", "\"x\": 1, \"number\"")),
-            "m.json: 'x' is no key of the format");
+            "m.json: 'x' is not a key of the format");
 }
 
 TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
@@ -148,7 +148,7 @@ TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
        "'save' must be 32 lower-case hexadecimal digits, not '0123456789ABCDEF0123456789abcdef'"},
       {"0123456789abcdef0123456789abcdef", "", "'save' is empty"},
       {"\"save\": \"0123456789abcdef0123456789abcdef\",", "", "'save' is missing"},
-      {"\"rank\": 3", "\"rank\": 4", "'files[1].rank' must be below the world of 4, not 4"},
+      {"\"rank\": 3", "\"rank\": 4", "'files[1].rank' must be below the world size 4, not 4"},
       {"\"rank\": 3", "\"rank\": -1",
        "'files[1].rank' must be a whole number from 0 to 2147483647, not -1"},
       {"\"number\": 7", "\"number\": -7",
@@ -166,24 +166,24 @@ TEST(CheckpointManifest, WrongValues_AreRefused_NamingTheKey) {
       {"\"epoch\"", "\"name\"", "'name' is given twice"},
       {"2026-11-22T15:04:05Z", "yesterday",
        "'saved_at' must be a time such as 2026-01-31T09:30:00Z, not 'yesterday'"},
-      {"\"state\": {", "\"state\": [{", "is not valid JSON in UTF-8, at its byte "},
+      {"\"state\": {", "\"state\": [{", "is not valid JSON in UTF-8 at byte "},
       {"\"bytes\": 123", "\"bytes\": -123",
        "'files[0].bytes' must be a whole number from 0 to 9223372036854775807, not -123"},
       {"\"bytes\": 123", "\"bytes\": \"123\"",
        "'files[0].bytes' must be a whole number from 0 to 9223372036854775807, not \"123\""},
-      {"\"bytes\": 123", "\"bytes\": 1e999", "holds a number that is too large"},
+      {"\"bytes\": 123", "\"bytes\": 1e999", "contains a number that is too large"},
       {"\"bytes\": 0", "\"bytes\": 9223372036854775807",
-       "'files[1].bytes' makes more than 2^63 - 1 bytes of all files"},
+       "'files[1].bytes' brings the total to more than 2^63 - 1 bytes"},
       {"\"sha256\": \"", "\"sha256\": \"0",
        "'files[0].sha256' must be 64 lower-case hexadecimal digits, not \"0"},
       {"\"bytes\": 123,", "\"bytes\": 123, \"mode\": 1,",
-       "'files[0].mode' is no key of the format"},
+       "'files[0].mode' is not a key of the format"},
       {"optimizer-00001-of-00004.safetensors", "model.safetensors",
        "'files[1].name' 'model.safetensors' is given twice"},
       {"größer",
        "gr\xf6\xdf"
        "er",
-       "is not valid JSON in UTF-8, at its byte "},
+       "is not valid JSON in UTF-8 at byte "},
   };
   for (const auto& wrong : cases) {
     const std::string message = manifest_refusal(changed(wrong.from, wrong.to));
@@ -209,7 +209,7 @@ TEST(CheckpointManifest, WhatIsTooDeepOrTooLong_IsRefused) {
   const std::string deep(100000, '[');
   EXPECT_EQ(manifest_refusal(deep), "m.json: more than 64 levels of brackets");
   EXPECT_EQ(manifest_refusal(std::string(kMaxManifestBytes + 1, ' ')),
-            "m.json: has 67108865 bytes, more than the 67108864 that are allowed");
+            "m.json: has 67108865 bytes, more than the maximum of 67108864");
 }
 
 TEST(CheckpointManifest, StateThatJsonCannotHold_IsNotWritten) {
@@ -219,9 +219,10 @@ TEST(CheckpointManifest, StateThatJsonCannotHold_IsNotWritten) {
     return manifest_message([&] { format(manifest); }, ErrorCode::kInvalidArgument)
         .substr(sizeof "the checkpoint's manifest cannot be written: " - 1);
   };
-  EXPECT_EQ(refused({1.0, std::nan("")}), "state.x[1] is no finite number, which JSON cannot hold");
-  EXPECT_EQ(refused(nlohmann::json::binary({1, 2})), "state.x is nothing that JSON can hold");
-  EXPECT_EQ(refused("\xff"), "holds text that is not UTF-8");
+  EXPECT_EQ(refused({1.0, std::nan("")}), "state.x[1] is not a finite number, as JSON requires");
+  EXPECT_EQ(refused(nlohmann::json::binary({1, 2})),
+            "state.x is a type that JSON cannot represent");
+  EXPECT_EQ(refused("\xff"), "contains a string that is not UTF-8");
   nlohmann::json deep = 1;
   for (int i = 0; i < 62; ++i) deep = nlohmann::json::array({deep});
   Manifest manifest = example();

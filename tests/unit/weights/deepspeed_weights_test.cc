@@ -81,9 +81,10 @@ TEST_F(DeepSpeedWeights, OtherFoldersAndFiles_AreRefused_SayingWhatTheyAre) {
   fs::create_directory(at("empty"));
   EXPECT_EQ(refusal(at("empty"), code), "empty has no weights in a known format");
   put("steps/global_step5/mp_rank_00_model_states.pt");
-  EXPECT_EQ(refusal(at("steps"), code),
-            "steps is a folder of DeepSpeed's checkpoints (it holds global_step5), but its weights "
-            "are not where they should be");
+  EXPECT_EQ(
+      refusal(at("steps"), code),
+      "steps is a folder of DeepSpeed checkpoints (it contains global_step5), but its weights "
+      "are not where they should be");
   put("a.txt");
   EXPECT_EQ(refusal(at("a.txt"), code), "a.txt does not have the name of a weights file");
   EXPECT_EQ(refusal(at("none"), ErrorCode::kIo), "none does not exist");
