@@ -6,16 +6,16 @@ namespace coupler {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kHeader = 16;  // before what the program gets
-constexpr uint64_t kLeast = 32;   // a block has so much at least
+constexpr uint64_t kHeader = 16;  // before the address that the program gets
+constexpr uint64_t kLeast = 32;   // minimum size of a block
 
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 
-// As glibc's memalign: a block with room for any shift is looked for, and what the shift leaves
-// before and behind is free again. So a block that was given back is too small for another of its
-// own size, unless it was joined with a neighbour.
+// Like glibc's memalign: looks for a block with room for any alignment shift, and frees what the
+// shift leaves before and after it. So a freed block is too small for another of its own size,
+// unless it was merged with a neighbor.
 uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
   const uint64_t size = std::max(rounded(bytes + kHeader / 2, kHeader), kLeast);
   const uint64_t need = size + kTensorAlignment + kLeast;
@@ -40,7 +40,7 @@ uint64_t HeapModel::take(uint64_t bytes, HeapUse /*use*/) {
   return place(address, need, size, need);
 }
 
-// A block of `size` in the free room of `room` bytes at `begin`, which nobody knows any more.
+// Places a block of `size` in the `room` bytes at `begin`, which are no longer in blocks_ or free_.
 uint64_t HeapModel::place(uint64_t begin, uint64_t room, uint64_t size, uint64_t touched) {
   uint64_t address = rounded(begin + kHeader, kTensorAlignment) - kHeader;
   if (address != begin && address - begin < kLeast) address += kTensorAlignment;
@@ -75,7 +75,7 @@ void HeapModel::forget_free(Blocks::iterator block) {
   touched_free_ -= block->second.touched;
 }
 
-// Joined with its neighbours, and with the top where it borders on that.
+// Merges the block with its free neighbors, and with the top if it borders on it.
 void HeapModel::make_free(uint64_t address, Block block) {
   const auto next = blocks_.find(address + block.size);
   if (next != blocks_.end() && next->second.free) {

@@ -45,7 +45,7 @@ void MemoryLedger::look() {
   const uint64_t resident = result_.base + heap_.resident() + pages_;
   if (resident <= result_.peak) return;
   result_.peak = resident;
-  // What finds room that the process had before takes none.
+  // Blocks in memory the process already had add nothing.
   result_.heap = heap_.resident() - std::min(heap_.resident(), heap_.live());
   result_.at_peak = now_;
   result_.when = phase_;

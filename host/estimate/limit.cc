@@ -11,7 +11,7 @@ uint64_t memory_limit_of(const Config& config) {
   if (config.memory.limit.empty()) return 0;
   const auto source = config.sources.find("memory.limit");
   const std::string place = source == config.sources.end() ? "" : source->second.text;
-  // Of the command line and the environment the place says the key already.
+  // A place on the command line or in the environment already names the key.
   const bool in_file = place.find(':') != std::string::npos;
   try {
     return parse_byte_size(config.memory.limit,

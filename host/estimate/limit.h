@@ -7,7 +7,7 @@
 
 namespace coupler {
 
-// In bytes; 0 where none is set. Throws Error(kConfig) naming the place where it was set.
+// In bytes; 0 if none is set. Throws Error(kConfig) naming the place where it was set.
 uint64_t memory_limit_of(const Config& config);
 
 }  // namespace coupler

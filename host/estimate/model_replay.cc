@@ -37,7 +37,7 @@ bool carries_error(const CommunicationConfig& communication) {
   return communication.gradients == "int8" || communication.gradients == "powersgd";
 }
 
-// What a codec makes of so many elements (strategy/gradient_codec.cc); 0 without one.
+// The encoded size of `elements` elements (strategy/gradient_codec.cc); 0 without a codec.
 uint64_t code_bytes(const CommunicationConfig& communication, uint64_t elements) {
   const std::string& name = communication.gradients;
   if (name == "bf16" || name == "fp16") return 2 * elements;
@@ -46,7 +46,7 @@ uint64_t code_bytes(const CommunicationConfig& communication, uint64_t elements)
   return elements + (elements + block - 1) / block * 4;
 }
 
-// What the other ranks send of this one's part.
+// What the other ranks send for this rank's part.
 uint64_t others_share(uint64_t code, int ranks) {
   return code / static_cast<uint64_t>(ranks) * static_cast<uint64_t>(ranks - 1);
 }
@@ -133,8 +133,8 @@ void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradient
   }
 }
 
-// strategy/gradient_compression.cc, of one group of whole gradients in fp32: what is carried from
-// step to step, and the memory of its reductions, which buckets divide among themselves.
+// strategy/gradient_compression.cc, for one group of unsharded gradients in fp32: what is carried
+// from step to step, and the memory of its reductions, which its buckets share.
 void ModelReplay::keep_compression(const std::vector<size_t>& slots, uint64_t bytes) {
   const CommunicationConfig& communication = plan_.communication;
   if (carries_error(communication)) keep(Part::kBuffers, bytes);
@@ -160,7 +160,7 @@ void ModelReplay::keep_compression(const std::vector<size_t>& slots, uint64_t by
 }
 
 void ModelReplay::prepare() {
-  // As the program made them, or as they are materialised: one by one.
+  // As the program made them, or as they are materialized: one by one.
   std::vector<Block> before(model_.parameters.size());
   for (size_t p = 0; p < before.size(); ++p) {
     if (!plan_.sharded() || model_.parameters[p].in_memory) {
@@ -309,7 +309,7 @@ void ModelReplay::make_optimizer_state() {
   }
 }
 
-// Whether its gradients travel encoded.
+// Whether its gradients are sent encoded.
 bool ModelReplay::encodes(const Unit& unit) const {
   return plan_.group_size > 1 && unit.plan->reduce_element == 4 &&
          code_bytes(plan_.communication, 1) > 0;
@@ -482,7 +482,7 @@ void ModelReplay::backward_ended(bool reduced) {
   residency_->end_of_pass();
 }
 
-// FusedKernel::step, unit by unit where state is on a disk; ShardedModel::parameters_changed
+// FusedKernel::step, unit by unit if state is on a disk; ShardedModel::parameters_changed
 void ModelReplay::stepped() {
   for (const std::vector<size_t>& blocks : pieces_) {
     for (const size_t block : blocks) {

@@ -1,6 +1,7 @@
-// ModelReplay: what one imagined rank keeps of one model, and takes meanwhile, step by step of the
-// log. It follows strategy/replica, strategy/sharded_model, strategy/shard_unit, what
-// communication.gradients takes, and offload/offloaded_memory, and says where. One thread.
+// ModelReplay: the memory that one simulated rank keeps for one model and takes temporarily, step
+// by step through the log. It mirrors strategy/replica, strategy/sharded_model,
+// strategy/shard_unit, communication.gradients and offload/offloaded_memory; comments name the
+// source. One thread.
 #pragma once
 
 #include <memory>
@@ -23,11 +24,11 @@ class ModelReplay {
   void prepare();
   void make_optimizer_state();
   void use(size_t parameter);
-  // Takes the block over where the strategy does, and else leaves it taken.
+  // Takes the block over if the strategy does; otherwise leaves it taken.
   void take_gradient(size_t parameter, MemoryLedger::Block& block, bool reduced);
   void backward_ended(bool reduced);
   void stepped();
-  // What part of an optimizer's temporary tensors this rank has.
+  // This rank's share of an optimizer's temporary tensors.
   double share() const;
 
  private:
@@ -38,8 +39,8 @@ class ModelReplay {
     size_t resident = kNone;                                  // in residency_
     size_t parameters_block = kNone, gradient_block = kNone;  // on the disk
     std::vector<size_t> state_blocks;                         // likewise
-    std::vector<bool> taken;                                  // by part: its gradient is here
-    std::vector<MemoryLedger::Block> alone;                   // gradients that travel by themselves
+    std::vector<bool> taken;                                  // by part: its gradient has arrived
+    std::vector<MemoryLedger::Block> alone;  // gradients that are sent individually
     MemoryLedger::Block staging, room;
     std::vector<MemoryLedger::Block> packed;
     size_t waiting = 0;
@@ -68,7 +69,7 @@ class ModelReplay {
   const LoggedModel& model_;
   const EstimatePlan& plan_;
   std::vector<MemoryLedger::Block> kept_, replicated_gradients_;
-  std::vector<uint64_t> flat_bytes_;         // memory that an optimizer has state for
+  std::vector<uint64_t> flat_bytes_;         // of memory that an optimizer has state for
   std::vector<std::vector<size_t>> pieces_;  // of such state of a whole model, on the disk
   PoolModel pool_, disk_pool_, parameter_disk_pool_;
   std::unique_ptr<ResidencyModel> residency_, optimizer_disk_, parameter_disk_;

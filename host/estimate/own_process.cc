@@ -38,7 +38,7 @@ MemoryEstimate read(const json& value) {
 }
 
 [[noreturn]] void fail(const std::string& why) {
-  throw Error(ErrorCode::kInternal, "an estimate could not be made: " + why,
+  throw Error(ErrorCode::kInternal, "the estimate failed: " + why,
               {.hint = "report this with the output of coupler env"});
 }
 
@@ -58,7 +58,7 @@ std::string text_of(int file) {
 MemoryEstimate in_own_process(const std::function<MemoryEstimate()>& work) {
   const UniqueFd file(::memfd_create("coupler-estimate", MFD_CLOEXEC));
   const pid_t child = file.get() < 0 ? -1 : ::fork();
-  if (child < 0) fail("no process can be made for it");
+  if (child < 0) fail("cannot create a process for it");
   if (child == 0) {
     std::string text;
     try {

@@ -1,5 +1,5 @@
-// Runs an estimate in a process of its own, whose heap it may use up. Not for use in threads: it
-// forks.
+// Runs an estimate in a child process, whose heap it may use up. It forks: call it only while the
+// process has a single thread.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,8 @@
 
 namespace coupler {
 
-// What work gives there. Throws Error(kInternal) with what it threw, or how the process ended.
+// Returns what work returns there. Throws Error(kInternal) with the message of what it threw, or
+// with the status of the process.
 MemoryEstimate in_own_process(const std::function<MemoryEstimate()>& work);
 
 }  // namespace coupler

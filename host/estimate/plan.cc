@@ -18,7 +18,7 @@
 namespace coupler {
 namespace {
 
-// A base that is there to be asked for its rank and size, and moves nothing.
+// A base that only provides its rank and size; it transfers nothing.
 db_status no_support(const db_communicator*, const db_op*, int32_t* score) {
   *score = 0;
   return DB_OK;
@@ -49,7 +49,7 @@ constexpr db_communicator_functions kMadeUp = {
     nullptr,
 };
 
-// Its names are the model's own.
+// The description refers to the model's own strings.
 void describe(const LoggedModel& model, ModelDescription& description) {
   for (const LoggedModule& module : model.modules) {
     description.add_module(module.name, module.type, module.parent);
@@ -59,7 +59,7 @@ void describe(const LoggedModel& model, ModelDescription& description) {
   }
 }
 
-// One rank's communicator of a sharding plugin, over a base that is made up.
+// One rank's communicator of a sharding plugin, over a dummy base.
 class MadeUpRank {
  public:
   MadeUpRank(const DistributedBackend& table, const PluginOptions& options, int rank, int world)

@@ -1,5 +1,5 @@
-// EstimatePlan: how one imagined rank of a job keeps one model: the sharding plan of a backend's
-// plugin, asked with a made-up world, or none where every rank keeps the model whole. Plain data.
+// EstimatePlan: how one simulated rank of a job keeps one model: the sharding plan of a backend's
+// plugin, queried with a simulated world, or none if every rank keeps the whole model. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace coupler {
 struct EstimateUnit {
   std::string name;
   std::vector<size_t> parameters;             // of LoggedModel::parameters
-  std::vector<std::vector<uint64_t>> bounds;  // of each: ranks of the group + 1
+  std::vector<std::vector<uint64_t>> bounds;  // per parameter: ranks of the group + 1
   int keep = 0;                               // db_keep
   bool whole_gradients = false;
   uint64_t element = 4, compute_element = 4, reduce_element = 4;  // bytes
-  bool converts = false;  // computes in another type than it keeps, or gives results in another
+  bool converts = false;  // computes in another dtype than it keeps, or returns results in another
   bool reduces_converted = false;
 };
 
 struct EstimatePlan {
-  std::vector<EstimateUnit> units;  // none: whole on every rank
+  std::vector<EstimateUnit> units;  // empty: unsharded on every rank
   std::vector<size_t> replicated;
   int world = 1, rank = 0;
   int group_rank = 0, group_size = 1;
@@ -31,7 +31,7 @@ struct EstimatePlan {
   uint64_t live_elements = 0;
   bool overlap = false;
   int optimizer_buffers = -1, parameter_buffers = -1;  // of offload to a disk; -1: none
-  int64_t sub_group = 0;  // elements in a piece of the optimizer's state; whole models only
+  int64_t sub_group = 0;  // elements in a piece of the optimizer's state; unsharded models only
   CommunicationConfig communication = {};
 
   bool sharded() const { return !units.empty(); }
@@ -39,8 +39,8 @@ struct EstimatePlan {
   bool reduces() const { return sharded() || (world > 1 && communication.local_sgd_steps == 0); }
 };
 
-// What backend.use of config would do with the model on this rank of so many, all on one machine.
-// Throws Error as the backend's creation would: kPlugin, kConfig.
+// What backend.use of config would do with the model on this rank of `world` ranks, all on one
+// machine. Throws Error as creating the backend would: kPlugin, kConfig.
 EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank, int world);
 
 }  // namespace coupler

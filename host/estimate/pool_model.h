@@ -1,4 +1,5 @@
-// PoolModel: residency/buffer_pool.h's rules of what is kept, without the memory. One thread.
+// PoolModel: the rules by which residency/buffer_pool.h keeps memory, without the memory. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ class PoolModel {
   PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
 
   MemoryLedger::Block take(Part part, uint64_t bytes, bool aside = false);
-  void give_back(MemoryLedger::Block& block);  // does nothing where it is not taken
+  void give_back(MemoryLedger::Block& block);  // no effect if it is not taken
 
  private:
   MemoryLedger& ledger_;

@@ -21,7 +21,7 @@ uint64_t heap_end() { return reinterpret_cast<uint64_t>(::sbrk(0)); }
 
 }  // namespace
 
-// Room that the process's past has left in the heap is filled first.
+// First fills the free blocks that the process's past left in the heap.
 ProcessHeap::ProcessHeap() {
   ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
   ::mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
@@ -34,7 +34,7 @@ ProcessHeap::ProcessHeap() {
   begin_ = heap_end();
 }
 
-ProcessHeap::~ProcessHeap() = default;  // with the process
+ProcessHeap::~ProcessHeap() = default;  // the process ends soon
 
 Helper::Helper() : thread_([this] { work(); }) {}
 
@@ -67,7 +67,7 @@ void Helper::work() {
   }
 }
 
-// The C library tells of heaps beside the first in a report only.
+// The C library describes the heaps after the first only in a report.
 void* ProcessHeap::take_aside(uint64_t bytes) {
   void* const memory = helper_.take(bytes);
   char* text = nullptr;
@@ -100,7 +100,7 @@ uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
   const auto address = reinterpret_cast<uint64_t>(memory);
   const uint64_t size = ::malloc_usable_size(memory);
   live_ += size;
-  // One with pages of its own says so in its header.
+  // The header tells whether a block is mapped separately.
   const bool mapped = (static_cast<const uint64_t*>(memory)[-1] & 2) != 0;
   if (mapped) mapped_bytes_ += size;
   taken_[address] = {memory, mapped};
@@ -124,7 +124,7 @@ void ProcessHeap::trim() {
 
 uint64_t ProcessHeap::free_bytes() const { return ::mallinfo2().fordblks; }
 
-// About as a handle, its storage and a node of the graph are: what was made last goes first.
+// Sizes are similar to a handle, its storage and a graph node. The newest are freed first.
 void ProcessHeap::set_objects(uint64_t bytes) {
   constexpr size_t kSizes[] = {208, 96, 48, 320, 64};
   while (object_bytes_ < bytes) {

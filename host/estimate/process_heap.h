@@ -1,6 +1,6 @@
-// ProcessHeap: this process's own heap as a Heap: blocks are allocated as LibTorch allocates them
-// and never touched, so where the C library puts them, and what it cannot use again, is what it
-// would do in training. Changes the process's heap for good: for a process made for that.
+// ProcessHeap: this process's own heap as a Heap. Blocks are allocated as LibTorch allocates them
+// but never touched, so the C library places and fragments them as it would in training. Changes
+// the process's heap permanently: use it only in a process created for this.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,7 @@
 
 namespace coupler {
 
-// A thread that allocates when it is asked to.
+// A thread that allocates on request.
 class Helper {
  public:
   Helper();
@@ -53,11 +53,11 @@ class ProcessHeap final : public Heap {
   uint64_t free_bytes() const;
   void* take_aside(uint64_t bytes);
 
-  uint64_t begin_ = 0;                         // of the part of the heap that is ours
+  uint64_t begin_ = 0;                         // of our part of the heap
   std::unordered_map<uint64_t, Taken> taken_;  // by address
   std::vector<void*> objects_;
   uint64_t object_bytes_ = 0, live_ = 0, mapped_bytes_ = 0;
-  uint64_t trimmed_ = 0;  // free, and not touched since
+  uint64_t trimmed_ = 0;  // free and untouched since trim()
   uint64_t aside_ = 0;    // of the other thread's heap
   Helper helper_;
 };

@@ -26,7 +26,7 @@ class Replay {
   MemoryEstimate run() {
     for (ModelReplay& model : models_) model.prepare();
     for (ModelReplay& model : models_) model.make_optimizer_state();
-    // The first pass teaches the order in which units are used, as a job's first step does.
+    // The first pass records the order in which units are used, as a job's first step does.
     for (int pass = 0; pass < 3; ++pass) step();
     return ledger_.result();
   }
@@ -78,7 +78,7 @@ class Replay {
     }
   }
 
-  // An optimizer that is not fused makes tensors of the sizes of what it updates.
+  // An optimizer that is not fused makes temporary tensors as large as what it updates.
   uint64_t bytes_of(const StepEvent& event) const {
     if (!in_step_ || log_.optimizer_fused) return event.bytes;
     return static_cast<uint64_t>(static_cast<double>(event.bytes) * models_.front().share());
@@ -96,7 +96,7 @@ class Replay {
   std::deque<ModelReplay> models_;
   std::unordered_map<uint64_t, MemoryLedger::Block> blocks_;  // by storage
   bool divided_, in_step_ = false;
-  uint64_t first_ = 0;  // of the model that model_of gave
+  uint64_t first_ = 0;  // of the model that model_of() returned
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Replays a step's log as one rank of a job would have run it: what that rank takes and gives back
-// beside the program's own tensors is what host/strategy, residency, offload and optim take and
-// give back. Pure function.
+// Replays a step's log as one rank of a job would run it: in addition to the program's own tensors,
+// it takes and gives back what host/strategy, residency, offload and optim do. Pure functions.
 #pragma once
 
 #include <vector>
@@ -11,10 +10,10 @@
 
 namespace coupler {
 
-// plans: one for each model of the log.
+// plans: one per model of the log.
 MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap);
-// The same on a heap of its own: the C library's, in a process made for it, or a model where the
-// log has no events.
+// The same on its own heap: the C library's, in a child process, or a model if the log has no
+// events.
 MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans);
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
-// ResidencyModel: residency/residency.h's rules of which units are in memory, without the memory
-// and its threads: what is fetched ahead is there at once, and what is written behind waits as long
-// as it may. One thread.
+// ResidencyModel: the rules by which residency/residency.h keeps units in memory, without the
+// memory and the threads: a prefetch completes at once, and a background write waits as long as it
+// may. One thread.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ class ResidencyModel {
     int prefetch = 0;
     uint64_t live_bytes = 0;
     bool shared = true;
-    size_t behind = 0;  // units that may wait to be written; 0: they are not written
+    size_t behind = 0;  // units that may wait to be written; 0: none are written
     Part part = Part::kUnits;
   };
-  // fill: what filling a unit takes meanwhile, by the thread that trains or, ahead of the use, by
-  // the residency's own.
+  // fill: takes what filling a unit takes temporarily, on the training thread or, if ahead of the
+  // use, on the residency's own thread.
   ResidencyModel(PoolModel& pool, const Options& options, std::function<void(size_t, bool)> fill);
 
   size_t add(uint64_t bytes, bool sticky);

@@ -1,12 +1,12 @@
-// What the kernel says of a process's memory. Pure functions of /proc. [any-thread]
+// This process's resident memory, from /proc. Any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace coupler {
 
-// Of this process, in bytes; 0 where /proc has no word on it.
+// In bytes; 0 if /proc does not report it.
 uint64_t resident_bytes();
-uint64_t most_resident_bytes();  // since it began
+uint64_t most_resident_bytes();  // since the process started
 
 }  // namespace coupler

@@ -53,7 +53,7 @@ std::vector<Setting> known_settings(const std::string& folder) {
 BackendConfig apply(const Setting& setting, const BackendConfig& config) {
   BackendConfig result = config;
   result.use = setting.use;
-  result.sha256.clear();  // the pin is of the configured backend
+  result.sha256.clear();  // it pins the configured backend
   std::vector<PluginOption>& options = result.options[setting.use];
   std::set<std::string> decided = {"stage", "strategy", "group_size"};
   for (const auto& [key, value] : setting.options) decided.insert(key);
@@ -70,7 +70,7 @@ MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, 
                                const CommunicationConfig& communication,
                                const MemoryConfig& memory) {
   MemoryEstimate most;
-  // Parts are rounded up for the first ranks, and the last one may have what is left.
+  // Shards are rounded up for the first ranks; the last rank may get the rest.
   std::set<int> ranks = {0, world - 1};
   for (const int rank : ranks) {
     std::vector<EstimatePlan> plans;

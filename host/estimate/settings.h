@@ -1,5 +1,5 @@
-// Settings: the backends, stages and placements that a model could be trained with, in the order in
-// which they cost time, and what each needs of a rank. Pure functions, but that they load plugins.
+// Settings: the backends, stages and placements that can train a model, fastest first, and the
+// memory each needs on a rank. Pure functions, except that they load plugins.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@ struct Setting {
   bool needs_disk = false;
 };
 
-// Fastest first; what keeps state on a disk comes last. folder: on that disk.
+// Fastest first; settings that keep state on a disk come last. folder: on that disk.
 std::vector<Setting> known_settings(const std::string& folder);
 
-// A setting as a program's configuration would have it; what config says of its backend stays.
+// The setting as a program's configuration; the other options of its backend in config stay.
 BackendConfig apply(const Setting& setting, const BackendConfig& config);
 
-// The most that any rank of so many needs. An "auto" backend keeps models whole. memory: where an
-// optimizer's state of whole models is.
+// The most that any of `world` ranks needs. An "auto" backend does not shard models. memory: where
+// the optimizer state of unsharded models is.
 MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
                                const CommunicationConfig& communication,
                                const MemoryConfig& memory = {});
 
-// The pattern of module names for memory.activation_checkpointing that divides a model into its
-// largest row of alike modules ("blocks.*"); "" where it has none.
+// The pattern of module names for memory.activation_checkpointing that selects the model's largest
+// list of modules ("blocks.*"); "" if it has none.
 std::string repeated_modules(const LoggedModel& model);
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
-// StepLog: what a dry run saw of a program: its models, its optimizers, and the memory that one
-// training step takes and gives back. Plain data, without values; written by the program, read by
-// `coupler estimate`.
+// StepLog: what a dry run recorded of a program: its models, its optimizers, and the memory that
+// one training step takes and gives back. Plain data, without values; written by the program, read
+// by `coupler estimate`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace coupler {
 
 struct LoggedModule {
-  std::string name;  // dotted path; "" the model itself
+  std::string name;  // dotted path; "": the model itself
   std::string type;
   int64_t parent = -1;
 };
@@ -22,7 +22,7 @@ struct LoggedParameter {
   int32_t dtype = 0;  // a db_dtype
   uint64_t element_size = 4;
   bool trainable = true;
-  bool in_memory = true;  // before prepare: not built inside EmptyWeights
+  bool in_memory = true;  // before prepare(); false if built inside EmptyWeights
 
   uint64_t numel() const;
   uint64_t bytes() const { return numel() * element_size; }
@@ -35,7 +35,7 @@ struct LoggedModel {
   uint64_t first_parameter = 0;  // its number in events
 };
 
-// What happened, in order. Storages and parameters are numbered; a storage is made once.
+// One event of the step, in order. Storages and parameters are numbered; a storage is made once.
 struct StepEvent {
   enum class Kind : uint8_t {
     kMade,      // storage, of bytes
@@ -58,12 +58,12 @@ struct StepLog {
   std::vector<std::string> activation_checkpointing;
   std::vector<LoggedModel> models;
   uint64_t buffer_bytes = 0;    // of the models
-  uint64_t base_bytes = 0;      // resident in the process beside tensors of the step
+  uint64_t base_bytes = 0;      // resident in the process apart from the step's tensors
   std::string optimizer;        // for people
   bool optimizer_fused = true;  // runs on flat memory, in place
-  double optimizer_factor = 0;  // bytes of state for each byte of trainable parameters
+  double optimizer_factor = 0;  // bytes of state per byte of trainable parameters
   uint64_t objects = 0;         // bytes of small objects when the step begins
-  uint64_t initial = 0;         // so many events only say what is there when the step begins
+  uint64_t initial = 0;  // the first events, which only list what exists when the step begins
   std::vector<StepEvent> events;
 
   uint64_t parameter_count() const;
@@ -72,7 +72,7 @@ struct StepLog {
 };
 
 std::string write_step_log(const StepLog& log);
-// Throws Error(kInternal) where the text is none that write_step_log has made.
+// Throws Error(kInternal) if write_step_log did not produce the text.
 StepLog read_step_log(const std::string& text);
 
 }  // namespace coupler

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a config.json says, and the parameters that follow from it.
+// Reads a config.json and collects the parameters it implies.
 class Builder {
  public:
   Builder(const json& config, const std::string& file) : config_(config), file_(file) {}
@@ -61,8 +61,8 @@ class Builder {
   std::vector<LoggedParameter> parameters_;
 };
 
-// modeling_llama.py, and modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py,
-// modeling_gemma.py, which differ in biases, norms and ties.
+// modeling_llama.py; modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
+// modeling_gemma.py differ in biases, norms and ties.
 void llama(Builder& b, bool attention_bias, bool head_norms, bool ties) {
   const uint64_t width = b.number("hidden_size"), heads = b.number("num_attention_heads");
   const uint64_t size = b.number("head_dim", width / heads);
@@ -151,7 +151,7 @@ void gpt_neox(Builder& b) {
   if (!b.flag("tie_word_embeddings", false)) b.linear("embed_out", words, width, false);
 }
 
-// modeling_bert.py and modeling_roberta.py, as their models for masked words, whose decoder is the
+// modeling_bert.py and modeling_roberta.py: their masked language models, whose decoder is the
 // embedding.
 void bert(Builder& b, const std::string& root, bool roberta) {
   const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
@@ -226,7 +226,7 @@ LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParam
 LoggedModel transformer_of(const std::string& text, const std::string& file) {
   const json config = json::parse(text, nullptr, false);
   if (!config.is_object()) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: it holds no JSON object", file),
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: not a JSON object", file),
                 {.subject = file, .hint = "give a config.json as save_pretrained writes it"});
   }
   const auto type = config.find("model_type");

@@ -8,12 +8,12 @@
 
 namespace coupler {
 
-// text: of config.json; file: its name, for messages. Tied weights are there once. Throws
-// Error(kUnsupported) listing the known values of model_type, Error(kInvalidArgument) naming a key
-// that is missing or wrong.
+// text: the contents of config.json; file: its name, for messages. Tied weights are listed once.
+// Throws Error(kUnsupported) listing the known values of model_type, Error(kInvalidArgument) naming
+// a key that is missing or wrong.
 LoggedModel transformer_of(const std::string& text, const std::string& file);
 
-// Modules from dotted names of parameters; of unknown types.
+// A model with the modules that the parameters' dotted names imply; their types are unknown.
 LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters);
 
 }  // namespace coupler

@@ -72,7 +72,7 @@ TEST(Transformer, UnknownType_ListsTheKnownOnes) {
 }
 
 TEST(Transformer, WrongConfigurations_NameTheKey) {
-  EXPECT_NE(config_refusal("no json").find("it holds no JSON object"), std::string::npos);
+  EXPECT_NE(config_refusal("no json").find("not a JSON object"), std::string::npos);
   EXPECT_NE(config_refusal(R"({"model_type": "llama"})").find("'hidden_size' is missing"),
             std::string::npos);
   EXPECT_NE(config_refusal(R"({"model_type": "gpt2", "n_embd": -3})")
