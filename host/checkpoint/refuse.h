@@ -1,4 +1,4 @@
-// The Error of a checkpoint that cannot be used. Plain function, any thread.
+// The Error of a checkpoint that cannot be used. Plain function, [any-thread].
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// This process's resident memory, from /proc. Any thread.
+// This process's resident memory, from /proc. [any-thread]
 #pragma once
 
 #include <cstdint>

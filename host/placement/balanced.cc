@@ -8,7 +8,7 @@ namespace {
 
 double bytes_in(int64_t bits) { return static_cast<double>(bits) / 8; }
 
-// The largest of the no-split classes, each as large as the first module of it that has a size.
+// The size of the largest no-split class; a class is as large as its first module that has a size.
 int64_t largest_whole(const ModuleTree& tree, const TreeSizes& sizes,
                       const std::vector<std::string>& no_split) {
   std::set<std::string_view> met;
@@ -22,7 +22,7 @@ int64_t largest_whole(const ModuleTree& tree, const TreeSizes& sizes,
   return largest;
 }
 
-// The mean size in bytes of the modules that have no module with a size below them.
+// The mean size in bytes of the modules without a submodule that has a size.
 double mean_leaf(const ModuleTree& tree, const TreeSizes& sizes) {
   std::set<size_t> sized, inner;
   for (const TreeItem item : sizes.order()) {
@@ -52,15 +52,15 @@ MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const 
   if (accelerators.empty()) return memory;
   if (accelerators.size() == 1) low_zero = false;
 
-  // An equal share would leave each device a little less than full, and something over at the end:
-  // so a little more, a block or an average module.
+  // An equal share would leave each device slightly underfilled and a remainder at the end, so each
+  // gets a little more: a block or an average module.
   const auto shares = static_cast<int64_t>(accelerators.size() - (low_zero ? 1 : 0));
   const double slack =
       std::max(bytes_in(largest_whole(tree, sizes, no_split)), mean_leaf(tree, sizes));
   const uint64_t share =
       static_cast<uint64_t>(sizes.total() / 8 / shares) + static_cast<uint64_t>(1.25 * slack);
-  // Accelerate goes by number here, which matters where an accelerator may hold nothing, and fails
-  // where a number is missing.
+  // Accelerate counts device numbers here, which matters if an accelerator may hold nothing, and
+  // fails if a number is missing.
   std::vector<MapDevice> order = accelerators;
   for (size_t i = 0; i < order.size(); ++i) order[i] = MapDevice(static_cast<int>(i));
   if (std::any_of(order.begin(), order.end(), [&](MapDevice d) { return !memory.of(d); }))

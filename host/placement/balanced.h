@@ -1,4 +1,4 @@
-// The memory that lets a sequential placement fill all accelerators alike: Accelerate's
+// The memory limits with which a sequential placement fills all accelerators evenly: Accelerate's
 // get_balanced_memory. Pure function, any thread.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace coupler {
 
-// Devices without an own entry stay without one. low_zero: as little as possible on the first
-// accelerator; the same as without where there is only one.
+// Devices without an entry stay without one. low_zero: as little as possible on the first
+// accelerator; no effect if there is only one.
 MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
                           const std::vector<std::string>& no_split, bool low_zero);
 

@@ -30,7 +30,7 @@ void check_complete(const ModuleTree& tree, const DeviceMap& map) {
   const std::string first = missing.front();
   const size_t more = missing.size() - std::min(missing.size(), kShown);
   missing.resize(missing.size() - more);
-  fail_argument(fmt::format("the device map gives no device for '{}'{}", fmt::join(missing, "', '"),
+  fail_argument(fmt::format("the device map has no device for '{}'{}", fmt::join(missing, "', '"),
                             more == 0 ? "" : fmt::format(" and {} more", more)),
                 first, "add entries for these or for modules above them; \"\" is the whole model");
 }
@@ -43,9 +43,10 @@ void check_ties(const ModuleTree& tree, const DeviceMap& map) {
       const auto a = *map.device_of(first), b = *map.device_of(name);
       if (a == b) continue;
       fail_argument(
-          fmt::format("the device map puts '{}' on {} and '{}' on {}, which are one parameter",
-                      first, a.to_string(), name, b.to_string()),
-          name, "give both the same device");
+          fmt::format(
+              "the device map puts '{}' on {} and '{}' on {}, but they are the same parameter",
+              first, a.to_string(), name, b.to_string()),
+          name, "put both on the same device");
     }
   }
 }
@@ -88,8 +89,8 @@ void refuse_size(const std::string& name, uint64_t bytes, uint64_t most) {
       fmt::format("'{}' takes {} ({} bytes), and no device may hold more than {} ({} bytes)", name,
                   format_byte_size(bytes), bytes, format_byte_size(most), most),
       name,
-      "give an accelerator or \"cpu\" more in max_memory, a smaller dtype, or take its class out "
-      "of no_split_module_classes");
+      "give an accelerator or \"cpu\" more in max_memory, use a smaller dtype, or remove its class "
+      "from no_split_module_classes");
 }
 
 }  // namespace coupler

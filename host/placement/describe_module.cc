@@ -38,7 +38,7 @@ class Describer {
                               .storage = storage_of(tensor)});
   }
 
-  // The handle itself where there is no storage, as of sparse tensors.
+  // Identifies a tensor by its handle if it has no storage, such as a sparse tensor.
   using Place = std::tuple<const void*, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
   uint64_t storage_of(const at::Tensor& tensor) {
     const Place place =

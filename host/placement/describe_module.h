@@ -1,4 +1,4 @@
-// A LibTorch module as a ModuleTree. Reads the module: nothing may register in it meanwhile.
+// Describes a LibTorch module as a ModuleTree. Nothing may register in the module meanwhile.
 #pragma once
 
 #include "placement/module_tree.h"
@@ -9,9 +9,9 @@ class Module;
 
 namespace coupler {
 
-// Tensors that share storage, shape and strides are one under several names, be they the same
-// handle or not: LibTorch ties weights in both ways. Throws Error(kInvalidArgument) naming a tensor
-// whose type no device map knows.
+// Tensors with the same storage, shape and strides are one tensor under several names, even if
+// their handles differ: LibTorch ties weights both ways. Throws Error(kInvalidArgument) naming a
+// tensor whose dtype is unsupported in device maps.
 ModuleTree describe_module(const torch::nn::Module& model);
 
 }  // namespace coupler

@@ -10,7 +10,7 @@ DeviceMap::DeviceMap(std::initializer_list<Entry> entries) {
   for (const auto& [path, device] : entries) {
     if (index_.find(path) != index_.end())
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the device map gives '{}' twice", shown(path)),
+                  fmt::format("the device map has '{}' twice", shown(path)),
                   {.subject = path, .hint = "give each path once"});
     set(path, device);
   }

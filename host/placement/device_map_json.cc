@@ -19,7 +19,7 @@ namespace {
                        "\"cpu\" or \"disk\""});
 }
 
-// One object of scalars: every other event ends the parse with its problem.
+// Accepts one object of scalars; any other event ends the parse with an error.
 class MapEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   DeviceMap map;
@@ -55,7 +55,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    refuse_json("", fmt::format("no valid JSON, at its byte {}", position));
+    refuse_json("", fmt::format("not valid JSON at byte {}", position));
   }
 
  private:
@@ -65,7 +65,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   }
   bool no_device(const std::string& what) const {
     if (!inside_) refuse_json("", fmt::format("it must be an object, not {}", what));
-    refuse_json(key_, fmt::format("'{}': {} is no device", shown(key_), what));
+    refuse_json(key_, fmt::format("'{}': {} is not a device", shown(key_), what));
   }
 
   std::string key_;
@@ -79,7 +79,7 @@ std::string DeviceMap::to_json() const {
   std::string text = "{";
   for (const auto& [path, device] : entries_) {
     const auto quoted = json_string(path);
-    if (!quoted) refuse_json(shown(path), fmt::format("'{}' is no UTF-8", shown(path)));
+    if (!quoted) refuse_json(shown(path), fmt::format("'{}' is not UTF-8", shown(path)));
     text += fmt::format(
         "{}\n  {}: {}", text.size() > 1 ? "," : "", *quoted,
         device.is_accelerator() ? device.to_string() : "\"" + device.to_string() + "\"");
@@ -88,8 +88,8 @@ std::string DeviceMap::to_json() const {
 }
 
 DeviceMap DeviceMap::from_json(std::string_view text) {
-  // The parser would take it for the end and leave what follows unseen.
-  if (text.find('\0') != std::string_view::npos) refuse_json("", "it holds a NUL byte");
+  // The parser would take it for the end and ignore what follows.
+  if (text.find('\0') != std::string_view::npos) refuse_json("", "it contains a NUL byte");
   MapEvents events;
   nlohmann::json::sax_parse(text, &events);
   return std::move(events.map);

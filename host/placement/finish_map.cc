@@ -7,7 +7,7 @@
 namespace coupler {
 namespace {
 
-// A module comes before its tensors, these before its children.
+// A module comes before its tensors, and these before its children.
 std::pair<size_t, size_t> position(const ModuleTree& tree, TreeItem item) {
   return item.is_module ? std::pair(item.index, size_t{0})
                         : std::pair(tree.tensors[item.index].module, item.index + 1);
@@ -16,12 +16,12 @@ std::pair<size_t, size_t> position(const ModuleTree& tree, TreeItem item) {
 using Entries = std::vector<std::pair<std::string, MapDevice>>;
 using Iterator = Entries::const_iterator;
 
-// How long the part of a path up to its next dot after `from` is.
+// The length of a path up to its next dot at or after `from`.
 size_t next_part(const std::string& path, size_t from) {
   return std::min(path.find('.', from), path.size());
 }
 
-// Entries [begin, end) are all that lie below the module `above`, in order.
+// Entries [begin, end) are all entries below the module `above`, in order.
 void append_clean(const std::string& above, Iterator begin, Iterator end, Entries& result) {
   const bool one =
       std::all_of(begin, end, [&](const auto& e) { return e.second == begin->second; });
@@ -45,7 +45,7 @@ void append_clean(const std::string& above, Iterator begin, Iterator end, Entrie
 
 void cover(const ModuleTree& tree, const TreeSizes& sizes, DeviceMap& map) {
   const auto device_of = [&](size_t tensor) { return map.device_of(tree.tensors[tensor].name); };
-  // Where the first entry inside a module, or inside one above it, is.
+  // The device of the first tensor in the module or its nearest ancestor that has one.
   const auto nearby = [&](size_t module) {
     for (size_t m = module + 1; m-- > 0;) {
       if (module >= tree.modules[m].end) continue;
@@ -61,7 +61,7 @@ void cover(const ModuleTree& tree, const TreeSizes& sizes, DeviceMap& map) {
     const size_t owner = sizes.owner(t);
     const auto wanted = owner == t ? std::nullopt : device_of(owner);
     if (!device) map.set(tensor.name, wanted ? *wanted : nearby(tensor.module));
-    // Only parameters are tied; a buffer under two names may be there twice.
+    // Only parameters are tied; a buffer with two names may be stored twice.
     if (device && wanted && tensor.parameter() && *device != *wanted) map.set(tensor.name, *wanted);
   }
 }

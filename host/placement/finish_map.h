@@ -1,4 +1,4 @@
-// From a placement to a device map that holds for every tensor. Pure functions, any thread.
+// Turns a placement into a device map that covers every tensor. Pure functions, any thread.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -9,9 +9,10 @@
 
 namespace coupler {
 
-// Entries in the order of registration. clean: all of a module's on one device become one, as in
-// Accelerate's clean_device_map. Then what the placement lost gets entries of its own: parameters
-// and second names where the first name is, buffers where what is first below their module is.
+// Entries in the order of registration. clean: a module's entries on one device become one, as in
+// Accelerate's clean_device_map. Then tensors that the placement omits get their own entries:
+// second names of parameters go where the first name is, buffers where their module's first tensor
+// is.
 DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, const Placement& placement,
                        bool clean);
 

@@ -12,17 +12,17 @@ namespace {
 void check_rate(double rate, const std::string& name) {
   if (rate > 0) return;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("rates: {} is {}", name, rate),
-              {.subject = name, .hint = "give bytes a second above 0"});
+              {.subject = name, .hint = "give a number of bytes per second above 0"});
 }
 
-// One pass over the units in their order.
+// One pass over the units in order.
 class Run {
  public:
   Run(const RunProblem& problem, const std::vector<size_t>& lies) : problem_(problem), lies_(lies) {
     const size_t accelerators = problem.cpu();
     main_ = problem.cpu();
     for (const size_t device : lies) main_ = std::min(main_, device);
-    // Without an accelerator in the map all runs on the CPU.
+    // If the map has no accelerator, everything runs on the CPU.
     if (main_ > accelerators) main_ = accelerators;
     for (size_t u = 0; u < lies.size(); ++u) {
       const ForecastUnit& unit = problem.units[u];
@@ -41,7 +41,7 @@ class Run {
   }
 
  private:
-  // A search makes forecasts by the million: no allocation unless there are many devices.
+  // A search makes millions of forecasts: no allocation unless there are many devices.
   uint64_t* used(size_t device) {
     if (device < few_.size()) return &few_[device];
     if (many_.size() <= device) many_.resize(device + 1);
@@ -74,7 +74,7 @@ class Run {
           {"", unit.lives, problem_.devices[lies_[u]], problem_.devices[runs], begins, now_});
   }
 
-  // When the unit's copy is there.
+  // When the unit's copy completes.
   double copied(const ForecastUnit& unit, size_t from, size_t to) {
     if (!room(to, unit.moves)) result_.fits = false;
     const bool both = last_.device != to || room(to, unit.moves + last_.bytes);
@@ -85,7 +85,7 @@ class Run {
     return copying_;
   }
 
-  // A copy, and when the unit that it was for has run.
+  // A copy, and when the unit it was made for has run.
   struct Copy {
     double ends = 0;
     uint64_t bytes = 0;
@@ -97,7 +97,7 @@ class Run {
   std::array<uint64_t, 18> few_{};
   std::vector<uint64_t> many_;
   size_t main_ = 0, running_ = 0;
-  double now_ = 0, copying_ = 0;  // when the last unit has run, when the last copy is there
+  double now_ = 0, copying_ = 0;  // when the last unit ends, when the last copy ends
   Copy last_, before_last_;
   Forecast result_;
 };
@@ -119,7 +119,7 @@ RunProblem run_problem(const std::vector<RunUnit>& units, const DeviceMapOptions
   for (const auto& [device, bytes] : options.max_memory.devices()) {
     if (!device.is_accelerator()) continue;
     check_rate(rates.compute_of(device.index()),
-               fmt::format("that of accelerator {}", device.index()));
+               fmt::format("compute of accelerator {}", device.index()));
     add(device, bytes, rates.compute_of(device.index()));
   }
   add(MapDevice::cpu(), options.max_memory.of(MapDevice::cpu()).value_or(0), rates.cpu_compute);

@@ -1,5 +1,6 @@
-// What a run takes with each unit on a device: the model that coupler/device_map.h tells for
-// predict_run. Pure functions, any thread; forecast() allocates nothing once its scratch has grown.
+// Predicts the time of a run with each unit on a given device, by the model that
+// coupler/device_map.h describes for predict_run. Pure functions, any thread; forecast() allocates
+// only if there are many devices.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -11,7 +12,7 @@
 
 namespace coupler {
 
-// The numbers of a unit that a forecast needs.
+// What a forecast needs to know about a unit; all but reads and copies in bytes.
 struct ForecastUnit {
   uint64_t lives = 0, stays = 0, moves = 0;
   double reads = 0;   // bytes × uses
@@ -20,10 +21,10 @@ struct ForecastUnit {
 
 struct RunProblem {
   std::vector<ForecastUnit> units;
-  // Accelerators by number, then the CPU, then the disk; the last two are always there.
+  // Accelerators by number, then the CPU, then the disk; the last two always exist.
   std::vector<MapDevice> devices;
   std::vector<uint64_t> memory;
-  std::vector<double> rate;  // of computing; 0 of the disk
+  std::vector<double> rate;  // of computing; 0 for the disk
   double cpu_to_accelerator = 0, disk_to_cpu = 0, hop = 0;
 
   size_t cpu() const { return devices.size() - 2; }
@@ -38,8 +39,8 @@ struct Forecast {
 // Throws Error(kInvalidArgument) for a rate that is not above 0.
 RunProblem run_problem(const std::vector<RunUnit>& units, const DeviceMapOptions& options);
 
-// lies: the index of a device for each unit. details, if given, gets the times of each unit; paths
-// are left empty.
+// lies: the device index of each unit. details, if given, receives the times of each unit; its
+// paths are left empty.
 Forecast forecast(const RunProblem& problem, const std::vector<size_t>& lies,
                   std::vector<PredictedRun::Unit>* details = nullptr);
 

@@ -26,7 +26,7 @@ std::vector<Group> groups_of(const RunProblem& problem, const std::vector<RunUni
   return groups;
 }
 
-// What a copy costs for each byte that lives near: highest for what is used often.
+// The bytes of copies saved per byte stored on an accelerator: highest for units used often.
 double worth(const Group& group) {
   return group.lives == 0 ? 1e300 : group.copies / static_cast<double>(group.lives);
 }
@@ -50,7 +50,8 @@ class Guesses {
     by(worth);
     by([](const Group& g) { return static_cast<double>(g.lives); });
     by([](const Group& g) { return -static_cast<double>(g.lives); });
-    // Every n-th last: copies of what is far apart go on while the others run.
+    // Every n-th group last or first: copies of groups that are far apart overlap with running the
+    // others.
     for (size_t n = 2; n <= 16 && n < groups_.size(); ++n)
       for (const bool rest_last : {false, true}) {
         std::vector<size_t> result = order;
@@ -62,13 +63,13 @@ class Guesses {
   }
 
  private:
-  // By how many units' copies have room on the first accelerator.
+  // One guess each with room for 0, 1 and 2 units' copies on the first accelerator.
   void add(const std::vector<size_t>& preferred) {
     for (const uint64_t copies : {0, 1, 2}) guesses_.push_back(filled(preferred, copies));
   }
 
-  // Chooses what lives on accelerators in the order given; what is chosen then goes on them in the
-  // order of units, so that few changes of the device are needed.
+  // Chooses the groups on accelerators by preference, then assigns the chosen ones in the order of
+  // units, so that the run rarely changes the device.
   std::vector<size_t> filled(const std::vector<size_t>& preferred, uint64_t copies) const {
     std::vector<uint64_t> room = problem_.memory;
     uint64_t largest = 0;
@@ -87,7 +88,7 @@ class Guesses {
     size_t begin = 0;  // the device being filled
     for (size_t g = 0; g < groups_.size(); ++g)
       if (!near[g] || !put(g, 0, begin, problem_.cpu(), room, lies)) left.push_back(g);
-    // The dearest on the CPU, the others on the disk.
+    // The most valuable on the CPU, the others on the disk.
     std::stable_sort(left.begin(), left.end(),
                      [&](size_t a, size_t b) { return worth(groups_[a]) > worth(groups_[b]); });
     size_t cpu = problem_.cpu();
@@ -95,7 +96,8 @@ class Guesses {
     return lies;
   }
 
-  // On the first device with room of [begin, end), then of [first, begin); begin is that one then.
+  // Puts g on the first device with room in [begin, end), else in [first, begin), and sets begin to
+  // it.
   bool put(size_t g, size_t first, size_t& begin, size_t end, std::vector<uint64_t>& room,
            std::vector<size_t>& lies) const {
     for (size_t turn = first; turn < end; ++turn) {

@@ -1,4 +1,4 @@
-// Assignments of units to devices from which a search begins. Pure function, any thread.
+// Assignments of units to devices with which a search starts. Pure function, any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace coupler {
 
-// Devices filled one after the other, with the units that are worth most, largest, smallest or
-// first, or with what an even choice of offloaded units leaves; each with no room for copies on the
-// main device, with room for one unit and for two. Not all of them fit.
+// Devices filled one after the other, preferring the units that are most valuable, largest,
+// smallest or first, or offloading evenly spaced units; each with room for the copies of no, one or
+// two units on the first accelerator. Not all of them fit.
 std::vector<std::vector<size_t>> guessed_placements(const RunProblem& problem,
                                                     const std::vector<RunUnit>& units);
 

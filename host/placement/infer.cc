@@ -25,12 +25,12 @@ void check_mode(const std::string& mode) {
   const std::string near = nearest_name(mode, known);
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is no mode of device maps{}", shown(mode),
+      fmt::format("unknown device map mode '{}'{}", shown(mode),
                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
       {.subject = "mode", .hint = "give auto, balanced, balanced_low_0, sequential or optimal"});
 }
 
-// Buffers of what is offloaded lie where it runs, and may need more than is left there.
+// Buffers of offloaded modules are where these run, and may need more memory than is left there.
 void warn_of_buffers(const ModuleTree& tree, const TreeSizes& sizes, const DeviceMap& map,
                      const MaxMemory& memory) {
   uint64_t buffers = 0;
@@ -48,8 +48,8 @@ void warn_of_buffers(const ModuleTree& tree, const TreeSizes& sizes, const Devic
   }
   if (buffers == 0 || !accelerators || !log_enabled(LogLevel::kWarning, "placement")) return;
   log(LogLevel::kWarning, "placement",
-      fmt::format("the buffers of offloaded modules, {} bytes, fit on no accelerator beside what "
-                  "lives there; offload_buffers would offload them, too",
+      fmt::format("the buffers of offloaded modules, {} bytes, do not fit on any accelerator next "
+                  "to its weights; set offload_buffers to offload them, too",
                   buffers));
 }
 

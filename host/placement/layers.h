@@ -1,5 +1,5 @@
-// What of a tree stays together: layers, which are not divided, and the parts of what is. Pure
-// functions, any thread.
+// Which items of a tree stay together: layers, which are not divided, and the parts of the other
+// modules. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace coupler {
 
-// A module's children, each object once, as Python's named_children gives them.
+// A module's children, each object once, as Python's named_children lists them.
 std::vector<TreeItem> distinct_children(const ModuleTree& tree, size_t module);
 
-// Into what Accelerate divides an item: the parameters of its own, each once, and its children;
-// buffers of its own are lost. Nothing for a layer.
+// The parts into which Accelerate divides an item: its own parameters, each once, and its children;
+// its own buffers are omitted. Empty for a layer.
 std::vector<TreeItem> divided(const ModuleTree& tree, const std::vector<std::string>& no_split,
                               TreeItem item);
 
-// With what Accelerate begins: the root's parameters, children and buffers.
+// The items with which Accelerate starts: the root's parameters, children and buffers.
 std::vector<TreeItem> top_level(const ModuleTree& tree);
 
 // The largest size of a layer among or below items, in bits, and the layers that have it. A layer
@@ -33,8 +33,8 @@ LargestLayers largest_layers(const ModuleTree& tree, const TreeSizes& sizes,
                              const std::vector<std::string>& no_split,
                              const std::deque<TreeItem>& items);
 
-// Parameters that are one under several names: groups in the order of registration, each in the
-// order of names.
+// Parameters that share a tensor under several names: groups in the order of registration, each
+// sorted by name.
 std::vector<std::vector<size_t>> tied_groups(const ModuleTree& tree, const TreeSizes& sizes);
 
 }  // namespace coupler

@@ -26,7 +26,7 @@ MapDevice::MapDevice(std::string_view name) : index_(static_cast<int>(Place::kCp
   if (digits.starts_with("cuda:")) digits.remove_prefix(5);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index_);
   if (error != std::errc() || end != digits.data() + digits.size() || index_ < 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is no device", shown(name)),
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a device", shown(name)),
                 {.subject = shown(name),
                  .hint = "give the number of an accelerator from 0, \"cpu\" or \"disk\""});
 }

@@ -11,7 +11,7 @@
 namespace coupler {
 namespace {
 
-// parse_byte_size refuses nothing at all; here it turns a device off.
+// parse_byte_size rejects 0; here it turns a device off.
 uint64_t parse_limit(std::string_view text) {
   const std::string what = "max_memory";
   const size_t digits = std::min(text.find_first_not_of('0'), text.size());
@@ -45,8 +45,9 @@ uint64_t ByteCount::checked(bool negative, uint64_t bytes) {
   if (negative || bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("max_memory: {} bytes are no amount of memory", static_cast<int64_t>(bytes)),
-        {.subject = "max_memory", .hint = "give a number from 0, or a text such as 10GiB"});
+        fmt::format("max_memory: {} bytes is not a valid amount of memory",
+                    static_cast<int64_t>(bytes)),
+        {.subject = "max_memory", .hint = "give a number from 0, or a string such as 10GiB"});
   return bytes;
 }
 

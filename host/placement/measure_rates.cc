@@ -20,10 +20,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr size_t kBlock = size_t{1} << 20;    // of a disk request, and its alignment
+constexpr size_t kBlock = size_t{1} << 20;    // size and alignment of a disk request
 constexpr size_t kMemory = size_t{64} << 20;  // more than a core's share of caches
 constexpr size_t kFile = size_t{32} << 20;
-constexpr Seconds kEach{0.04};  // for each of the measurements
+constexpr Seconds kEach{0.04};  // for each measurement
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -33,11 +33,11 @@ using Memory = std::unique_ptr<uint64_t[], Free>;
 Memory memory_of(size_t bytes) {
   void* memory = std::aligned_alloc(kBlock, bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 1, bytes);  // so that there are pages behind it
+  std::memset(memory, 1, bytes);  // so that pages are allocated
   return Memory(static_cast<uint64_t*>(memory));
 }
 
-// The rate of a function that handles so many bytes with each call.
+// The rate of a function that processes `bytes` bytes per call.
 template <class Function>
 double rate_of(size_t bytes, const Function& function) {
   const auto begin = Clock::now();
@@ -57,7 +57,7 @@ uint64_t sum_of(const uint64_t* words, size_t count) {
   return sum;
 }
 
-// All cores at once, each its part.
+// All cores read at once, each its own part.
 double reading_rate(const Memory& memory) {
   const size_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
   const size_t words = kMemory / sizeof(uint64_t) / threads;
@@ -90,23 +90,23 @@ double copying_rate(const Memory& memory) {
   throw Error(ErrorCode::kIo,
               fmt::format("measure_rates: {} a file in '{}': {}", what, folder,
                           std::generic_category().message(errno)),
-              {.subject = folder, .hint = "give a folder on the disk that will be offloaded to"});
+              {.subject = folder, .hint = "give a folder on the disk used for offloading"});
 }
 
-// A file without a name, or one whose name is gone at once: nothing to clean up after a crash.
+// A file without a name, or one that is unlinked at once: nothing to clean up after a crash.
 UniqueFd temporary_file(const std::string& folder) {
   UniqueFd file(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file.get() >= 0) return file;
   std::string path = folder + "/coupler-rates-XXXXXX";
   UniqueFd named(mkostemp(path.data(), O_CLOEXEC));
-  if (named.get() < 0) fail_file(folder, "cannot make");
+  if (named.get() < 0) fail_file(folder, "cannot create");
   unlink(path.c_str());
   return named;
 }
 
 double disk_rate(const std::string& folder, const Memory& memory) {
   const UniqueFd file = temporary_file(folder);
-  // Past the page cache where the file system can; writes, too, so that nothing is left in it.
+  // Bypasses the page cache if the file system can; writes do, too, so that nothing is left in it.
   if (const int flags = fcntl(file.get(), F_GETFL); flags >= 0)
     fcntl(file.get(), F_SETFL, flags | O_DIRECT);
   char* bytes = reinterpret_cast<char*>(memory.get());

@@ -1,4 +1,4 @@
-// coupler/device_map.h for LibTorch modules: describes them and asks what sees no LibTorch.
+// coupler/device_map.h for LibTorch modules: describes them and calls the LibTorch-free code.
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <coupler/device_map.h>
@@ -25,13 +25,13 @@ MaxMemory machine_memory() {
   return get_max_memory(accelerators);
 }
 
-// With max_memory filled in where the caller left that to us.
+// Fills in max_memory if the caller left it empty.
 DeviceMapOptions filled(DeviceMapOptions options) {
   if (!options.max_memory.empty()) return options;
   options.max_memory = machine_memory();
   const bool single = options.max_memory.devices().size() == 2;  // and the CPU
   const auto first = options.max_memory.devices().begin();
-  // What runs there needs room beside the weights.
+  // Running the model needs memory in addition to the weights.
   if (single && options.mode != "sequential")
     options.max_memory.set(first->first, first->second / 10 * 9);
   return options;

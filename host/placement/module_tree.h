@@ -1,6 +1,6 @@
-// ModuleTree: a model as the planning of device maps sees it: modules, and the tensors registered
-// in them, by dotted names. Plain data; who fills it goes through the modules parents first, in the
-// order of registration, and adds a module's tensors before its children.
+// ModuleTree: a model as seen when planning device maps: modules, and the tensors registered in
+// them, by dotted names. Plain data. To fill it, visit modules parents first, in the order of
+// registration, and add a module's tensors before its children.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct TreeTensor {
   uint64_t elements = 0;
   const TensorType* type = nullptr;  // of tensor_type()
   TensorKind kind = TensorKind::kParameter;
-  uint64_t storage = 0;  // tensors with the same one are one tensor under several names
+  uint64_t storage = 0;  // tensors with the same value are one tensor under several names
   size_t module = 0;
 
   bool parameter() const { return kind == TensorKind::kParameter; }
@@ -33,9 +33,9 @@ struct TreeTensor {
 struct TreeModule {
   std::string name;     // dotted; "" is the root
   std::string type;     // the class
-  uint64_t object = 0;  // the same for one module registered twice
-  size_t parent = 0;    // the root is its own
-  size_t end = 0;       // descendants are the modules up to here
+  uint64_t object = 0;  // equal for one module registered twice
+  size_t parent = 0;    // the root's is itself
+  size_t end = 0;       // the descendants are the modules before this index
   std::vector<size_t> children, tensors;
 };
 
@@ -53,9 +53,9 @@ struct ModuleTree {
 
   explicit ModuleTree(std::string root_type = "Module");
 
-  // Below parent, which is the module added last or one above it; gives its index.
+  // Adds a module below parent, which is the module added last or one above it. Returns its index.
   size_t add_module(size_t parent, const std::string& name, std::string type, uint64_t object);
-  // Fills in the dotted name and the place.
+  // Fills in the dotted name and the module.
   void add_tensor(size_t module, TreeTensor tensor);
 
   const std::string& name(TreeItem item) const;

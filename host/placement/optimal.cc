@@ -25,7 +25,7 @@ void check_units(const ModuleTree& tree, const std::vector<RunUnit>& units,
     if (unit.reads > most) refuse_size(name_of(tree, unit), unit.reads, most);
 }
 
-// The assignment that a map amounts to, if it does not divide units.
+// The assignment equivalent to a map; nullopt if the map divides units.
 std::optional<std::vector<size_t>> assignment_of(const ModuleTree& tree, const RunProblem& problem,
                                                  const std::vector<RunUnit>& units,
                                                  const DeviceMap& map) {
@@ -40,7 +40,7 @@ std::optional<std::vector<size_t>> assignment_of(const ModuleTree& tree, const R
   return lies;
 }
 
-// Modules without a tensor go where the unit before them is, so that a module that is on one device
+// Modules without a tensor go to the device of the unit before them, so that a module on one device
 // becomes one entry.
 void place_empty_modules(const ModuleTree& tree, Placement& placement) {
   if (placement.empty()) return;
@@ -48,7 +48,7 @@ void place_empty_modules(const ModuleTree& tree, Placement& placement) {
     return item.is_module ? item.index : tree.tensors[item.index].module;
   };
   Placement empty;
-  size_t next = 0;  // the first item behind
+  size_t next = 0;  // the first item after the module
   for (size_t m = 1; m < tree.modules.size(); ++m) {
     while (next < placement.size() && position(placement[next].first) <= m) ++next;
     const auto& before = placement[next == 0 ? 0 : next - 1];
@@ -88,16 +88,17 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
   if (compatible.fits && (!found || compatible.seconds < found->forecast.seconds))
     return sequential;
   if (!found)
-    throw Error(ErrorCode::kInvalidArgument,
-                "no device map was found with which every part of the model has a device to run on "
-                "within max_memory",
-                {.subject = "max_memory",
-                 .hint = "give the devices more, a smaller dtype, or set offload_buffers"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "found no device map in which every part of the model has a device to run on within "
+        "max_memory",
+        {.subject = "max_memory",
+         .hint = "give the devices more memory, use a smaller dtype, or set offload_buffers"});
   if (log_enabled(LogLevel::kDebug, "placement"))
     log(LogLevel::kDebug, "placement",
-        fmt::format("predicted {:.6f} s a run, {:.6f} s for the sequential map; {}",
+        fmt::format("predicted {:.6f} s per run, {:.6f} s for the sequential map; {}",
                     found->forecast.seconds, compatible.seconds,
-                    found->exact ? "nothing is faster" : "the best of what was tried"));
+                    found->exact ? "nothing is faster" : "the best of those tried"));
   return map_of(tree, sizes, problem, units, found->lies, options.clean_result);
 }
 
@@ -113,7 +114,7 @@ PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
     const auto place = std::find(problem.devices.begin(), problem.devices.end(), device);
     if (place == problem.devices.end())
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the device map puts '{}' on {}, which max_memory does not name",
+                  fmt::format("the device map puts '{}' on {}, which is not in max_memory",
                               name_of(tree, unit), device.to_string()),
                   {.subject = device.to_string(), .hint = "add the device to max_memory"});
     lies.push_back(static_cast<size_t>(place - problem.devices.begin()));

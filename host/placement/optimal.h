@@ -1,4 +1,4 @@
-// The device map with the least predicted time, and what a run with any map is predicted to take.
+// Finds the device map with the least predicted time, and predicts the time of a run with any map.
 // Pure functions, any thread.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace coupler {
 
-// Throws Error(kInvalidArgument) where a single tensor is larger than what any device but the disk
-// may hold, and where nothing was found that fits.
+// Throws Error(kInvalidArgument) if a single tensor is larger than any device except the disk may
+// hold, or if no map that fits was found.
 DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
                       const DeviceMapOptions& options);
 
-// Throws Error(kInvalidArgument) as check_map does, and for an accelerator that max_memory does not
-// name. options.max_memory must not be empty.
+// Throws Error(kInvalidArgument) as check_map does, and for an accelerator that is not in
+// max_memory. options.max_memory must not be empty.
 PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
                            const DeviceMapOptions& options);
 

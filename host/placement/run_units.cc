@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-// By the longest path in `uses` that is the module or one above it.
+// Looks up the longest path in `uses` that is the module or one above it; 1 without any.
 double uses_of(const std::map<std::string, double>& uses, std::string path) {
   while (true) {
     const auto found = uses.find(path);
@@ -33,7 +33,7 @@ class Units {
       check_path(tree, path, "uses");
       if (!(uses > 0))
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("uses: '{}' is used {} times in a run", path, uses),
+                    fmt::format("uses: '{}' is used {} times per run", path, uses),
                     {.subject = path, .hint = "give a number above 0"});
     }
     uint64_t cpu = 0;
@@ -86,7 +86,7 @@ class Units {
     for (const size_t child : here.children) visit(child);
   }
 
-  // False where it is too large to be one unit.
+  // Returns false if it is too large for one unit.
   bool add(std::vector<TreeItem> items, std::vector<size_t> tensors) {
     if (tensors.empty()) return true;
     RunUnit unit = unit_of(std::move(items), std::move(tensors));

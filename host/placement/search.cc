@@ -9,7 +9,7 @@ namespace coupler {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Forecasts times units, of improving and of branch and bound: tenths of a second.
+// Work limits for improving and for branch and bound, in forecasts × units: tenths of a second.
 constexpr size_t kImproveWork = 10'000'000;
 constexpr size_t kExactWork = 3'000'000;
 
@@ -32,7 +32,7 @@ class Search {
     best_.lies = lies;
   }
 
-  // Moves single groups and exchanges pairs as long as that helps.
+  // Moves single groups and swaps pairs while that helps.
   void improve() {
     work_ = kImproveWork;
     for (bool better = true; better && work_ > 0;) {
@@ -47,7 +47,7 @@ class Search {
   }
 
   void prove() {
-    // The least that each group takes to run, on any device, and of all that follow it.
+    // rest_[g]: the least time in which group g and all that follow can run, on any device.
     rest_.assign(groups_.size() + 1, 0);
     const double fastest = *std::max_element(problem_.rate.begin(), problem_.rate.end());
     for (size_t g = groups_.size(); g-- > 0;) rest_[g] = rest_[g + 1] + reads(g) / fastest;
@@ -86,7 +86,7 @@ class Search {
     put(best_.lies, a, to_a);
     put(best_.lies, b, to_b);
     const double seconds = seconds_of(best_.lies);
-    // A difference in the last digits is none; chasing it could go round in circles.
+    // Ignores differences in the last digits; chasing them could loop forever.
     if (seconds < best_seconds_ * (1 - 1e-12)) {
       best_seconds_ = seconds;
       return true;
@@ -96,7 +96,7 @@ class Search {
     return false;
   }
 
-  // The groups before g have a device, and take at least `least` to run.
+  // The groups before g have a device and take at least `least` seconds to run.
   void branch(size_t g, double least) {
     if (work_ == 0 || least + rest_[g] >= best_seconds_) return;
     if (g == groups_.size()) {
@@ -114,7 +114,7 @@ class Search {
       if (d != problem_.disk() && used_[d] + bytes > problem_.memory[d]) continue;
       put(lies_, g, d);
       used_[d] += bytes;
-      // What is offloaded runs on the main device or on the CPU.
+      // Offloaded units run on the main device or on the CPU.
       branch(g + 1, least + (d < problem_.cpu() ? reads(g) / problem_.rate[d] : fastest_here));
       used_[d] -= bytes;
       work_ -= std::min<size_t>(work_, 1);

@@ -1,10 +1,9 @@
-// The device of each unit with which a run takes the least predicted time. Pure function, any
-// thread; the same problem always gives the same answer.
-//
-// First sound guesses (devices filled by several orders, with and without room for copies), then
-// the best of them improved by moving and exchanging units, then branch and bound over all
-// assignments, in the order of units. That one is exact where it comes to its end, which it does
-// for a dozen units; a number of forecasts, not a clock, ends it for more.
+// Searches for the device of each unit with which a run takes the least predicted time. Pure
+// function, any thread; the same problem always gives the same answer.
+// It starts with guesses (devices filled in several orders, with and without room for copies),
+// improves the best by moving and swapping units, then runs branch and bound over all assignments,
+// in the order of units. The result is exact if branch and bound completes, as it does for a dozen
+// units; for more, a limit on forecasts, not on time, ends it.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +15,13 @@
 namespace coupler {
 
 struct SearchResult {
-  std::vector<size_t> lies;  // the index of a device for each unit
+  std::vector<size_t> lies;  // the device index of each unit
   Forecast forecast;
-  bool exact = false;  // nothing is better
+  bool exact = false;  // proven optimal
 };
 
-// Nothing where no assignment was found that fits. Units of one group are on one device. `starts`
-// are assignments to try beside the guesses.
+// nullopt if no assignment that fits was found. Units of one group are on one device. `starts`:
+// assignments to try in addition to the guesses.
 std::optional<SearchResult> search_placement(const RunProblem& problem,
                                              const std::vector<RunUnit>& units,
                                              const std::vector<std::vector<size_t>>& starts = {});

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// Sizes are in bits, which leaves room for sums.
+// Sizes are in bits; the cap keeps sums from overflowing.
 int64_t limit_in_bits(uint64_t bytes) {
   constexpr uint64_t kMost = uint64_t{1} << 58;
   return static_cast<int64_t>(std::min(bytes, kMost) * 8);
@@ -24,7 +24,7 @@ class Sequential {
       : tree_(tree), sizes_(sizes), options_(options), waiting_(tree, sizes, options.no_split) {
     for (const auto& [device, bytes] : memory.devices())
       if (!device.is_disk()) devices_.push_back({device, limit_in_bits(bytes), false});
-    // Layers that are not on an accelerator run on the first one, and come there by the CPU.
+    // Layers that are not on an accelerator run on the first one and are copied there via the CPU.
     if (!devices_.empty()) devices_.front().reserves = true;
     if (!devices_.empty() && devices_.back().device.is_cpu()) devices_.back().reserves = true;
     devices_.push_back({MapDevice::disk(), kUnlimited, false});
@@ -65,7 +65,7 @@ class Sequential {
     if (ties.outside && room.used + size <= limit && divide_partner(item, ties)) return;
     if (room.used + size >= limit && divide(item)) return;
     if (room.used == 0 && options_.fallback && find_smaller(item, size + ties.bits)) return;
-    // What is reserved stays so; Accelerate counts it as used.
+    // The reserved room stays reserved; Accelerate counts it as used.
     room.used += reserved;
     ++current_;
     attempts_ = 0;
@@ -88,7 +88,7 @@ class Sequential {
     largest_ = largest_layers(tree_, sizes_, options_.no_split, modules);
   }
 
-  // The item fits, what it is tied to does not: a part of that may.
+  // The item fits, but an item tied to it does not; a part of that may.
   bool divide_partner(TreeItem item, const Ties& ties) {
     for (const TreeItem partner : ties.partners) {
       if (!waiting_.divide(partner)) continue;
@@ -107,9 +107,9 @@ class Sequential {
     return true;
   }
 
-  // Nothing is on this device yet, and the next item does not fit: any other that does.
+  // The device is empty and the next item does not fit: looks for another that does.
   bool find_smaller(TreeItem item, int64_t size) {
-    // Accelerate could go back and forth for ever between two items that are tied.
+    // Accelerate could alternate forever between two tied items.
     if (++attempts_ > tree_.modules.size() + tree_.tensors.size()) return false;
     const int64_t limit = devices_[current_].limit - std::max(largest_.bits, size);
     const auto found = waiting_.take_fitting(limit);

@@ -1,6 +1,6 @@
-// The device map that Accelerate's infer_auto_device_map makes: one device filled after the other,
-// in the order of registration, with room left on the first accelerator and on the CPU for the
-// largest layer that is still to come. Pure function, any thread.
+// The device map that Accelerate's infer_auto_device_map makes: fills one device after the other,
+// in the order of registration, and leaves room on the first accelerator and on the CPU for the
+// largest layer still to be placed. Pure function, any thread.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -20,8 +20,8 @@ struct SequentialOptions {
   bool fallback = false;
 };
 
-// Items in the order in which they were placed. What a module that was divided loses (buffers, and
-// second names) is not among them.
+// Items in the order of placement. Buffers and second names that a divided module loses are
+// omitted.
 using Placement = std::vector<std::pair<TreeItem, MapDevice>>;
 
 // memory is what each device may hold.

@@ -28,7 +28,7 @@ void check_special(const ModuleTree& tree, const SizeRules& rules) {
   }
 }
 
-// The type a tensor is kept in.
+// The dtype a tensor is stored in.
 const TensorType& kept_type(const TreeTensor& tensor, const SizeRules& rules,
                             const TensorType* dtype) {
   const auto special = rules.special_dtypes.find(tensor.name);

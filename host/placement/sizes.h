@@ -1,6 +1,6 @@
-// What the modules and tensors of a tree take, by Accelerate's rules: a tensor under several names
-// counts once, for the first; a dtype asked for lowers what is larger and converts; special_dtypes
-// hold for tensors by name; a bool is one bit. Immutable once made, any thread.
+// The sizes of a tree's modules and tensors, by Accelerate's rules: a tensor with several names
+// counts once, for the first; dtype applies to convertible types that are larger; special_dtypes
+// apply to tensors by name; a bool is one bit. Immutable, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace coupler {
 
-// Both empty: tensors stay what they are.
+// Both empty: tensors keep their dtypes.
 struct SizeRules {
   std::string dtype;
   std::map<std::string, std::string> special_dtypes;  // by the dotted name of a tensor
@@ -20,7 +20,8 @@ struct SizeRules {
 
 class TreeSizes {
  public:
-  // Throws Error(kInvalidArgument) for an unknown type, and for a special one of no tensor.
+  // Throws Error(kInvalidArgument) for an unknown dtype, and for a special dtype that matches no
+  // tensor.
   TreeSizes(const ModuleTree& tree, const SizeRules& rules);
 
   // In bits; 0 for a second name.
@@ -28,11 +29,11 @@ class TreeSizes {
     return item.is_module ? modules_[item.index] : tensors_[item.index];
   }
   int64_t total() const { return modules_.front(); }
-  // In bytes as they lie in memory, second names too.
+  // In bytes as stored in memory, also for second names.
   uint64_t bytes(size_t tensor) const { return bytes_[tensor]; }
-  // The first tensor that is the same: itself, or the one that this is another name of.
+  // The first name of the same tensor, which may be `tensor` itself.
   size_t owner(size_t tensor) const { return owner_[tensor]; }
-  // Modules and tensors that have a size, in the order in which Accelerate meets them.
+  // Modules and tensors that have a size, in the order in which Accelerate visits them.
   const std::vector<TreeItem>& order() const { return order_; }
 
  private:

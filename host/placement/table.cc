@@ -13,7 +13,7 @@ namespace coupler {
 namespace {
 
 struct Row {
-  std::string first, last;  // paths; last is empty for a single one
+  std::string first, last;  // paths; last is empty for a single entry
   MapDevice device;
   uint64_t bytes = 0, each = 0;
 };
@@ -45,7 +45,7 @@ std::string name_of(const Row& row) {
                           : fmt::format("{} … {}", row.first, split_number(row.last)->second);
 }
 
-// What speaks for a tensor: the longest entry on its way up.
+// The entry that applies to a tensor: the longest path among it and its ancestors.
 std::string entry_of(const std::vector<std::string>& paths, std::string path) {
   while (!path.empty() && !std::binary_search(paths.begin(), paths.end(), path)) {
     const size_t dot = path.rfind('.');
@@ -54,7 +54,7 @@ std::string entry_of(const std::vector<std::string>& paths, std::string path) {
   return path;
 }
 
-// Columns as characters, which "…" is one of.
+// The width in characters, not bytes ("…" counts as one).
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;

@@ -1,4 +1,4 @@
-// A device map for people. Pure function, any thread.
+// Prints a device map as a table for people. Pure function, any thread.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -9,9 +9,10 @@
 
 namespace coupler {
 
-// A row for each entry, neighbours alike in name and device as one ("transformer.h.0 … 23"), and a
-// bar for each device: how much of max_memory its tensors take, or of what the fullest has where
-// there is no limit. Throws Error(kInvalidArgument) as check_map does. Ends with a newline.
+// One row per entry, with consecutive numbered modules of equal size on one device merged
+// ("transformer.h.0 … 23"), and one bar per device: its tensors' share of max_memory, or of the
+// fullest device's bytes if there is no limit. Throws Error(kInvalidArgument) as check_map does.
+// Ends with a newline.
 std::string table_of(const ModuleTree& tree, const DeviceMap& map, const DeviceMapOptions& options);
 
 }  // namespace coupler

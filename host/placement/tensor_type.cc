@@ -48,9 +48,9 @@ const TensorType& tensor_type(std::string_view name, const std::string& what) {
   for (const TensorType& known : kTypes) names.emplace_back(known.name);
   const std::string near = nearest_name(rest, names);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: '{}' is no element type of tensors{}", what, shown(name),
+              fmt::format("{}: unknown dtype '{}'{}", what, shown(name),
                           near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-              {.subject = what, .hint = "give one such as float32, float16, bfloat16 or int8"});
+              {.subject = what, .hint = "give a dtype such as float32, float16, bfloat16 or int8"});
 }
 
 }  // namespace coupler

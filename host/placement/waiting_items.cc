@@ -66,7 +66,7 @@ std::optional<TreeItem> WaitingItems::take_fitting(int64_t limit) {
     among.insert(among.begin(), parts.begin(), parts.end());
   }
   if (!found) return std::nullopt;
-  // From the waiting item above it down to its siblings.
+  // Divides the waiting items above it down to its siblings.
   while (std::find(items_.begin(), items_.end(), *found) == items_.end()) {
     const auto above = std::find_if(items_.begin(), items_.end(),
                                     [&](TreeItem item) { return tree_.holds(item, *found); });

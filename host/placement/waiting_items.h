@@ -1,5 +1,5 @@
-// The items that a sequential placement still has to place, and their ties to one another. Belongs
-// to one thread.
+// WaitingItems: the items that a sequential placement still has to place, and their ties. Used by
+// one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace coupler {
 
-// What an item is tied to outside of itself.
+// What an item is tied to outside itself.
 struct Ties {
-  bool outside = false;            // there is something
-  std::vector<TreeItem> partners;  // the waiting items that hold it, one for each tied name
-  int64_t bits = 0;                // of the partners but for what is tied
+  bool outside = false;            // whether there is any such tie
+  std::vector<TreeItem> partners;  // the waiting items that contain it, one per tied name
+  int64_t bits = 0;                // of the partners without the tied tensors
 };
 
 class WaitingItems {
@@ -31,14 +31,14 @@ class WaitingItems {
   TreeItem take_first();
   void put_first(TreeItem item) { items_.push_front(item); }
   void put_first(const std::vector<TreeItem>& parts);
-  void remove(TreeItem item);  // if it is there
+  void remove(TreeItem item);  // no effect if it is not there
 
-  // Replaces an item by its parts. False where it has none.
+  // Replaces an item by its parts. Returns false if it has none.
   bool divide(TreeItem item);
 
   Ties ties_of(TreeItem item) const { return ties_of(item, items_); }
-  // The first item, or part of one, that takes no more with all that it is tied to; its siblings
-  // stay in its place. Larger ones are looked into before the next is looked at.
+  // Removes and returns the first item, or part of one, that takes at most `limit` bits with all
+  // its ties; its siblings stay in its place. Larger items are searched before the next item.
   std::optional<TreeItem> take_fitting(int64_t limit);
 
  private:

@@ -33,7 +33,7 @@ TEST(MapDevice, Names_AreReadAndWritten) {
   EXPECT_LT(MapDevice::cpu(), MapDevice::disk());
   EXPECT_LT(MapDevice(2), MapDevice(10));
   for (const char* wrong : {"", "gpu", "-1", "cuda:", "1x", "Disk"})
-    EXPECT_NE(first_line_of([&] { MapDevice device(wrong); }).find("is no device"),
+    EXPECT_NE(first_line_of([&] { MapDevice device(wrong); }).find("is not a device"),
               std::string::npos)
         << wrong;
   EXPECT_EQ(first_line_of([] { MapDevice device(-1); }), "there is no accelerator -1");
@@ -59,7 +59,7 @@ TEST(MaxMemory, WrongSizes_AreErrors) {
   EXPECT_EQ(first_line_of([] {
               MaxMemory{{0, -5}};
             }),
-            "max_memory: -5 bytes are no amount of memory");
+            "max_memory: -5 bytes is not a valid amount of memory");
   EXPECT_EQ(first_line_of([] {
               MaxMemory{{0, 1}, {0, 2}};
             }),
@@ -97,25 +97,22 @@ TEST(DeviceMap, WrongJson_NamesTheKey) {
     return first_line_of([&] { DeviceMap::from_json(text); });
   };
   EXPECT_EQ(read(R"({"a": 0, "a": 1})"), "device map: 'a' is given twice");
-  EXPECT_EQ(read(R"({"a": -1})"), "device map: 'a': -1 is no device");
-  EXPECT_EQ(read(R"({"a": 1.5})"), "device map: 'a': 1.5 is no device");
-  EXPECT_EQ(read(R"({"a": "gpu"})"), "device map: 'a': 'gpu' is no device");
-  EXPECT_EQ(read(R"({"a": {"b": 0}})"), "device map: 'a': an object is no device");
-  EXPECT_EQ(read(R"({"a": [0]})"), "device map: 'a': a list is no device");
-  EXPECT_EQ(read(R"({"a": null})"), "device map: 'a': null is no device");
-  EXPECT_EQ(read(R"({"a": 3000000000})"), "device map: 'a': 3000000000 is no device");
+  EXPECT_EQ(read(R"({"a": -1})"), "device map: 'a': -1 is not a device");
+  EXPECT_EQ(read(R"({"a": 1.5})"), "device map: 'a': 1.5 is not a device");
+  EXPECT_EQ(read(R"({"a": "gpu"})"), "device map: 'a': 'gpu' is not a device");
+  EXPECT_EQ(read(R"({"a": {"b": 0}})"), "device map: 'a': an object is not a device");
+  EXPECT_EQ(read(R"({"a": [0]})"), "device map: 'a': a list is not a device");
+  EXPECT_EQ(read(R"({"a": null})"), "device map: 'a': null is not a device");
+  EXPECT_EQ(read(R"({"a": 3000000000})"), "device map: 'a': 3000000000 is not a device");
   EXPECT_EQ(read("7"), "device map: it must be an object, not 7");
   EXPECT_EQ(read("[]"), "device map: it must be an object, not a list");
-  EXPECT_EQ(read(R"({"a": 0)"), "device map: no valid JSON, at its byte 8");
-  EXPECT_EQ(read(R"({"a": 0} x)"), "device map: no valid JSON, at its byte 10");
-  EXPECT_EQ(read(std::string_view("{\"a\": 0}\0", 9)), "device map: it holds a NUL byte");
+  EXPECT_EQ(read(R"({"a": 0)"), "device map: not valid JSON at byte 8");
+  EXPECT_EQ(read(R"({"a": 0} x)"), "device map: not valid JSON at byte 10");
+  EXPECT_EQ(read(std::string_view("{\"a\": 0}\0", 9)), "device map: it contains a NUL byte");
 }
 
 TEST(DeviceMap, PathTwice_IsAnError) {
-  EXPECT_EQ(first_line_of([] {
-              DeviceMap({{"a", 0}, {"a", 1}});
-            }),
-            "the device map gives 'a' twice");
+  EXPECT_EQ(first_line_of([] { DeviceMap({{"a", 0}, {"a", 1}}); }), "the device map has 'a' twice");
 }
 
 TEST(CheckMap, WhatIsWrong_IsNamed) {
@@ -128,13 +125,14 @@ TEST(CheckMap, WhatIsWrong_IsNamed) {
   EXPECT_EQ(check({{"0", 0}, {"1", "disk"}, {"2", 1}, {"head", 0}}), "no error");
   EXPECT_EQ(check({{"", "cpu"}}), "no error");
   EXPECT_EQ(check({{"0", 0}, {"1.weight", 0}, {"head", 0}}),
-            "the device map gives no device for '2.weight'");
+            "the device map has no device for '2.weight'");
   EXPECT_EQ(check({}),
-            "the device map gives no device for '0.weight', '1.weight', '2.weight', 'head.weight'");
+            "the device map has no device for '0.weight', '1.weight', '2.weight', 'head.weight'");
   EXPECT_EQ(check({{"", 0}, {"haed", 1}}),
             "the device map: the model has no module or tensor 'haed'; did you mean 'head'?");
   EXPECT_EQ(check({{"", 0}, {"head", 1}}),
-            "the device map puts '0.weight' on 0 and 'head.weight' on 1, which are one parameter");
+            "the device map puts '0.weight' on 0 and 'head.weight' on 1, but they are the same "
+            "parameter");
 }
 
 TEST(InferDeviceMap, WrongOptions_AreNamed) {
@@ -147,9 +145,9 @@ TEST(InferDeviceMap, WrongOptions_AreNamed) {
   };
   EXPECT_EQ(infer([](auto&) {}), "no error");
   EXPECT_EQ(infer([](auto& o) { o.mode = "balance"; }),
-            "'balance' is no mode of device maps; did you mean 'balanced'?");
+            "unknown device map mode 'balance'; did you mean 'balanced'?");
   EXPECT_EQ(infer([](auto& o) { o.dtype = "flaot16"; }),
-            "dtype: 'flaot16' is no element type of tensors; did you mean 'float16'?");
+            "dtype: unknown dtype 'flaot16'; did you mean 'float16'?");
   EXPECT_EQ(infer([](auto& o) {
               o.special_dtypes = {{"1.wieght", "int8"}};
             }),
@@ -157,7 +155,7 @@ TEST(InferDeviceMap, WrongOptions_AreNamed) {
   EXPECT_EQ(infer([](auto& o) {
               o.special_dtypes = {{"1.weight", "long"}};
             }),
-            "special_dtypes['1.weight']: 'long' is no element type of tensors");
+            "special_dtypes['1.weight']: unknown dtype 'long'");
   EXPECT_EQ(infer([](auto& o) {
               o.max_memory = {{0, 150}, {"cpu", 199}};
             }),
