@@ -40,13 +40,13 @@ DispatchRules rules_for(const MaxMemory& memory, int prefetch) {
           .on_first = nullptr};
 }
 
-// Numpy's and Accelerate's name: "float16".
+// The name in NumPy and Accelerate: "float16".
 std::string name_of(std::optional<c10::ScalarType> type) {
   if (!type) return "";
   return std::string(c10::getDtypeNames(*type).first);
 }
 
-// What the process has already is no part of what the model may take.
+// The model may not take what the process already uses.
 MaxMemory without_own(MaxMemory memory) {
   if (const auto cpu = memory.of(MapDevice::cpu())) {
     const uint64_t own = resident_bytes();
@@ -74,7 +74,7 @@ DeviceMap map_for(const torch::nn::Module& module, const Model& model,
   return infer_auto_device_map(module, wanted);
 }
 
-// Into the memory that the tensor has, that of the file, or new memory where it is to lie.
+// Loads into the tensor's own memory, uses that of the file, or allocates memory on its device.
 void load_tensor(const PlacedTensor& tensor) {
   const at::Tensor& variable = tensor.variable;
   const HostValue& value = tensor.value;
@@ -84,9 +84,9 @@ void load_tensor(const PlacedTensor& tensor) {
     copy_value(value, variable.detach());
     return;
   }
-  // Buffers are written to: running statistics are no one's but the model's.
+  // Buffers are written to: running statistics must belong to the model alone.
   if (value.place.file != nullptr && tensor.runs.is_cpu() && !tensor.buffer) {
-    // Read when it is used: of a model that is divided among ranks each reads its part only.
+    // Read on first use: if the model is sharded, each rank reads only its part.
     give_value(variable, value.tensor);
     return;
   }

@@ -16,7 +16,7 @@ const DeviceMap& device_map(const torch::nn::Module& model) {
   if (state != nullptr) return state->map();
   throw Error(ErrorCode::kUsage, fmt::format("the model '{}' is not dispatched", model.name()),
               {.subject = model.name(),
-               .hint = "dispatch_model and load_checkpoint_and_dispatch give it a device map"});
+               .hint = "call dispatch_model or load_checkpoint_and_dispatch first"});
 }
 
 }  // namespace coupler

@@ -20,7 +20,7 @@
 namespace coupler {
 namespace {
 
-// Of a bounded process, for what activations and the heap take at the least.
+// With a memory bound, the least that activations and the heap take.
 constexpr uint64_t kSpare = uint64_t{16} << 20;
 
 std::mutex registry_mutex;
@@ -29,7 +29,7 @@ std::map<const void*, const DispatchedState*>& registry() {
   return *kRegistry;
 }
 
-// Whether the value is what the variable has already.
+// Whether the value is the variable's own memory.
 bool is_own(const PlacedTensor& tensor) {
   return !tensor.variable.is_meta() && tensor.value.tensor.defined() &&
          tensor.value.tensor.is_alias_of(tensor.variable);
@@ -39,7 +39,7 @@ bool has_value(const PlacedTensor& tensor) {
   return tensor.value.tensor.defined() || tensor.value.weight != nullptr;
 }
 
-// Gives the value up: it is the unit's to have.
+// Moves the value out of the tensor: the unit owns it from now on.
 WeightUnits::Piece piece_of(PlacedTensor& tensor, size_t offset) {
   const bool packed = tensor.packed != nullptr;
   return {std::move(tensor.value), offset,
@@ -54,11 +54,10 @@ void require_values(const std::vector<PlacedTensor>& tensors) {
   for (const PlacedTensor& tensor : tensors) {
     if (has_value(tensor)) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is on the meta device, and nothing says what its values are",
-                            tensor.name),
+                fmt::format("'{}' is on the meta device and has no values", tensor.name),
                 {.subject = tensor.name,
-                 .hint = "load a checkpoint that holds it with load_checkpoint_and_dispatch, or "
-                         "name the offload folder that it lies in"});
+                 .hint = "load a checkpoint that contains it with load_checkpoint_and_dispatch, or "
+                         "name the offload folder that contains it"});
   }
 }
 
@@ -76,8 +75,8 @@ DispatchedState::DispatchedState(Model model, DeviceMap map, std::vector<PlacedT
     const std::lock_guard lock(registry_mutex);
     if (registry().count(model_.identity) != 0)
       throw Error(ErrorCode::kUsage,
-                  fmt::format("the model '{}' is dispatched already", model_.name),
-                  {.subject = model_.name, .hint = "let its DispatchedModel go first"});
+                  fmt::format("the model '{}' is already dispatched", model_.name),
+                  {.subject = model_.name, .hint = "destroy its DispatchedModel first"});
   }
   choose_units(rules);
   if (rules.max_resident_bytes > 0) {
@@ -107,13 +106,13 @@ const DispatchedState* DispatchedState::of(const void* identity) {
   return found == registry().end() ? nullptr : found->second;
 }
 
-// Needed is what lies on the CPU for good, and of what comes and goes the two largest units: one in
-// use and the next one. Units are made smaller where that is too much.
+// Required are the tensors that stay on the CPU and the two largest units of the others: one in use
+// and the next one. Units are made smaller if that is too much.
 void DispatchedState::choose_units(const DispatchRules& rules) {
   if (rules.max_resident_bytes == 0) return;
   uint64_t kept = 0;
   for (const PlacedTensor& tensor : tensors_) {
-    // What is packed is in memory already, and moves into its unit.
+    // Packed weights are in memory already and move into their units.
     if (tensor.lies.is_cpu() && tensor.variable.is_meta() && tensor.packed == nullptr)
       kept += tensor.bytes();
   }
@@ -135,28 +134,26 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
     needed = held + kept + first + second + kSpare;
     if (needed <= rules.max_resident_bytes) return;
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format(
-          "max_memory gives the CPU {}, but {} are needed: {} lie there for good, {} are the "
-          "two largest units that come from the disk{}, {} the process has already and {} "
-          "are for activations",
-          format_byte_size(rules.max_resident_bytes), format_byte_size(needed),
-          format_byte_size(kept), format_byte_size(first + second),
-          largest.empty() ? "" : fmt::format(" ('{}' and the next)", largest),
-          format_byte_size(held), format_byte_size(kSpare)),
-      {.subject = "max_memory",
-       .hint = "give the CPU as much, or put more of the model on the disk"});
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("max_memory gives the CPU {}, but {} are needed: {} stay there, {} are "
+                          "for the two largest units that come from the disk{}, {} are already "
+                          "used by the process and {} are for activations",
+                          format_byte_size(rules.max_resident_bytes), format_byte_size(needed),
+                          format_byte_size(kept), format_byte_size(first + second),
+                          largest.empty() ? "" : fmt::format(" ('{}' and the next)", largest),
+                          format_byte_size(held), format_byte_size(kSpare)),
+              {.subject = "max_memory",
+               .hint = "give the CPU that much, or put more of the model on the disk"});
 }
 
-// What stays in host memory needs no unit: operations find it there.
+// Tensors that stay in host memory need no unit: operations use them directly.
 void DispatchedState::settle() {
   for (PlacedTensor& tensor : tensors_) {
     if (!tensor.stays() || !tensor.runs.is_cpu() || tensor.packed != nullptr) continue;
     HostValue& value = tensor.value;
     if (is_own(tensor)) continue;
     if (!value.tensor.defined() || tensor.buffer) {
-      // Converted, or to be written to: running statistics are no one's but the model's.
+      // To be converted or written to: running statistics must belong to the model alone.
       const at::Tensor own = at::empty(tensor.variable.sizes(), tensor.type);
       copy_value(value, own);
       value = {own, {}, nullptr};
@@ -177,7 +174,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
   site->units = units.get();
   site->units->set_on_first(rules.on_first);
   const bool bounded = rules.max_resident_bytes > 0;
-  // Pages of a file are the kernel's to take back; without a bound they are left to it.
+  // The kernel may reclaim pages of a file; without a bound, that is left to it.
   const bool unbounded = device.is_cpu() && !bounded;
   site->residency = std::make_unique<Residency>(
       std::move(units), site->pool,
@@ -203,7 +200,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
     placed.keep_pages = !bounded;
     for (size_t i = 0; i < planned.tensors.size(); ++i) {
       PlacedTensor& tensor = tensors_[planned.tensors[i]];
-      // What comes and goes from memory does so at the full speed of the bus.
+      // Pinned memory is copied at the full speed of the bus.
       if (!stays && !device.is_cpu() && tensor.lies.is_cpu() && tensor.value.tensor.defined() &&
           can_pin(device)) {
         tensor.value = {tensor.value.tensor.pin_memory(), {}, nullptr};

@@ -1,6 +1,6 @@
-// DispatchedState: what a DispatchedModel holds: units of the model's tensors on each device, the
-// residencies that fetch them, and the map. Made and given up by one thread; meanwhile the model
-// may be used by any.
+// DispatchedState: what a DispatchedModel owns: units of the model's tensors on each device, the
+// residencies that fetch them, and the map. Created and destroyed by one thread; in between, any
+// thread may use the model.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -21,18 +21,19 @@ namespace coupler {
 
 struct DispatchRules {
   int prefetch = 2;  // units fetched ahead of their use
-  // Of this process; 0: no bound. What does not fit beside the rest is dropped after its use.
+  // Of this process; 0: no bound. Units that do not fit in addition to the rest are dropped after
+  // use.
   uint64_t max_resident_bytes = 0;
-  // Of cpu_offload_with_hook: units stay once they were used, until release().
+  // For cpu_offload_with_hook: units stay after use until release().
   bool keep = false;
   std::function<void()> on_first;
 };
 
 class DispatchedState {
  public:
-  // Gives the model's parameters and buffers their places. sources: what values come from, kept.
-  // Throws Error(kInvalidArgument) naming a tensor that has no values, or how much memory would be
-  // needed; Error(kIo) for files.
+  // Moves the model's parameters and buffers to their devices. sources: the sources of the values,
+  // kept alive. Throws Error(kInvalidArgument) naming a tensor that has no values, or the memory
+  // that would be needed; Error(kIo) for files.
   DispatchedState(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
                   std::vector<std::shared_ptr<const WeightSource>> sources,
                   const DispatchRules& rules);
@@ -42,11 +43,11 @@ class DispatchedState {
 
   const DeviceMap& map() const { return map_; }
   const Model& model() const { return model_; }
-  // Back to where it lies: accelerators' memory is given back. Throws Error(kUsage) while an
-  // operation uses it.
+  // Offloads all units and frees the accelerators' memory. Throws Error(kUsage) while an operation
+  // uses a unit.
   void release();
 
-  // The state of a model that is dispatched now; null where it is not.
+  // The state of a dispatched model; null if the model is not dispatched.
   static const DispatchedState* of(const void* identity);
 
  private:
@@ -70,11 +71,10 @@ class DispatchedState {
   const std::vector<std::shared_ptr<const WeightSource>> sources_;
   std::vector<std::unique_ptr<Site>> sites_;
   size_t unit_bytes_ = kUnitBytes;
-  uint64_t room_for_more_ = 0;  // of max_resident_bytes, for units that need not be dropped
+  uint64_t room_for_more_ = 0;  // part of max_resident_bytes for units that stay
 };
 
-// Tensors on meta that nothing gives values to, by name: throws Error(kInvalidArgument) for the
-// first of them.
+// Throws Error(kInvalidArgument) naming the first meta tensor that has no source of values.
 void require_values(const std::vector<PlacedTensor>& tensors);
 
 }  // namespace coupler

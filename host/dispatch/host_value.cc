@@ -17,14 +17,14 @@
 namespace coupler {
 namespace {
 
-// LibTorch takes bytes other than 0 and 1 for neither.
+// In LibTorch, other bytes than 0 and 1 are neither true nor false.
 void check_booleans(const WeightTensor& weight) {
   weight.read([&](const char* bytes, size_t size) {
     const char* const wrong =
         std::find_if(bytes, bytes + size, [](char byte) { return byte != 0 && byte != 1; });
     if (wrong == bytes + size) return;
     throw Error(ErrorCode::kIo,
-                fmt::format("tensor '{}' of truth values holds the byte {}, neither 0 nor 1",
+                fmt::format("boolean tensor '{}' contains the byte {}, which is neither 0 nor 1",
                             shown(weight.name), static_cast<int>(static_cast<uint8_t>(*wrong))),
                 {.subject = weight.name, .hint = "the checkpoint is damaged; copy it again"});
   });
@@ -67,7 +67,7 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
   const FilePlace& place = weight.place;
   int64_t at = 0;
   uint64_t read = 0;
-  // Chunks are whole elements: their size is a multiple of every element's.
+  // Chunks contain whole elements: their size is a multiple of every element size.
   weight.read([&](const char* bytes, size_t size) {
     const int64_t count = static_cast<int64_t>(size) / element;
     const at::Tensor chunk =
@@ -75,7 +75,7 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
     flat.slice(0, at, at + count).copy_(chunk);
     at += count;
     read += size;
-    // With what the chunk before shares a page with.
+    // From the beginning, since the previous chunk may share a page with this one.
     if (drop_pages && place.file != nullptr) drop(*place.file, place.begin, read);
   });
 }

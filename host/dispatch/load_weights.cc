@@ -19,14 +19,13 @@
 namespace coupler {
 namespace {
 
-// What constructors give to tensors that the checkpoint has not.
+// Takes the values from constructors for tensors that are not in the checkpoint.
 void take_constructed(std::vector<PlacedTensor*>& missing) {
   std::vector<MetaTensor> wanted;
   std::vector<PlacedTensor*> takers;
   for (PlacedTensor* const tensor : missing) {
     log(LogLevel::kWarning, "checkpoint",
-        fmt::format("'{}' is not in the checkpoint and keeps the value that it was made with",
-                    tensor->name));
+        fmt::format("'{}' is not in the checkpoint and keeps its initial value", tensor->name));
     if (!tensor->variable.is_meta()) {
       tensor->value = host_value(tensor->variable);
     } else if (has_recipe(tensor->variable)) {
@@ -39,7 +38,7 @@ void take_constructed(std::vector<PlacedTensor*>& missing) {
   });
 }
 
-// The tensor as an offload folder is to hold it: of the type that the model has.
+// The tensor as written to an offload folder: with the model's dtype.
 WeightTensor as_weight(const PlacedTensor& tensor) {
   const HostValue value = tensor.value;
   const at::ScalarType type = tensor.type;
@@ -128,9 +127,9 @@ std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
   if (folder.empty()) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("the device map puts '{}' and {} more on the disk, but no offload_folder "
-                    "says where",
-                    written[0]->name, written.size() - 1),
+        fmt::format(
+            "the device map puts '{}' and {} more on the disk, but offload_folder is not set",
+            written[0]->name, written.size() - 1),
         {.subject = "offload_folder", .hint = "name a folder on a local disk with room for them"});
   }
   OffloadFolderWriter writer(folder);
@@ -158,11 +157,12 @@ std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
     if (found == by_name.end()) continue;
     const WeightTensor& weight = *found->second;
     if (tensor.variable.sizes() != c10::IntArrayRef(weight.shape)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: '{}' is of another shape than the model's: the folder is of "
-                              "another model",
-                              folder, tensor.name),
-                  {.subject = folder, .hint = "name the folder that this model was offloaded to"});
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "{}: '{}' has another shape than in the model: the folder belongs to another model",
+              folder, tensor.name),
+          {.subject = folder, .hint = "name the folder to which this model was offloaded"});
     }
     tensor.value = host_value(weight, tensor.type);
   }

@@ -1,5 +1,5 @@
-// Values for a model's tensors, from checkpoints and through offload folders. Plain functions of
-// one thread.
+// Gets the values of a model's tensors from checkpoints and offload folders. Plain functions, one
+// thread.
 #pragma once
 
 #include <functional>
@@ -13,30 +13,30 @@
 
 namespace coupler {
 
-// What a checkpoint's tensor is called in the model; empty: it is passed over. Null: as it is.
+// Maps the name of a checkpoint's tensor to its name in the model; "" skips it. Null: names stay.
 using Rename = std::function<std::string(const std::string& name)>;
 
-// Fills in `value` of each tensor. Of those that the checkpoint has not, which strict forbids, the
-// model's own or what its constructor gives; none where neither is there. The result is what
-// values come from, and must be kept with them. Throws Error as match_weights and open_weights do.
+// Fills in `value` of each tensor. Tensors that are not in the checkpoint, which strict forbids,
+// get the model's own value or the constructor's; otherwise none. The result is the source of the
+// values and must be kept as long as they are. Throws Error as match_weights and open_weights do.
 std::shared_ptr<const WeightSource> take_values(const Model& model,
                                                 std::vector<PlacedTensor>& tensors,
                                                 const std::string& checkpoint, bool strict,
                                                 const Rename& rename);
 
-// The model's own values, for tensors that have some. Meta ones are left without.
+// Takes the model's own values for tensors that have some; meta tensors get none.
 void take_own_values(std::vector<PlacedTensor>& tensors);
 
-// Puts what lies on the disk into an offload folder: values of other types are written there, as
-// are those that lie in no safetensors file; others are named. With only_foreign what can be used
-// in its file stays out of it. Does nothing where no tensor is to be written. Their values are the
-// folder's afterwards. Returns what these come from, to be kept; null where nothing was written.
-// Throws Error(kInvalidArgument) where a folder is needed and none is named; Error(kIo).
+// Adds the tensors placed on the disk to an offload folder: values of other dtypes, or from other
+// files than safetensors, are written there; the rest are entered by reference. only_foreign leaves
+// out tensors that can be used in their file. Their values come from the folder afterwards. Returns
+// their source, which must be kept; null if no tensor was added. Throws Error(kInvalidArgument) if
+// a folder is needed but not given; Error(kIo).
 std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
                                                std::vector<PlacedTensor>& tensors,
                                                bool only_foreign);
 
-// Values of meta tensors on the disk from an offload folder. Others are left as they are.
+// Takes values from an offload folder for tensors that have none yet. Others stay unchanged.
 std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
                                                    std::vector<PlacedTensor>& tensors);
 

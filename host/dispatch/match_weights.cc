@@ -33,7 +33,7 @@ class Matcher {
     if (found == nullptr) {
       missing_.push_back(name);
     } else if (tensor.sizes() != c10::IntArrayRef(found->shape)) {
-      wrong_.push_back(fmt::format("{} is [{}], the model's is [{}]", shown(name),
+      wrong_.push_back(fmt::format("{} is [{}], but the model's is [{}]", shown(name),
                                    fmt::join(found->shape, ", "), fmt::join(tensor.sizes(), ", ")));
     }
     return found;
@@ -55,10 +55,10 @@ class Matcher {
     list("of another shape", wrong_);
     if (text.empty()) return;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is of another model:{}", checkpoint, text),
+                fmt::format("{} does not match the model:{}", checkpoint, text),
                 {.subject = checkpoint,
-                 .hint = "build the model that was saved; with strict = false tensors may be "
-                         "missing or unexpected, but not of another shape"});
+                 .hint = "build the model that was saved; strict = false allows missing and "
+                         "unexpected tensors, but not another shape"});
   }
 
  private:

@@ -1,4 +1,4 @@
-// Which of a checkpoint's tensors is which of a model's. A pure function, any thread.
+// Matches a checkpoint's tensors with a model's. A pure function, any thread.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace coupler {
 
-// By index of the model's; null for those that the checkpoint has not.
+// By index in the model; null for tensors that are not in the checkpoint.
 struct MatchedWeights {
   std::vector<const WeightTensor*> parameters, buffers;
 };
 
-// By names, those of tied tensors included. Throws Error(kInvalidArgument) naming `checkpoint` and
-// listing every tensor that is of another shape and, where strict, every one that is missing or
-// that the model does not have.
+// Matches by name, including the names of tied tensors. Throws Error(kInvalidArgument) naming
+// `checkpoint` and listing every tensor of another shape and, if strict, every missing or
+// unexpected one.
 MatchedWeights match_weights(const Model& model, const WeightSource& source,
                              const std::string& checkpoint, bool strict);
 

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Of the packed bytes: another number makes files of older versions unused.
+// Version of the packed bytes: changing it invalidates files of older versions.
 constexpr int kFormat = 1;
 
 struct Paths {
@@ -41,7 +41,7 @@ struct Paths {
   std::string weights, index;
 };
 
-// One line of the fingerprint; empty where the weight is in no file.
+// One line of the fingerprint; empty if the weight is not in a file.
 std::string line_of(const PlacedTensor& weight) {
   const WeightTensor* const from = weight.value.weight;
   if (from == nullptr || from->place.file == nullptr) return "";
@@ -96,7 +96,7 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
   const Paths paths(folder, fingerprint);
   std::error_code ignored;
   if (fingerprint.empty() || !fs::is_regular_file(paths.index, ignored)) return std::nullopt;
-  std::string problem = "does not hold the weights that it is named for";
+  std::string problem = "does not contain the weights that its name implies";
   try {
     const auto text = MappedFile::open(paths.index);
     const json index = checkpoint::parse_strict_json(
@@ -114,7 +114,7 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
     problem = error.rule;
   }
   log(LogLevel::kWarning, "quantize",
-      fmt::format("{} cannot be used and is written anew: {}", paths.index, problem));
+      fmt::format("{} cannot be used and is written again: {}", paths.index, problem));
   return std::nullopt;
 }
 
@@ -122,7 +122,7 @@ PackedFile write_packed_file(const std::string& folder, const std::string& finge
                              const std::vector<const PlacedTensor*>& weights, const PackOne& pack) {
   std::error_code failed;
   fs::create_directories(folder, failed);
-  if (failed) throw_io("make", folder, failed.value());
+  if (failed) throw_io("create", folder, failed.value());
   const Paths paths(folder, fingerprint);
   std::map<std::string, const PlacedTensor*> by_name;
   std::vector<safetensors::TensorEntry> entries;
@@ -133,7 +133,7 @@ PackedFile write_packed_file(const std::string& folder, const std::string& finge
   }
   PackedFile file;
   json errors = json::object();
-  // Each process its own, so that several may write the same.
+  // One per process, so that several may write the same file.
   const std::string part = fmt::format("{}.{}.part", paths.weights, ::getpid());
   fs::remove(part, failed);
   {

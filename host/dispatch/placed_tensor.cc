@@ -29,8 +29,8 @@ c10::Device device_of(MapDevice device) {
                 fmt::format("the device map names accelerator {}, but LibTorch sees {}",
                             device.index(), count == 0 ? "none" : fmt::format("{}", count)),
                 {.subject = device.to_string(),
-                 .hint = "give a map for the devices of this machine, or max_memory for them and "
-                         "device_map = \"auto\""});
+                 .hint = "use a map for the devices of this machine, or device_map = \"auto\" with "
+                         "max_memory for them"});
   }
   return {*kind, static_cast<c10::DeviceIndex>(device.index())};
 }
@@ -54,7 +54,7 @@ std::vector<PlacedTensor> place_tensors(const Model& model, const DeviceMap& map
   for (const ModelParameter& parameter : model.parameters)
     place(parameter.name, parameter.tensor, parameter.module, false);
   for (const auto& [name, buffer] : model.buffers) {
-    // Their modules are known by their names only.
+    // The module of a buffer is known only from its name.
     const auto dot = name.rfind('.');
     const std::string path = dot == std::string::npos ? "" : name.substr(0, dot);
     const auto module = std::find_if(model.modules.begin(), model.modules.end(),

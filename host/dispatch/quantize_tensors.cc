@@ -16,8 +16,8 @@
 namespace coupler {
 namespace {
 
-// The values that are packed, on the CPU. Of a checkpoint in another type they are read as float,
-// so that nothing is rounded twice.
+// The values to pack, on the CPU. If the checkpoint has another dtype, they are read as float, so
+// that nothing is rounded twice.
 at::Tensor values_of(const PlacedTensor& tensor) {
   if (tensor.value.tensor.defined()) return tensor.value.tensor.cpu();
   const at::Tensor values = at::empty(tensor.variable.sizes(), at::kFloat);
@@ -30,7 +30,7 @@ at::Tensor pack_one(const PlacedTensor& tensor, QuantizedLayer& layer) {
       pack(tensor.packed->layout(), values_of(tensor), tensor.packed->transposed(), tensor.name);
   layer.relative_error = error.relative();
   layer.max_error = error.most;
-  // What was read of a mapped checkpoint is not needed again.
+  // The pages read from a mapped checkpoint are not needed again.
   const FilePlace& place = tensor.value.place;
   if (place.file != nullptr) drop(*place.file, place.begin, tensor.value.tensor.nbytes());
   return packed;
@@ -39,14 +39,13 @@ at::Tensor pack_one(const PlacedTensor& tensor, QuantizedLayer& layer) {
 PackedFile file_of(const std::string& folder, const std::vector<const PlacedTensor*>& weights,
                    bool& reused) {
   if (folder.empty())
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the device map puts '{}' on the disk, to be quantised, but no "
-                    "offload_folder says where its packed form goes",
-                    weights[0]->name),
-        {.subject = "offload_folder",
-         .hint = "name a folder on a local disk with room for the quantised weights; they are "
-                 "written there once"});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the device map puts the quantized weight '{}' on the disk, but "
+                            "offload_folder is not set",
+                            weights[0]->name),
+                {.subject = "offload_folder",
+                 .hint = "name a folder on a local disk with room for the quantized weights; they "
+                         "are written there once"});
   const std::string fingerprint = fingerprint_of(weights);
   auto file = open_packed_file(folder, fingerprint, weights);
   reused = file.has_value();

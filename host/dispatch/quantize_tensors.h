@@ -1,4 +1,4 @@
-// Quantises a model's tensors on their way to where they lie. Plain functions of one thread.
+// Quantizes a model's tensors before they are placed. Plain functions, one thread.
 #pragma once
 
 #include <coupler/quantize_options.h>
@@ -13,15 +13,15 @@
 
 namespace coupler {
 
-// Says of each tensor whether and how it is to lie packed. Throws as choose_layers.
+// Sets `packed` of each tensor to be quantized. Throws as choose_layers does.
 void choose_packed(const Model& model, const QuantizeOptions& options,
                    std::vector<PlacedTensor>& tensors);
 
-// Packs those: their values are the packed bytes afterwards, in memory or, of what lies on the
-// disk, in a file of offload_folder, which is written unless it is there already. No parameter
-// requires gradients any more. Returns what values come from, to be kept; null where that is
-// memory. Throws Error(kInvalidArgument) where a folder is needed and none is named, and for
-// weights that are not finite; Error(kIo).
+// Packs these tensors: their values become the packed bytes, in memory or, for tensors on the disk,
+// in a file of offload_folder, which is written unless it exists. Parameters no longer require
+// gradients. Returns the source of the values, which must be kept; null if all are in memory.
+// Throws Error(kInvalidArgument) if a folder is needed but not given, and for non-finite weights;
+// Error(kIo).
 std::shared_ptr<const WeightSource> pack_tensors(const QuantizeOptions& options,
                                                  const std::string& offload_folder,
                                                  std::vector<PlacedTensor>& tensors);

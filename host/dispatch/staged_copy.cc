@@ -17,7 +17,7 @@ constexpr int64_t kBufferBytes = int64_t{16} << 20;
 
 struct Buffer {
   at::Tensor pinned;
-  std::optional<c10::Event> sent;  // what was copied from it
+  std::optional<c10::Event> sent;  // recorded after the last copy from it
 };
 
 class Ring {
@@ -46,7 +46,7 @@ void staged_copy(const at::Tensor& from, const at::Tensor& to) {
     to.copy_(from);
     return;
   }
-  static thread_local Ring ring;  // one accelerator's: a process has no two kinds
+  static thread_local Ring ring;  // a process has only one kind of accelerator
   const c10::DeviceGuard guard(to.device());
   const c10::impl::VirtualGuardImpl streams(to.device().type());
   const int64_t step = kBufferBytes / static_cast<int64_t>(from.element_size());

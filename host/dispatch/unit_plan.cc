@@ -5,9 +5,9 @@
 namespace coupler {
 namespace {
 
-constexpr size_t kAlignment = 64;  // what kernels like
+constexpr size_t kAlignment = 64;  // preferred by kernels
 
-// Files align tensors to 8 bytes or more, so neighbours lie closer than that.
+// Files align tensors to 8 bytes or more, so gaps between neighbors are smaller than kAlignment.
 bool follows(const PlannedWeights& unit, const PlacedTensor& tensor, size_t most) {
   const FilePlace& place = tensor.value.place;
   if (unit.place.file == nullptr || place.file != unit.place.file) return false;

@@ -11,7 +11,7 @@
 namespace coupler {
 namespace {
 
-// So far ahead of what is brought in the disk is asked to read.
+// How far ahead of the current unit the disk is asked to read.
 constexpr size_t kReadAhead = 2;  // units
 
 }  // namespace
@@ -53,7 +53,7 @@ void WeightUnits::fill(size_t unit, void* memory) {
 }
 
 void WeightUnits::store(size_t, const void*) {
-  throw Error(ErrorCode::kUnsupported, "the parameters of a dispatched model cannot be written to",
+  throw Error(ErrorCode::kUnsupported, "the parameters of a dispatched model are read-only",
               {.subject = "dispatch_model", .hint = "train a model that is not dispatched"});
 }
 

@@ -1,6 +1,6 @@
-// WeightUnits: the units of a model that lies where a device map says, as the Source of one
-// Residency: on the CPU straight from mapped files, on accelerators copied from host memory or
-// files. add() before the first use; the rest as Source has it.
+// WeightUnits: the units of a dispatched model, as the Source of one Residency: on the CPU directly
+// from mapped files, on accelerators copied from host memory or files. Call add() before the first
+// use; threads as for Source.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,25 +26,25 @@ class WeightUnits : public Source {
   };
   struct PlacedUnit {
     size_t bytes = 0;
-    std::vector<Piece> pieces;  // of a unit that is copied
-    FilePlace place;            // of one that is used in its file
-    bool once = false;          // copied once and kept: the pieces are given up then
-    bool keep_pages = true;     // of the file, when the unit is released
+    std::vector<Piece> pieces;  // if the unit is copied
+    FilePlace place;            // if it is used in its file
+    bool once = false;          // copied once and kept; the pieces are dropped then
+    bool keep_pages = true;     // keep the file's pages when the unit is released
   };
 
   // device: where the units' memory is.
   explicit WeightUnits(c10::Device device) : device_(device) {}
 
   void add(PlacedUnit unit) { units_.push_back(std::move(unit)); }
-  // Called when the first of the units becomes resident after none was: another model may have to
-  // make room.
+  // on_first is called when a unit becomes resident after none was: another model may have to make
+  // room.
   void set_on_first(std::function<void()> on_first) { on_first_ = std::move(on_first); }
   void all_released() { any_ = false; }
 
   void* lend(size_t unit) override;
   void take_back(size_t unit) override;
   void fill(size_t unit, void* memory) override;
-  // Never: parameters that are placed cannot be written to.
+  // Always throws: placed parameters are read-only.
   void store(size_t unit, const void* memory) override;
 
  private:

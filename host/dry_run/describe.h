@@ -1,4 +1,4 @@
-// A model as estimates know it. Pure function.
+// Describes a model for estimates. Pure function.
 #pragma once
 
 #include "estimate/step_log.h"

@@ -33,7 +33,7 @@ DryRun* DryRun::of_process() {
   static DryRun* const kRun = []() -> DryRun* {
     const char* file = std::getenv("COUPLER_ESTIMATE");
     if (file == nullptr || *file == '\0') return nullptr;
-    auto* const run = new DryRun(file);  // never destroyed: hooks and storages outlive all
+    auto* const run = new DryRun(file);  // never destroyed: hooks and storages live until exit
     run->self_ = std::shared_ptr<DryRun>(run, [](DryRun*) {});
     begin_fake_tensors(*run);
     return run;
@@ -93,7 +93,7 @@ void DryRun::add_optimizer(const void* optimizer, const std::string& description
 
 void DryRun::stepped(const void* optimizer) {
   int& count = steps_[optimizer];
-  // What a first step has made and kept.
+  // What the first step made and kept.
   if (count++ == 0) {
     optimizer_state_.insert(new_since_backward_.begin(), new_since_backward_.end());
   }
@@ -119,8 +119,8 @@ void DryRun::backward_ends() {
   add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
-// Between tensors lie the small objects that hold them and the graph: where those are decides what
-// room the heap can use again.
+// The small objects of tensors and of the graph lie between tensors in the heap; their positions
+// decide which free memory the heap can reuse.
 uint64_t DryRun::object_bytes() { return ::mallinfo2().uordblks; }
 
 void DryRun::add(StepEvent event) {
@@ -170,7 +170,7 @@ void DryRun::on_gradient(size_t parameter) {
        .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
-// What is there between two steps, beside what a strategy and an optimizer keep.
+// Logs what exists between two steps, except what a strategy and an optimizer keep.
 void DryRun::begin_log() {
   logging_ = true;
   std::unordered_map<uint64_t, uint64_t> gradients;  // parameter by storage
@@ -194,7 +194,7 @@ void DryRun::begin_log() {
   log_.optimizer_factor =
       trainable == 0 ? 0 : static_cast<double>(state) / static_cast<double>(trainable);
   log_.initial = log_.events.size();
-  log_.events.reserve(log_.events.size() + (size_t{1} << 20));  // its growth is not the program's
+  log_.events.reserve(log_.events.size() + (size_t{1} << 20));  // no growth in the step
   log_.objects = objects_ = object_bytes();
 }
 

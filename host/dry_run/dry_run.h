@@ -1,6 +1,6 @@
-// DryRun: a training program run on fake tensors until its optimizers have made two steps, the
-// second of which is logged; then the process ends. Asked for by the environment variable
-// COUPLER_ESTIMATE=FILE, into which the log goes. Used by the thread that trains.
+// DryRun: runs a training program on fake tensors until its optimizers have made two steps, logs
+// the second, and ends the process. Enabled by the environment variable COUPLER_ESTIMATE=FILE,
+// which names the log file. Used by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ namespace coupler {
 
 class DryRun final : public FakeObserver, public GradientListener {
  public:
-  // Null unless COUPLER_ESTIMATE is set. Begins the dry run with the first call.
+  // Null unless COUPLER_ESTIMATE is set. The first call begins the dry run.
   static DryRun* of_process();
 
   void set_configuration(const std::string& mixed_precision,
                          const std::vector<std::string>& activation_checkpointing);
-  // Before a strategy takes the model: its parameters become fake.
+  // Call before a strategy takes the model: makes its parameters fake.
   void take(Model& model);
-  // Afterwards: they have their places.
+  // Call after a strategy has placed the parameters.
   void watch(Strategy& strategy);
-  // An optimizer was prepared; later: it has made a step. The last one of a dry run does not
-  // return.
+  // Called when an optimizer was prepared, and after each of its steps. The last stepped() of a dry
+  // run does not return.
   void add_optimizer(const void* optimizer, const std::string& description, bool fused);
   void stepped(const void* optimizer);
   void backward_begins(bool reduced);

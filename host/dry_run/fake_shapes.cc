@@ -57,7 +57,7 @@ Values embedding_dense_backward(const Values& in) {
 }
 
 // (query, key, value, dropout_p, is_causal, attn_mask, scale): the kernel's own layout, in which
-// heads stand behind the sequence.
+// heads come after the sequence.
 Values flash_attention(const Values& in) {
   const at::Tensor query = in[0].toTensor(), value = in[2].toTensor();
   const at::ScalarType sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -102,8 +102,8 @@ int64_t entry(const std::vector<int64_t>& values, size_t dimension) {
   return values.size() == 1 ? values[0] : values.at(dimension);
 }
 
-// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). What a
-// kernel unfolds meanwhile is not seen.
+// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). The
+// kernel's temporary memory for unfolding is not counted.
 Values convolution(const Values& in) {
   const at::Tensor input = in[0].toTensor(), weight = in[1].toTensor();
   const auto stride = in[3].toIntVector(), padding = in[4].toIntVector(),

@@ -33,7 +33,7 @@ struct State {
 };
 State* state = nullptr;  // null: there is no dry run
 
-struct Memory {  // behind a fake storage's data pointer, which is null
+struct Memory {  // the context of a fake storage's data pointer, which is null
   const c10::StorageImpl* storage;
   uint64_t number;
 };
@@ -73,17 +73,17 @@ bool is_fake(const at::Tensor& tensor) {
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const std::string& why) {
   throw Error(ErrorCode::kUnsupported, fmt::format("dry run: {} {}", op.schema().name(), why),
               {.subject = op.schema().name(),
-               .hint = "leave it out while COUPLER_ESTIMATE is set, or estimate from the model's "
+               .hint = "skip it while COUPLER_ESTIMATE is set, or estimate from the model's "
                        "checkpoint or config.json"});
 }
 
-// What a value is where nothing is known of it.
+// The value assumed for an unknown one.
 c10::Scalar harmless(at::ScalarType type) {
   if (type == at::kBool) return false;
   return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
 }
 
-// One operation with fake tensors among its arguments, on meta.
+// One operation with fake tensors among its arguments, run on meta.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, const Stack& stack)
@@ -100,14 +100,14 @@ class Call {
   void note_uses() const {
     for_each_tensor(arguments_, [](Position, const at::Tensor& t) { state->observer->used(t); });
   }
-  // Every result is one of the arguments, or there is none.
+  // Whether every result is one of the arguments, or there are none.
   bool only_writes() const {
     for (const c10::Argument& result : op_.schema().returns()) {
       if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return false;
     }
     return true;
   }
-  // It gives the arguments that it writes to the sizes that its results have.
+  // Whether it resizes its output arguments to the sizes of its results.
   bool resizes() const {
     const auto& arguments = op_.schema().arguments();
     return std::any_of(arguments.begin(), arguments.end(),
@@ -130,7 +130,7 @@ class Call {
     results = shapes(twins());
     take(results);
   }
-  // Where only the kernel itself knows the shapes.
+  // If only the kernel itself knows the shapes.
   void run_on_zeros(Stack& results) {
     results = arguments_;
     const auto& schema = op_.schema().arguments();
@@ -150,8 +150,8 @@ class Call {
     }
     take(results);
   }
-  // A copy of a fake tensor, as clone() and to() make it in new memory, is fake; where that is a
-  // part of something real, it holds harmless values.
+  // A copy of a fake tensor into new memory, as by clone() and to(), is fake; a copy into part of a
+  // real storage gets harmless values.
   void lose_values() const {
     const at::Tensor into = arguments_.at(0).toTensor();
     if (is_fake(into)) return;
@@ -162,14 +162,14 @@ class Call {
       into.fill_(harmless(into.scalar_type()));
     }
   }
-  // In place of results that are arguments.
+  // Returns arguments as the results that alias them.
   void give_arguments(Stack& results) const {
     results.clear();
     for (const c10::Argument& result : op_.schema().returns()) results.push_back(aliased(result));
   }
 
  private:
-  // The same geometry on meta; tensors that share memory share it there, too.
+  // The arguments with the same geometry on meta; tensors that share memory share it there, too.
   Stack twins() {
     Stack result = arguments_;
     const auto& schema = op_.schema().arguments();
@@ -208,7 +208,8 @@ class Call {
     return arguments_.at(0);
   }
 
-  // Results on meta (or real ones of zeros) become fake ones; arguments that were resized follow.
+  // Turns results on meta (or real ones, computed from zeros) into fake ones, and resizes arguments
+  // accordingly.
   void take(Stack& results) {
     for (auto& [impl, pair] : twins_) follow(pair.tensor, pair.twin);
     if (!op_.schema().returns().empty() && only_writes()) return give_arguments(results);
@@ -247,7 +248,7 @@ class Call {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages_;
 };
 
-// Only geometry, be it in place: done as it is.
+// Operations on geometry only, possibly in place: run unchanged.
 bool looks_at_no_values(const std::string& name) {
   static const std::unordered_set<std::string> kNames = {
       "aten::as_strided_",    "aten::squeeze_",
@@ -261,7 +262,7 @@ bool looks_at_no_values(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-// A new tensor of the program's, not one on meta.
+// Whether it makes a large new tensor, other than on meta.
 bool makes_much(const c10::OperatorHandle& op, const Stack& stack) {
   if (op.schema().name() != "aten::empty" && op.schema().name() != "aten::empty_strided") {
     return false;
@@ -308,7 +309,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
   const ShapeFunction shapes = shape_function(call.name());
   const bool asks_value = call.name() == "aten::_local_scalar_dense";
-  // Of other operations: those come here in turn.
+  // Composed of other operations, which are intercepted in turn.
   if (!kernel && !copies && !asks_value && shapes == nullptr && call.name() != "aten::equal") {
     return go_on();
   }

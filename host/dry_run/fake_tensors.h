@@ -1,9 +1,9 @@
-// Fake tensors: tensors on the CPU that have sizes, strides and a type, but no memory. In a dry run
-// every operation of the thread comes to a dispatch key below autograd and autocast, which LibTorch
-// reserves and does not use (Fake): operations on fake tensors run on the meta device, and give
-// fake tensors; others run as they are, but for new tensors of more than kRealBytes, which are
-// fake. So a program's own forward, backward and optimizer run with the graph, the types and the
-// choices of kernels that they have with memory. One thread of a process; never ended.
+// Fake tensors: CPU tensors with sizes, strides and a dtype, but without memory. In a dry run,
+// every operation of the thread goes through a dispatch key below autograd and autocast that
+// LibTorch reserves but does not use (Fake). Operations on fake tensors run on the meta device and
+// return fake tensors; others run unchanged, except that new tensors of more than kRealBytes are
+// fake. So a program's own forward, backward and optimizer run with the same graph, dtypes and
+// kernels as with memory. One thread per process; never ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace coupler {
 
-// Told of everything that happens to fake memory. Storages are numbered in the order of their
-// making.
+// Notified of everything that happens to fake memory. Storages are numbered in the order of
+// creation.
 class FakeObserver {
  public:
   virtual void made(uint64_t storage, uint64_t bytes) = 0;
@@ -25,13 +25,14 @@ class FakeObserver {
   ~FakeObserver() = default;
 };
 
-// Up to here new tensors are real: the values of small ones may steer a program.
+// New tensors up to this size are real: a program may depend on the values of small ones.
 constexpr uint64_t kRealBytes = uint64_t{1} << 20;
 
-// From now on this thread's operations come here. observer: outlives the process.
+// From now on this thread's operations are intercepted. observer: must live until the process
+// exits.
 void begin_fake_tensors(FakeObserver& observer);
 
-// While it lives, this thread's operations are done for real. Without a dry run it does nothing.
+// While it lives, this thread's operations run for real. Without a dry run it has no effect.
 class RealTensors {
  public:
   RealTensors();
@@ -43,9 +44,9 @@ class RealTensors {
   bool before_;
 };
 
-// A fake tensor of the same type, sizes and strides.
+// A fake tensor of the same dtype, sizes and strides.
 at::Tensor fake_like(const at::Tensor& tensor);
-// The number of a fake tensor's storage; 0 where the tensor is not fake.
+// The number of a fake tensor's storage; 0 if the tensor is not fake.
 uint64_t fake_storage_of(const at::Tensor& tensor);
 
 }  // namespace coupler

@@ -19,15 +19,15 @@ constexpr int64_t kGroups[] = {32, 64, 128, 256};
 void check(const QuantizeOptions& options) {
   if (options.bits != 8 && options.bits != 4)
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("quantize.bits is {}; weights can have 8 or 4", options.bits),
-                {.subject = "bits", .hint = "8 loses little; 4 takes half as much memory"});
+                fmt::format("quantize.bits is {}, but must be 8 or 4", options.bits),
+                {.subject = "bits", .hint = "use 8 for little loss, 4 for half the memory"});
   if (options.bits == 8) return;
   if (std::find(std::begin(kGroups), std::end(kGroups), options.group_size) == std::end(kGroups))
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("quantize.group_size is {}, which is none of 32, 64, 128 and 256",
+                fmt::format("quantize.group_size is {}, but must be 32, 64, 128 or 256",
                             options.group_size),
                 {.subject = "group_size",
-                 .hint = "64 is the default; smaller groups lose less and take more memory"});
+                 .hint = "use 64, the default; smaller groups lose less but take more memory"});
 }
 
 // "lm_head" is a part of "lm_head.weight", "0.mlp" of "layers.0.mlp.up.weight".
@@ -44,7 +44,7 @@ LayerKind kind_of(const ModelModule& module, const QuantizeOptions& options) {
   return linear ? LayerKind::kLinear : LayerKind::kOther;
 }
 
-// A tied weight is one parameter: all modules that have it must be linear, and alike.
+// A tied weight is one parameter: all modules that share it must be linear layers of the same kind.
 bool is_shared_otherwise(const Model& model, const std::string& name, LayerKind kind,
                          const QuantizeOptions& options) {
   return std::any_of(model.aliases.begin(), model.aliases.end(), [&](const auto& alias) {
@@ -61,12 +61,11 @@ void check_weight(const ModelParameter& weight, const std::string& type) {
   if (weight.tensor.dim() == 2 && weight.tensor.is_floating_point() && weight.tensor.numel() > 0)
     return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' of a {} is {} of {}: only matrices of floating numbers can be "
-                          "quantised",
+              fmt::format("'{}' of a {} is {} of {}: only floating-point matrices can be quantized",
                           weight.name, type, c10::getDtypeNames(weight.tensor.scalar_type()).first,
                           fmt::format("[{}]", fmt::join(weight.tensor.sizes(), ", "))),
               {.subject = weight.name,
-               .hint = "take its class out of linear_classes, or put it into quantize.skip"});
+               .hint = "remove its class from linear_classes, or add the weight to quantize.skip"});
 }
 
 void check_groups(const Model& model, const std::vector<ChosenLayer>& layers, int64_t group) {
@@ -94,10 +93,10 @@ void check_groups(const Model& model, const std::vector<ChosenLayer>& layers, in
                   inputs, group, several),
       {.subject = name,
        .hint = divide_all.empty()
-                   ? fmt::format("no group size divides all layers: leave those in full precision "
-                                 "with quantize.skip = {{\"{}\"{}}}, or take 8 bits",
+                   ? fmt::format("no group size divides all layers: leave these in full precision "
+                                 "with quantize.skip = {{\"{}\"{}}}, or use 8 bits",
                                  name, left.size() == 1 ? "" : ", …")
-                   : fmt::format("take {}", fmt::join(divide_all, ", or "))});
+                   : fmt::format("use {}", fmt::join(divide_all, ", or "))});
 }
 
 }  // namespace
@@ -133,20 +132,19 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
   for (size_t s = 0; s < met.size(); ++s) {
     if (met[s]) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("quantize.skip has '{}', which no linear layer's weight is named by",
-                            shown(options.skip[s])),
+                fmt::format("quantize.skip: '{}' matches no linear layer", shown(options.skip[s])),
                 {.subject = options.skip[s],
-                 .hint = "name a part of a weight's path, as \"lm_head\" or \"layers.0.mlp\"; "
-                         "embeddings and norms are not quantised anyway"});
+                 .hint = "name a part of a weight's path, such as \"lm_head\" or \"layers.0.mlp\"; "
+                         "embeddings and norms are never quantized"});
   }
   if (layers.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 any ? fmt::format("quantize.skip names every linear layer of '{}'", model.name)
-                    : fmt::format("'{}' has no linear layers that could be quantised", model.name),
+                    : fmt::format("'{}' has no linear layers to quantize", model.name),
                 {.subject = model.name,
                  .hint = any ? "leave quantize unset, or name fewer layers"
-                             : "name the classes that hold their weights in "
-                               "quantize.linear_classes, or leave quantize unset"});
+                             : "name the classes of its linear layers in quantize.linear_classes, "
+                               "or leave quantize unset"});
   if (options.bits == 4) check_groups(model, layers, options.group_size);
   return layers;
 }

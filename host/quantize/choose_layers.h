@@ -1,4 +1,4 @@
-// Which parameters of a model are quantised, and how they lie then. A pure function.
+// Chooses which parameters of a model are quantized, and their layouts. A pure function.
 #pragma once
 
 #include <coupler/quantize_options.h>
@@ -16,11 +16,11 @@ struct ChosenLayer {
   PackedLayout layout;
 };
 
-// In the order of parameters. A weight that another module than a linear one shares stays what it
-// is: embeddings look rows up. Throws Error(kInvalidArgument) for other bits and group sizes than
-// there are, for a group size that does not divide a layer's inputs, with what would, for a part in
-// `skip` that names no layer, for a class whose weight is no matrix of floating numbers, and where
-// there is nothing to quantise.
+// In the order of parameters. A weight shared with a module that is not linear stays unquantized:
+// embeddings look up rows. Throws Error(kInvalidArgument) for invalid bits or group sizes, for a
+// group size that does not divide a layer's inputs (the hint names those that do), for a part in
+// `skip` that matches no layer, for a class whose weight is not a floating-point matrix, and if
+// there is nothing to quantize.
 std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions& options);
 
 }  // namespace coupler

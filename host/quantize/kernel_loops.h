@@ -1,10 +1,10 @@
-// The loops of multiply and unpack over a vector type, which each set of kernels instantiates in a
-// file compiled for its instructions. Everything here has internal linkage, so that no other file
-// can end up with code that its machine lacks.
+// The loops of multiply and unpack over a vector type. Each set of kernels instantiates them in a
+// file compiled for its instruction set. Everything here has internal linkage, so that the linker
+// cannot give another file code with instructions that the machine lacks.
 //
 // Vec: kWidth floats, a divisor of 16, with zero(), load(p), store(p), broadcast(f), fma(a, b, c) =
 // a * b + c, sum(); of_bytes(p), kWidth int8 as floats; and nibbles(p, parts), a block of 32 4-bit
-// weights as floats, 8 taken off.
+// weights as floats, minus 8.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ template <class Vec, int kCount>
 void multiply8(const PackedLayout& layout, const uint8_t* packed, int64_t begin, int64_t end,
                const float* x, float* y, int64_t y_stride) {
   const int64_t columns = layout.columns;
-  constexpr int64_t kStep = 2 * Vec::kWidth;  // two sums: one waits for the other's addition
+  constexpr int64_t kStep = 2 * Vec::kWidth;  // two sums hide the latency of an addition
   const int64_t whole = columns / kStep * kStep;
   const auto* const scales = reinterpret_cast<const float*>(packed + layout.scales_begin());
   for (int64_t row = begin; row < end; ++row) {

@@ -5,7 +5,7 @@
 namespace coupler {
 namespace {
 
-// One float: what every machine can run, and what the others are compared with.
+// One float: runs on every machine, and is the reference for the others.
 struct Single {
   static constexpr int64_t kWidth = 1;
   float value;

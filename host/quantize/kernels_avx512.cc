@@ -24,7 +24,7 @@ struct Sixteen {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
   }
-  // A permutation looks at the lower four bits of each index only: a table of 16 is all it takes.
+  // A permutation uses only the lower four bits of each index, so a table of 16 suffices.
   static void nibbles(const uint8_t* from, Sixteen* parts) {
     const __m512 levels = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     const __m512i bytes =

@@ -8,7 +8,7 @@
 namespace coupler {
 namespace {
 
-// bfloat16 nearest to a finite value, as its upper bits of a float.
+// Rounds a finite value to the nearest bfloat16, returned as a float.
 float to_bfloat16(float value) {
   auto word = std::bit_cast<uint32_t>(value);
   word += 0x7fffU + ((word >> 16) & 1U);
@@ -37,7 +37,7 @@ void pack_row8(const PackedLayout& layout, const float* weights, int8_t* bytes, 
   float least = 0, most = 0;
   if (!measure(weights, layout.columns, least, most, error)) return;
   *scale = std::max(-least, most) / 127;
-  // Rows of zeros, or of numbers so small that their scale is none.
+  // Rows of zeros, or of numbers too small for a normal scale.
   const float inverse = *scale < 1e-37F ? 0 : 1 / *scale;
   if (inverse == 0) *scale = 0;
   for (int64_t k = 0; k < layout.columns; ++k) {
@@ -51,7 +51,7 @@ void pack_group4(const PackedLayout& layout, const float* weights, uint8_t* byte
                  PackError& error) {
   float least = 0, most = 0;
   if (!measure(weights, layout.group, least, most, error)) return;
-  // Halves first: the difference of two finite numbers may be none.
+  // Halves first: the difference of two finite numbers may overflow.
   float scale = to_bfloat16((most / 2 - least / 2) / 7.5F);
   if (scale < 1e-37F) scale = 0;
   const float inverse = scale == 0 ? 0 : 1 / scale;

@@ -1,8 +1,7 @@
-// PackedLayout: how a matrix of linear weights lies in memory with 8 or 4 bits a weight. Plain data
-// and arithmetic, any thread; sees no LibTorch.
-//
+// PackedLayout: the memory layout of a matrix of linear weights with 8 or 4 bits per weight. Plain
+// data and arithmetic, any thread; does not use LibTorch.
 // The matrix has `rows` outputs of `columns` inputs each; a weight that a module keeps as [in, out]
-// is packed turned. First the weights, row after row, then what turns them back:
+// is packed transposed. First come the weights, row by row, then the scales:
 // - 8 bits: w = q * scale, with q in -127..127 and one float a row, max|w| / 127.
 // - 4 bits: w = (q - 8) * scale + zero, with q in 0..15 and scale and zero for each group of
 //   `group` inputs: (max - min) / 15 and min + 8 * scale, the form of ATen's
@@ -19,15 +18,15 @@
 namespace coupler {
 
 struct PackedLayout {
-  static constexpr int64_t kBlock = 32;      // 4-bit weights that lie together
-  static constexpr size_t kAlignment = 64;   // of what the parts begin at, within the whole
+  static constexpr int64_t kBlock = 32;      // 4-bit weights packed together
+  static constexpr size_t kAlignment = 64;   // of the start of each part, within the whole
   static constexpr int64_t kMaxGroup = 256;  // groups are 32, 64, 128 or 256
 
   int bits = 8;  // or 4
   int64_t rows = 0, columns = 0;
-  int64_t group = 0;  // of 4 bits; divides columns
+  int64_t group = 0;  // for 4 bits; divides columns
 
-  int64_t groups() const { return bits == 8 ? 1 : columns / group; }  // a row
+  int64_t groups() const { return bits == 8 ? 1 : columns / group; }  // per row
   size_t row_bytes() const { return static_cast<size_t>(columns) * static_cast<size_t>(bits) / 8; }
   size_t scales_begin() const { return aligned(static_cast<size_t>(rows) * row_bytes()); }
   size_t bytes() const {

@@ -14,12 +14,12 @@
 namespace coupler {
 namespace {
 
-// So many rows of activations at the most go through the kernels: from about here on a product with
-// unpacked weights is faster, since each part is unpacked once for all rows.
+// The most rows of activations for which the kernels are used. With more, a product with unpacked
+// weights is faster, since each part is unpacked once for all rows.
 constexpr int64_t kFewRows = 8;
-// What is unpacked at a time for many rows: it is to stay in a core's cache until it was used.
+// Weights unpacked at a time for many rows, few enough to stay in a core's cache until used.
 constexpr int64_t kPartWeights = int64_t{1} << 18;
-// Weights that a thread is worth.
+// The fewest weights worth a thread.
 constexpr int64_t kGrain = int64_t{1} << 16;
 
 int64_t grain_of(const PackedLayout& layout) {
@@ -63,7 +63,7 @@ std::pair<at::Tensor, PackError> pack(const PackedLayout& layout, const at::Tens
   std::mutex mutex;
   at::parallel_for(0, layout.rows, grain_of(layout), [&](int64_t begin, int64_t end) {
     PackError error;
-    // A few rows of float at a time, so that converting takes no memory to speak of.
+    // A few rows of float at a time, so that converting takes little memory.
     const int64_t step = grain_of(layout);
     for (int64_t row = begin; row < end; row += step) {
       const int64_t last = std::min(end, row + step);
@@ -75,11 +75,11 @@ std::pair<at::Tensor, PackError> pack(const PackedLayout& layout, const at::Tens
     total.add(error);
   });
   if (!total.finite)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' holds numbers that are not finite, which no scale fits", name),
-                {.subject = name,
-                 .hint = "check the checkpoint, or leave the weight as it is: put it into "
-                         "quantize.skip"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' contains non-finite numbers, which cannot be quantized", name),
+        {.subject = name,
+         .hint = "check the checkpoint, or add the weight to quantize.skip to leave it as it is"});
   return {packed, total};
 }
 
@@ -103,7 +103,7 @@ at::Tensor PackedWeight::multiply(const at::Tensor& x, const at::Tensor& bias, c
                                   c10::Device device) const {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = layout_.rows;
-  if (x.numel() == 0) {  // no rows, since a layer has inputs
+  if (x.numel() == 0) {  // no rows: a layer always has inputs
     return at::empty(sizes, x.options());
   }
   const at::Tensor rows = x.reshape({-1, layout_.columns});
@@ -119,7 +119,7 @@ at::Tensor PackedWeight::multiply(const at::Tensor& x, const at::Tensor& bias, c
     result = multiply_many(rows, packed);
   }
   if (bias.defined()) result.add_(bias);
-  // No view: modules add to what they are given, and autograd refuses that of views made here.
+  // Not a view: modules add to the result in place, which autograd rejects for views made here.
   return at::_unsafe_view(result.to(x.scalar_type()), sizes);
 }
 

@@ -1,7 +1,7 @@
-// PackedWeight: a linear layer's weight in PackedLayout as the intercept takes it (residency's
-// Packed). On the CPU few rows of activations go through the kernels of kernels.h; many, and other
-// devices, through products with weights that are unpacked a part at a time. Immutable,
-// [any-thread].
+// PackedWeight: a linear layer's weight in PackedLayout, in the form the intercept uses
+// (residency's Packed). On the CPU, few rows of activations use the kernels of kernels.h; many rows
+// use products with weights unpacked a part at a time; other devices unpack the whole weight.
+// Immutable, [any-thread].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,14 +36,14 @@ class PackedWeight : public Packed {
   at::ScalarType type_;
 };
 
-// Packs a matrix on the CPU of any floating type, [rows, columns] or, transposed, [columns, rows];
-// the bytes are a tensor of uint8. Threads as at::parallel_for has. Throws
-// Error(kInvalidArgument) naming the weight where it holds what is not finite.
+// Packs a floating-point matrix on the CPU, [rows, columns] or, transposed, [columns, rows], into a
+// tensor of uint8. Uses at::parallel_for. Throws Error(kInvalidArgument) naming the weight if it
+// has non-finite values.
 std::pair<at::Tensor, PackError> pack(const PackedLayout& layout, const at::Tensor& weight,
                                       bool transposed, const std::string& name);
 
-// The matrix [rows, columns] of float, from packed bytes on any device and by LibTorch's own
-// operations: what the kernels do, where they do not run.
+// Unpacks to a float matrix [rows, columns] on any device with LibTorch's own operations, for
+// devices without the kernels.
 at::Tensor unpack_by_operations(const PackedLayout& layout, const at::Tensor& packed);
 
 }  // namespace coupler

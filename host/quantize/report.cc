@@ -29,7 +29,7 @@ std::string to_table(const QuantizationReport& report, size_t most) {
     fmt::format_to(std::back_inserter(table), "and {} more\n", report.layers.size() - shown);
   const std::string group =
       report.group_size == 0 ? "" : fmt::format(", groups of {}", report.group_size);
-  fmt::format_to(std::back_inserter(table), "{} weights of {} bits{}: {} in place of {}\n",
+  fmt::format_to(std::back_inserter(table), "{} weights of {} bits{}: {} instead of {}\n",
                  report.layers.size(), report.bits, group, format_byte_size(after),
                  format_byte_size(before));
   return table;

@@ -127,7 +127,7 @@ TEST(Pipeline, WrongFolder_IsRefusedWithWhatToDo) {
       {"/model_type", nullptr, {"config.json: 'model_type' is missing"}},
       {"/n_head", 5, {"'n_head' does not divide 'n_embd'"}},
       {"/n_layer", "two", {"'n_layer' must be a whole number above 0, not \"two\""}},
-      {"/n_layer", 3, {"transformer.h.2", "is of another model"}},
+      {"/n_layer", 3, {"transformer.h.2", "does not match the model"}},
       {"/activation_function", "mish", {"activation 'mish' is not there", "gelu_new"}},
       {"/scale_attn_by_inverse_layer_idx", true, {"scale_attn_by_inverse_layer_idx"}},
       {"/dtype", "float4", {"dtype 'float4' is not there", "options.dtype"}},

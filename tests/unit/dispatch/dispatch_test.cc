@@ -162,7 +162,7 @@ TEST_F(Dispatch, Twice_IsRefused_AndAfterwardsAllowed) {
   {
     const auto placed = cpu_offload(model, torch::kCPU);
     EXPECT_NE(
-        hinted_message_of([&] { cpu_offload(model, torch::kCPU); }).find("is dispatched already"),
+        hinted_message_of([&] { cpu_offload(model, torch::kCPU); }).find("is already dispatched"),
         std::string::npos);
   }
   EXPECT_NE(hinted_message_of([&] { device_map(model); }).find("is not dispatched"),

@@ -83,7 +83,7 @@ TEST_F(Loading, OfAnotherModel_ListsEveryTensor) {
       hinted_message_of([&] { load_checkpoint_in_model(model, here_.at("model.safetensors")); });
   for (const char* text :
        {"missing: blocks.0.up.bias, norm.weight", "unexpected: extra.weight",
-        "of another shape: norm.bias is [5], the model's is [32]", "strict = false"}) {
+        "of another shape: norm.bias is [5], but the model's is [32]", "strict = false"}) {
     EXPECT_NE(message.find(text), std::string::npos) << text << " in " << message;
   }
   EXPECT_TRUE(model->norm->weight.is_meta());
@@ -119,7 +119,7 @@ TEST_F(Loading, OffloadFolderOfAnotherModel_IsRefused) {
   const std::string message = hinted_message_of([&] {
     dispatch_model(model, {{"", "disk"}}, {.offload_folder = here_.at("offload")});
   });
-  EXPECT_NE(message.find("is of another shape"), std::string::npos) << message;
+  EXPECT_NE(message.find("has another shape"), std::string::npos) << message;
   std::filesystem::remove(here_.at("offload/index.json"));
   EXPECT_NE(hinted_message_of([&] {
               dispatch_model(model, {{"", "disk"}}, {.offload_folder = here_.at("offload")});

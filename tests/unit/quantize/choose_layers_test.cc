@@ -92,7 +92,7 @@ TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
   // A part of a word is no part of a path, and what is not quantised cannot be skipped.
   for (const char* part : {"dow", "lm_head", "norm", ""})
     expect_choice_refused({.skip = {part}},
-                          {"quantize.skip has '" + std::string(part) + "'", "no linear"});
+                          {"quantize.skip: '" + std::string(part) + "'", "no linear"});
   expect_choice_refused({.skip = {"down"}}, {"skip names every linear layer"});
   expect_choice_refused({.linear_classes = {"Conv2d"}},
                         {"conv.weight", "[1, 1, 3, 3]", "linear_classes"});
@@ -107,7 +107,7 @@ TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
 
 TEST(ChooseLayers, GroupsThatDoNotDivide_AreToldWithThoseThatDo) {
   expect_choice_refused({.bits = 4, .group_size = 64},
-                        {"'down.weight' has 96 inputs", "group_size = 64", "take 32"});
+                        {"'down.weight' has 96 inputs", "group_size = 64", "use 32"});
   torch::nn::Linear odd(50, 4);
   try {
     choose_layers(describe(*odd), {.bits = 4});
@@ -125,7 +125,7 @@ TEST(QuantizationTable, WorstFirst_AndTheSum) {
             "weight    relative error  largest error       bytes\n"
             "a.weight        12.5000%            0.5       576 B\n"
             "b.weight         6.2500%           0.25       576 B\n"
-            "2 weights of 4 bits, groups of 64: 1.1 KiB in place of 8.0 KiB\n");
+            "2 weights of 4 bits, groups of 64: 1.1 KiB instead of 8.0 KiB\n");
   EXPECT_NE(to_table(report, 1).find("and 1 more"), std::string::npos);
 }
 
