@@ -1,6 +1,7 @@
 // A file of packed weights in an offload folder: quantized once, and used in place by every later
 // run with the same weights and options. Plain functions, one thread; several processes may write
 // the same file, since each replaces it as a whole.
+//
 // quantized-HASH.safetensors contains each weight's packed bytes under its name;
 // quantized-HASH.json, written last, contains their fingerprint and the errors. HASH is of the
 // fingerprint: the options, and each weight's shape and source file with its size and modification

@@ -1,5 +1,6 @@
 // Searches for the device of each unit with which a run takes the least predicted time. Pure
 // function, any thread; the same problem always gives the same answer.
+//
 // It starts with guesses (devices filled in several orders, with and without room for copies),
 // improves the best by moving and swapping units, then runs branch and bound over all assignments,
 // in the order of units. The result is exact if branch and bound completes, as it does for a dozen

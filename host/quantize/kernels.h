@@ -1,5 +1,6 @@
 // Kernels on packed weights on the CPU, for the widest vector units of this machine. Plain
 // functions, any thread; threads may compute different rows. Does not use LibTorch.
+//
 // Why not ATen's (LibTorch 2.11): _weight_int8pack_mm and _weight_int4pack_mm_for_cpu are fast only
 // for bfloat16 activations. For float they take 3 and 10 times as long as the float matrix product
 // they would replace, for float16 7 and 15 times (4096 x 4096, one row).

@@ -1,15 +1,16 @@
 // PackedLayout: the memory layout of a matrix of linear weights with 8 or 4 bits per weight. Plain
 // data and arithmetic, any thread; does not use LibTorch.
+//
 // The matrix has `rows` outputs of `columns` inputs each; a weight that a module keeps as [in, out]
 // is packed transposed. First come the weights, row by row, then the scales:
-// - 8 bits: w = q * scale, with q in -127..127 and one float a row, max|w| / 127.
+// - 8 bits: w = q * scale, with q in -127..127 and one float per row, max|w| / 127.
 // - 4 bits: w = (q - 8) * scale + zero, with q in 0..15 and scale and zero for each group of
 //   `group` inputs: (max - min) / 15 and min + 8 * scale, the form of ATen's
-//   _weight_int4pack_mm. Both are bfloat16, in one 32-bit word with the scale above. Of 32 weights
-//   after another, the 16 bytes hold the first 16 in their lower halves and the others in their
-//   upper ones, which is what vectors of 16 unpack without a shuffle.
+//   _weight_int4pack_mm. Both are bfloat16, in one 32-bit word with the scale in the upper half.
+//   For each 32 consecutive weights, 16 bytes hold the first 16 in their lower halves and the
+//   others in their upper halves, which vectors of 16 unpack without a shuffle.
 // Unlike ATen's packing, which depends on the vector units of the machine, the bytes are the same
-// everywhere, so that a file of them may be read elsewhere. All is little-endian.
+// everywhere, so that a file of them can be read on another machine. All values are little-endian.
 #pragma once
 
 #include <cstddef>
