@@ -13,7 +13,7 @@
 namespace coupler::checkpoint {
 namespace {
 
-constexpr size_t kMaxName = 255;  // bytes, as file systems have it
+constexpr size_t kMaxName = 255;  // bytes, the limit of file systems
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

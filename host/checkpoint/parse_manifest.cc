@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kFamily = "coupler.checkpoint/";
 constexpr int kMajor = 1;
 constexpr int kMinor = 1;
-constexpr const char* kMajorFormat = "coupler.checkpoint/1";  // every minor of it can be read
+constexpr const char* kMajorFormat = "coupler.checkpoint/1";  // all its minor versions can be read
 
 struct Version {
   int major = 0;

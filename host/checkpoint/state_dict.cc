@@ -50,8 +50,8 @@ bool StateDict::boolean(const std::string& name) const {
 }
 
 const std::string& StateDict::text(const std::string& name) const {
-  const auto* text = std::get_if<std::string>(&value(name, "text"));
-  if (text == nullptr) refuse(name, "text");
+  const auto* text = std::get_if<std::string>(&value(name, "string"));
+  if (text == nullptr) refuse(name, "string");
   return *text;
 }
 

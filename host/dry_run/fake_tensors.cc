@@ -339,7 +339,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 void begin_fake_tensors(FakeObserver& observer) {
   state = new State{&observer, std::this_thread::get_id(), 0, {}};
-  // Never destroyed. Not at load: only a dry run needs the key.
+  // Never destroyed. Not registered at load time, since only a dry run needs the key.
   auto* const library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
   c10::impl::tls_set_dispatch_key_included(kKey, true);

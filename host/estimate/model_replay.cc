@@ -125,7 +125,7 @@ void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradient
       flat_bytes_.push_back(group.bytes);
       if (!plan_.sharded() && plan_.world > 1) {
         if (gradients && type == DB_F32) keep_compression(group.slots, group.bytes);
-        // strategy/local_sgd.cc: the last average and where averages move
+        // strategy/local_sgd.cc: the last average and the velocity
         if (plan_.communication.local_sgd_momentum != 0 && !gradients)
           for (int i = 0; i < 2; ++i) keep(Part::kBuffers, group.bytes);
       }

@@ -70,7 +70,7 @@ class ModelReplay {
   const EstimatePlan& plan_;
   std::vector<MemoryLedger::Block> kept_, replicated_gradients_;
   std::vector<uint64_t> flat_bytes_;         // of memory that an optimizer has state for
-  std::vector<std::vector<size_t>> pieces_;  // of such state of a whole model, on the disk
+  std::vector<std::vector<size_t>> pieces_;  // of an unsharded model's optimizer state, on the disk
   PoolModel pool_, disk_pool_, parameter_disk_pool_;
   std::unique_ptr<ResidencyModel> residency_, optimizer_disk_, parameter_disk_;
   std::vector<Unit> units_;

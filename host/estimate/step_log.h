@@ -44,7 +44,7 @@ struct StepEvent {
     kGradient,  // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
     kBackwardBegan,  // bytes 1: gradients are reduced
     kBackwardEnded,  // likewise
-    kObjects,        // bytes of small objects in the heap (handles, nodes of the graph) since then
+    kObjects,        // bytes of small objects in the heap (handles, graph nodes) from then on
     kStepped,        // an optimizer has updated parameters
   };
   Kind kind = Kind::kMade;
