@@ -1,6 +1,6 @@
-// Accelerator: the one object a training program talks to. It reads the configuration, joins the
-// other processes, prepares models, optimizers and data loaders for them, and offers the
-// collectives a training loop needs. One per process; used by the thread that trains.
+// Accelerator: the main object of a training program. It reads the configuration, joins the other
+// processes, prepares models, optimizers and data loaders for distributed training, and provides
+// the collectives a training loop needs. One per process; used by the training thread.
 //
 //   coupler::Accelerator accelerator(argc, argv);
 //   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
@@ -45,7 +45,7 @@ struct Config;
 class Checkpoints;
 class PipelineParallel;
 
-// How the values of all ranks become one.
+// How the values of all ranks are combined.
 enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
 
 namespace detail {
@@ -56,29 +56,29 @@ struct ObjectTransport;  // objects.h
 
 class Accelerator : public Processes {
  public:
-  // Takes --config F and -o key=value out of the arguments. Throws Error; an Error nobody catches
-  // ends the program with a message and its documented exit code.
+  // Parses --config F and -o key=value and removes them from the arguments. Throws Error; an
+  // uncaught Error ends the program with a message and its documented exit code.
   Accelerator(int& argc, char** argv, const AcceleratorOptions& options = {});
   explicit Accelerator(const AcceleratorOptions& options = {});
   ~Accelerator() override;
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // ---- Who and where (and see Processes) ----
-  // Where prepared models and batches are: training.device.
+  // ---- Process, device and backend (see also Processes) ----
+  // The device of prepared models and batches: training.device.
   at::Device device() const;
-  // The backend in use: "gloo_cpu"; "single" for one process.
+  // The name of the backend in use, such as "gloo_cpu"; "single" for one process.
   std::string backend() const;
   // training.mixed_precision: "no", "bf16", "fp16", "fp8".
   std::string mixed_precision() const;
 
   // ---- Prepare ----
-  // Any number of objects in any order; they come back in that order, as a tuple (one alone as
-  // itself). A model (module holder, shared_ptr to a module, module, or TorchScript module) comes
-  // back with its own type, the parameters made equal to rank 0's; a torch::optim optimizer as
-  // coupler::Optimizer; a schedule, or a scheduler of torch's, as coupler::Scheduler bound to its
-  // prepared optimizer; a coupler::DataLoader bound to this rank; anything else as it is.
-  // Collective.
+  // Prepares any number of objects, in any order, and returns them in that order as a tuple (a
+  // single object as itself). A model (module holder, shared_ptr to a module, module, or
+  // TorchScript module) keeps its type, and its parameters get rank 0's values. A torch::optim
+  // optimizer becomes a coupler::Optimizer. A schedule, or one of torch's schedulers, becomes a
+  // coupler::Scheduler bound to its prepared optimizer. A coupler::DataLoader is bound to this
+  // rank. Anything else is returned unchanged. Collective.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
     (prepare_if_model(objects), ...);
@@ -93,149 +93,152 @@ class Accelerator : public Processes {
   }
 
   // ---- The step ----
-  // One forward and backward inside gradient accumulation: gradients are synchronised, and step()
-  // and zero_grad() act, in every gradient_accumulation_steps-th scope of a model and at the last
-  // batch of the prepared loader that is iterated (unless training.sync_with_dataloader is false).
-  // Each model has its own count: models passed together are always passed together.
+  // Opens the scope of one forward and backward under gradient accumulation. Gradients are
+  // synchronized, and step() and zero_grad() take effect, in every gradient_accumulation_steps-th
+  // scope of a model and at the last batch of the prepared loader being iterated (unless
+  // training.sync_with_dataloader is false). Each model has its own count; models that are passed
+  // together once must always be passed together.
   template <class... Models>
   [[nodiscard]] SyncScope accumulate(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "accumulate takes prepared models");
     return begin_accumulate({reference_to(models)...});
   }
-  // Gradients only accumulate on this rank while the scope lives.
+  // While the scope is alive, gradients only accumulate on this rank.
   template <class... Models>
   [[nodiscard]] SyncScope no_sync(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "no_sync takes prepared models");
     return begin_no_sync({reference_to(models)...});
   }
-  // Has the next backward of the model synchronise although a scope says that it only accumulates.
+  // Makes the model's next backward synchronize gradients even inside a scope that accumulates.
   template <class Model>
   void trigger_sync_in_backward(Model& model) {
     trigger_sync_of(reference_to(model));
   }
-  // Backward of a mean loss. Where it synchronises, gradients are the mean over ranks afterwards,
-  // of the mean over the batches of the window: a window that ends early is divided by what it
-  // held. Without accumulate() the loss is divided by gradient_accumulation_steps.
+  // Runs backward of a mean loss. If it synchronizes, gradients are afterwards the mean over ranks
+  // of the mean over the window's batches; a window that ends early is divided by the number of
+  // batches it held. Without accumulate(), the loss is divided by gradient_accumulation_steps.
   void backward(const at::Tensor& loss, CallSite site = {});
-  // Backward of a loss that is a sum over `weight` things (tokens, samples). Where it synchronises,
-  // gradients are those of the sum over the window and over all ranks divided by the sum of the
-  // weights, so that every thing counts the same however they fall to batches and ranks. Weights
-  // are finite and at least 0; gradients are 0 where all are 0. A window has them in every backward
-  // or in none. One small collective more per step.
+  // Runs backward of a loss that is a sum over `weight` items (tokens, samples). If it
+  // synchronizes, gradients are those of the sum over the window and all ranks, divided by the sum
+  // of the weights, so every item counts equally however items are distributed over batches and
+  // ranks. Weights must be finite and at least 0; if all are 0, gradients are 0. Within a window,
+  // either every backward or none has a weight. Adds one small collective per step.
   void backward(const at::Tensor& loss_sum, double weight, CallSite site = {});
-  // training.gradient_accumulation_steps; a new value (at least 1) holds from the next scope on.
+  // training.gradient_accumulation_steps. A new value (at least 1) applies from the next scope on.
   int64_t gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int64_t steps);
-  // Whether the step under way synchronises (always, without accumulation).
+  // Whether the current step synchronizes gradients; always true without accumulation.
   bool sync_gradients() const;
 
-  // Scales the gradients so that their 2-norm over all parameters is at most max_norm; returns the
-  // norm from before. Throws Error naming a parameter where the norm is infinite or NaN; with fp16
-  // it returns infinity instead where the step will be skipped. Does nothing (and returns 0) while
+  // Scales the gradients so that their 2-norm over all parameters is at most max_norm, and returns
+  // the norm before scaling. Throws Error naming a parameter if the norm is infinite or NaN; with
+  // fp16 it returns infinity instead if the step will be skipped. Does nothing and returns 0 while
   // accumulating. Collective.
   template <class Model>
   double clip_grad_norm(Model& model, double max_norm, CallSite = {}) {
     return clip_grad_norm_of(reference_to(model), max_norm);
   }
-  // Clamps every gradient element to [-max_value, max_value]; likewise.
+  // Clamps every gradient element to [-max_value, max_value]; otherwise like clip_grad_norm.
   template <class Model>
   void clip_grad_value(Model& model, double max_value, CallSite = {}) {
     clip_grad_value_of(reference_to(model), max_value);
   }
 
   // ---- Mixed precision (docs/precision.md) ----
-  // While the scope lives, operations on this thread compute in the type of
-  // training.mixed_precision where that is safe; with "no" it does nothing. enabled = false
-  // computes in full precision inside of another scope. backward may be inside or outside.
-  // [any-thread], but not beside prepare.
+  // While the scope is alive, operations on this thread that can safely do so compute in the type
+  // of training.mixed_precision; with "no" the scope does nothing. enabled = false computes in full
+  // precision inside another scope. backward may run inside or outside the scope. [any-thread], but
+  // not concurrently with prepare.
   [[nodiscard]] AutocastScope autocast(bool enabled = true);
-  // fp16 scales the loss, so gradients are scaled until they are looked at: by clip_grad_norm,
-  // clip_grad_value, an optimizer's step, or this, each of which unscales once. Step or zero_grad
-  // afterwards, before the next backward. Does nothing without fp16 and while accumulating.
-  // Collective.
+  // fp16 scales the loss, so gradients stay scaled until clip_grad_norm, clip_grad_value, an
+  // optimizer's step or this function unscales them, once. Call step or zero_grad afterwards,
+  // before the next backward. Does nothing without fp16 and while accumulating. Collective.
   void unscale_gradients();
-  // Whether the last step of an optimizer changed nothing because a gradient was infinite or NaN on
-  // some rank. Only with fp16; the same on every rank.
+  // Whether an optimizer's last step was skipped because a gradient was infinite or NaN on some
+  // rank. Happens with fp16 only; the same on every rank.
   bool optimizer_step_was_skipped() const;
-  // What fp16 multiplies the loss by now; 1 without fp16.
+  // The current loss scale of fp16; 1 without fp16.
   double loss_scale() const;
 
-  // The gradient of a prepared parameter, whole, whatever the backend: the mean over ranks after a
-  // synchronised backward, this rank's own where it was only accumulated; undefined where there is
-  // none. Under a backend that divides gradients a parameter's own .grad() is empty. Collective.
+  // Returns the full gradient of a prepared parameter under any backend: the mean over ranks after
+  // a synchronized backward, this rank's own if it was only accumulated, undefined if there is
+  // none. Under a backend that shards gradients, a parameter's own .grad() is undefined.
+  // Collective.
   at::Tensor gradient(const at::Tensor& parameter);
 
-  // Calls visit with the name and the whole value of each parameter, then of each buffer, in order
-  // of registration, one at a time, so that a model that no process can hold may be written out.
-  // The tensor is valid until visit returns. Collective; every rank's visit is called.
+  // Calls visit with the name and full value of each parameter, then of each buffer, in order of
+  // registration. Only one full tensor exists at a time, so a model too large for any process can
+  // be written out. The tensor is valid until visit returns. Collective; visit is called on every
+  // rank.
   template <class Model>
   void for_each_tensor(Model& model,
                        const std::function<void(const std::string&, const at::Tensor&)>& visit) {
     for_each_tensor_of(reference_to(model), visit);
   }
 
-  // The user's own module with all its parameters whole and readable, as long as the result lives:
+  // The user's module with all its parameters unsharded and readable while the result is alive:
   //   auto whole = accelerator.unwrap_model(net);
   //   whole->fc->weight.norm();
-  // Collective; all of the model's parameters take memory at once under a backend that divides
-  // them.
+  // Collective. Under a backend that shards parameters, all of them take memory at once.
   template <class Model>
   [[nodiscard]] auto unwrap_model(Model& model) {
     require_prepared(reference_to(model));
     return UnwrappedModel(module_of(model), summon_full_parameters(model, /*writeback=*/false));
   }
 
-  // Forgets what was prepared, so that its memory goes with the program's own objects. Nothing made
-  // by prepare, and no module that a backend has divided, may be used any more.
+  // Releases everything that was prepared, so its memory is freed with the program's own objects.
+  // Objects made by prepare, and modules that a backend has sharded, must not be used afterwards.
   void free_memory();
 
   // ---- Checkpoints (docs/checkpoints.md) ----
-  // Also saved and loaded from now on, in this order: anything with save(StateDict&) const and
-  // load(const StateDict&), and modules that are not prepared (an average of weights). Each
-  // outlives the Accelerator's last checkpoint. Rank 0's are saved, every rank loads them.
+  // Adds objects to all later checkpoints, in this order: anything with save(StateDict&) const and
+  // load(const StateDict&), and modules that are not prepared (such as a weight average). They are
+  // borrowed and must outlive the Accelerator's last checkpoint. Rank 0's objects are saved; every
+  // rank loads them.
   template <class... Objects>
   void register_for_checkpointing(Objects&... objects) {
     (register_object(detail::registered(objects)), ...);
   }
-  // Saves models, optimizers, schedulers, the loss scale, every rank's random state, the places of
-  // the data loaders and registered objects as the next checkpoint_{n} of `folder` (checkpoint.dir;
-  // ./checkpoints where that is not set), and returns its path once it cannot be lost any more.
-  // Between two optimizer steps only. Where it fails, every rank throws and older checkpoints are
-  // as they were. Collective.
+  // Saves models, optimizers, schedulers, the loss scale, every rank's random state, the positions
+  // of the data loaders and registered objects as the next checkpoint_{n} of `folder` (default:
+  // checkpoint.dir, or ./checkpoints if that is not set). Returns its path once it is durable on
+  // disk. Allowed only between two optimizer steps. If it fails, every rank throws and older
+  // checkpoints are unchanged. Collective.
   std::string save_state(const std::string& folder = "", CallSite site = {});
-  // The opposite, of a checkpoint or of the newest valid one in a folder, written by any number of
-  // ranks under any backend. Where the checkpoint is of another program, Error(kInvalidArgument)
-  // names every difference and nothing has changed. Outside of loops. Collective.
+  // Loads a checkpoint, or the newest valid one in a folder, written by any number of ranks under
+  // any backend. If the checkpoint belongs to another program, throws Error(kInvalidArgument)
+  // naming every difference and changes nothing. Call it outside of loops. Collective.
   void load_state(const std::string& path = "", CallSite site = {});
-  // What checkpoint.resume says; whether anything was loaded. To be called once all is prepared and
-  // registered, before the first loop; the epochs to go begin with the loader's next_epoch().
+  // Loads the checkpoint that checkpoint.resume selects; returns whether one was loaded. Call it
+  // after everything is prepared and registered, before the first loop; the remaining epochs start
+  // at the loader's next_epoch().
   bool resume(CallSite site = {});
-  // Where checkpoint.dir is set: saves what is not saved yet, and waits until it is. Then ends a
-  // profile under way (profile.dir) and the trackers, which have TrackerOptions::end_timeout to
-  // write what waits. Collective.
+  // If checkpoint.dir is set, saves unsaved progress and waits until it is written. Then ends a
+  // running profile (profile.dir) and the trackers, which have TrackerOptions::end_timeout to write
+  // queued values. Collective.
   void end_training(CallSite site = {});
-  // Waits for a checkpoint that is being written (checkpoint.async). Throws why it failed.
+  // Waits for a checkpoint that is being written (checkpoint.async). Throws Error if that failed.
   void wait_for_checkpoint();
-  // What prepared loaders do at the end of each pass through the body of the outermost loop, for
-  // loops over anything else: saves where checkpoint.every says so; after SIGTERM saves and throws
-  // Error(kPreempted), which ends the process with 75. Collective.
+  // Does what prepared loaders do at the end of each iteration of the outermost loop, for loops
+  // over anything else: saves if checkpoint.every is due; after SIGTERM, saves and throws
+  // Error(kPreempted), which ends the process with exit code 75. Collective.
   void end_of_body(CallSite site = {});
 
-  // Writes the model's weights, whole whatever the backend and without anything of training, as
-  // model.safetensors or, where max_shard_size asks for it, as numbered files with
-  // model.safetensors.index.json, as Python's readers know them. Rank 0 writes, one tensor at a
-  // time; nothing that is in the folder is replaced before all is on the disk, and files of an
-  // older, larger model are removed after that. Every rank throws where that fails. Collective.
+  // Writes the model's full weights under any backend, without training state, as model.safetensors
+  // or, if max_shard_size requires it, as numbered files with model.safetensors.index.json, the
+  // layout Python readers expect. Rank 0 writes one tensor at a time. Existing files are replaced
+  // only after everything is on disk; files left from an older, larger model are removed after
+  // that. If it fails, every rank throws. Collective.
   template <class Model>
   void save_model(Model& model, const std::string& folder, const SaveModelOptions& options = {},
                   CallSite = {}) {
     save_model_of(reference_to(model), folder, options);
   }
-  // Writes tensors, or what a module has by name, as one safetensors file: once a job, or with
-  // on_each_node once a machine (by its local rank 0). The rank that writes throws where that
-  // fails.
+  // Writes tensors, or a module's parameters and buffers by name, as one safetensors file: once per
+  // job, or with on_each_node once per machine (by its local rank 0). Throws on the writing rank if
+  // it fails.
   void save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
             bool on_each_node = false);
   void save(const at::Tensor& tensor, const std::string& path, bool on_each_node = false) {
@@ -244,41 +247,41 @@ class Accelerator : public Processes {
   void save(const torch::nn::Module& module, const std::string& path, bool on_each_node = false);
 
   // ---- Tracking (docs/tracking.md) ----
-  // Starts the trackers that training.log_with names for a run of this project, with its
-  // hyper-parameters; on rank 0, but for those that want every rank. Their files are in
-  // training.logging_dir, in a folder of the project's name. Throws Error where one is not known or
-  // cannot start. Every rank calls it.
+  // Starts the trackers named by training.log_with for a run of `project` with hyperparameters
+  // `config`: on rank 0, or on every rank for trackers that request it. Their files go to a folder
+  // named after the project in training.logging_dir. Throws Error if a tracker is unknown or cannot
+  // start. Every rank calls it.
   void init_trackers(const std::string& project, LogValues config = {},
                      const TrackerOptions& options = {});
-  // Hands values to the trackers and returns: a tracker that is slow, broken or gone is not felt. A
-  // tensor is read here, which waits for its device. Without a step it is one more than the last.
-  // On ranks without trackers it does nothing. Not collective.
+  // Queues values for the trackers and returns; a slow or failing tracker does not delay training.
+  // Tensors are read here, which waits for their device. Without a step, the last step plus one is
+  // used. Does nothing on ranks without trackers. Not collective.
   void log(LogValues values, std::optional<int64_t> step = std::nullopt);
-  // One that was started; null on ranks on which it does not run. Its own thread uses it, too.
+  // Returns a started tracker; null on ranks where it does not run. Its own thread uses it, too.
   std::shared_ptr<Tracker> get_tracker(const std::string& name) const;
 
   // ---- Profiling (docs/profiling.md) ----
-  // While the scope lives, what `[profile]` records of a whole run is recorded of this part of it:
-  // without a schedule all of it. With the end of the scope a round under way ends, and rank 0
-  // waits until every rank has written its trace and joins them. Where profile.dir is set, the
-  // configuration's profile goes on as if there were no scope, and a warning says so. Throws
-  // Error(kUsage) within another such scope. Collective.
+  // While the scope is alive, records for this part of the program what `[profile]` records for a
+  // whole run; without a schedule, all of it. The end of the scope ends a running round; rank 0
+  // then waits until every rank has written its trace, and merges the traces. If profile.dir is
+  // set, the configured profile continues as if there were no scope, and a warning is logged.
+  // Throws Error(kUsage) inside another such scope. Collective.
   [[nodiscard]] SyncScope profile(const ProfileOptions& options = {}, CallSite site = {});
 
-  // Called with the folder of a checkpoint before its files are written (what is put there becomes
-  // part of it) or read, on every rank, as long as the result lives.
+  // While the returned scope is alive, the hook is called on every rank with the folder of a
+  // checkpoint before its files are written (files put there become part of it) or read.
   using CheckpointHook = std::function<void(const std::string& folder)>;
   [[nodiscard]] SyncScope register_save_state_pre_hook(CheckpointHook hook);
   [[nodiscard]] SyncScope register_load_state_pre_hook(CheckpointHook hook);
 
   // ---- Uneven inputs ----
-  // Loops begun while the scope lives keep the ranks in step where they have different numbers of
-  // batches, under every backend: before every batch the ranks agree whether any still has one, and
-  // one that has none repeats its last batch (or sample 0, where it never had any) as a stand-in
-  // that counts for nothing. even_batches, where given, replaces that of the loaders meanwhile.
-  // Without arguments it is about every prepared loader, as it is for a model (Accelerate's
-  // joinable); for a loader about that one. Every rank opens the scope; a rank without a single
-  // sample is an Error on all. Throws Error(kUsage) within a loop or another such scope.
+  // Loops started while the scope is alive keep ranks in step when they have different numbers of
+  // batches, under every backend. Before every batch the ranks agree whether any rank still has
+  // one; a rank that has none repeats its last batch (or sample 0 if it never had one) as a
+  // stand-in that does not count. even_batches, if given, overrides that of the loaders meanwhile.
+  // Without arguments or with a model (Accelerate's joinable) it applies to every prepared loader;
+  // with a loader, to that one. Every rank opens the scope; if a rank has no sample at all, every
+  // rank throws Error. Throws Error(kUsage) within a loop or another such scope.
   [[nodiscard]] SyncScope join_uneven_inputs(std::optional<bool> even_batches = std::nullopt) {
     return begin_join(nullptr, even_batches);
   }
@@ -293,32 +296,34 @@ class Accelerator : public Processes {
     }
   }
 
-  // coupler::skip_first_batches, under Accelerate's name.
+  // Calls coupler::skip_first_batches; a member as in Accelerate.
   template <class Dataset>
   DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count) {
     return coupler::skip_first_batches(std::move(loader), count);
   }
 
   // ---- Collectives; every rank calls them in the same order ----
-  // Of a tensor or a nested structure of tensors (nested.h): dense, in host memory, any type but
-  // complex and quantised ones, also strided, scalar or empty ones. Results are new, contiguous and
-  // without gradient. Where operations, structures, dtypes or shapes differ between ranks, every
-  // rank gets Error(kMismatch) naming two of them and the place, before anything moves; after that
-  // and any other Error about a value the job can go on. docs/collectives.md.
+  // They take a tensor or a nested structure of tensors (nested.h): dense, in host memory, of any
+  // dtype except complex and quantized ones; strided, scalar and empty tensors are allowed. Results
+  // are new, contiguous and without gradient. If operations, structures, dtypes or shapes differ
+  // between ranks, every rank throws Error(kMismatch) naming two ranks and the difference before
+  // any data moves. The job can continue after that, and after any other Error about a value. See
+  // docs/collectives.md.
 
-  // Concatenation over ranks along dimension 0 (scalars become [world]); the same shape everywhere.
+  // Concatenates over ranks along dimension 0 (scalars become [world]). Every rank passes the same
+  // shape.
   at::Tensor gather(const at::Tensor& tensor, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T gather(const T& value, CallSite = {}) {
     return detail::with_leaves(value, gather_nested(detail::view_of(value)));
   }
 
-  // Of what was computed for each sample of the batch of the innermost loop under way: over an
-  // epoch every sample of the dataset once, whatever world, batch size and remainder. A value
-  // has a row (dimension 0) for each sample of the batch; those that are no repetition are taken,
-  // in the order of ranks. Outside of a loop over a prepared loader it is gather.
-  // Error(kInvalidArgument) for a scalar, or a leaf with another number of rows. A std::vector of
-  // anything but tensors goes through objects.h, to be included then.
+  // Gathers per-sample results of the current batch of the innermost loop. Over an epoch, every
+  // sample of the dataset is returned exactly once for any world size, batch size and remainder. A
+  // value has one row (dimension 0) per sample of the batch; rows of repeated samples are dropped,
+  // and the others are returned in rank order. Outside of a loop over a prepared loader it acts as
+  // gather. Throws Error(kInvalidArgument) for a scalar, or a leaf with another number of rows. A
+  // std::vector of anything but tensors requires objects.h to be included.
   template <class T>
   T gather_for_metrics(const T& value, CallSite = {}) {
     if constexpr (is_nested_v<T>) {
@@ -328,28 +333,28 @@ class Accelerator : public Processes {
     }
   }
 
-  // `scale` times the sum (mean, …) over ranks, element by element. Integers: the mean is truncated
-  // toward zero, a scale other than 1 is Error(kUnsupported); of Bool the sum is "or", and there is
-  // no mean.
+  // Returns `scale` times the sum (mean, …) over ranks, element by element. For integers, the mean
+  // is truncated toward zero, and a scale other than 1 is Error(kUnsupported). For Bool, the sum is
+  // "or", and the mean is not supported.
   at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                     double scale = 1.0, CallSite site = {});
-  // The same of every leaf of a structure.
+  // Reduces every leaf of a structure.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0,
            CallSite = {}) {
     return detail::with_leaves(value, reduce_nested(detail::view_of(value), reduction, scale));
   }
 
-  // The value of rank `from`; every rank passes one of the same structure, shapes and dtypes.
+  // Returns the value of rank `from`. Every rank passes the same structure, shapes and dtypes.
   at::Tensor broadcast(const at::Tensor& tensor, int from = 0, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T broadcast(const T& value, int from = 0, CallSite = {}) {
     return detail::with_leaves(value, broadcast_nested(detail::view_of(value), from));
   }
 
-  // Each tensor made as long in dimension dim (negative: from the back) as it is on the rank where
-  // it is longest, filled up with pad_index behind (or before) what is there. Other dimensions may
-  // differ too; tensors that have no such dimension stay as they are.
+  // Pads each tensor in dimension dim (negative: counted from the end) to its largest size on any
+  // rank. Fills with pad_index after the data, or before it with pad_first. Other dimensions may
+  // differ, too; tensors without that dimension are returned unchanged.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T pad_across_processes(const T& value, int64_t dim = 0, const at::Scalar& pad_index = 0,
                          bool pad_first = false, CallSite = {}) {
@@ -357,19 +362,19 @@ class Accelerator : public Processes {
                                pad_nested(detail::view_of(value), dim, pad_index, pad_first));
   }
 
-  // This rank's part of what every rank has; see split.h. Not collective.
+  // Returns this rank's part of a value that every rank has; see split.h. Not collective.
   template <class T>
   T split_between_processes(const T& value, bool apply_padding = false) const {
     return split_between(value, rank(), world(), apply_padding);
   }
 
-  // Any rank sets the trigger, e.g. to end early; check_trigger says on every rank whether one did
-  // since the last check, and resets it. Only check_trigger is collective.
+  // Any rank may set the trigger, e.g. for early stopping. check_trigger returns on every rank
+  // whether any rank did since the last check, and resets it. Only check_trigger is collective.
   void set_trigger();
   bool check_trigger(CallSite site = {});
 
   void wait_for_everyone(CallSite site = {}) override;
-  // Gives LibTorch's generator of this device the state that rank 0's has.
+  // Sets LibTorch's random generator of this device to the state of rank 0's.
   void synchronize_random_state();
 
  private:
@@ -377,7 +382,7 @@ class Accelerator : public Processes {
   friend struct detail::ObjectTransport;
   friend class PipelineParallel;
 
-  // The module in a holder or pointer; a TorchScript module as it is.
+  // The module in a holder or pointer; a TorchScript module itself.
   template <class Model>
   static auto& module_of(Model& model) {
     using Type = std::decay_t<Model>;
@@ -440,7 +445,7 @@ class Accelerator : public Processes {
   Scheduler prepare_scheduler(const TorchSchedule& schedule);
   void bind_schedulers();
   void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
-  // What loaders ask of the other ranks; null where there are none.
+  // How loaders communicate with the other ranks; null if there are none.
   std::shared_ptr<detail::LoaderPeers> loader_peers() const;
   SyncScope begin_join(std::shared_ptr<detail::LoaderView> only, std::optional<bool> even_batches);
   SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);

@@ -1,6 +1,6 @@
-// AcceleratorOptions: settings from code. A field that is set wins over the setting's default only:
-// a file, the environment and the command line win over it, so that the program's users keep the
-// last word. A value; `coupler config --explain` says what each setting means.
+// AcceleratorOptions: settings given in code. A field that is set overrides only the setting's
+// default; the configuration file, the environment and the command line override the field. A plain
+// value type; `coupler config --explain` describes each setting.
 //
 //   coupler::Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 4,
 //                                                 .mixed_precision = "bf16"});
@@ -17,7 +17,7 @@
 namespace coupler {
 
 struct AcceleratorOptions {
-  // A value of any key; a duration is a text, "30s".
+  // The value of any key; a duration is a string such as "30s".
   using Value = std::variant<std::string, int64_t, double, bool>;
 
   std::optional<std::string> backend = {};               // backend.use
@@ -49,8 +49,8 @@ struct AcceleratorOptions {
   std::optional<bool> powersgd_warm_start = {};
   std::optional<int64_t> local_sgd_steps = {};
   std::optional<double> local_sgd_momentum = {};
-  // Any setting by its full key, a backend's own included: {"backend.fsdp.strategy", "no_shard"}.
-  // They come after the fields, and later ones win.
+  // Any setting by its full key, including a backend's own: {"backend.fsdp.strategy", "no_shard"}.
+  // They are applied after the fields; later entries win.
   std::vector<std::pair<std::string, Value>> values = {};
 
   // Appends to values: options.set("backend.mpi.all_reduce_chunk", 65536).
@@ -58,7 +58,7 @@ struct AcceleratorOptions {
     values.emplace_back(std::move(key), std::move(value));
     return *this;
   }
-  // All that is set, by full key, in the order in which later wins. Durations are texts.
+  // Everything that is set, by full key; later entries win. Durations are strings.
   std::vector<std::pair<std::string, Value>> by_key() const;
 };
 

@@ -1,18 +1,19 @@
-// activation_checkpoint: a part of a network that does not keep what its backward needs, but
-// computes it again when backward comes to it: one more forward for the memory of all of a part's
-// intermediate results but its inputs.
+// activation_checkpoint: runs a part of a network without keeping its activations and recomputes
+// them during backward. It trades one extra forward for the memory of all intermediate results of
+// the part except its inputs.
 //
 //   for (auto& block : *blocks) {
 //     x = coupler::activation_checkpoint([&](const at::Tensor& in) { return block(in); }, x);
 //   }
 //
-// The function is called now, without recording a graph, and once more in backward, with the same
-// random numbers of the CPU's default generator, the same autocast and the same inputs; the second
-// time gradients go to its inputs and to every parameter it uses. It runs on the thread that runs
-// backward. Under every backend, within accumulation windows and autocast; parts may lie in parts.
-// Where no gradients are recorded (torch::NoGradGuard) it is only called.
+// The function is called immediately without recording a graph, and again in backward, with the
+// same random numbers from the CPU's default generator, the same autocast state and the same
+// inputs. The second call produces gradients for its inputs and for every parameter it uses, and
+// runs on the thread that runs backward. Works under every backend, within accumulation windows and
+// autocast, and may be nested. If gradients are not recorded (torch::NoGradGuard), the function is
+// only called.
 //
-// Inputs on another device than the CPU can be in host memory until backward:
+// Inputs on a device other than the CPU can be kept in host memory until backward:
 //
 //   x = coupler::activation_checkpoint(
 //       coupler::ActivationCheckpointOptions{.offload_to_cpu = true}, function, x);
@@ -33,9 +34,9 @@ namespace coupler {
 
 // For activation_checkpoint.
 struct ActivationCheckpointOptions {
-  // Whether inputs on other devices are copied to host memory, and back when backward gets there;
-  // parameters and buffers of prepared models stay where they are. Unset: as
-  // memory.offload_activations says.
+  // Whether inputs on other devices are copied to host memory, and back when backward needs them.
+  // Parameters and buffers of prepared models are not moved. Unset: memory.offload_activations
+  // decides.
   std::optional<bool> offload_to_cpu = std::nullopt;
 };
 
@@ -43,7 +44,7 @@ namespace detail {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// The template's work, on the leaves of inputs and results.
+// Implements the template below on the leaves of inputs and results.
 std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions& options,
                                               TensorFunction function,
                                               const std::vector<at::Tensor>& inputs);
@@ -55,7 +56,7 @@ void take_leaves(const T& value, std::vector<at::Tensor>& leaves) {
   }
 }
 
-// From leaves[next] on; without leaves: undefined ones.
+// Assigns leaves starting at leaves[next]; without leaves, undefined tensors.
 template <class T>
 void put_leaves(T& value, const std::vector<at::Tensor>* leaves, size_t& next) {
   if constexpr (is_nested_v<T>) {
@@ -68,11 +69,11 @@ void put_leaves(T& value, const std::vector<at::Tensor>* leaves, size_t& next) {
 }  // namespace detail
 
 // inputs: tensors and nested structures of them (nested.h), whose gradients are computed, and any
-// other copyable values, which are copied. function: takes them, changes none of them in place, and
-// returns a nested structure of tensors; it must live, with all it refers to, until backward, and
-// compute the same both times. Throws what function throws; in backward Error(kInvalidArgument)
-// where its results have other shapes or types the second time, and Error(kUnsupported) for
-// torch::autograd::grad and for gradients of gradients.
+// other copyable values, which are copied. function: takes the inputs, must not modify them in
+// place, and returns a nested structure of tensors. It and everything it refers to must live until
+// backward, and both calls must compute the same. Throws what function throws. In backward, throws
+// Error(kInvalidArgument) if the second call's results have other shapes or dtypes, and
+// Error(kUnsupported) for torch::autograd::grad and for gradients of gradients.
 template <class Function, class... Inputs>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Function function,
                            const Inputs&... inputs) {
@@ -80,7 +81,7 @@ auto activation_checkpoint(const ActivationCheckpointOptions& options, Function 
   static_assert(is_nested_v<Result>, "the function must return tensors, or a structure of them");
   std::vector<at::Tensor> leaves;
   (detail::take_leaves(inputs, leaves), ...);
-  // What is kept between the calls holds no tensors: those are kept where their graph is.
+  // The state kept between the calls holds no tensors; tensors are kept with their graph.
   std::tuple<Inputs...> arguments(inputs...);
   size_t none = 0;
   std::apply([&](auto&... each) { (detail::put_leaves(each, nullptr, none), ...); }, arguments);
@@ -105,7 +106,7 @@ auto activation_checkpoint(const ActivationCheckpointOptions& options, Function 
   return detail::with_leaves(**result, std::move(outputs));
 }
 
-// The same without options.
+// Uses default options.
 template <class Function, class... Inputs>
 auto activation_checkpoint(Function function, const Inputs&... inputs) {
   return activation_checkpoint(ActivationCheckpointOptions(), std::move(function), inputs...);

@@ -1,7 +1,7 @@
-// AutocastScope: while it lives, operations on the thread that made it compute in the reduced type
-// of training.mixed_precision where that is safe, in fp32 where it is not, as LibTorch's autocast
-// decides. Made by Accelerator::autocast; ends on the thread that made it, scopes within scopes in
-// reverse order. Other threads are not affected: each makes its own.
+// AutocastScope: while alive, operations on the thread that created it compute in the reduced type
+// of training.mixed_precision if that is safe and in fp32 otherwise, as LibTorch's autocast
+// decides. Created by Accelerator::autocast; must be destroyed on the same thread, nested scopes in
+// reverse order. Other threads are not affected.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -11,21 +11,20 @@
 
 namespace coupler {
 
-// What operations compute in inside of an AutocastScope; device: on which kind of it.
+// The precision of operations inside an AutocastScope.
 struct AutocastSettings {
-  // The kind of device, and the type that operations compute in there.
+  // The type of device, and the dtype that operations on it compute in.
   c10::DeviceType device = c10::DeviceType::CPU;
   c10::ScalarType type = c10::ScalarType::BFloat16;
-  bool enabled = true;      // false: full precision inside of another scope
+  bool enabled = true;      // false: full precision inside another scope
   bool cache_casts = true;  // keep a parameter's cast copy until the outermost scope ends
-  // With a value: linear layers multiply in fp8, gradients in this type, inputs and weights in
-  // e4m3.
+  // If set, linear layers multiply in fp8: gradients in this dtype, inputs and weights in e4m3.
   std::optional<c10::ScalarType> fp8_gradients = {};
 };
 
 class AutocastScope {
  public:
-  // Without settings it does nothing.
+  // Without settings, does nothing.
   explicit AutocastScope(const std::optional<AutocastSettings>& settings);
   ~AutocastScope();
   AutocastScope(const AutocastScope&) = delete;

@@ -1,5 +1,5 @@
-// find_executable_batch_size: the largest batch that fits into memory, found by trying, with the
-// number of samples in a step held constant. Used by the thread that trains.
+// find_executable_batch_size: finds the largest batch size that fits into memory by trial, keeping
+// the number of samples per step constant. Used by the training thread.
 //
 //   coupler::find_executable_batch_size(accelerator, 128, [&](int64_t batch_size) {
 //     Net model; …                        // make, prepare and train everything in here
@@ -18,17 +18,17 @@ namespace coupler {
 
 namespace detail {
 
-// One search. All processes agree after each attempt.
+// One search. All ranks agree on the outcome of each attempt.
 class BatchSizeSearch {
  public:
   BatchSizeSearch(Accelerator& accelerator, int64_t starting_batch_size);
 
   int64_t batch_size() const { return batch_size_; }
 
-  // Whether memory ran out: true for std::bad_alloc and LibTorch's errors of its allocators.
+  // True for std::bad_alloc and for errors of LibTorch's allocators.
   static bool is_out_of_memory(const std::exception_ptr& error);
-  // After an attempt. True: it succeeded everywhere. False: try again with the new batch_size().
-  // Throws Error(kUsage) where not even a batch of 1 fits. Collective.
+  // Called after an attempt. True: it succeeded on every rank. False: retry with the new
+  // batch_size(). Throws Error(kUsage) if not even a batch of 1 fits. Collective.
   bool succeeded(bool here);
 
  private:
@@ -39,14 +39,14 @@ class BatchSizeSearch {
 
 }  // namespace detail
 
-// Calls run(batch_size), first with starting_batch_size, and as long as memory runs out on any
-// process with its next smaller divisor on all of them; gradient_accumulation_steps grows by as
-// much as the batch shrinks. Between attempts the Accelerator forgets what was prepared
-// (free_memory). Returns what run returned. Other exceptions pass through. Throws
-// Error(kInvalidArgument) for a start below 1 and Error(kUsage) where no batch fits.
+// Calls run(batch_size), first with starting_batch_size. While any rank runs out of memory, all
+// ranks retry with the next smaller divisor of starting_batch_size, and gradient_accumulation_steps
+// grows in proportion. Calls Accelerator::free_memory between attempts. Returns the result of run;
+// other exceptions pass through. Throws Error(kInvalidArgument) if starting_batch_size is below 1,
+// and Error(kUsage) if no batch fits.
 //
-// Collective. run takes its memory alike on all processes: where one alone fails in the middle of a
-// collective, the others wait for it until the backend's timeout, which ends the job.
+// Collective. run should use the same amount of memory on all ranks: if a single rank fails in the
+// middle of a collective, the others wait until the backend's timeout, which ends the job.
 template <class Run>
 auto find_executable_batch_size(Accelerator& accelerator, int64_t starting_batch_size, Run&& run) {
   using Result = decltype(run(starting_batch_size));

@@ -1,5 +1,5 @@
-// Models larger than one device or than memory: loaded from checkpoints, put where a device map
-// says (accelerators, the CPU's memory, a disk), and run as if all of it were in one place.
+// Models larger than one device or than memory: loaded from checkpoints, placed by a device map on
+// accelerators, in host memory or on disk, and run as if everything were in one place.
 //
 //   GPTJ model{nullptr};
 //   {
@@ -11,19 +11,20 @@
 //       {"GPTJBlock"}});
 //   auto logits = model->forward(tokens);
 //
-// No module is changed and no hook is added: an operation on a parameter brings it to where the
-// operation runs, and next to be used is fetched meanwhile. What the operation takes beside is
-// brought there, too, so inputs may be on any device; results are where the last layer ran.
-// - On the CPU weights are used as they lie in their files (safetensors, .bin, an offload folder),
-//   mapped, without a copy, where types agree; files must not be changed meanwhile.
-// - On an accelerator what lies on the CPU or a disk is copied there just before its use, the next
-//   units ahead through pinned memory and on a stream of their own, and given up after it.
-// - Values on "cpu" or "disk", and on accelerators, cannot be written to: this is for inference.
+// Modules are not changed and no hooks are added. An operation on a parameter brings the parameter
+// to the device on which the operation runs, while the next ones are prefetched. The operation's
+// other inputs are brought there, too, so inputs may be on any device; results are on the device on
+// which the last layer ran.
+// - On the CPU, weights are memory-mapped from their files (safetensors, .bin, an offload folder)
+//   without a copy if dtypes match; the files must not be changed meanwhile.
+// - On an accelerator, weights stored on the CPU or on disk are copied to it just before use and
+//   released afterwards; the next units are prefetched through pinned memory on a separate stream.
+// - Dispatched weights, on any device, cannot be written to: this is for inference.
 //
-// Every function here belongs to the thread that owns the model; the model may then be used by any
-// thread. Errors are coupler::Error and name tensor, file and what to do. All that can be wrong
-// with a checkpoint, a map or a budget is found before the model is touched; a disk that fails
-// later leaves a part of it loaded.
+// Functions here must be called by the thread that owns the model; any thread may then use the
+// model. Errors are coupler::Error and name the tensor, the file and what to do. Errors in a
+// checkpoint, map or budget are found before the model is touched; a disk that fails later leaves
+// the model partly loaded.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -47,14 +48,14 @@ namespace coupler {
 
 class DispatchedState;
 
-// Keeps a dispatched model where it is. Movable. When it goes, parameters that were fetched for use
-// have no values any more (using them throws), and accelerators' and files' memory is given back.
+// Owns the placement of a dispatched model. Movable. When it is destroyed, memory of accelerators
+// and files is released, and using a parameter that is fetched on use throws.
 class DispatchedModel {
  public:
-  // Made by dispatch_model and those above.
+  // Created by dispatch_model and the other functions here.
   explicit DispatchedModel(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
 
-  // Where each part of the model is.
+  // The device of each part of the model.
   const DeviceMap& device_map() const;
 
  private:
@@ -63,105 +64,105 @@ class DispatchedModel {
 
 // For load_checkpoint_in_model.
 struct LoadOptions {
-  // Where what the map puts on the disk is written, or named, for dispatch_model. Needed where the
-  // map says "disk".
+  // The folder to which weights placed on "disk" are written or in which they are referenced, for
+  // dispatch_model. Required if the map places anything on "disk".
   std::string offload_folder;
-  // What floating tensors become; unset: what the model has.
+  // The dtype to which floating-point tensors are converted; unset: the model's dtypes.
   std::optional<c10::ScalarType> dtype;
-  // Whether tensors that are missing in the checkpoint or that the model does not have are errors.
-  // Else those that are missing keep the values that the model's constructor gives.
+  // Whether tensors missing from the checkpoint or unknown to the model are errors. If false,
+  // missing ones keep the values given by the model's constructor.
   bool strict = true;
   bool offload_buffers = false;
-  // Accelerate's word. Nothing of a checkpoint is in memory twice, so there is no state dict that
-  // could be offloaded: either value does the same.
+  // Accepted for compatibility with Accelerate; no effect, because a checkpoint is never in memory
+  // twice.
   bool offload_state_dict = false;
-  // What a tensor of the checkpoint is called in the model; empty: it is passed over. Null: as in
-  // the checkpoint.
+  // Maps a tensor name of the checkpoint to its name in the model; an empty result skips the
+  // tensor. Null: names are the same.
   std::function<std::string(const std::string& name)> rename;
 };
 
-// Fills the model's parameters and buffers from a checkpoint: a .safetensors file, a .bin, .pt or
-// .pth file of torch.save's state dicts, an index of several (of today, or the older one that is
-// the map alone), a folder with any of these, a checkpoint of Coupler's or Accelerate's, or an
-// offload folder. Without a map into host memory: what is on meta is mapped, what has values is
-// overwritten in place. With a map onto its devices, the disk's into offload_folder; those stay on
-// meta for dispatch_model.
+// Loads the model's parameters and buffers from a checkpoint: a .safetensors file, a .bin, .pt or
+// .pth file with a state dict of torch.save, an index of several files (in the current format or
+// the older one that is only the weight map), a folder with any of these, a checkpoint of Coupler
+// or Accelerate, or an offload folder. Without a map, loads into host memory: meta tensors are
+// memory-mapped, tensors with values are overwritten in place. With a map, loads onto its devices;
+// weights on "disk" go to offload_folder and stay on meta for dispatch_model.
 void load_checkpoint_in_model(torch::nn::Module& model, const std::string& checkpoint,
                               const DeviceMap& device_map = {}, const LoadOptions& options = {});
 
 // For dispatch_model.
 struct DispatchOptions {
-  // Where what lies on "cpu" and "disk" runs. Unset: the lowest accelerator of the map, else the
-  // CPU.
+  // The device that runs weights stored on "cpu" and "disk". Unset: the lowest accelerator of the
+  // map, or else the CPU.
   std::optional<c10::Device> main_device;
-  // Where weights on the disk are: written there where the model has values, else read from there.
+  // The folder of weights on disk: written if the model has values, otherwise read.
   std::string offload_folder;
   bool offload_buffers = false;
   // "cpu" bounds the resident memory of this process; see load_checkpoint_and_dispatch.
   MaxMemory max_memory;
   int prefetch = 2;  // units fetched ahead
-  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h). What lies on the disk is written to
-  // offload_folder packed. The model must have values, then.
+  // Quantizes linear layers' weights to 8 or 4 bits (coupler/quantize.h). Weights on disk are
+  // written to offload_folder in packed form. The model must then have values.
   std::optional<QuantizeOptions> quantize;
 };
 
-// Puts a model with values, or one that load_checkpoint_in_model has filled, where the map says.
+// Places a model that has values, or that load_checkpoint_in_model has loaded, as the map says.
 [[nodiscard]] DispatchedModel dispatch_model(torch::nn::Module& model, const DeviceMap& device_map,
                                              const DispatchOptions& options = {});
 
-// For load_checkpoint_and_dispatch: what LoadOptions and DispatchOptions hold, and the map.
+// For load_checkpoint_and_dispatch: the fields of LoadOptions and DispatchOptions, and the map.
 struct LoadAndDispatchOptions {
-  // A map, or "auto", "balanced", "balanced_low_0", "sequential" or "optimal". An empty text: all
-  // on the CPU.
+  // A map, or "auto", "balanced", "balanced_low_0", "sequential" or "optimal". An empty string
+  // places everything on the CPU.
   std::variant<std::string, DeviceMap> device_map = std::string("auto");
-  // What each device may hold. For "cpu" it is a promise about this process: what it holds already
-  // is taken off first, what lies on the disk is dropped from memory after its use where it does
-  // not fit beside the rest, and where even one unit and the next do not, loading fails at the
-  // start and says what would be needed. Empty: what is free.
+  // How much each device may hold. For "cpu" this bounds the memory of this process: memory already
+  // in use is subtracted first, and weights on disk are dropped from memory after use if they do
+  // not fit next to the rest. If not even two consecutive units fit, loading fails at the start and
+  // reports what is needed. Empty: the free memory.
   MaxMemory max_memory;
   std::vector<std::string> no_split_module_classes;
-  // Where weights on the disk go that cannot be used in their files, since their types differ.
-  // Empty: those are converted for each use.
+  // The folder for weights on disk that cannot be used from their files because dtypes differ.
+  // Empty: they are converted for each use.
   std::string offload_folder;
   bool offload_buffers = false;
   std::optional<c10::ScalarType> dtype;
   bool strict = true;
-  bool offload_state_dict = false;  // as LoadOptions has it
+  bool offload_state_dict = false;  // as in LoadOptions
   std::optional<c10::Device> main_device;
   int prefetch = 2;
-  std::function<std::string(const std::string& name)> rename;  // as LoadOptions has it
-  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h): packed is what lies and moves.
-  // Where the map says "disk" they are written to offload_folder, once: a later run with the same
-  // checkpoint and options uses the file.
+  std::function<std::string(const std::string& name)> rename;  // as in LoadOptions
+  // Quantizes linear layers' weights to 8 or 4 bits (coupler/quantize.h); they are stored and moved
+  // in packed form. Those on "disk" are written to offload_folder once; a later run with the same
+  // checkpoint and options reuses the file.
   std::optional<QuantizeOptions> quantize;
 };
 
-// Makes the map, loads the checkpoint (a file, an index or a folder) and dispatches, in one. Throws
-// Error naming what is missing, of another shape or without room.
+// Creates the map, loads the checkpoint (a file, an index or a folder) and dispatches the model.
+// Throws Error naming what is missing, has another shape or does not fit.
 [[nodiscard]] DispatchedModel load_checkpoint_and_dispatch(
     torch::nn::Module& model, const std::string& checkpoint,
     const LoadAndDispatchOptions& options = {});
 
-// All of the model in host memory, fetched to execution_device for use. On the CPU it stays as it
-// is.
+// Keeps the whole model in host memory and fetches it to execution_device for use. If that is the
+// CPU, the model stays as it is.
 [[nodiscard]] DispatchedModel cpu_offload(torch::nn::Module& model, c10::Device execution_device,
                                           bool offload_buffers = false);
 
-// All of the model in files of offload_folder, fetched for use.
+// Keeps the whole model in files of offload_folder and fetches it for use.
 [[nodiscard]] DispatchedModel disk_offload(torch::nn::Module& model,
                                            const std::string& offload_folder,
                                            c10::Device execution_device = c10::kCPU,
                                            bool offload_buffers = false);
 
-// A model that stays on its device once it was used, until it is offloaded or another model's turn
-// comes. Movable.
+// Controls a model that stays on its device after use, until it is offloaded explicitly or by the
+// next model in the chain. Movable.
 class OffloadHook {
  public:
-  // Made by cpu_offload_with_hook.
+  // Created by cpu_offload_with_hook.
   explicit OffloadHook(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
 
-  // Gives the device's memory back; the next use fetches the model anew. Throws Error(kUsage) while
-  // an operation uses it.
+  // Frees the device's memory; the next use fetches the model again. Throws Error(kUsage) while an
+  // operation uses it.
   void offload() const;
 
  private:
@@ -169,17 +170,17 @@ class OffloadHook {
   std::shared_ptr<DispatchedState> state_;
 };
 
-// In host memory until it is used, then on execution_device as a whole. Before that `previous`,
-// where it is given, is offloaded: models take turns on a device that holds one of them. previous
-// need not be kept.
+// Keeps the model in host memory until it is used, then moves it to execution_device as a whole.
+// `previous`, if given, is offloaded first, so models take turns on a device that holds only one of
+// them. previous need not be kept.
 [[nodiscard]] OffloadHook cpu_offload_with_hook(torch::nn::Module& model,
                                                 c10::Device execution_device,
                                                 const OffloadHook* previous = nullptr);
 
-// Of a model that is dispatched. Throws Error(kUsage) where it is not.
+// The device map of a dispatched model. Throws Error(kUsage) if the model is not dispatched.
 const DeviceMap& device_map(const torch::nn::Module& model);
 
-// The same for holders.
+// The same functions for module holders.
 template <class Holder>
 auto load_checkpoint_in_model(Holder& model, const std::string& checkpoint,
                               const DeviceMap& device_map = {}, const LoadOptions& options = {})

@@ -1,6 +1,6 @@
-// CallSite: the place in the user's program from which Coupler was called last, for messages about
-// ranks that do not come. As the default argument of a function it is the place of the call; who
-// forwards a call need not pass it on. Costs two stores. [any-thread]; the last call counts.
+// CallSite: the source line of the program's last call into Coupler, for messages about missing
+// ranks. As a default argument it records the line of the call; a function that forwards a call
+// need not pass it on. Costs two stores. [any-thread]; the last call wins.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace coupler {
 
 class CallSite {
  public:
-  // Remembers it. file is a literal.
+  // Records the call site. file must be a literal.
   CallSite(const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept;
 
-  static std::string last();  // "train.cc:42"; "": there was none
+  static std::string last();  // "train.cc:42"; "" if there was none
 };
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
-// All of Coupler for a training program, LibTorch included; only coupler/objects.h is left to those
-// who use it. Where compile time matters include
-// coupler/accelerator.h and the LibTorch headers you use instead.
+// All of Coupler for a training program, including LibTorch, except coupler/objects.h and
+// coupler/launch.h. If compile time matters, include coupler/accelerator.h and the LibTorch headers
+// you use instead.
 #pragma once
 
 #include <coupler/accelerator.h>
