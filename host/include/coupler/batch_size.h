@@ -25,7 +25,7 @@ class BatchSizeSearch {
 
   int64_t batch_size() const { return batch_size_; }
 
-  // True for std::bad_alloc and for errors of LibTorch's allocators.
+  // True for std::bad_alloc, errors of LibTorch's allocators, and Error(kOutOfMemory).
   static bool is_out_of_memory(const std::exception_ptr& error);
   // Called after an attempt. True: it succeeded on every rank. False: retry with the new
   // batch_size(). Throws Error(kUsage) if not even a batch of 1 fits. Collective.

@@ -1,20 +1,20 @@
-// DataLoader: the batches of a dataset, each rank its own share of them.
+// DataLoader: iterates over batches of a dataset, each rank over its own share.
 //
 //   auto loader = coupler::data_loader(dataset, {.batch_size = 32, .shuffle = true});
 //   for (auto& batch : loader) train(batch.data, batch.target);
 //
 // A dataset is one of
-//   map-style  a torch::data dataset whose get_batch takes indices and that knows its size();
+//   map-style  a torch::data dataset whose get_batch takes indices and that has a size();
 //   stream     a torch::data dataset whose get_batch(count) returns an optional batch of up to
 //              `count` samples (torch::data::datasets::StatefulDataset), none or an empty one at
 //              the end; or anything with std::optional<Sample> next(). Either has reset(), called
-//              at the begin of every epoch, and may have set_epoch(int64_t), called before it.
+//              at the start of every epoch, and may have set_epoch(int64_t), called before it.
 //
-// Accelerator::prepare binds a loader to the rank and device; before that it acts as the only
-// process. Every loop over it is one epoch, the next one in another order where shuffled. What a
-// dataset throws comes out of the loop as an Error that names the batch, the original nested in it.
-// A loader is a handle: copies are the same loader. Not thread-safe: one thread iterates, one loop
-// at a time.
+// Accelerator::prepare binds a loader to the rank and device; before that it acts as if there were
+// a single process. Every loop is one epoch, each in a new order if shuffled. An exception of the
+// dataset leaves the loop as an Error that names the batch, with the original nested in it. A
+// loader is a handle: copies refer to the same loader. Not thread-safe: one thread iterates, one
+// loop at a time.
 #pragma once
 
 #include <coupler/detail/dataset_kind.h>
@@ -41,59 +41,59 @@ class DataLoader {
       std::conditional_t<kMapStyle, detail::MapSource<Dataset>, detail::StreamSource<Dataset>>;
 
  public:
-  // A vector of examples of tensors is stacked into one example; what the dataset batches itself
-  // (TensorDataset, or map(Stack<>())) and other examples come as get_batch returns them.
+  // A vector of tensor examples is stacked into one example. Batches that the dataset builds itself
+  // (TensorDataset, or map(Stack<>())) and other examples are passed on as get_batch returns them.
   using Batch = typename Source::Batch;
 
   class Iterator;
 
-  // Throws Error(kInvalidArgument) for an empty dataset, a wrong option, and options under which no
-  // batch would be yielded; of a stream, whose size is not known, the loop does.
+  // Throws Error(kInvalidArgument) for an empty dataset, an invalid option, and options that would
+  // yield no batch. For a stream, whose size is unknown, the loop throws instead.
   DataLoader(Dataset dataset, const DataLoaderOptions& options)
       : shared_(std::make_shared<Shared>(std::move(dataset), options)) {}
 
-  // Starts the next epoch; a break leaves the rest of it out.
+  // Starts the next epoch; after a break, the rest of it is skipped.
   Iterator begin() { return Iterator(shared_); }
   Iterator end() { return Iterator(); }
 
-  // The number of batches that the loop under way, or else the next one, yields on this rank:
-  // always what a loop gets. A stream has none.
+  // The exact number of batches that the current loop, or else the next one, yields on this rank.
+  // Not available for streams.
   int64_t size() const {
-    static_assert(kMapStyle, "a stream's number of batches is known at its end only");
+    static_assert(kMapStyle, "a stream's number of batches is known only at its end");
     return shared_->core.size();
   }
 
-  // The epoch iterated now or last, counted from 0, and the one that the next loop is of (after a
-  // checkpoint was loaded: the one that was under way).
+  // The current or last epoch, counted from 0, and the epoch of the next loop (after a checkpoint
+  // was loaded: the epoch it interrupted).
   int64_t epoch() const { return shared_->core.epoch(); }
   int64_t next_epoch() const { return shared_->core.state().epoch; }
   void set_epoch(int64_t epoch) { shared_->core.set_epoch(epoch); }
 
-  // What comes next: within a loop the samples behind the current batch, outside of one (after a
-  // break too) the next epoch. To be saved with a checkpoint.
+  // The position of the next sample: within a loop, after the current batch; outside of one (also
+  // after a break), the next epoch. Save it with a checkpoint.
   LoaderCursor state() const { return shared_->core.state(); }
 
-  // The next loop begins there, with any batch size and number of processes, in O(1) for map-style
-  // datasets; a stream is read up to there. Throws Error(kInvalidArgument) for a cursor of another
-  // dataset and for negative values, Error(kUsage) within a loop.
+  // Makes the next loop start at the cursor, with any batch size and number of processes, in O(1)
+  // for map-style datasets; a stream is read up to there. Throws Error(kInvalidArgument) for a
+  // cursor of another dataset and for negative values, Error(kUsage) within a loop.
   void load_state(const LoaderCursor& cursor) { shared_->core.load_state(cursor); }
 
-  // The next loop, and only that, leaves out its first `count` batches; likewise. Throws
-  // Error(kInvalidArgument) where there are not so many.
+  // Makes the next loop, and only that one, skip its first `count` batches, at the same cost.
+  // Throws Error(kInvalidArgument) if it has fewer batches.
   void skip_first_batches(int64_t count) { shared_->core.skip_first_batches(count); }
 
-  // Not to be changed while a loop with workers is under way.
+  // The dataset. Must not be changed during a loop with workers.
   Dataset& dataset() { return shared_->source.dataset(); }
 
-  // Called by Accelerator::prepare. Batches of tensors come on `device` from then on; other types
-  // stay where the dataset made them. `peers` are the other ranks, for dispatch_batches and
-  // join_uneven_inputs.
+  // Called by Accelerator::prepare. Batches of tensors are moved to `device` from then on; other
+  // types stay where the dataset created them. `peers` connects to the other ranks, for
+  // dispatch_batches and join_uneven_inputs.
   void bind(int rank, int world, at::Device device,
             std::shared_ptr<detail::LoaderPeers> peers = nullptr) {
     shared_->core.bind(rank, world, device, std::move(peers));
   }
 
-  // Where the loop stands, for the Accelerator; lives as long as any copy of the pointer.
+  // The loop's position, for the Accelerator; lives as long as any copy of the pointer.
   std::shared_ptr<detail::LoaderCore> core() const { return {shared_, &shared_->core}; }
 
  private:
@@ -101,7 +101,7 @@ class DataLoader {
     Shared(Dataset dataset, const DataLoaderOptions& options)
         : source(std::move(dataset)), core(source, options) {}
     Source source;
-    detail::LoaderCore core;  // ends its workers, which use the source, before that goes
+    detail::LoaderCore core;  // destroyed first: ends its workers, which use the source
   };
 
   // One loop; ends with its last iterator.
@@ -122,7 +122,7 @@ class DataLoader {
 template <class Dataset>
 class DataLoader<Dataset>::Iterator {
  public:
-  // As std::iterator_traits wants them.
+  // Required by std::iterator_traits.
   using iterator_category = std::input_iterator_tag;
   using value_type = Batch;
   using difference_type = std::ptrdiff_t;
@@ -131,16 +131,16 @@ class DataLoader<Dataset>::Iterator {
 
   Iterator() = default;
 
-  // The batch, which may be changed and moved from; the end has none.
+  // The batch, which may be modified and moved from; the end iterator has none.
   Batch& operator*() const { return pass_->shared->source.current(); }
   Batch* operator->() const { return &**this; }
-  // The next batch. Throws what reading it throws.
+  // Advances to the next batch. Throws what reading it throws.
   Iterator& operator++() {
     if (!pass_->shared->core.next(pass_->number)) pass_.reset();
     return *this;
   }
   void operator++(int) { ++*this; }
-  // Both at the end, or copies of one.
+  // Equal if both are at the end or are copies of the same iterator.
   bool operator==(const Iterator& other) const { return pass_ == other.pass_; }
   bool operator!=(const Iterator& other) const { return pass_ != other.pass_; }
 
@@ -155,15 +155,15 @@ class DataLoader<Dataset>::Iterator {
   std::shared_ptr<Pass> pass_;  // null at the end
 };
 
-// A loader over a dataset, which is copied or moved in.
+// Creates a loader over a dataset, which is copied or moved in.
 template <class Dataset>
 DataLoader<std::decay_t<Dataset>> data_loader(Dataset&& dataset,
                                               const DataLoaderOptions& options = {}) {
   return DataLoader<std::decay_t<Dataset>>(std::forward<Dataset>(dataset), options);
 }
 
-// The loader, whose next loop leaves out its first `count` batches (see the member). Unlike
-// Accelerate's, later loops are whole again, so that there is no second loader to switch back from.
+// Returns the loader, whose next loop skips its first `count` batches (see the member). Unlike in
+// Accelerate, later loops are complete again, so no second loader is needed.
 template <class Dataset>
 DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count) {
   loader.skip_first_batches(count);

@@ -1,5 +1,5 @@
-// Device maps: which device each part of a model lives on, for models that are larger than one
-// accelerator or than the memory of the machine.
+// Device maps: the device on which each part of a model is placed, for models larger than one
+// accelerator or than the machine's memory.
 //
 //   coupler::DeviceMapOptions options;
 //   options.max_memory = {{0, "20GiB"}, {1, "20GiB"}, {"cpu", "100GiB"}};
@@ -7,11 +7,11 @@
 //   coupler::DeviceMap map = coupler::infer_auto_device_map(*model, options);
 //   std::cout << coupler::to_table(*model, map, options);
 //
-// Only names and sizes are looked at, so the model may be on the meta device (EmptyWeights).
+// Only names and sizes are used, so the model may be on the meta device (EmptyWeights).
 //
-// Everything here is plain values and pure functions: any thread, no state. What takes a module
-// reads it and must not run beside something that registers modules or tensors in it. Errors are
-// coupler::Error(kInvalidArgument) unless said otherwise; sizes are in bytes, rates in bytes per
+// Everything here is plain values and pure functions: any thread, no state. Functions that take a
+// module read it and must not run while modules or tensors are being registered in it. Errors are
+// coupler::Error(kInvalidArgument) unless stated otherwise; sizes are in bytes, rates in bytes per
 // second, times in seconds.
 #pragma once
 
@@ -33,12 +33,12 @@ class Module;
 
 namespace coupler {
 
-// Paths of modules or tensors, as named_modules and named_parameters give them, each with a device.
-// A path speaks for all below it that no longer path speaks for; "" is the whole model. Keeps the
-// order in which paths were set.
+// Maps paths of modules or tensors, as returned by named_modules and named_parameters, to devices.
+// A path applies to everything below it unless a longer path applies; "" is the whole model. Keeps
+// the order in which paths were set.
 class DeviceMap {
  public:
-  // A dotted path of a module or parameter, and where it is; "" is the whole model.
+  // A dotted path of a module or parameter, and its device; "" is the whole model.
   using Entry = std::pair<std::string, MapDevice>;
 
   DeviceMap() = default;
@@ -50,13 +50,14 @@ class DeviceMap {
   void set(const std::string& path, MapDevice device);
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // Of a module or tensor: its own entry's, or that of the nearest one above it.
+  // The device of a module or tensor: that of its own entry, or of its nearest ancestor's.
   std::optional<MapDevice> device_of(std::string_view path) const;
 
-  // {"transformer.wte": 0, "lm_head": "cpu"}, one entry a line, as Python's json writes
-  // Accelerate's.
+  // {"transformer.wte": 0, "lm_head": "cpu"}, one entry per line, as Python's json module writes
+  // Accelerate's maps.
   std::string to_json() const;
-  // Throws Error naming the key: not an object, a path twice, what is no device.
+  // Throws Error naming the key if the text is not an object, repeats a path, or has an invalid
+  // device.
   static DeviceMap from_json(std::string_view text);
 
   friend bool operator==(const DeviceMap& a, const DeviceMap& b) {
@@ -71,99 +72,100 @@ class DeviceMap {
 
 // For infer_auto_device_map, predict_run and to_table.
 struct DeviceMapOptions {
-  // Empty: what is free now on the accelerators LibTorch sees and in the machine's memory. With
-  // one accelerator 9/10 of that unless the mode is "sequential".
+  // Empty: the memory that is free now on the accelerators LibTorch sees and in the machine. With
+  // one accelerator, 9/10 of that unless the mode is "sequential".
   MaxMemory max_memory;
 
-  // Classes whose modules stay whole on one device, such as blocks with a residual connection.
-  // With the namespace or without, with LibTorch's suffix Impl or without: "GPTJBlock".
+  // Classes whose modules are never split over devices, such as blocks with a residual connection.
+  // With or without the namespace, with or without LibTorch's suffix Impl: "GPTJBlock".
   std::vector<std::string> no_split_module_classes;
 
-  // What the weights will be converted to when they are loaded: "float16". Empty: they stay.
-  // Integers and bools stay, and so does what is smaller already.
+  // The dtype to which weights will be converted on load, such as "float16". Empty: unchanged.
+  // Integers, bools and weights of a smaller dtype are not converted.
   std::string dtype;
-  // The same for single tensors, by name; goes before dtype and holds for any type.
+  // The same for single tensors, by name; takes precedence over dtype and applies to any dtype.
   std::map<std::string, std::string> special_dtypes;
 
-  // Whether buffers of modules on "cpu" and "disk" lie there, too, or where the module runs.
+  // Whether buffers of modules on "cpu" and "disk" are stored there, too, or where the module runs.
   bool offload_buffers = false;
-  // Entries that are all of a module's and on one device become one entry for the module.
+  // Merges entries that cover all of a module and share a device into one entry for the module.
   bool clean_result = true;
-  // Where the next module does not fit on an empty device: look for any that does. Else that
-  // device stays empty. Not used by "optimal".
+  // If the next module does not fit on an empty device, look for any module that does; otherwise
+  // that device stays empty. Not used by "optimal".
   bool fallback_allocation = false;
 
-  // "sequential"      fills one device after the other, in the order of registration, as
-  //                   Accelerate's infer_auto_device_map does: the same map.
+  // "sequential"      fills one device after the other in order of registration; gives the same map
+  //                   as Accelerate's infer_auto_device_map.
   // "auto", "balanced", "balanced_low_0"
-  //                   the same with the memory that get_balanced_memory gives.
-  // "optimal"         the least predicted time, see predict_run; never slower than "sequential".
+  //                   the same with the memory limits of get_balanced_memory.
+  // "optimal"         minimizes the predicted time, see predict_run; never slower than
+  // "sequential".
   std::string mode = "sequential";
 
   // The rest is for "optimal" and predict_run only.
   DeviceRates rates;
-  // How often a run uses modules, by path, where it is not once: {{"shared_block", 12}}. Holds for
-  // all below that no longer path speaks for. Above 0.
+  // How often a run uses modules, by path, if not once: {{"shared_block", 12}}. Applies to
+  // everything below unless a longer path applies. Must be above 0.
   std::map<std::string, double> uses;
 };
 
-// A map with which every parameter and buffer has a device and tied parameters are on one. In the
-// compatible modes it is Accelerate 1.15's, except where that is no valid map or none at all:
-// buffers of modules that were split have entries of their own, tied parameters stay together, and
-// where Accelerate ends with an exception of its own code there is a map.
+// Returns a map that gives every parameter and buffer a device and puts tied parameters on one
+// device. In the compatible modes it equals Accelerate 1.15's, except when that is invalid or
+// missing: buffers of split modules get entries of their own, tied parameters stay together, and
+// there is a map when Accelerate fails with an internal exception.
 //
-// Throws Error naming module and size where no device but the disk could hold the largest layer;
-// for an unknown mode, class of device, dtype or path.
+// Throws Error naming module and size if no device except the disk could hold the largest layer,
+// and for an unknown mode, class of device, dtype or path.
 DeviceMap infer_auto_device_map(const torch::nn::Module& model,
                                 const DeviceMapOptions& options = {});
 
-// The memory with which "balanced" fills all accelerators alike; low_zero leaves as little as
-// possible on the first one. Accelerate's rule.
+// The memory limits with which "balanced" fills all accelerators evenly; low_zero puts as little as
+// possible on the first one. Same rule as Accelerate's.
 MaxMemory get_balanced_memory(const torch::nn::Module& model, const DeviceMapOptions& options,
                               bool low_zero = false);
 
-// Throws Error where the map names what the model has not, leaves a parameter or buffer out, or
-// puts tied parameters on different devices; it names them.
+// Throws Error naming the entries or tensors if the map names something the model does not have,
+// omits a parameter or buffer, or puts tied parameters on different devices.
 void check_device_map(const torch::nn::Module& model, const DeviceMap& map);
 
-// What a run with a map is predicted to take. The model, for "optimal" just as for this function:
+// The predicted time of a run with a map. "optimal" and predict_run use the same cost model:
 //
 // A *unit* is a module of a no-split class, a module without children, or the tensors that a module
-// with children has itself. Units run one after the other, in the order of registration, each as
-// often as `uses` says.
+// with children owns directly. Units run sequentially in order of registration, each as often as
+// `uses` says.
 // - A unit on an accelerator runs there. One on "cpu" or "disk" runs on the *main device*, the
-//   lowest accelerator of the map, where it has room beside what lives there; else on the CPU. The
-//   tensors of a no-split module that the map puts on different devices run each as a unit.
-// - Running takes bytes × uses / the device's rate: weights are read once a use.
-// - What runs elsewhere than it lies is copied there for each use: from the CPU at
-//   cpu_to_accelerator, from the disk at disk_to_cpu first. One copy goes at a time, while other
-//   units run: the next one's begins once the one before last has run and left its room, or, where
-//   there is no room for two, once the last one has.
+//   lowest accelerator of the map, if it fits next to the units placed there, or else on the CPU.
+//   If the map splits the tensors of a no-split module over devices, each runs as its own unit.
+// - Running takes bytes × uses / the device's rate: weights are read once per use.
+// - A unit that runs on another device than it is stored on is copied there for each use: from the
+//   CPU at cpu_to_accelerator, from disk at disk_to_cpu first. One copy runs at a time, overlapping
+//   with computation: the next copy starts once the unit before last has run and freed its room,
+//   or, if there is no room for two, once the last unit has.
 // - Each change of the running device costs hop_seconds for the activations.
-// Buffers of such units stay on the main device unless offload_buffers; they count there and where
-// the unit lies.
+// Buffers of such units stay on the main device unless offload_buffers; they count both there and
+// where the unit is stored.
 struct PredictedRun {
   // When and where one unit runs.
   struct Unit {
     std::string path;    // of its module
     uint64_t bytes = 0;  // of its weights
-    MapDevice lies;      // where its weights are
+    MapDevice lies;      // where its weights are stored
     MapDevice runs;      // where it computes
-    double begins = 0;   // seconds from the begin of the pass
-    double ends = 0;     // likewise
+    double begins = 0;   // seconds from the start of the pass
+    double ends = 0;     // seconds from the start of the pass
   };
   double seconds = 0;          // of one pass
-  double compute_seconds = 0;  // running
-  double waiting_seconds = 0;  // for copies
-  bool fits = true;            // no device holds more than max_memory
-  std::vector<Unit> units;     // in the order of running
+  double compute_seconds = 0;  // spent computing
+  double waiting_seconds = 0;  // spent waiting for copies
+  bool fits = true;            // whether no device exceeds max_memory
+  std::vector<Unit> units;     // in execution order
 };
-// Throws Error as check_device_map does. A pure function.
+// Predicts a run with a map. Throws Error as check_device_map does. A pure function.
 PredictedRun predict_run(const torch::nn::Module& model, const DeviceMap& map,
                          const DeviceMapOptions& options);
 
-// The map as a table of paths, devices and sizes, and below it a bar for each device: how full it
-// is of options.max_memory. Ends with a newline.
+// Formats the map as a table of paths, devices and sizes, followed by a bar for each device that
+// shows how much of options.max_memory is used. Ends with a newline.
 std::string to_table(const torch::nn::Module& model, const DeviceMap& map,
                      const DeviceMapOptions& options = {});
 

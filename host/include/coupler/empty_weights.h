@@ -1,6 +1,6 @@
-// EmptyWeights: while one lives, models built by its thread take no memory. Their parameters and
-// buffers are on the meta device, which knows shapes but holds no values, and remember how they
-// were made, so that they can be given exactly their values later, one after the other.
+// EmptyWeights: while one is alive, models built by its thread take no memory. Their parameters and
+// buffers are on the meta device, which has shapes but no values, and record how they were
+// initialized, so that they can be materialized later, one by one, with exactly their values.
 //
 //   Net net{nullptr};
 //   {
@@ -8,28 +8,27 @@
 //     net = Net(options);  // 100 billion parameters in milliseconds
 //   }
 //
-// Same seed, same weights: what is materialised is bit for bit what the constructors would have
-// given without the scope, whatever was drawn in between. torch::manual_seed may stand before the
-// scope or inside. The scope itself leaves the default CPU generator at a point of its own that
-// depends on nothing but the seed: what is drawn outside afterwards differs from a run without it.
+// The same seed gives the same weights: materialized values are bit for bit those the constructors
+// would have produced without the scope, whatever else was drawn in between. Call
+// torch::manual_seed before or inside the scope. Afterwards the default CPU generator is in a state
+// that depends only on the seed, so numbers drawn outside differ from a run without it.
 //
 // Inside the scope
-// - every new tensor is on meta; a device(kCPU), device(kMeta) or none means the same. Another
-//   device is an error: weights move when they are materialised.
+// - every new tensor is on meta; device(kCPU), device(kMeta) and no device mean the same. Another
+//   device is an error: weights are moved when they are materialized.
 // - torch::tensor({…}) and torch::from_blob(…).clone() work, and so does writing through the data
 //   pointer of a tensor fresh from torch::empty (up to 64 KiB, and before any operation on it). Any
 //   other use of a data pointer throws LibTorch's own error, "data is not allocated yet".
-// - .item(), bool(tensor) and shapes that depend on values work for what is not drawn at random
-//   (drop-path rates from a linspace); else they throw coupler::Error naming the operation.
-// - tensors from before the scope stay as they are, and so do views of them. What is computed from
-//   them is recorded and takes their values when it is materialised: leave them unchanged till
-//   then.
+// - .item(), bool(tensor) and shapes that depend on values work for values that are not random
+//   (drop-path rates from a linspace); otherwise they throw coupler::Error naming the operation.
+// - tensors from before the scope, and views of them, are unchanged. Results computed from them are
+//   recorded and read their values when materialized: do not modify those tensors until then.
 //
-// Belongs to one thread and ends there; other threads notice nothing. Scopes nest; the outermost
-// one's options count.
+// Belongs to one thread and must end there; other threads are not affected. Scopes nest; the
+// options of the outermost one apply.
 //
-// InitOnDevice: while one lives, tensors that its thread makes without naming a device are made on
-// that one: models are built where they are to be.
+// InitOnDevice: while one is alive, tensors that its thread creates without naming a device are
+// created on that device, so models are built where they will run.
 //
 //   { coupler::InitOnDevice on({c10::kCUDA, 0}); net = Net(options); }
 #pragma once
@@ -42,25 +41,25 @@ namespace coupler {
 
 // For EmptyWeights and InitOnDevice.
 struct EmptyWeightsOptions {
-  // Whether buffers are without memory, too. If not, what requires no gradient when the scope ends
-  // gets its values then: buffers, and parameters that are frozen by then.
+  // Whether buffers are without memory, too. If not, buffers, and parameters that are frozen by
+  // then, get their values when the scope ends.
   bool include_buffers = true;
 };
 
 class EmptyWeights {
  public:
-  // From here on, until the scope ends, on this thread.
+  // Takes effect on this thread until the scope ends.
   explicit EmptyWeights(const EmptyWeightsOptions& options = {});
   ~EmptyWeights();
   EmptyWeights(const EmptyWeights&) = delete;
   EmptyWeights& operator=(const EmptyWeights&) = delete;
 };
 
-// A scope in which tensors are made on a device: Accelerate's init_on_device.
+// A scope in which tensors are created on a device: Accelerate's init_on_device.
 class InitOnDevice {
  public:
-  // kMeta is EmptyWeights with these options. What is made with a device of its own, from C++
-  // values (torch::tensor) or from another tensor stays where that says.
+  // kMeta acts as EmptyWeights with these options. Tensors created with an explicit device, from
+  // C++ values (torch::tensor) or from another tensor are not redirected.
   explicit InitOnDevice(c10::Device device, const EmptyWeightsOptions& options = {});
   ~InitOnDevice();
   InitOnDevice(const InitOnDevice&) = delete;
@@ -68,7 +67,7 @@ class InitOnDevice {
 
  private:
   std::optional<EmptyWeights> empty_;
-  std::optional<c10::Device> before_;  // of a scope around this one
+  std::optional<c10::Device> before_;  // of an enclosing scope
 };
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
-// The names of Coupler's types, for headers that hold a reference or a pointer to them: reading it
-// takes no time, since it includes neither LibTorch nor the standard library. The definitions are
-// in <coupler/coupler.h>, and in the headers named beside each group.
+// Forward declarations of Coupler's types, for headers that only use references or pointers to
+// them. Cheap to include: it needs neither LibTorch nor the standard library. The definitions are
+// in <coupler/coupler.h>, and in the header named above each group.
 #pragma once
 
 namespace coupler {

@@ -1,23 +1,23 @@
-// launch: a function of the program run on several processes, from code, as Accelerate's
-// notebook_launcher and debug_launcher do.
+// launch: runs a function of the program on several processes, from code, like Accelerate's
+// notebook_launcher and debug_launcher.
 //
 //   double train(int epochs) { coupler::Accelerator accelerator; …; return accuracy; }
 //   const coupler::Launchable launchable_train("train", train);
 //
 //   int main(int argc, char** argv) {
-//     coupler::enter_launched();               // a process of a launch goes in here and ends
-//     double accuracy = coupler::launch(2, train, 20);  // of rank 0
+//     coupler::enter_launched();               // a launched process runs the function and exits
+//     here double accuracy = coupler::launch(2, train, 20);  // rank 0's result
 //   }
 //
-// Each rank is a process of its own: this program, started anew by `coupler launch`, since a
-// process in which LibTorch's threads run cannot be divided by fork. It finds the function by the
-// name under which it is registered. Arguments and results travel as data that cannot carry code:
-// anything nlohmann::json converts (numbers, strings, vectors, maps, tuples, types with to_json and
-// from_json), of at most kMaxObjectBytes; results of rank 0 alone.
+// Each rank is a separate process: this program, started again by `coupler launch`, because a
+// process with LibTorch's threads cannot safely fork. It finds the function by its registered name.
+// Arguments and results travel as data that cannot carry code: anything nlohmann::json converts
+// (numbers, strings, vectors, maps, tuples, types with to_json and from_json), of at most
+// kMaxObjectBytes. Only rank 0's result is returned.
 //
-// The thread that calls launch waits until every rank has ended; Ctrl-C and the end of this process
-// end them, too. [any-thread], several launches at a time included. Not part of coupler.h, for it
-// brings nlohmann/json.hpp.
+// The calling thread waits until every rank has ended; Ctrl-C and the end of this process end them,
+// too. [any-thread], including several launches at a time. Not part of coupler.h because it
+// includes nlohmann/json.hpp.
 #pragma once
 
 #include <coupler/objects.h>
@@ -37,8 +37,8 @@ struct LaunchOptions {
   int processes = 1;                        // at least 1
   std::string config = {};                  // a TOML file, as --config of `coupler launch`
   std::vector<std::string> overrides = {};  // "backend.use=gloo_cpu", as -o
-  // What the ranks run. Empty: this program. Another one has the function registered, and calls
-  // enter_launched: from a notebook, whose kernel cannot be started anew.
+  // The program that the ranks run. Empty: this program. Another program must register the function
+  // and call enter_launched; for notebooks, whose kernel cannot be started again.
   std::string program = {};
 };
 
@@ -47,9 +47,9 @@ namespace detail {
 using LaunchedFunction = std::function<EncodedObject(const ObjectBytes& arguments)>;
 
 void register_launchable(const std::string& name, void (*identity)(), LaunchedFunction function);
-// Throws Error(kUsage) where it is not registered.
+// Throws Error(kUsage) if the function is not registered.
 std::string launchable_name(void (*identity)());
-// Starts the ranks and waits for them; rank 0's result.
+// Starts the ranks and waits for them; returns rank 0's result.
 ObjectBytes run_launch(const LaunchOptions& options, const std::string& function,
                        const EncodedObject& arguments);
 
@@ -62,19 +62,18 @@ Result launched_result(const LaunchOptions& options, const std::string& function
 
 }  // namespace detail
 
-// Registers a function under a name of its own; at namespace scope, so that it is there before main
-// begins. Parameters are taken by value or by const reference.
+// Registers a function under a unique name. Define it at namespace scope, so that the function is
+// registered before main starts. Parameters are taken by value or by const reference.
 class Launchable {
  public:
-  // Registers the function in every process of the program, as a constant of a namespace. name: no
-  // other function's.
+  // Registers the function under `name`, which no other function may have.
   template <class Result, class... Parameters>
   Launchable(const std::string& name, Result (*function)(Parameters...)) {
     detail::register_launchable(
         name, reinterpret_cast<void (*)()>(function),
         [function](const detail::ObjectBytes& bytes) -> detail::EncodedObject {
           std::tuple<std::decay_t<Parameters>...> arguments;
-          if constexpr (sizeof...(Parameters) > 0)  // an empty tuple is no array
+          if constexpr (sizeof...(Parameters) > 0)  // an empty tuple is not a JSON array
             arguments = detail::decode_object<decltype(arguments)>("launch", 0, bytes);
           if constexpr (std::is_void_v<Result>) {
             std::apply(function, std::move(arguments));
@@ -86,14 +85,14 @@ class Launchable {
   }
 };
 
-// To be called first in main. In a process that launch has started it runs the function and ends
-// the process; in any other it does nothing.
+// Call this first in main. In a process started by launch, it runs the function and exits the
+// process; in any other it does nothing.
 void enter_launched();
 
-// Runs the function on options.processes processes and returns what it returned on rank 0. Throws
-// the Error of the rank that failed first, with its rank (another exception as Error(kAborted) with
-// its text; a rank that was killed as Error(kPeerLost)); Error(kUsage) for a function that is not
-// registered, within a rank, and where main does not call enter_launched.
+// Runs the function on options.processes processes and returns its result on rank 0. Throws the
+// Error of the rank that failed first, with its rank; other exceptions become Error(kAborted) with
+// their message, a killed rank Error(kPeerLost). Throws Error(kUsage) for a function that is not
+// registered, inside a rank, and if main does not call enter_launched.
 template <class Result, class... Parameters, class... Arguments>
 Result launch(const LaunchOptions& options, Result (*function)(Parameters...),
               Arguments&&... arguments) {
@@ -110,8 +109,8 @@ Result launch(int processes, Result (*function)(Parameters...), Arguments&&... a
                 std::forward<Arguments>(arguments)...);
 }
 
-// By name, of a function of options.program: launch<double>(options, "train", 20). What types it
-// takes is seen there: Error(kMismatch) where the arguments are others.
+// Runs a function of options.program by name: launch<double>(options, "train", 20). Argument types
+// are checked in the launched process: Error(kMismatch) if they do not match.
 template <class Result = void, class... Arguments>
 Result launch(const LaunchOptions& options, const std::string& function, Arguments&&... arguments) {
   const std::tuple<std::decay_t<Arguments>...> values(std::forward<Arguments>(arguments)...);

@@ -1,6 +1,6 @@
-// LocalSGD: a part of a program in which the ranks train a model by themselves, and every few steps
-// its parameters become the average of all, buffers rank 0's. What communication.local_sgd_steps
-// does for a whole run, under Accelerate's name:
+// LocalSGD: a scope in which each rank trains a model independently and parameters are averaged
+// over ranks every few steps; buffers get rank 0's values. Does for a part of a program what
+// communication.local_sgd_steps does for a whole run, under Accelerate's name:
 //
 //   coupler::LocalSGD local_sgd(accelerator, net, {.local_sgd_steps = 8});
 //   for (auto& batch : batches) {
@@ -11,8 +11,8 @@
 //     local_sgd.step();
 //   }
 //
-// Must not outlive the Accelerator. Used by the thread that trains; every rank makes it, calls
-// step() and ends it at the same points.
+// Must not outlive the Accelerator. Used by the training thread; every rank creates it, calls
+// step() and destroys it at the same points.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -26,36 +26,36 @@ class Replica;
 
 // When a LocalSGD averages. A value.
 struct LocalSGDOptions {
-  int64_t local_sgd_steps = 8;  // of an optimizer, between two averages
-  bool enabled = true;          // false: gradients are averaged in every step, as without
+  int64_t local_sgd_steps = 8;  // optimizer steps between two averages
+  bool enabled = true;          // false: gradients are averaged in every step, as usual
 };
 
 class LocalSGD {
  public:
-  // model: a prepared model. Gradients of it stay each rank's own from now on. With one process
-  // nothing changes. Where the configuration has communication.local_sgd_steps that holds, and a
-  // warning says so. Throws Error(kUnsupported) under a backend that divides the model and for a
+  // model: a prepared model. Its gradients stay local to each rank from now on. No effect with one
+  // process. If the configuration sets communication.local_sgd_steps, that takes precedence, and a
+  // warning is logged. Throws Error(kUnsupported) under a backend that shards the model and for a
   // pipeline, Error(kUsage) with training.optimizer_in_backward and within another LocalSGD of the
   // model, Error(kInvalidArgument) for fewer than one step.
   template <class Model>
   LocalSGD(Accelerator& accelerator, Model& model, const LocalSGDOptions& options = {},
            CallSite = {})
       : LocalSGD(accelerator, Accelerator::reference_to(model), options) {}
-  // Averages, and throws where that fails. Where an exception leaves the scope it does not
-  // communicate: the ranks stay apart until the next average, or checkpoint.
+  // Averages, and throws if that fails. If an exception leaves the scope, it does not communicate:
+  // ranks keep different parameters until the next average or checkpoint.
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
 
-  // Behind the optimizer's step: averages where local_sgd_steps of these were taken since the last
-  // average. While gradients accumulate no step is taken, and this does nothing.
+  // Call after the optimizer's step. Averages if local_sgd_steps optimizer steps were taken since
+  // the last average. Does nothing while gradients accumulate, since no step is taken.
   void step(CallSite = {});
 
  private:
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
   std::shared_ptr<Replica> model_;  // null: nothing to do
-  int exceptions_;                  // under way when the scope began
+  int exceptions_;                  // std::uncaught_exceptions() when the scope began
 };
 
 }  // namespace coupler

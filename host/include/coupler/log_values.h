@@ -1,5 +1,5 @@
-// LogValue: what accelerator.log takes for a value: a number, a text, a bool, or a tensor of one
-// element, which is read on the process that writes it only. Values.
+// LogValue: a value for accelerator.log: a number, a string, a bool, or a one-element tensor, which
+// is read only on the rank that logs it. A plain value type.
 //
 //   accelerator.log({{"loss", loss}, {"lr", 1e-3}, {"epoch", epoch}, {"note", "warm"}}, step);
 #pragma once
@@ -28,8 +28,8 @@ class LogValue {
   LogValue(const char* text) : LogValue(std::string(text)) {}
   LogValue(at::Tensor tensor) : value_(std::move(tensor)) {}
 
-  // The value, of a tensor its element: a device is waited for. `name` is what it is logged as.
-  // Throws Error(kInvalidArgument) for tensors of another number of elements, and complex ones.
+  // Returns the value; for a tensor its element, waiting for its device. `name` is the logged name,
+  // for errors. Throws Error(kInvalidArgument) for complex tensors and other numbers of elements.
   TrackValue take(const std::string& name) &&;
 
  private:
@@ -52,7 +52,7 @@ class LogValue {
   std::variant<TrackValue, at::Tensor> value_;
 };
 
-// What one call of Accelerator::log takes: {{"train/loss", loss}, {"train/lr", 1e-3}}.
+// The argument of Accelerator::log: {{"train/loss", loss}, {"train/lr", 1e-3}}.
 using LogValues = std::vector<std::pair<std::string, LogValue>>;
 
 }  // namespace coupler

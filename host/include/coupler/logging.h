@@ -1,6 +1,6 @@
-// Logger: a program's own log lines, with the rank, filtered like Coupler's by COUPLER_LOG
+// Logger: writes a program's own log lines, with the rank, filtered like Coupler's by COUPLER_LOG
 // ("COUPLER_LOG=info", "COUPLER_LOG=train=debug"; default warning). Copies are cheap. Thread-safe,
-// but for in_order.
+// except with in_order.
 //
 //   const auto logger = coupler::get_logger("train");
 //   logger.info("epoch " + std::to_string(epoch));
@@ -11,27 +11,28 @@
 
 namespace coupler {
 
-// Of a line; those below the level that COUPLER_LOG sets (warning by default) are not written.
+// The level of a line. Lines below the level set by COUPLER_LOG (default warning) are not written.
 enum class LogLevel { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 
 // Which processes write a line.
 struct LogOptions {
-  // Whether rank 0 alone writes it.
+  // Whether only rank 0 writes it.
   bool main_process_only = true;
-  // Every process's line, written in the order of ranks. Collective: all call it, whatever is
-  // filtered. What forwards the output of several machines, as mpirun does, may mix lines again.
+  // Writes every process's line, in rank order. Collective: all ranks must call it, even if the
+  // line is filtered out. Launchers that forward output of several machines, such as mpirun, may
+  // reorder lines.
   bool in_order = false;
 };
 
 class Logger {
  public:
-  // name: the component, by which COUPLER_LOG can choose a level of its own.
+  // name: the component, for which COUPLER_LOG can set a separate level.
   explicit Logger(std::string name) : name_(std::move(name)) {}
 
-  // Whether a line of this level is written at all; worth asking before formatting a long one.
+  // Whether lines of this level are written; check it before formatting an expensive one.
   bool enabled(LogLevel level) const;
 
-  // Writes a line to standard error, where the level is enabled.
+  // Writes a line to standard error if the level is enabled.
   void log(LogLevel level, std::string_view message, const LogOptions& options = {}) const;
   void debug(std::string_view message, const LogOptions& options = {}) const {
     log(LogLevel::kDebug, message, options);
@@ -45,14 +46,14 @@ class Logger {
   void error(std::string_view message, const LogOptions& options = {}) const {
     log(LogLevel::kError, message, options);
   }
-  // A warning that this process has written before is not written again.
+  // Writes a warning unless this process has written the same one before.
   void warning_once(std::string_view message, const LogOptions& options = {}) const;
 
  private:
   std::string name_;
 };
 
-// A Logger of that name; cheap to make.
+// Returns a Logger with that name; cheap.
 inline Logger get_logger(std::string name) { return Logger(std::move(name)); }
 
 }  // namespace coupler

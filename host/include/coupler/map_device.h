@@ -1,5 +1,5 @@
-// MapDevice: where a part of a model can live: an accelerator by its number, the CPU's memory, or a
-// disk. A value; any thread.
+// MapDevice: a place for a part of a model: an accelerator by number, host memory, or disk. A
+// value; any thread.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@ namespace coupler {
 class MapDevice {
  public:
   // An accelerator, from 0. Throws Error(kInvalidArgument) below 0. Implicit, so that a map can be
-  // written down as {{"wte", 0}, {"lm_head", "cpu"}}.
+  // written as {{"wte", 0}, {"lm_head", "cpu"}}.
   MapDevice(int index = 0);  // NOLINT(google-explicit-constructor)
   // "cpu", "disk", "0" or "cuda:0". Throws Error(kInvalidArgument) for anything else.
   MapDevice(const char* name);  // NOLINT(google-explicit-constructor)
   explicit MapDevice(std::string_view name);
 
-  // The CPU's memory; files.
+  // Host memory; files on disk.
   static MapDevice cpu() { return MapDevice(Place::kCpu); }
   static MapDevice disk() { return MapDevice(Place::kDisk); }
 
-  // Which of the three it is.
+  // The kind of place.
   bool is_cpu() const { return index_ == static_cast<int>(Place::kCpu); }
   bool is_disk() const { return index_ == static_cast<int>(Place::kDisk); }
   bool is_accelerator() const { return index_ >= 0; }
-  // Of an accelerator; below 0 for the others.
+  // The accelerator's number; negative for the others.
   int index() const { return index_; }
   // "0", "cpu" or "disk".
   std::string to_string() const;

@@ -1,6 +1,6 @@
 // Nested structures of tensors, as models take and return them: at::Tensor, std::vector,
 // std::array, std::map<std::string, …>, std::pair, std::tuple, std::optional and
-// torch::data::Example, nested at will, and structs of the user's that name their fields:
+// torch::data::Example, nested arbitrarily, and user-defined structs that name their fields:
 //
 //   struct Output { torch::Tensor loss; std::map<std::string, torch::Tensor> scores; };
 //   template <>
@@ -10,9 +10,9 @@
 //                                                    &Output::scores));
 //   };
 //
-// A leaf is a tensor, undefined ones included. Leaves come in the order of the structure: maps by
-// key, structs as their fields are listed. Pure functions, any thread; the tensors themselves are
-// never copied here, only handles to them. nested_ops.h has what is commonly done with these.
+// A leaf is a tensor, including an undefined one. Leaves are visited in the order of the structure:
+// maps by key, structs by the listed order of fields. Pure functions, any thread; tensor data is
+// never copied here, only handles. nested_ops.h has common operations on them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,7 +40,7 @@ namespace coupler {
 template <class Struct, class Member>
 struct NestedField {
   const char* name;        // borrowed
-  Member Struct::*member;  // where it is
+  Member Struct::*member;  // pointer to the member
 };
 
 // Names a member; name is borrowed.
@@ -49,8 +49,8 @@ constexpr NestedField<Struct, Member> nested_field(const char* name, Member Stru
   return {name, member};
 }
 
-// To be specialised for a user's struct, with a tuple of nested_field()s called `fields`. The
-// struct must be copyable; members that are not listed are copied as they are.
+// Specialize this for a user-defined struct, with a tuple of nested_field()s called `fields`. The
+// struct must be copyable; members that are not listed are copied unchanged.
 template <class Struct>
 struct NestedFields {};
 
@@ -66,10 +66,10 @@ enum class NodeKind : uint8_t {
   kNothing,  // an empty optional; one that holds a value is that value
 };
 
-// How to go through a T. A visitor has
+// How to traverse a T. A visitor has
 //   void tensor(T&)                      a leaf (const where the structure is)
 //   void node(NodeKind, size_t count)    kSequence, kMap, kStruct, kNothing; its elements follow
-//   bool key(NodeKind, string_view name) kKey, kField; false: leave this element out
+//   bool key(NodeKind, string_view name) kKey, kField; false: skip this element
 template <class T, class = void>
 struct NestedTraits {
   static constexpr bool nested = false;
@@ -192,10 +192,11 @@ struct NestedTraits<Struct, std::void_t<decltype(NestedFields<Struct>::fields)>>
 template <class T>
 inline constexpr bool is_nested_v = detail::NestedTraits<T>::nested;
 
-// A leaf's place and form: path `["logits"][2].first`, empty where the value is itself a tensor.
+// A leaf's path, dtype and shape: path `["logits"][2].first`, empty if the value itself is a
+// tensor.
 struct LeafDescription {
   std::string path;                                  // of the leaf in the structure
-  at::ScalarType dtype = at::ScalarType::Undefined;  // so for an undefined tensor
+  at::ScalarType dtype = at::ScalarType::Undefined;  // Undefined for an undefined tensor
   std::vector<int64_t> shape;                        // sizes of its dimensions
 };
 
@@ -207,7 +208,7 @@ struct Node {
   std::string_view name;  // borrowed from the structure
 };
 
-// A structure taken apart, for code that is no template. Valid as long as the structure.
+// A flattened structure, for code that is not a template. Valid as long as the structure.
 struct NestedView {
   std::vector<at::Tensor> leaves;
   std::vector<Node> nodes;  // in the order of a walk, one for each leaf included
@@ -241,12 +242,12 @@ struct EachLeaf {
   bool key(NodeKind, std::string_view) { return true; }
 };
 
-// Every node of a structure but keys and fields, in order, with its path and what it is ("vector of
-// 3"; of a tensor nothing).
+// A node of a structure, except keys and fields, with its path and kind ("vector of 3"; empty for a
+// tensor). describe_nodes returns them in order.
 struct DescribedNode {
   std::string path;
   std::string what;
-  int64_t leaf = -1;  // which leaf; -1: not one
+  int64_t leaf = -1;  // index of the leaf; -1 if it is not one
 };
 std::vector<DescribedNode> describe_nodes(const NestedView& view);
 std::vector<LeafDescription> describe_leaves(const NestedView& view);
@@ -261,26 +262,26 @@ void for_each_leaf(T& value, Function&& function) {
   detail::NestedTraits<std::remove_const_t<T>>::walk(value, each);
 }
 
-// The same structure with function(leaf) in place of each leaf.
+// Returns the same structure with each leaf replaced by function(leaf).
 template <class Function, class T>
 T recursively_apply(Function&& function, T value) {
   for_each_leaf(value, [&](at::Tensor& leaf) { leaf = function(std::as_const(leaf)); });
   return value;
 }
 
-// Place and form of each leaf, in order.
+// Returns path, dtype and shape of each leaf, in order.
 template <class T>
 std::vector<LeafDescription> describe_leaves(const T& value) {
   static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");
   return detail::describe_leaves(detail::view_of(value));
 }
 
-// "Float [2, 3]"; "undefined".
+// Formats dtype and shape: "Float [2, 3]"; "undefined".
 std::string to_string(const LeafDescription& leaf);
 
 namespace detail {
 
-// The structure with these leaves, as many as it has.
+// Returns the structure with these leaves, as many as it has.
 template <class T>
 T with_leaves(T value, std::vector<at::Tensor> leaves) {
   size_t next = 0;

@@ -1,6 +1,5 @@
-// What is commonly done with nested structures of tensors (nested.h), under Accelerate's names.
-// Pure functions, any thread, no communication. Undefined leaves stay undefined. Errors name the
-// leaf.
+// Common operations on nested structures of tensors (nested.h), under Accelerate's names. Pure
+// functions, any thread, no communication. Undefined leaves stay undefined. Errors name the leaf.
 #pragma once
 
 #include <coupler/nested.h>
@@ -31,8 +30,8 @@ int64_t find_batch_size(const NestedView& view);
 
 }  // namespace detail
 
-// The structure with its tensors on `device`; what lies under a map's key (or a field) of skip_keys
-// stays where it is. non_blocking: copies from pinned memory only begin.
+// Returns the structure with its tensors on `device`. Elements under a map key or field listed in
+// skip_keys are not moved. non_blocking: copies from pinned memory are only started.
 template <class T>
 T send_to_device(T value, at::Device device, bool non_blocking = false,
                  const std::vector<std::string>& skip_keys = {}) {
@@ -42,8 +41,9 @@ T send_to_device(T value, at::Device device, bool non_blocking = false,
   return value;
 }
 
-// Rows start to end (exclusive) of every leaf, as views; negative ones count from the back and what
-// lies beyond the last row is left out, as in Python. Error(kInvalidArgument) for a scalar leaf.
+// Returns rows start to end (exclusive) of every leaf, as views. As in Python, negative indices
+// count from the end, and indices beyond the last row are clamped. Throws Error(kInvalidArgument)
+// for a scalar leaf.
 template <class T>
 T slice_tensors(const T& value, int64_t start, int64_t end) {
   detail::NestedView view = detail::view_of(value);
@@ -51,18 +51,19 @@ T slice_tensors(const T& value, int64_t start, int64_t end) {
   return detail::with_leaves(value, std::move(view.leaves));
 }
 
-// One structure whose leaves are those of `values` joined along dim. Error(kInvalidArgument) where
-// values is empty, or one of them differs from the first in structure, dtype or another dimension.
+// Concatenates the leaves of `values` along dim into one structure. Throws Error(kInvalidArgument)
+// if values is empty, or one differs from the first in structure, dtype or another dimension.
 template <class T>
 T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   std::vector<detail::NestedView> views;
   views.reserve(values.size());
   for (const T& value : values) views.push_back(detail::view_of(value));
-  auto leaves = detail::concatenate_views(views, dim);  // throws where there is no front()
+  auto leaves = detail::concatenate_views(views, dim);  // throws if there is no front()
   return detail::with_leaves(values.front(), std::move(leaves));
 }
 
-// Dimension 0 of the first tensor. Error(kInvalidArgument) where there is none, or it is a scalar.
+// Returns dimension 0 of the first tensor. Throws Error(kInvalidArgument) if there is none, or it
+// is a scalar.
 template <class T>
 int64_t find_batch_size(const T& value) {
   static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");

@@ -1,5 +1,5 @@
-// BatchSlots: the half of a BatchSource that depends on the batch's type but not on how it is read.
-// Threads as in batch_source.h. Behind data_loader.h; not included by users.
+// BatchSlots: the part of a BatchSource that depends on the batch's type but not on how it is read.
+// Threading as in batch_source.h. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <c10/util/Type.h>
@@ -26,7 +26,7 @@ class BatchSlots : public BatchSource {
   bool sends_tensors() const override { return TensorsOf<Batch>::known; }
   std::string batch_type() const override { return c10::demangle(typeid(Batch).name()); }
 
-  // The loop's; valid between take() or stand_in() and clear().
+  // The loop's batch; valid between take() or stand_in() and clear().
   Batch& current() { return *current_; }
 
   void take(size_t slot, at::Device device, bool non_blocking) override {
@@ -60,7 +60,7 @@ class BatchSlots : public BatchSource {
   }
 
  protected:
-  // No batch yet, in so many slots.
+  // Resets to `count` empty slots.
   void clear_slots(size_t count) {
     slots_.clear();
     slots_.resize(count);

@@ -1,5 +1,5 @@
-// From what a dataset's get_batch returns to the batch a training loop gets, and what can be done
-// to batches of tensors. Pure, any thread. Behind data_loader.h; not included by users.
+// Converts what a dataset's get_batch returns into the batch a training loop gets, and transforms
+// batches of tensors. Pure functions, any thread. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,11 +11,11 @@
 
 namespace coupler::detail {
 
-// One tensor of equally shaped ones along a new first dimension. Throws Error(kInvalidArgument)
-// naming the first two samples of the batch whose shapes differ.
+// Stacks equally shaped tensors along a new first dimension. Throws Error(kInvalidArgument) naming
+// the first two samples of the batch whose shapes differ.
 at::Tensor stack(const std::vector<at::Tensor>& samples);
 
-// A batch's type, and how it is made, by the type get_batch returns.
+// The batch's type and how to make it, by the type get_batch returns.
 template <class Returned>
 struct Collate {
   using Batch = Returned;
@@ -62,7 +62,7 @@ BatchOf<Returned> collate(Returned&& returned) {
   return Collate<std::decay_t<Returned>>::make(std::forward<Returned>(returned));
 }
 
-// The tensors in a batch, for the types that consist of nothing else.
+// The tensors of a batch, for types that consist of tensors only.
 template <class Batch>
 struct TensorsOf {
   static constexpr bool known = false;
@@ -97,7 +97,7 @@ struct TensorsOf<torch::data::TensorExample> {
   }
 };
 
-// The batch with change(tensor) in place of each tensor that is defined.
+// Returns the batch with each defined tensor replaced by change(tensor).
 template <class Batch, class Change>
 Batch change_tensors(const Batch& batch, const Change& change) {
   auto tensors = TensorsOf<Batch>::list(batch);
@@ -107,7 +107,7 @@ Batch change_tensors(const Batch& batch, const Change& change) {
   return TensorsOf<Batch>::make(std::move(tensors));
 }
 
-// A batch that shares no memory with this one (as far as its type's copies share none).
+// Returns a copy that shares no memory with the batch (as far as copies of its type share none).
 template <class Batch>
 Batch deep_copy(const Batch& batch) {
   if constexpr (TensorsOf<Batch>::known) {

@@ -1,4 +1,4 @@
-// What kind of dataset a type is. Behind data_loader.h; not included by users.
+// Traits that classify dataset types. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -27,7 +27,7 @@ template <class D>
 struct is_map_style<D, std::void_t<typename D::BatchRequestType>>
     : std::is_same<typename D::BatchRequestType, c10::ArrayRef<size_t>> {};
 
-// A stream of torch: get_batch(count) returns so many samples, fewer or none at the end.
+// A torch stream: get_batch(count) returns `count` samples, fewer or none at the end.
 template <class D, class = void>
 struct is_block_stream : std::false_type {};
 template <class D>
@@ -35,14 +35,14 @@ struct is_block_stream<
     D, std::void_t<optional_value_t<decltype(std::declval<D&>().get_batch(size_t{1}))>,
                    decltype(std::declval<D&>().reset())>> : std::true_type {};
 
-// A stream of ours: next() returns one sample, none at the end.
+// A Coupler stream: next() returns one sample, none at the end.
 template <class D, class = void>
 struct is_sample_stream : std::false_type {};
 template <class D>
 struct is_sample_stream<D, std::void_t<optional_value_t<decltype(std::declval<D&>().next())>,
                                        decltype(std::declval<D&>().reset())>> : std::true_type {};
 
-// Whether it wants to know the epoch: set_epoch(int64_t).
+// Whether the dataset has set_epoch(int64_t).
 template <class D, class = void>
 struct wants_epoch : std::false_type {};
 template <class D>

@@ -1,7 +1,7 @@
-// LoaderCore: the part of a DataLoader that knows nothing of the dataset's type: which samples come
-// next, who reads them, and where in the epoch the loop is. The Accelerator binds and watches
-// loaders through it. Not thread-safe: one thread iterates. Behind data_loader.h; not included by
-// users.
+// LoaderCore: the part of a DataLoader that is independent of the dataset's type: which samples
+// come next, which worker reads them, and the loop's position in the epoch. The Accelerator binds
+// and observes loaders through it. Not thread-safe: one thread iterates. Internal to data_loader.h;
+// not included by users.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,21 +20,22 @@ namespace coupler::detail {
 
 class LoaderCore : public LoaderView {
  public:
-  // The source must outlive it. Throws Error(kInvalidArgument) for a map-style dataset that does
-  // not know its size or is empty, for a wrong option, and where no rank would get any batch.
+  // The source is borrowed and must outlive it. Throws Error(kInvalidArgument) for a map-style
+  // dataset with unknown size or without samples, for an invalid option, and if no rank would get a
+  // batch.
   LoaderCore(BatchSource& source, const DataLoaderOptions& options);
   ~LoaderCore() override;
 
-  // From now on this rank's share, onto this device; peers is null where there are no others. Ends
-  // an iteration under way. Throws as the constructor does and for fewer samples than processes,
-  // and then leaves everything as it was.
+  // Yields this rank's share on this device from now on; peers is null for a single process. Ends a
+  // running iteration. Throws as the constructor does and for fewer samples than processes; nothing
+  // has changed then.
   void bind(int rank, int world, at::Device device, std::shared_ptr<LoaderPeers> peers);
 
-  // Batches of the loop under way, or of the next one, on this rank. Map-style only.
+  // Number of batches of the current or next loop on this rank. Map-style only.
   int64_t size() const;
   const DataLoaderOptions& options() const;
 
-  // The epoch iterated now or last; 0 before the first.
+  // The current or last epoch; 0 before the first.
   int64_t epoch() const;
   void set_epoch(int64_t epoch);  // of the next start_epoch; Error(kInvalidArgument) below 0
 
@@ -55,14 +56,14 @@ class LoaderCore : public LoaderView {
   bool stands_in() const override;
   void join(bool on, std::optional<bool> even_batches) override;
 
-  // Begins the next epoch and returns a number that identifies this pass.
+  // Starts the next epoch and returns a number that identifies this pass.
   uint64_t start_epoch();
 
-  // Makes the next batch the source's current one; false at the end of the epoch. Throws
-  // Error(kUsage) where `pass` is not the latest: two loops over one loader would share its place.
+  // Makes the next batch the source's current one; returns false at the end of the epoch. Throws
+  // Error(kUsage) if `pass` is not the latest: two loops over one loader would share its position.
   bool next(uint64_t pass);
 
-  // The loop is over or broken off; nothing where `pass` is not the latest.
+  // Called when the loop ends or is left early; does nothing if `pass` is not the latest.
   void end(uint64_t pass) noexcept;
 
  private:

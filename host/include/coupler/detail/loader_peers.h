@@ -1,6 +1,6 @@
-// LoaderPeers: what a data loader asks of the other ranks, given to it when it is bound; so loaders
-// need to know nothing of communicators. Used by the thread that iterates; every call is
-// collective. Behind data_loader.h; not included by users.
+// LoaderPeers: how a data loader communicates with the other ranks, passed to bind, so that loaders
+// do not depend on communicators. Used by the iterating thread; every call is collective. Internal
+// to data_loader.h; not included by users.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,9 +17,9 @@ class LoaderPeers {
   LoaderPeers& operator=(const LoaderPeers&) = delete;
   virtual ~LoaderPeers() = default;
 
-  // Whether any rank says yes.
+  // Whether any rank passes true.
   virtual bool any(bool mine) = 0;
-  // What each rank says, in rank order.
+  // The values of all ranks, in rank order.
   virtual std::vector<int64_t> all(int64_t mine) = 0;
   // Overwrites a contiguous tensor in host memory, of the same size on every rank, with rank 0's.
   virtual void broadcast(const at::Tensor& tensor) = 0;

@@ -1,5 +1,5 @@
-// LoaderView: what the Accelerator sees of a prepared data loader, of whatever kind: where its loop
-// stands. Used by the thread that iterates. Behind data_loader.h; not included by users.
+// LoaderView: the Accelerator's view of a prepared data loader of any kind: the position of its
+// loop. Used by the iterating thread. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <coupler/loader_cursor.h>
@@ -10,12 +10,12 @@
 
 namespace coupler::detail {
 
-// Of a batch: its samples, and how many of them, the first ones, are this rank's own.
+// The number of samples of a batch, and how many leading ones are not repetitions.
 struct BatchSamples {
   int64_t all = 0;
   int64_t own = 0;
 
-  // Whether a value of so many rows has one for each sample. Where none is its own all will do.
+  // Whether a value with this many rows has one per sample. If own is 0, any number fits.
   bool fits(int64_t rows) const { return own == 0 || rows == own || rows == all; }
 };
 
@@ -26,33 +26,33 @@ class LoaderView {
   LoaderView& operator=(const LoaderView&) = delete;
   virtual ~LoaderView() = default;
 
-  // What a checkpoint holds of it: see DataLoader.
+  // The state saved in a checkpoint; see DataLoader.
   virtual LoaderCursor state() const = 0;
   virtual void load_state(const LoaderCursor& cursor) = 0;
 
-  // Called by the thread that iterates at the end of every pass through a loop's body.
+  // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
   virtual void at_end_of_body(std::function<void()> call) = 0;
 
-  // Whether a loop over it is under way.
+  // Whether a loop over it is running.
   virtual bool in_loop() const = 0;
-  // Which loop of the process the latest is, counted over all loaders; 0 before the first. Of
-  // nested loops the inner one has the higher number.
+  // The number of the latest loop, counted over all loaders of the process; 0 before the first. The
+  // inner one of nested loops has the higher number.
   virtual uint64_t loop_number() const = 0;
 
-  // Of the batch now held by this rank:
+  // About this rank's current batch:
   // whether it is the epoch's last;
   virtual bool at_last_batch() const = 0;
-  // how many of its samples, the first ones, are not repeated to fill it. Over the batches of all
-  // ranks in an epoch these are every sample once;
+  // how many leading samples are not repeated to fill it; over the batches of all ranks in an
+  // epoch, these are every sample exactly once;
   virtual int64_t own_samples() const = 0;
-  // how many it has with them;
+  // how many samples it has in total;
   virtual int64_t batch_samples() const = 0;
-  // whether it only stands in for one that this rank no longer has (join_uneven_inputs).
+  // whether it is only a stand-in because this rank has no batch left (join_uneven_inputs).
   virtual bool stands_in() const = 0;
 
-  // Whether loops begun from now on keep the ranks in step where they have different numbers of
-  // batches, and what even_batches is meanwhile, where that is to be another than the loader's own.
-  // Throws Error(kUsage) where it is turned on within a loop.
+  // Sets whether loops started from now on keep ranks in step when they have different numbers of
+  // batches, and optionally overrides the loader's even_batches meanwhile. Throws Error(kUsage) if
+  // turned on within a loop.
   virtual void join(bool on, std::optional<bool> even_batches) = 0;
 };
 

@@ -1,5 +1,6 @@
-// MapSource: the batches of a map-style dataset. Every worker but the loop's own thread has a copy
-// of the dataset. Threads as in batch_source.h. Behind data_loader.h; not included by users.
+// MapSource: reads batches of a map-style dataset. Every worker except the loop's own thread has a
+// copy of the dataset. Threading as in batch_source.h. Internal to data_loader.h; not included by
+// users.
 #pragma once
 
 #include <coupler/detail/batch_slots.h>
@@ -12,7 +13,7 @@
 
 namespace coupler::detail {
 
-// Throws Error(kInvalidArgument): workers need copies of a dataset that has none.
+// Throws Error(kInvalidArgument): workers need copies, but the dataset is not copyable.
 [[noreturn]] void refuse_to_copy(const std::string& type, size_t workers);
 
 template <class Dataset>
@@ -20,7 +21,7 @@ class MapSource : public BatchSlots<BatchOf<typename Dataset::BatchType>> {
  public:
   explicit MapSource(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  // May be changed by the caller outside of a loop; the next loop's workers copy it again.
+  // The caller may change it outside of a loop; the next loop's workers copy it again.
   Dataset& dataset() {
     changed_ = true;
     return dataset_;

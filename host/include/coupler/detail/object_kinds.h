@@ -1,4 +1,4 @@
-// What Accelerator::prepare tells objects apart by. Types only.
+// Type traits by which Accelerator::prepare distinguishes objects.
 #pragma once
 
 #include <coupler/data_loader.h>
@@ -36,7 +36,7 @@ template <class T>
 inline constexpr bool is_model_v = is_module_holder_v<T> || is_shared_module<T>::value ||
                                    std::is_base_of_v<torch::nn::Module, T> || is_script_v<T>;
 
-// A model in a call: what tells it from others, and the module itself unless it is TorchScript.
+// A model passed to a call: its identity, and the module itself unless it is TorchScript.
 struct ModelRef {
   const void* identity = nullptr;
   const torch::nn::Module* module = nullptr;

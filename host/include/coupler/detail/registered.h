@@ -1,5 +1,5 @@
-// What Accelerator::register_for_checkpointing makes of an object. Behind accelerator.h; not
-// included by users.
+// Type-erased wrappers for objects passed to Accelerator::register_for_checkpointing. Internal to
+// accelerator.h; not included by users.
 #pragma once
 
 #include <coupler/detail/object_kinds.h>
@@ -10,7 +10,7 @@
 
 namespace coupler::detail {
 
-// Parameters and buffers, by name.
+// Save and load parameters and buffers by name.
 void save_module(const torch::nn::Module& module, StateDict& state);
 void load_module(torch::nn::Module& module, const StateDict& state);
 
@@ -44,7 +44,7 @@ class RegisteredObject final : public Registered {
 
 template <class Object>
 std::unique_ptr<Registered> registered(Object& object) {
-  static_assert(!std::is_const_v<Object>, "what is loaded into must not be const");
+  static_assert(!std::is_const_v<Object>, "an object that is loaded into must not be const");
   return std::make_unique<RegisteredObject<Object>>(object);
 }
 

@@ -1,6 +1,6 @@
-// Blocks: consecutive samples of a stream, as its dataset gives them, and how they are cut and
-// joined. A block is a vector of samples, or tensors whose first dimension counts them. Pure, any
-// thread. Behind data_loader.h; not included by users.
+// Blocks: consecutive samples of a stream as returned by its dataset, and how to slice and join
+// them. A block is a vector of samples, or tensors whose first dimension counts them. Pure
+// functions, any thread. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,12 @@
 
 namespace coupler::detail {
 
-// The first dimension, which all of them share. Throws Error(kInvalidArgument) where they differ,
-// where one is undefined, and for a scalar: such a batch cannot be split.
+// Returns the first dimension, which all tensors share. Throws Error(kInvalidArgument) if they
+// differ, if one is undefined, and for a scalar: such a batch cannot be split.
 size_t common_rows(const std::vector<at::Tensor>& tensors);
-// Throws Error(kInvalidArgument) unless each tensor that is defined has so many rows.
+// Throws Error(kInvalidArgument) unless each defined tensor has this many rows.
 void require_rows(const std::vector<at::Tensor>& tensors, size_t rows);
-// Of each tensor `count` rows from `first` on, as views; undefined ones stay so.
+// Returns `count` rows starting at `first` of each tensor, as views; undefined tensors stay so.
 std::vector<at::Tensor> narrow_rows(const std::vector<at::Tensor>& tensors, size_t first,
                                     size_t count);
 std::vector<at::Tensor> join_rows(const std::vector<at::Tensor>& one,
@@ -29,7 +29,7 @@ template <class Block>
 struct BlockOps {
   static_assert(TensorsOf<Block>::known,
                 "a stream's batches must be vectors of samples, tensors, or examples of tensors: "
-                "others cannot be split over processes");
+                "others cannot be split across processes");
   using Tensors = TensorsOf<Block>;
   static size_t size(const Block& block) { return common_rows(Tensors::list(block)); }
   static Block slice(const Block& block, size_t first, size_t count) {

@@ -1,6 +1,6 @@
-// StreamSource: the batches of a streaming dataset. Every rank reads the whole stream, a step's
-// samples at a time, and keeps its slice of them, as Accelerate's IterableDatasetShard defines.
-// Threads as in batch_source.h. Behind data_loader.h; not included by users.
+// StreamSource: reads batches of a streaming dataset. Every rank reads the whole stream, one step's
+// samples at a time, and keeps its slice, as defined by Accelerate's IterableDatasetShard.
+// Threading as in batch_source.h. Internal to data_loader.h; not included by users.
 #pragma once
 
 #include <coupler/detail/batch_slots.h>
@@ -15,11 +15,11 @@
 
 namespace coupler::detail {
 
-// Throws Error(kInvalidArgument): get_batch(asked) returned more.
+// Throws Error(kInvalidArgument): get_batch(asked) returned more samples.
 [[noreturn]] void refuse_block(size_t asked, size_t given);
 
-// What the dataset gives at once, and how to ask it for up to `count` samples, at least one: an
-// empty optional or block is the end of the stream.
+// The dataset's block type, and how to read up to `count` samples, at least one: an empty optional
+// or block is the end of the stream.
 template <class Dataset, class = void>
 struct StreamReader {
   using Block = optional_value_t<decltype(std::declval<Dataset&>().get_batch(size_t{1}))>;
@@ -51,7 +51,7 @@ class StreamSource : public BatchSlots<BatchOf<typename StreamReader<Dataset>::B
 
   explicit StreamSource(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  // May be changed by the caller outside of a loop.
+  // The caller may change it outside of a loop.
   Dataset& dataset() { return dataset_; }
 
   std::optional<size_t> samples() const override { return std::nullopt; }
@@ -91,7 +91,7 @@ class StreamSource : public BatchSlots<BatchOf<typename StreamReader<Dataset>::B
   }
 
  private:
-  // To the epoch's first sample that is wanted.
+  // Advances to the epoch's first sample after the skipped ones.
   void open() {
     first_.reset();
     read_ = 0;
@@ -102,7 +102,7 @@ class StreamSource : public BatchSlots<BatchOf<typename StreamReader<Dataset>::B
     }
   }
 
-  // The next samples, `count` of them unless the stream ends before; none at its end.
+  // Reads the next `count` samples, or fewer if the stream ends first; nullopt at its end.
   std::optional<Block> read_block(size_t count) {
     std::optional<Block> block;
     size_t have = 0;
@@ -120,8 +120,8 @@ class StreamSource : public BatchSlots<BatchOf<typename StreamReader<Dataset>::B
     return block;
   }
 
-  // The first step's samples, which fill an incomplete last one. They may be read in several blocks
-  // where samples are skipped.
+  // Keeps the first step's samples, which fill an incomplete last step. They may be read in several
+  // blocks if samples are skipped.
   void remember_first(const Block& block) {
     const size_t have = first_ ? Ops::size(*first_) : 0;
     if (have != read_ || have >= start_.step_samples) return;
@@ -135,7 +135,7 @@ class StreamSource : public BatchSlots<BatchOf<typename StreamReader<Dataset>::B
   std::optional<Block> first_;
   size_t read_ = 0;
   bool ended_ = false;
-  bool begun_ = false;  // a step was fetched
+  bool begun_ = false;  // whether a step was fetched
 };
 
 }  // namespace coupler::detail
