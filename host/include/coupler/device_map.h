@@ -98,8 +98,7 @@ struct DeviceMapOptions {
   //                   as Accelerate's infer_auto_device_map.
   // "auto", "balanced", "balanced_low_0"
   //                   the same with the memory limits of get_balanced_memory.
-  // "optimal"         minimizes the predicted time, see predict_run; never slower than
-  // "sequential".
+  // "optimal"         minimizes the predicted time (predict_run); never slower than "sequential".
   std::string mode = "sequential";
 
   // The rest is for "optimal" and predict_run only.

@@ -5,8 +5,8 @@
 //   const coupler::Launchable launchable_train("train", train);
 //
 //   int main(int argc, char** argv) {
-//     coupler::enter_launched();               // a launched process runs the function and exits
-//     here double accuracy = coupler::launch(2, train, 20);  // rank 0's result
+//     coupler::enter_launched();               // launched processes run the function and exit here
+//     double accuracy = coupler::launch(2, train, 20);  // rank 0's result
 //   }
 //
 // Each rank is a separate process: this program, started again by `coupler launch`, because a

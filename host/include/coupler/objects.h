@@ -1,15 +1,16 @@
-// Collectives over objects: anything nlohmann::json converts (numbers, strings, vectors, maps, the
-// user's types with to_json and from_json). They travel as CBOR, plain data that cannot carry code,
-// of at most kMaxObjectBytes a rank, and are checked when they arrive. Every rank calls them in the
-// same order, on the thread that trains. Not part of coupler.h, for it brings nlohmann/json.hpp.
+// Collectives over objects: anything nlohmann::json converts (numbers, strings, vectors, maps, user
+// types with to_json and from_json). They travel as CBOR, plain data that cannot carry code, of at
+// most kMaxObjectBytes per rank, and are validated on arrival. Every rank calls them in the same
+// order, on the training thread. Not part of coupler.h because it includes nlohmann/json.hpp.
 //
-//   std::vector<std::string> names = coupler::gather_object(accelerator, my_name);  // one a rank
+//   std::vector<std::string> names = coupler::gather_object(accelerator, my_name);  // per rank
 //   Settings settings = coupler::broadcast_object(accelerator, mine);               // rank 0's
-//   auto texts = accelerator.gather_for_metrics(predicted_texts);                   // one a sample
+//   auto texts = accelerator.gather_for_metrics(predicted_texts);                   // per sample
 //
-// Error(kInvalidArgument) on every rank, naming the rank, where an object is too large, nested more
-// than kMaxObjectDepth deep or cannot be converted to JSON; then the job can go on. Bytes that are
-// no valid encoding, and objects that are no T, are Error(kMismatch) naming the rank they are from.
+// If an object is too large, nested more than kMaxObjectDepth deep or cannot be converted to JSON,
+// every rank throws Error(kInvalidArgument) naming the rank at fault, and the job can continue. If
+// received bytes are not a valid encoding, or the object is not a T, throws Error(kMismatch) naming
+// the rank that sent it.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -31,23 +32,23 @@ namespace detail {
 
 using ObjectBytes = std::vector<uint8_t>;
 
-// One rank's object on its way; problem: why there are no bytes.
+// One rank's encoded object; problem: why it could not be encoded.
 struct EncodedObject {
   ObjectBytes bytes;
   std::string problem;
 };
 
-// What moves the bytes; no template, and knows nothing of the encoding.
+// Transfers the bytes; not a template, and independent of the encoding.
 struct ObjectTransport {
   static std::vector<ObjectBytes> gather(Accelerator& accelerator, const char* operation,
                                          const EncodedObject& object);
   static ObjectBytes broadcast(Accelerator& accelerator, const EncodedObject& object, int from);
-  // Of the batch now held by this rank; none outside of a loop.
+  // Of this rank's current batch; nullopt outside of a loop.
   static std::optional<BatchSamples> batch_samples(const Accelerator& accelerator);
   [[noreturn]] static void refuse(const char* operation, int rank, const std::string& problem);
 };
 
-// Only counts how deep it is. It goes first, since building values takes stack for every level.
+// Only measures the nesting depth. It runs first because building values uses stack per level.
 class ObjectDepth : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
@@ -72,17 +73,17 @@ class ObjectDepth : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool deeper() {
     if (++depth_ <= kMaxObjectDepth) return true;
-    problem_ = "it is nested more than " + std::to_string(kMaxObjectDepth) + " deep";
+    problem_ = "it is nested more than " + std::to_string(kMaxObjectDepth) + " levels deep";
     return false;
   }
   int depth_ = 0;
   std::string problem_;
 };
 
-// What is wrong with the bytes; empty where nothing is.
+// Describes what is wrong with the bytes; empty if they are valid.
 inline std::string object_problem(const ObjectBytes& bytes) {
   if (static_cast<int64_t>(bytes.size()) > kMaxObjectBytes) {
-    return "it is " + std::to_string(bytes.size()) + " bytes large, of at most " +
+    return "it has " + std::to_string(bytes.size()) + " bytes, more than the limit of " +
            std::to_string(kMaxObjectBytes);
   }
   ObjectDepth depth;
@@ -97,7 +98,7 @@ EncodedObject encode_object(const T& value) {
     result.bytes = nlohmann::json::to_cbor(nlohmann::json(value));
     result.problem = object_problem(result.bytes);
   } catch (
-      const std::exception& error) {  // also the user's own, from to_json: peers must hear of it
+      const std::exception& error) {  // also from the user's to_json: peers must get an error, too
     result.problem = error.what();
   }
   return result;
@@ -129,13 +130,13 @@ std::vector<T> gather_encoded(Accelerator& accelerator, const char* operation,
 
 }  // namespace detail
 
-// Every rank's object, in the order of ranks.
+// Returns every rank's object, in rank order.
 template <class T>
 std::vector<T> gather_object(Accelerator& accelerator, const T& value) {
   return detail::gather_encoded<T>(accelerator, "gather_object", detail::encode_object(value));
 }
 
-// The object of rank `from`; what the others pass is not looked at.
+// Returns the object of rank `from`; the other ranks' values are ignored.
 template <class T>
 T broadcast_object(Accelerator& accelerator, const T& value, int from = 0) {
   detail::EncodedObject own;
@@ -144,8 +145,8 @@ T broadcast_object(Accelerator& accelerator, const T& value, int from = 0) {
                                   detail::ObjectTransport::broadcast(accelerator, own, from));
 }
 
-// Objects computed one for each sample of the batch: over an epoch every sample's once, as
-// Accelerator::gather_for_metrics, which is the way to call this.
+// Gathers one object per sample of the batch; over an epoch, each sample's exactly once. Call it
+// through Accelerator::gather_for_metrics.
 template <class T>
 std::vector<T> gather_objects_for_metrics(Accelerator& accelerator, const std::vector<T>& values) {
   const auto samples = detail::ObjectTransport::batch_samples(accelerator);

@@ -1,7 +1,7 @@
-// How a model tells its chain of layers, so that a pipeline over ranks can divide it
-// (pipeline_parallel.h). A torch::nn::Sequential needs nothing: its elements are the layers, and
-// those of an element that is a Sequential or has PipelineLayers itself. Any other model has
-// PipelineLayers as a second base and lists them:
+// PipelineLayers: how a model exposes its chain of layers, so that a pipeline over ranks can split
+// it (pipeline_parallel.h). A torch::nn::Sequential needs nothing: its elements are the layers; an
+// element that is itself a Sequential or has PipelineLayers contributes its own. Any other model
+// derives from PipelineLayers as a second base and lists them:
 //
 //   struct NetImpl : torch::nn::Module, coupler::PipelineLayers {
 //     std::vector<coupler::PipelineLayer> pipeline_layers() override {
@@ -9,7 +9,7 @@
 //               {"out", {out.ptr()}, [this](const at::Tensor& x) { return out(torch::relu(x)); }}};
 //     }
 //
-// One after the other they must compute what forward does: forward may be written as this chain.
+// Run in sequence, they must compute what forward does; forward may be written as this chain.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,17 +24,17 @@
 
 namespace coupler {
 
-// One link of the chain: takes what the layer before it gave (the first: the batch's inputs) and
-// computes with the parameters of its modules, and no others. All it hands on are tensors; whatever
-// later layers need passes through each layer on the way. Runs on the thread that trains.
+// One layer of the chain. It takes the previous layer's output (the first layer: the batch's
+// inputs) and uses only the parameters of its modules. It passes on tensors only; anything later
+// layers need must pass through every layer in between. Runs on the training thread.
 struct PipelineLayer {
-  // Of the tensors that go from layer to layer; the modules whose parameters a layer uses.
+  // The tensors passed between layers; the modules whose parameters a layer uses.
   using Values = std::vector<at::Tensor>;
   using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
   // compute: at::Tensor(const at::Tensor&), or std::vector<at::Tensor>(const
-  // std::vector<at::Tensor>&) where more than one tensor goes from layer to layer. modules: whose
-  // parameters it uses, those of their submodules included; one in several layers is tied.
+  // std::vector<at::Tensor>&) if several tensors pass between layers. modules: the modules whose
+  // parameters it uses, including submodules; a module in several layers is tied.
   template <class Compute>
   PipelineLayer(std::string layer_name, Modules layer_modules, Compute compute)
       : name(std::move(layer_name)), modules(std::move(layer_modules)) {
@@ -45,19 +45,19 @@ struct PipelineLayer {
     }
   }
 
-  std::string name;  // what split points call it; by custom the path of its first module
+  std::string name;  // used by split points; by convention the path of its first module
   Modules modules;   // whose parameters it uses
-  // What it computes: one of the two is set.
+  // The layer's computation; exactly one of the two is set.
   std::function<at::Tensor(const at::Tensor&)> one_tensor;
   std::function<Values(const Values&)> all_tensors;
 };
 
-// Derived from by modules that say themselves what their layers are.
+// Base class of modules that list their own layers.
 class PipelineLayers {
  public:
   virtual ~PipelineLayers() = default;
-  // In order, with names that differ. Called once, by prepare_pipeline; what the layers capture
-  // lives as long as the module.
+  // Returns the layers in order, with unique names. Called once, by prepare_pipeline; anything the
+  // layers capture must live as long as the module.
   virtual std::vector<PipelineLayer> pipeline_layers() = 0;
 };
 

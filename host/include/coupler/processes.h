@@ -1,6 +1,6 @@
-// Processes: who this process is among those of the job, and code that only some of them run or
-// that one runs before the others. What Accelerator and PartialState have in common. Used by the
-// thread that trains.
+// Processes: this process's rank within the job, and helpers for code that only some processes run
+// or that one runs before the others. Common base of Accelerator and PartialState. Used by the
+// training thread.
 #pragma once
 
 #include <coupler/call_site.h>
@@ -16,24 +16,24 @@ namespace coupler {
 
 namespace detail {
 
-// To standard output; a progress bar that is being drawn is moved below it. [any-thread]
+// Prints to standard output; an active progress bar is moved below it. [any-thread]
 void print_line(const std::string& line);
 
 }  // namespace detail
 
-// Ranks count from 0; "local" is on this machine.
+// Ranks count from 0; "local" refers to this machine.
 struct ProcessPlace {
   int rank = 0;         // among all processes
-  int world = 1;        // how many there are
-  int local_rank = 0;   // among those of this machine
-  int local_world = 1;  // how many this machine has
+  int world = 1;        // number of processes
+  int local_rank = 0;   // among the processes of this machine
+  int local_world = 1;  // number of processes on this machine
 };
 
 class Processes {
  public:
   virtual ~Processes() = default;
 
-  // Of ProcessPlace. The main process is rank 0, the local main process rank 0 of its machine.
+  // See ProcessPlace. The main process is rank 0; the local main process is local rank 0.
   int rank() const { return place_.rank; }
   int world() const { return place_.world; }
   int local_rank() const { return place_.local_rank; }
@@ -42,10 +42,10 @@ class Processes {
   bool is_local_main_process() const { return local_rank() == 0; }
   bool is_last_process() const { return rank() == world() - 1; }
 
-  // Returns when every process has called it. Throws Error where one does not come. Collective.
+  // Returns when every process has called it. Throws Error if one does not. Collective.
   virtual void wait_for_everyone(CallSite site = {}) = 0;
 
-  // Calls function() on the process of that name only; on the others does nothing. Not collective.
+  // Call function() only on the named process; do nothing on the others. Not collective.
   template <class Function>
   void on_main_process(Function&& function) const {
     if (is_main_process()) std::forward<Function>(function)();
@@ -67,10 +67,10 @@ class Processes {
     if (local_rank() == index) std::forward<Function>(function)();
   }
 
-  // Calls function() on every process, first on the main one (of each machine: the local form),
-  // then, when it has returned or thrown there, on the others; returns what it returned here.
+  // Call function() on every process: first on the main one (local form: on each machine's local
+  // main one), then, after it has returned or thrown there, on the others. Return its local result.
   //   auto data = accelerator.main_process_first([] { return load_or_download(); });
-  // Collective; function itself calls nothing collective.
+  // Collective; function itself must not call collectives.
   template <class Function>
   auto main_process_first(Function&& function) {
     return goes_first(is_main_process(), std::forward<Function>(function));
@@ -94,7 +94,7 @@ class Processes {
   Processes() = default;
   Processes(const Processes&) = default;
   Processes& operator=(const Processes&) = default;
-  // By the constructor of a class that knows it.
+  // Called by the constructor of a class that knows the place.
   void set_place(const ProcessPlace& place) { place_ = place; }
 
  private:

@@ -1,16 +1,17 @@
-// ProgressBar: how far a loop is, its rate, the time left and what the loop says of itself (its
-// loss), on standard error. On a terminal it is one line redrawn ten times a second at most, log
-// lines and accelerator.print go above it, and of bars in each other the innermost is drawn, behind
-// the counts of those around it. Elsewhere it is a plain line at every tenth of the way, at least
-// two seconds apart, and every 30 seconds. Not thread-safe: one thread advances it; others may have
-// bars, too.
+// ProgressBar: shows a loop's progress, its rate, the time left and values such as the loss, on
+// standard error. On a terminal it is one line, redrawn at most ten times per second; log lines and
+// accelerator.print go above it, and of nested bars the innermost is drawn, after the counts of the
+// enclosing ones. Otherwise it prints a plain line at every tenth of the way, at least two seconds
+// apart, and every 30 seconds. Not thread-safe: one thread advances it; other threads may have
+// their own bars.
 //
 //   coupler::ProgressBar bar("epoch 1", loader.size());
 //   for (auto& batch : loader) { …; bar.set_value("loss", loss); bar.advance(); }
 //
-// A terminal is what isatty says of standard error, unless TERM is dumb; behind a pipe whose other
-// end is one (as under the launcher) COUPLER_TERMINAL=<columns> says so. COUPLER_PROGRESS=off draws
-// nothing, =plain only lines. There are no colours, so NO_COLOR changes nothing.
+// Standard error counts as a terminal if isatty says so and TERM is not dumb, or if
+// COUPLER_TERMINAL=<columns> is set because a pipe leads to one (as under the launcher).
+// COUPLER_PROGRESS=off draws nothing, =plain only lines. There are no colors, so NO_COLOR has no
+// effect.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +23,31 @@ namespace coupler {
 
 class ProgressBar {
  public:
-  // `total` steps, 0 where unknown: then it only counts. Of a job's processes the main one draws.
+  // `total`: number of steps; if 0 (unknown), the bar only counts. Only the job's main process
+  // draws.
   ProgressBar(std::string label, int64_t total);
-  // Where not `enabled` it prints nothing.
+  // Prints nothing unless `enabled`.
   ProgressBar(std::string label, int64_t total, bool enabled);
   ~ProgressBar();  // finishes
 
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Costs a clock reading but for the few calls that draw.
+  // Costs one clock read, except for the few calls that draw.
   void advance(int64_t steps = 1);
 
-  // "loss 0.5213" behind the bar, from the next drawing on; until then nothing is formatted.
+  // Shows "loss 0.5213" after the bar from the next redraw on; nothing is formatted until then.
   void set_value(std::string_view name, double value);
 
-  // A short text behind that.
+  // Shows a short string after the values.
   void set_suffix(std::string suffix);
 
-  // Draws the final state and ends the line; a bar in another leaves none. Later calls do nothing.
+  // Draws the final state and ends the line; a nested bar is erased. Later calls do nothing.
   void finish();
 
  private:
   struct State;
-  std::unique_ptr<State> state_;  // null where not enabled, or finished
+  std::unique_ptr<State> state_;  // null if not enabled or finished
 };
 
 }  // namespace coupler

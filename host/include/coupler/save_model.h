@@ -7,9 +7,10 @@ namespace coupler {
 
 // For Accelerator::save_model.
 struct SaveModelOptions {
-  // A file holds no more; "10GB" is decimal, "10GiB" binary. A larger tensor has a file of its own.
+  // The maximum file size; "10GB" is decimal, "10GiB" binary. A larger tensor gets its own file.
   std::string max_shard_size = "10GB";
-  // Accelerate's word: anything but safetensors could carry code, so false is Error(kUnsupported).
+  // For compatibility with Accelerate: only safetensors is supported, because other formats could
+  // carry code; false throws Error(kUnsupported).
   bool safe_serialization = true;
 };
 

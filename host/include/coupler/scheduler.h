@@ -1,11 +1,11 @@
-// Scheduler: what Accelerator::prepare makes of a learning-rate schedule, of ours (schedule.h) or
-// of torch's. A cheap handle that may be copied; used by the thread that trains. It must not
-// outlive the Accelerator; a scheduler of torch's and the optimizer must outlive it.
+// Scheduler: the prepared form of a learning-rate schedule, Coupler's (schedule.h) or torch's,
+// created by Accelerator::prepare. A cheap, copyable handle; used by the training thread. It must
+// not outlive the Accelerator; the torch scheduler and the optimizer must outlive it.
 //
 //   for (auto& batch : batches) {
 //     …
 //     opt.step();
-//     scheduler.step();  // nothing while accumulating, nor where fp16 skipped the step
+//     scheduler.step();  // no effect while accumulating, or if fp16 skipped the step
 //     opt.zero_grad();
 //   }
 #pragma once
@@ -22,35 +22,36 @@
 
 namespace coupler {
 
-// A scheduler of torch's for prepare, with what it does not say itself. A scheduler given to
-// prepare as it is counts optimizer steps, a ReduceLROnPlateauScheduler epochs.
+// A torch scheduler for prepare, with settings it does not expose itself. A scheduler passed to
+// prepare directly counts optimizer steps, a ReduceLROnPlateauScheduler epochs.
 //   coupler::TorchSchedule(plateau).of(optimizer)
 class TorchSchedule {
  public:
-  // The scheduler outlives what prepare makes of it. Implicit, so that prepare takes torch's own.
+  // The scheduler must outlive the result of prepare. Implicit, so that prepare accepts torch's
+  // schedulers.
   TorchSchedule(torch::optim::LRScheduler& scheduler)  // NOLINT(google-explicit-constructor)
       : scheduler_(&scheduler) {}
-  // The same; it is stepped with a metric.
+  // The same for a scheduler that is stepped with a metric.
   TorchSchedule(  // NOLINT(google-explicit-constructor)
       torch::optim::ReduceLROnPlateauScheduler& scheduler)
       : plateau_(&scheduler), unit_(StepUnit::kEpochs) {}
 
-  // The optimizer it was made for. Needed for a ReduceLROnPlateauScheduler only, and only where
-  // several optimizers are prepared: of the others it is found out.
+  // The optimizer it was made for. Needed only for a ReduceLROnPlateauScheduler, and only if
+  // several optimizers are prepared; otherwise it is detected.
   TorchSchedule& of(torch::optim::Optimizer& optimizer) {
     optimizer_ = &optimizer;
     return *this;
   }
-  // How steps are counted, kOptimizerSteps by default, kEpochs for a ReduceLROnPlateauScheduler.
+  // How steps are counted: by default kOptimizerSteps, or kEpochs for a ReduceLROnPlateauScheduler.
   TorchSchedule& counting(StepUnit unit) {
     unit_ = unit;
     return *this;
   }
 
-  // What it was made of and told.
-  torch::optim::LRScheduler* scheduler() const { return scheduler_; }  // null: plateau()
+  // The values set above.
+  torch::optim::LRScheduler* scheduler() const { return scheduler_; }  // null: use plateau()
   torch::optim::ReduceLROnPlateauScheduler* plateau() const { return plateau_; }
-  torch::optim::Optimizer* optimizer() const { return optimizer_; }  // null: not said
+  torch::optim::Optimizer* optimizer() const { return optimizer_; }  // null: not set
   StepUnit unit() const { return unit_; }
 
  private:
@@ -64,26 +65,26 @@ class SchedulerCore;
 
 class Scheduler {
  public:
-  // What a checkpoint holds.
+  // The state saved in a checkpoint.
   struct State {
     int64_t steps = 0;               // in the schedule's unit
-    std::vector<double> rates;       // by parameter group: now
-    std::vector<double> base_rates;  // by parameter group: at first; empty for torch's
-    // Of a ReduceLROnPlateauScheduler.
+    std::vector<double> rates;       // current rates, by parameter group
+    std::vector<double> base_rates;  // initial rates, by parameter group; empty for torch's
+    // Of a ReduceLROnPlateauScheduler:
     double best = 0;
     int64_t bad_epochs = 0;
     int64_t cooldown = 0;
   };
 
-  // Made by Accelerator::prepare.
+  // Created by Accelerator::prepare.
   explicit Scheduler(std::shared_ptr<SchedulerCore> core) : core_(std::move(core)) {}
 
-  // Moves the learning rates by one step of the unit. Does nothing while gradients are being
-  // accumulated, and nothing where the optimizer's last step was skipped, unless the unit is
-  // epochs. Throws Error where a rate would be negative, infinite or NaN.
+  // Advances the learning rates by one step of the unit. Does nothing while gradients are being
+  // accumulated or, unless the unit is epochs, if the optimizer's last step was skipped. Throws
+  // Error if a rate would be negative, infinite or NaN.
   void step();
-  // The same for a ReduceLROnPlateauScheduler, which decides by the mean of metric over ranks, so
-  // that all decide alike. Collective.
+  // The same for a ReduceLROnPlateauScheduler, which uses the mean of metric over ranks, so that
+  // all ranks decide alike. Collective.
   void step(double metric);
 
   int64_t steps() const;              // counted so far
@@ -93,7 +94,7 @@ class Scheduler {
 
   // For a checkpoint.
   State state() const;
-  // Throws Error(kInvalidArgument) where the state is of other groups, or no state at all.
+  // Throws Error(kInvalidArgument) if the state is invalid or has other parameter groups.
   void load_state(const State& state);
 
  private:

@@ -1,4 +1,4 @@
-// Seeds of random numbers. Used by the thread that trains, before others draw.
+// Seeds of random numbers. Used by the training thread, before other threads draw.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct SeedOptions {
   bool deterministic = false;    // operations without a deterministic algorithm throw from now on
 };
 
-// Seeds LibTorch's generators and std::rand. A data loader's order is not touched: it follows from
+// Seeds LibTorch's generators and std::rand. A data loader's order is not affected: it depends on
 // the loader's own seed and epoch. Not collective.
 void set_seed(uint64_t seed, const SeedOptions& options = {});
 

@@ -1,7 +1,7 @@
-// A rank's part of something all ranks have: consecutive elements, in the order of ranks, the first
-// n % world ranks with one more. Of a std::vector its elements, of a tensor its rows (a view), of a
-// std::map every value split likewise, which therefore have to be equally long. Pure functions, any
-// thread; behind Accelerator::split_between_processes.
+// Splits a value that all ranks have: each rank gets consecutive elements, in rank order, and the
+// first n % world ranks get one more. A std::vector is split by elements, a tensor by rows (a
+// view), a std::map by splitting every value; these must have equal lengths. Pure functions, any
+// thread; used by Accelerator::split_between_processes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@ namespace detail {
 
 struct Part {
   int64_t start = 0, end = 0;
-  int64_t repeats = 0;  // of the last of all elements, behind them
+  int64_t repeats = 0;  // copies of the last of all elements to append
 };
-// Throws Error(kInvalidArgument) where rank is not below world.
+// Throws Error(kInvalidArgument) unless rank is below world.
 Part part_of(int64_t count, int rank, int world, bool apply_padding);
 [[noreturn]] void refuse_lengths(const std::string& first, int64_t count, const std::string& other,
                                  int64_t other_count);
@@ -77,12 +77,12 @@ struct Splittable<std::map<std::string, T>> {
 
 }  // namespace detail
 
-// apply_padding: every part as long as the longest, the shorter ones filled up with the last
-// element; of nothing there is nothing to repeat. Without it ranks from n on get an empty part.
+// apply_padding: pads shorter parts with the last element to the length of the longest; an empty
+// value stays empty. Without it, ranks from n on get an empty part.
 template <class T>
 T split_between(const T& value, int rank, int world, bool apply_padding = false) {
   static_assert(detail::Splittable<T>::yes,
-                "split_between_processes takes a vector, a tensor, or a map of such");
+                "split_between_processes takes a vector, a tensor, or a map of these");
   const int64_t count = detail::Splittable<T>::length(value);
   return detail::Splittable<T>::apply(value, detail::part_of(count, rank, world, apply_padding));
 }

@@ -1,5 +1,5 @@
-// StateDict: what an object of the program's own saves in a checkpoint: named tensors, numbers and
-// texts. A value; not thread-safe.
+// StateDict: the state that a program's own object saves in a checkpoint: named tensors, numbers
+// and strings. A value; not thread-safe.
 //
 //   struct Progress {
 //     int64_t best = 0;
@@ -21,10 +21,11 @@ namespace coupler {
 
 class StateDict {
  public:
-  // What beside tensors can be kept.
+  // Values other than tensors.
   using Value = std::variant<bool, int64_t, double, std::string>;
 
-  // Of any layout and device; read back as a dense tensor in host memory.
+  // Sets a value. Tensors may have any layout and device; they are loaded as dense tensors in host
+  // memory.
   void set(const std::string& name, const at::Tensor& tensor) { tensors_[name] = tensor; }
   void set(const std::string& name, const std::string& text) { values_[name] = text; }
   void set(const std::string& name, const char* text) { values_[name] = std::string(text); }
@@ -44,14 +45,15 @@ class StateDict {
     return tensors_.count(name) != 0 || values_.count(name) != 0;
   }
 
-  // Throw Error(kInvalidArgument) naming what is missing, or of another kind, and what is there.
+  // Throw Error(kInvalidArgument) naming the value that is missing or of another kind, and the
+  // values that exist.
   const at::Tensor& tensor(const std::string& name) const;
   int64_t integer(const std::string& name) const;
-  double number(const std::string& name) const;  // an integer, too
+  double number(const std::string& name) const;  // accepts integers, too
   bool boolean(const std::string& name) const;
   const std::string& text(const std::string& name) const;
 
-  // All that was set, by name.
+  // Everything that was set, by name.
   const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, Value>& values() const { return values_; }
 
@@ -65,7 +67,7 @@ class StateDict {
 
 namespace detail {
 
-// An object registered for checkpointing, whatever its type.
+// A type-erased object registered for checkpointing.
 class Registered {
  public:
   virtual ~Registered() = default;

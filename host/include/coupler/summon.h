@@ -1,7 +1,7 @@
-// summon_full_parameters: parameters of a prepared model whole and writable, for as long as a scope
-// lives. Outside of it a backend that divides parameters over ranks gathers each for the operation
-// that needs it, so that writes would be lost and pointers would dangle; with a backend that keeps
-// parameters whole the scope does nothing, and costs nothing.
+// summon_full_parameters: makes the full parameters of a prepared model readable and writable while
+// a scope is alive. Outside of it, a backend that shards parameters gathers each one only for the
+// operation that needs it, so writes would be lost and pointers would dangle. With a backend that
+// does not shard, the scope does nothing and costs nothing.
 //
 //   {
 //     auto scope = coupler::summon_full_parameters(net);
@@ -22,13 +22,13 @@ struct Module;
 
 namespace coupler {
 
-// Collective: every rank makes and ends it at the same point, and takes no optimizer step
+// Collective: every rank creates and destroys it at the same point, and takes no optimizer step
 // meanwhile. All of the model's parameters take memory at once. Throws Error naming the unit and
-// the cause where parameters cannot be gathered.
+// the cause if parameters cannot be gathered.
 class FullParameters {
  public:
-  // writeback: what is written to the parameters stays, each rank's own part of it; else it is
-  // lost.
+  // writeback: whether writes to the parameters are kept, from each rank its own shard; otherwise
+  // they are discarded.
   FullParameters(const std::vector<at::Tensor>& parameters, bool writeback);
   FullParameters(FullParameters&&) noexcept;
   FullParameters& operator=(FullParameters&&) = delete;
@@ -39,7 +39,7 @@ class FullParameters {
   std::unique_ptr<State> state_;
 };
 
-// model: a prepared model, or a module inside of one.
+// model: a prepared model, or a module inside one.
 template <class Model>
 [[nodiscard]] FullParameters summon_full_parameters(Model& model, bool writeback = true) {
   std::vector<at::Tensor> parameters;

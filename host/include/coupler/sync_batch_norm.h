@@ -1,7 +1,7 @@
-// SyncBatchNorm: batch normalisation with the statistics of the batches of all ranks, as torch's
-// Python module of that name. Takes the place of BatchNorm1d, 2d and 3d in a model's constructor;
-// with one process, or without an Accelerator, it is exactly those. Used by the thread that trains;
-// every rank must run the same SyncBatchNorm layers in the same order.
+// SyncBatchNorm: batch normalization with statistics over the batches of all ranks, like the Python
+// module torch.nn.SyncBatchNorm. Replaces BatchNorm1d, 2d and 3d in a model's constructor; with one
+// process, or without an Accelerator, it acts exactly like them. Used by the training thread; every
+// rank must run the same SyncBatchNorm layers in the same order.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -10,19 +10,19 @@
 
 namespace coupler {
 
-// The module behind SyncBatchNorm.
+// The implementation of SyncBatchNorm.
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
   // num_features = C of inputs [N, C] or [N, C, …].
   explicit SyncBatchNormImpl(int64_t num_features)
       : SyncBatchNormImpl(torch::nn::BatchNormOptions(num_features)) {}
-  // As torch's own options: eps, momentum, affine, track_running_stats.
+  // Torch's options: eps, momentum, affine, track_running_stats.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options);
 
-  // input: [N, C] or [N, C, ...] of a floating type; the result has its shape. Collective while
-  // training.
+  // input: [N, C] or [N, C, ...] of a floating-point dtype; the result has the same shape.
+  // Collective while training.
   torch::Tensor forward(const torch::Tensor& input);
-  // Gives parameters and statistics the values they have at first.
+  // Resets parameters and statistics to their initial values.
   void reset();
 
   // As given to the constructor.
@@ -30,7 +30,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
   torch::Tensor weight, bias;                                    // [C]; undefined unless affine
   torch::Tensor running_mean, running_var, num_batches_tracked;  // undefined unless tracked
 };
-// The holder, as torch::nn::BatchNorm2d is one.
+// The module holder, like torch::nn::BatchNorm2d.
 TORCH_MODULE(SyncBatchNorm);
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
-// TensorDataset: samples that are rows of a tensor, with their targets in the rows of another. The
-// fastest thing to give a DataLoader: a batch is one gather a tensor, not one call a sample.
+// TensorDataset: samples are the rows of one tensor, their targets the rows of another. The fastest
+// dataset for a DataLoader: a batch costs one gather per tensor, not one call per sample.
 // Immutable; any thread may read.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace coupler {
 class TensorDataset
     : public torch::data::datasets::BatchDataset<TensorDataset, torch::data::Example<>> {
  public:
-  // Throws Error(kInvalidArgument) unless both have as many rows (size(0)).
+  // Throws Error(kInvalidArgument) unless both have the same number of rows (size(0)).
   TensorDataset(at::Tensor data, at::Tensor target);
 
-  // The sample itself, as a view.
+  // Returns one sample, as views.
   torch::data::Example<> get(size_t index) const;
 
-  // The rows in the order of the indices, as new tensors.
+  // Returns the rows in the order of the indices, as new tensors.
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
 
   // The number of rows.

@@ -1,10 +1,9 @@
-// Tracker: one place where the values that a run logs go: a file, a server, a class of the
-// program's own. Accelerator::init_trackers starts those that training.log_with names;
-// docs/tracking.md.
+// Tracker: a destination for logged values: a file, a server, or a class of the program's own.
+// Accelerator::init_trackers starts those named by training.log_with; see docs/tracking.md.
 //
-// Threads: start() runs on the thread that calls init_trackers. Everything behind it runs on a
-// thread of the tracker's own, one call at a time, with values that wait in a queue meanwhile, so
-// that it may be slow, fail or never return: training goes on.
+// Threads: start() runs on the thread that calls init_trackers. The calls after it run one at a
+// time on the tracker's own thread, fed by a queue, so a tracker may be slow, fail or never return
+// without affecting training.
 //
 //   class Console : public coupler::Tracker {
 //    public:
@@ -27,32 +26,32 @@
 
 namespace coupler {
 
-// What can be logged.
+// A value that can be logged, and named values.
 using TrackValue = std::variant<double, int64_t, bool, std::string>;
 using TrackValues = std::vector<std::pair<std::string, TrackValue>>;  // in the order of logging
 
-// What one call of Accelerator::log said.
+// The values of one call of Accelerator::log.
 struct TrackedStep {
   TrackValues values;  // names are not empty; may repeat
-  int64_t step = 0;    // as the program counts
+  int64_t step = 0;    // as counted by the program
   double time = 0;     // seconds since 1970
 };
 
-// What init_trackers was told.
+// The arguments of init_trackers.
 struct TrackerRun {
-  std::string project;   // its name
+  std::string project;   // the project's name
   std::string run_name;  // empty: none was given
-  std::string folder;    // for files: the logging folder and in it the project's; may not exist yet
-  TrackValues config;    // the run's hyper-parameters
+  std::string folder;    // for files: the project's folder in the logging folder; may not exist yet
+  TrackValues config;    // the run's hyperparameters
   int rank = 0;          // of this process
 };
 
-// Thrown by a tracker out of connect, log, flush or finish: the same call is made again later,
-// after half a second at first and half a minute at most, while what is logged waits in the queue.
-// Said once until it works again.
+// Thrown by a tracker from connect, log, flush or finish: the call is retried, after half a second
+// at first and at most half a minute, while logged values wait in the queue. Reported once until it
+// works again.
 class TrackerUnavailable : public Error {
  public:
-  // message: what does not answer.
+  // message: what does not respond.
   explicit TrackerUnavailable(const std::string& message, ErrorDetail detail = {})
       : Error(ErrorCode::kIo, message, std::move(detail)) {}
 };
@@ -61,39 +60,37 @@ class Tracker {
  public:
   virtual ~Tracker() = default;
 
-  // By which get_tracker finds it and messages name it. [any-thread]
+  // The name used by get_tracker and in messages. [any-thread]
   virtual std::string name() const = 0;
 
-  // false: it runs on every rank, each with what that rank logs. [any-thread]
+  // If false, the tracker runs on every rank with that rank's values. [any-thread]
   virtual bool main_process_only() const { return true; }
 
-  // Checks what can be checked at once and opens files. What it throws, init_trackers throws.
+  // Performs immediate checks and opens files. init_trackers passes on what it throws.
   virtual void start(const TrackerRun& /*run*/) {}
 
-  // ---- On the tracker's thread. An exception other than TrackerUnavailable is said and loses what
-  // the call was about; three in a row disable the tracker. ----
-  // Once, before the first log: what may wait for somebody else.
+  // ---- On the tracker's thread. An exception other than TrackerUnavailable is reported, and the
+  // values of the call are lost; three in a row disable the tracker. ----
+  // Called once, before the first log; may wait for a server.
   virtual void connect() {}
   virtual void log(const TrackedStep& entry) = 0;
-  // After all that was logged lately, about twice a second: whatever log held back goes out.
+  // Called about twice a second, after recent log calls: writes what log has buffered.
   virtual void flush() {}
-  // Once, after the last flush.
+  // Called once, after the last flush.
   virtual void finish() {}
 
-  // Where a person finds what it wrote: a file or an address; empty where that cannot be said.
-  // [any-thread] after start.
+  // Where to find the output: a file or an address; empty if unknown. [any-thread] after start.
   virtual std::string location() const { return ""; }
 };
 
 // For Accelerator::init_trackers.
 struct TrackerOptions {
-  // Instead of training.log_with: names, "all" among them.
+  // Tracker names that replace training.log_with; may include "all".
   std::vector<std::string> log_with = {};
-  // Of the program's own, besides those that are named.
+  // The program's own trackers, in addition to the named ones.
   std::vector<std::shared_ptr<Tracker>> trackers = {};
-  std::string run_name = {};  // MLflow's name of the run; empty: the server makes one
-  // How many calls of log may wait for a tracker; what is logged while so many do is dropped and
-  // counted.
+  std::string run_name = {};  // MLflow's name of the run; empty: the server chooses one
+  // Maximum number of queued log calls per tracker; further ones are dropped and counted.
   int64_t queue_length = 10000;
   // How long a tracker collects values before it writes them.
   std::chrono::milliseconds flush_every = std::chrono::milliseconds(500);
@@ -101,11 +98,11 @@ struct TrackerOptions {
   std::chrono::milliseconds end_timeout = std::chrono::seconds(10);
 };
 
-// Makes a tracker for a run.
+// Creates a tracker for a run.
 using TrackerFactory = std::function<std::shared_ptr<Tracker>()>;
 
-// Has `training.log_with` know a tracker by this name. To be called before init_trackers. Throws
-// Error(kUsage) where the name is taken, or is none: letters, digits, - and _. [any-thread]
+// Registers a tracker under this name for `training.log_with`. Call it before init_trackers. Throws
+// Error(kUsage) if the name is taken or invalid; it may have letters, digits, - and _. [any-thread]
 void register_tracker(const std::string& name, TrackerFactory make);
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
-// UnwrappedModel: a prepared model's module, its parameters whole while it lives; see
-// Accelerator::unwrap_model. Used by the thread that trains.
+// UnwrappedModel: a prepared model's module with its full parameters while it is alive; see
+// Accelerator::unwrap_model. Used by the training thread.
 #pragma once
 
 #include <coupler/summon.h>
@@ -11,7 +11,7 @@ namespace coupler {
 template <class Module>
 class UnwrappedModel {
  public:
-  // Made by Accelerator::unwrap_model. The module outlives it.
+  // Created by Accelerator::unwrap_model. The module must outlive it.
   UnwrappedModel(Module& module, FullParameters parameters)
       : module_(&module), parameters_(std::move(parameters)) {}
   // The module.

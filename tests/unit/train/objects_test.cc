@@ -55,12 +55,13 @@ TEST(Objects, Encode_UsersConversionThrows_ProblemForThePeers) {
 
 TEST(Objects, Encode_TooLargeOrTooDeep_ProblemNamesTheLimit) {
   const std::string text(static_cast<size_t>(kMaxObjectBytes), 'x');
-  EXPECT_EQ(detail::encode_object(text).problem, "it is 67108869 bytes large, of at most 67108864");
+  EXPECT_EQ(detail::encode_object(text).problem,
+            "it has 67108869 bytes, more than the limit of 67108864");
   nlohmann::json deep = nlohmann::json::array();
   for (int i = 1; i < kMaxObjectDepth; ++i) deep = nlohmann::json::array({std::move(deep)});
   EXPECT_EQ(detail::encode_object(deep).problem, "");
   deep = nlohmann::json::array({std::move(deep)});
-  EXPECT_EQ(detail::encode_object(deep).problem, "it is nested more than 500 deep");
+  EXPECT_EQ(detail::encode_object(deep).problem, "it is nested more than 500 levels deep");
 }
 
 TEST(Objects, Decode_InvalidBytes_ErrorNamesRank) {
@@ -70,7 +71,7 @@ TEST(Objects, Decode_InvalidBytes_ErrorNamesRank) {
   expect_refused({0xff}, "invalid byte");                   // a break of nothing
   expect_refused({0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "");  // 2^64 elements
   // So deep that a parser which calls itself would run out of stack.
-  expect_refused(detail::ObjectBytes(size_t{32} << 20, 0x81), "nested more than 500 deep");
+  expect_refused(detail::ObjectBytes(size_t{32} << 20, 0x81), "nested more than 500 levels deep");
 }
 
 TEST(Objects, Decode_AnotherType_ErrorNamesRank) {
