@@ -1,16 +1,16 @@
-// The parts of Stable Diffusion in plain LibTorch: text encoder, UNet, the decoder of the VAE, and
-// DDIM, with the tensor names, shapes and results of transformers' CLIPTextModel and diffusers'
-// UNet2DConditionModel, AutoencoderKL and DDIMScheduler, so that checkpoints of Stable Diffusion 1
-// and 2 fit. Ordinary modules: they are loaded, placed and divided like any other;
-// coupler/text_to_image.h makes pictures with them.
+// The parts of Stable Diffusion in plain LibTorch: text encoder, UNet, VAE decoder and DDIM. They
+// have the tensor names, shapes and results of transformers' CLIPTextModel and diffusers'
+// UNet2DConditionModel, AutoencoderKL and DDIMScheduler, so checkpoints of Stable Diffusion 1 and 2
+// load. They are ordinary modules, loaded, placed and sharded like any other;
+// coupler/text_to_image.h generates images with them.
 //
 //   coupler::diffusion::UNet unet(coupler::ModelConfig::open("sd-v1/unet"));
 //   coupler::load_checkpoint_in_model(unet, "sd-v1/unet/diffusion_pytorch_model.safetensors");
 //   at::Tensor noise = unet.forward(latents, 981, states);
 //
-// For inference: call them under torch::NoGradGuard. Each belongs to one thread at a time.
-// Constructors throw Error(kUnsupported) for an architecture, or a part of one, that is not there,
-// naming those that are, and Error(kInvalidArgument) for keys that are missing or wrong.
+// For inference: call them under torch::NoGradGuard. Each is used by one thread at a time.
+// Constructors throw Error(kUnsupported) for an architecture, or a part of one, that is not
+// supported, listing those that are, and Error(kInvalidArgument) for missing or invalid keys.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,15 +28,15 @@ namespace coupler::diffusion {
 // CLIP's text encoder. Used by one thread.
 class TextEncoder : public torch::nn::Module {
  public:
-  // config: config.json of the part. Throws Error(kUnsupported) for what is not implemented.
+  // config: the part's config.json. Throws Error(kUnsupported) for anything not implemented.
   explicit TextEncoder(const ModelConfig& config);
   ~TextEncoder() override;
 
-  // tokens: [batch, positions] of int64, at most positions() of them. The last hidden states,
-  // [batch, positions, width()].
+  // tokens: [batch, positions] of int64, at most positions() of them. Returns the last hidden
+  // states, [batch, positions, width()].
   at::Tensor forward(const at::Tensor& tokens);
 
-  // As the configuration has them: the size of a state, the most tokens, how many tokens there are.
+  // From the configuration: size of a hidden state, maximum number of tokens, vocabulary size.
   int64_t width() const { return width_; }
   int64_t positions() const { return positions_; }
   int64_t vocabulary() const { return vocabulary_; }
@@ -47,21 +47,21 @@ class TextEncoder : public torch::nn::Module {
   std::shared_ptr<Parts> parts_;
 };
 
-// The network that takes noise out of latents. Used by one thread.
+// The denoising network. Used by one thread.
 class UNet : public torch::nn::Module {
  public:
-  // config: as TextEncoder's.
+  // config: as for TextEncoder.
   explicit UNet(const ModelConfig& config);
   ~UNet() override;
 
-  // latents: [batch, in_channels(), height, width]; timestep: that of all of them; states: [batch,
-  // tokens, text_width()], as the text encoder gives them. [batch, out channels, height, width].
+  // latents: [batch, in_channels(), height, width]; timestep: shared by the batch; states: [batch,
+  // tokens, text_width()] from the text encoder. Returns [batch, out channels, height, width].
   at::Tensor forward(const at::Tensor& latents, int64_t timestep, const at::Tensor& states);
 
-  // As the configuration has them.
+  // From the configuration.
   int64_t in_channels() const { return in_channels_; }
   int64_t text_width() const { return text_width_; }
-  // About what forward takes beside the weights, for latents of that shape in float.
+  // Approximate memory of forward in addition to the weights, for float latents of that shape.
   uint64_t activation_bytes(int64_t batch, int64_t height, int64_t width) const;
 
  private:
@@ -70,24 +70,24 @@ class UNet : public torch::nn::Module {
   std::shared_ptr<Parts> parts_;
 };
 
-// The half of AutoencoderKL that makes pictures; the encoder's tensors are passed over.
+// The decoder of AutoencoderKL; the encoder's tensors are skipped.
 class VaeDecoder : public torch::nn::Module {
  public:
-  // config: as TextEncoder's.
+  // config: as for TextEncoder.
   explicit VaeDecoder(const ModelConfig& config);
   ~VaeDecoder() override;
 
-  // latents: [batch, latent_channels(), height, width], divided by scaling_factor() before.
-  // [batch, 3, factor() × height, factor() × width], from about -1 to 1. Large activations are held
-  // and used strip by strip, so that one of them is in memory at a time, and what is computed does
-  // not depend on where weights are.
+  // latents: [batch, latent_channels(), height, width], already divided by scaling_factor().
+  // Returns [batch, 3, factor() × height, factor() × width], from about -1 to 1. Large activations
+  // are processed in strips, so that only one is in memory at a time; the result does not depend on
+  // where weights are stored.
   at::Tensor forward(const at::Tensor& latents);
 
-  // As the configuration has them; factor(): pixels of a latent along each side.
+  // From the configuration; factor(): pixels per latent along each side.
   int64_t latent_channels() const { return latent_channels_; }
   double scaling_factor() const { return scaling_factor_; }
   int64_t factor() const { return factor_; }
-  // As UNet's.
+  // As in UNet.
   uint64_t activation_bytes(int64_t batch, int64_t height, int64_t width) const;
 
  private:
@@ -97,30 +97,30 @@ class VaeDecoder : public torch::nn::Module {
   std::shared_ptr<Parts> parts_;
 };
 
-// For LoadOptions::rename: older names of the same tensors, and what the module has no use for.
+// For LoadOptions::rename: map older tensor names, and skip tensors that the module does not use.
 std::string text_encoder_checkpoint_name(const std::string& name);
 std::string vae_checkpoint_name(const std::string& name);
 
-// DDIM without noise of its own (eta 0). Immutable, any thread.
+// Deterministic DDIM (eta 0). Immutable, any thread.
 class Ddim {
  public:
-  // config: scheduler_config.json of any scheduler of Stable Diffusion, whose betas are used; keys
-  // that are missing have DDIMScheduler's defaults. steps: how many of them a picture takes. Throws
+  // config: scheduler_config.json of any scheduler of Stable Diffusion, whose betas are used;
+  // missing keys have DDIMScheduler's defaults. steps: steps per image. Throws
   // Error(kInvalidArgument) for less than 1 and for more than the model was trained with.
   Ddim(const ModelConfig& config, int64_t steps);
 
-  // From the noisiest on.
+  // Starting with the noisiest.
   const std::vector<int64_t>& timesteps() const { return timesteps_; }
-  // What the model gave for `latents` at a timestep; the latents of the next one.
+  // output: the model's output for `latents` at a timestep. Returns the latents of the next step.
   at::Tensor step(const at::Tensor& output, int64_t timestep, const at::Tensor& latents) const;
 
  private:
   enum class Prediction { kEpsilon, kSample, kVelocity };
   Prediction prediction_ = Prediction::kEpsilon;
   int64_t stride_ = 1;        // of timesteps between two steps
-  std::vector<double> kept_;  // of the picture, at each timestep (cumulative alphas)
+  std::vector<double> kept_;  // share of the image at each timestep (cumulative alphas)
   double last_kept_ = 1;      // after the last step
-  double clip_ = 0;           // of the picture's values; 0: they are not clipped
+  double clip_ = 0;           // bound of the image's values; 0: they are not clipped
   std::vector<int64_t> timesteps_;
 };
 

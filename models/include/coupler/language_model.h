@@ -1,6 +1,6 @@
 // LanguageModel: GPT-2, GPT-J and LLaMA in plain LibTorch, with the names, shapes and results of
 // transformers' GPT2LMHeadModel, GPTJForCausalLM and LlamaForCausalLM, so that their checkpoints
-// fit. Ordinary modules: they are loaded, placed, divided and saved like any other.
+// load. They are ordinary modules, loaded, placed, sharded and saved like any other.
 //
 //   const auto config = coupler::ModelConfig::open(folder);
 //   std::shared_ptr<coupler::LanguageModel> model;
@@ -8,10 +8,11 @@
 //     coupler::EmptyWeights empty;
 //     model = coupler::make_language_model(config);
 //   }
-//   coupler::load_checkpoint_in_model(*model, folder, {}, {.rename =
-//   coupler::checkpoint_names(*model)}); at::Tensor scores = model->forward(tokens);
+//   coupler::load_checkpoint_in_model(
+//       *model, folder, {}, {.rename = coupler::checkpoint_names(*model)});
+//   at::Tensor scores = model->forward(tokens);
 //
-// Belongs to one thread at a time. Dropout is left out: these are for inference and fine-tuning.
+// Used by one thread at a time. There is no dropout: the models are for inference and fine-tuning.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,24 +29,24 @@
 
 namespace coupler {
 
-// Keys and values of tokens that a model has seen, so that each token is computed once. Belongs to
-// one text, or one batch of texts of equal length. Used by one thread.
+// Caches keys and values of processed tokens, so that each token is computed once. Belongs to one
+// text, or one batch of texts of equal length. Used by one thread.
 class KeyValueCache {
  public:
-  // padding: [batch] of int64, how many of each row's first tokens are fillers, where texts of
-  // different length are made equal on their left; undefined: none. room: for so many tokens memory
-  // is taken at once; it grows where there are more.
+  // padding: [batch] of int64, the number of leading padding tokens of each row, if texts of
+  // different lengths are padded on the left; undefined: none. room: the number of tokens for which
+  // memory is allocated up front; it grows if there are more.
   explicit KeyValueCache(at::Tensor padding = {}, int64_t room = 0);
 
-  int64_t length() const { return length_; }  // tokens seen
+  int64_t length() const { return length_; }  // tokens processed
   // As given to the constructor.
   const at::Tensor& padding() const { return padding_; }
 
-  // For models. Appends what a layer has computed, [batch, heads, tokens, size], and gives back all
-  // it has; and tells that every layer has appended so many tokens.
+  // For models. Appends a layer's new keys and values, [batch, heads, tokens, size], and returns
+  // all of that layer's.
   std::pair<at::Tensor, at::Tensor> extend(size_t layer, const at::Tensor& key,
                                            const at::Tensor& value);
-  // Adds to length().
+  // Adds to length(), after every layer has appended that many tokens.
   void advance(int64_t tokens) { length_ += tokens; }
 
  private:
@@ -62,26 +63,27 @@ struct AttentionPass;
 
 class LanguageModel : public torch::nn::Module, public PipelineLayers {
  public:
-  // tokens: [batch, positions] of int64, each below vocabulary(). The last hidden states, [batch,
-  // positions, width], of the weights' dtype. With a cache the tokens go on where it ends. Throws
-  // Error(kInvalidArgument) where there are more tokens than context().
+  // tokens: [batch, positions] of int64, each below vocabulary(). Returns the last hidden states,
+  // [batch, positions, width], in the weights' dtype. With a cache, the tokens continue after those
+  // in it. Throws Error(kInvalidArgument) if there are more tokens than context().
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
-  // [batch, positions, vocabulary]: of each next token, before softmax.
+  // Returns the logits of the next token at each position: [batch, positions, vocabulary].
   virtual at::Tensor scores(const at::Tensor& hidden) = 0;
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache = nullptr) {
     return scores(hidden(tokens, cache));
   }
 
-  // Embeddings, blocks and head, for prepare_pipeline: together forward, without a cache.
+  // Embeddings, blocks and head, for prepare_pipeline; in sequence they are forward without a
+  // cache.
   std::vector<PipelineLayer> pipeline_layers() override;
 
-  // How many tokens there are.
+  // The number of tokens in the vocabulary.
   int64_t vocabulary() const { return vocabulary_; }
-  int64_t context() const { return context_; }  // the most tokens of a text
-  // The class whose modules stay on one device.
+  int64_t context() const { return context_; }  // maximum number of tokens of a text
+  // The class whose modules must stay on one device.
   virtual const char* block_class() const = 0;
-  // What names of tensors begin with in checkpoints of the whole model, but not in those of its
-  // part without a head: "transformer.".
+  // The prefix of tensor names in checkpoints of the whole model, but not in those of the model
+  // without its head: "transformer.".
   virtual const char* base_prefix() const = 0;
 
  protected:
@@ -90,14 +92,14 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
       : Module(name), vocabulary_(vocabulary), context_(context) {}
   // hidden() without its checks.
   virtual at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) = 0;
-  // The same and scores in pieces: tokens to hidden states, block by block, last states to scores.
+  // One part of run and scores: tokens to hidden states, one block, or last states to scores.
   struct Part {
     std::string name;                // of its first module
     PipelineLayer::Modules modules;  // whose parameters it uses
     std::function<at::Tensor(const at::Tensor&, const AttentionPass&)>
-        compute;  // of the part before
+        compute;  // takes the previous part's output
   };
-  // In order.
+  // All parts, in order.
   virtual std::vector<Part> parts() = 0;
 
  private:
@@ -105,13 +107,12 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   int64_t vocabulary_, context_;
 };
 
-// Throws Error(kUnsupported) where the architecture is not there, listing those that are, or where
-// config.json asks for something that is not; Error(kInvalidArgument) for keys that are missing or
-// wrong.
+// Throws Error(kUnsupported) if the architecture is not supported, listing those that are, or if
+// config.json requires an unsupported feature; Error(kInvalidArgument) for missing or invalid keys.
 std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config);
 
-// For LoadOptions::rename: checkpoints of the model without its head, as GPT-2's own is, and what
-// older versions of transformers saved beside the weights (masks, frequencies).
+// For LoadOptions::rename: handles checkpoints of the model without its head, such as GPT-2's own,
+// and skips non-weights saved by older versions of transformers (masks, frequencies).
 std::function<std::string(const std::string&)> checkpoint_names(const LanguageModel& model);
 
 }  // namespace coupler

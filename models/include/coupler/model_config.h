@@ -1,5 +1,5 @@
-// ModelConfig: what config.json says of a model, as transformers writes it. Immutable, any thread;
-// cheap to copy. Sees no LibTorch.
+// ModelConfig: a model's config.json, as written by transformers. Immutable, any thread; cheap to
+// copy. Independent of LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@ class JsonObject;
 
 class ModelConfig {
  public:
-  // Of a folder with config.json (and generation_config.json, where there is one). Throws
-  // Error(kIo) naming the file where it cannot be read.
+  // Reads config.json (and generation_config.json, if present) from a folder. Throws Error(kIo)
+  // naming the file if it cannot be read.
   static ModelConfig open(const std::string& folder);
-  // The text of a config.json. where: its name, for messages.
+  // Parses the contents of a config.json. where: its name, for messages.
   static ModelConfig parse(const std::string& text, const std::string& where = "config.json");
 
-  // "gpt2". Throws Error(kInvalidArgument) where it is missing.
+  // The model type, such as "gpt2". Throws Error(kInvalidArgument) if it is missing.
   std::string model_type() const;
-  // "float16", as the weights were saved; empty where it does not say.
+  // The dtype of the saved weights, such as "float16"; empty if not given.
   std::string dtype() const;
-  // With which a text ends; those of generation_config.json go before config.json's.
+  // The tokens that end a text; generation_config.json takes precedence over config.json.
   std::vector<int64_t> end_tokens() const;
-  // config.json as it was, with another dtype where one is given, and with the class that
-  // transformers opens the weights with where it named none.
+  // config.json as read, with `dtype` if given, and with the class that transformers needs to open
+  // the weights if it named none.
   std::string to_json(const std::string& dtype = "") const;
   const std::string& where() const;
 
-  // For models: all of its keys. Lives as long as a copy of the ModelConfig.
+  // For models: all keys. Valid as long as a copy of the ModelConfig lives.
   const JsonObject& keys() const;
 
  private:

@@ -1,5 +1,5 @@
-// pipeline: a model and its tokenizer out of a folder, as transformers writes it, in one call; the
-// weights lie where a device map says (coupler/big_model.h).
+// pipeline: loads a model and its tokenizer from a folder written by transformers, in one call; a
+// device map places the weights (coupler/big_model.h).
 //
 //   auto generator = coupler::pipeline("text-generation", "gpt-j-6B",
 //                                      {.device_map = "auto", .dtype = torch::kHalf});
@@ -23,51 +23,52 @@
 
 namespace coupler {
 
-// Where a model's weights lie; the fields are LoadAndDispatchOptions'.
+// How a model's weights are loaded and placed; the fields are those of LoadAndDispatchOptions.
 struct PretrainedOptions {
-  // A map, or the way in which one is made.
+  // A map, or the mode in which one is created.
   std::variant<std::string, DeviceMap> device_map = std::string("auto");
-  // What the weights become. Unset: as config.json says they were saved.
+  // The dtype of the loaded weights. Unset: the saved dtype according to config.json.
   std::optional<c10::ScalarType> dtype;
   MaxMemory max_memory;
   std::string offload_folder;
   int prefetch = 2;
-  // False passes over tensors of the checkpoint that the model does not have.
+  // False skips tensors of the checkpoint that the model does not have.
   bool strict = true;
-  // Linear layers' weights to 8 or 4 bits (coupler/quantize.h); a head that is the embeddings'
-  // weights stays. The classes that these models are made of are known here.
+  // Quantizes linear layers' weights to 8 or 4 bits (coupler/quantize.h), except a head tied to the
+  // embeddings. The linear classes of these models are set automatically.
   std::optional<QuantizeOptions> quantize;
 };
 
 // What was generated for one prompt.
 struct GeneratedText {
-  std::string text;             // what is new, without special tokens
-  std::vector<int64_t> tokens;  // of it
-  bool ended = false;           // by the model; else by max_new_tokens or its context
+  std::string text;             // the new text, without special tokens
+  std::vector<int64_t> tokens;  // the new tokens
+  bool ended = false;           // by the model; otherwise by max_new_tokens or its context
 };
 
-// A language model and its tokenizer; what pipeline("text-generation", ...) gives. Used by one
+// A language model and its tokenizer, returned by pipeline("text-generation", ...). Used by one
 // thread.
 class TextGeneration {
  public:
-  // end_tokens of options: where empty, config.json's. Throws as generate does.
+  // Continues a prompt. If options.end_tokens is empty, ModelConfig::end_tokens is used. Throws as
+  // generate does.
   GeneratedText operator()(const std::string& prompt, const GenerationOptions& options = {});
-  // Several at once, in their order.
+  // Continues several prompts; results are in their order.
   std::vector<GeneratedText> operator()(const std::vector<std::string>& prompts,
                                         const GenerationOptions& options = {});
   // The same for tokens, which needs no tokenizer.
   std::vector<GeneratedText> continue_tokens(const std::vector<std::vector<int64_t>>& prompts,
                                              const GenerationOptions& options = {});
 
-  // Of the last call.
+  // The time of the last call; the model and its configuration.
   const GenerationTime& time() const { return time_; }
   LanguageModel& model() { return *model_; }
   const ModelConfig& config() const { return config_; }
-  // Throws Error(kUnsupported) or Error(kIo) where the folder has none that can be read.
+  // Throws Error(kUnsupported) or Error(kIo) if the folder has no tokenizer that can be read.
   const Tokenizer& tokenizer() const;
   const DeviceMap& device_map() const { return placed_.device_map(); }
 
-  // config.json, weights and the tokenizer's files: a folder that transformers opens.
+  // Writes config.json, the weights and the tokenizer's files: a folder that transformers can open.
   void save_pretrained(const std::string& folder, const std::string& max_shard_size = "10GB") const;
 
  private:
@@ -83,20 +84,20 @@ class TextGeneration {
   ModelConfig config_;
   std::shared_ptr<LanguageModel> model_;
   DispatchedModel placed_;
-  mutable std::optional<Tokenizer> tokenizer_;  // opened when it is needed first
+  mutable std::optional<Tokenizer> tokenizer_;  // opened on first use
   GenerationTime time_;
 };
 
-// task: "text-generation". Throws Error(kInvalidArgument) for another, naming what is there;
-// Error(kUnsupported) for an architecture that is not there, with a list of those that are, and for
-// a dtype that the device cannot compute with; Error(kIo) for a folder without config.json; and as
+// task: "text-generation". Throws Error(kInvalidArgument) for another task, naming the supported
+// one; Error(kUnsupported) for an unsupported architecture, listing the supported ones, and for a
+// dtype that the device cannot compute in; Error(kIo) for a folder without config.json; and as
 // load_checkpoint_and_dispatch does.
 [[nodiscard]] TextGeneration pipeline(const std::string& task, const std::string& folder,
                                       const PretrainedOptions& options = {});
 
-// Writes config.json and the model's weights as safetensors files of at most that size, each
-// replaced only once its successor is on the disk. Of a model that ranks hold in parts,
-// Accelerator::save_model writes the weights, and config.to_json() is what belongs beside them.
+// Writes config.json and the model's weights as safetensors files of at most max_shard_size. An
+// existing file is replaced only once its successor is on disk. For a model sharded over ranks, use
+// Accelerator::save_model for the weights, and write config.to_json() next to them.
 void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
                      const std::string& folder, const std::string& max_shard_size = "10GB");
 

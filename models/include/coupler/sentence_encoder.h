@@ -1,9 +1,9 @@
-// SentenceEncoder: embeddings of sentences by a BERT, as Python's sentence-transformers makes them
-// out of the same folder (all-MiniLM-L6-v2 and its kind): WordPiece tokens, the mean of the last
-// hidden states or the first of them, of length 1 where the folder says so.
+// SentenceEncoder: sentence embeddings from a BERT model, equal to those of Python's
+// sentence-transformers for the same folder (all-MiniLM-L6-v2 and similar): WordPiece tokens, then
+// mean, first or maximum of the last hidden states, normalized to length 1 if the folder says so.
 //
 //   auto encoder = coupler::SentenceEncoder::open("all-MiniLM-L6-v2");
-//   at::Tensor embeddings = encoder.encode({"a man eats", "somebody is having lunch"});
+//   at::Tensor embeddings = encoder.encode({"a man eats", "a woman is having lunch"});
 //
 // Used by one thread. Errors are coupler::Error and say what to do.
 #pragma once
@@ -22,21 +22,22 @@ class BertModel;
 
 class SentenceEncoder {
  public:
-  // Throws as pipeline does; Error(kUnsupported) for a pooling or a module that is not there.
+  // Throws as pipeline does, and Error(kUnsupported) for an unsupported pooling mode or module.
   static SentenceEncoder open(const std::string& folder, const PretrainedOptions& options = {});
 
-  // [sentences, width] of float, in host memory, in the order given. What a sentence has beyond the
-  // model's length is left out. batch_size: so many run together, of similar length.
+  // Returns [sentences, width] of float, in host memory, in the order given. Sentences are
+  // truncated to the model's maximum length. batch_size: how many sentences of similar length run
+  // together.
   at::Tensor encode(const std::vector<std::string>& sentences, size_t batch_size = 32) const;
 
-  // Numbers of an embedding; what sentences become tokens by; where the weights lie.
+  // The size of an embedding; the tokenizer; where the weights are.
   int64_t width() const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const DeviceMap& device_map() const { return placed_.device_map(); }
 
  private:
   enum class Pooling { kMean, kFirst, kMax };
-  struct Recipe {  // what the folder says is done with hidden states
+  struct Recipe {  // how the folder's configuration processes hidden states
     Pooling pooling = Pooling::kMean;
     bool normalize = false;
     size_t most_tokens = 0;
