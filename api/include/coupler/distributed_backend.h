@@ -3,33 +3,33 @@
  *
  * A backend is a shared library that exports one function,
  * coupler_distributed_backend_v1, which returns a pointer to a static
- * DistributedBackend table. The host (libcoupler, the coupler program, or
- * anybody's own program) loads the library, asks it whether it can work here
- * (probe), and creates communicators from it (create). Everything that moves
- * bytes goes through one function, submit, so that a wrapper wraps one
- * function. See docs/write-a-plugin.md for a walk-through.
+ * DistributedBackend table. The host (libcoupler, the coupler program, or any
+ * other program) loads the library, asks it whether it can work here (probe),
+ * and creates communicators from it (create). All transfers go through one
+ * function, submit, so a wrapper has to wrap only one function. See
+ * docs/write-a-plugin.md for a walk-through.
  *
  * Conventions of this file
  *  - C11, stdint.h and stddef.h only. The layout has no implicit padding.
- *  - Every struct that crosses begins with struct_size, set by whoever fills
- *    the struct in to sizeof the struct *as it was compiled*. A reader must
- *    look at a field only where DB_HAS() says it is there.
+ *  - Every struct that crosses the interface begins with struct_size, which the
+ *    side that fills in the struct sets to sizeof the struct *as compiled*. A
+ *    reader may use a field only if DB_HAS() is true for it.
  *  - Append only. A zero or NULL in a field that is newer than you means the
- *    behaviour from before that field existed.
+ *    behavior from before that field existed.
  *  - [any-thread]   may be called at any time from any thread.
- *    [comm-serial]  the caller makes sure that calls on one communicator do
- *                   not overlap; different communicators are independent.
- *  - No exception and no longjmp crosses a function of this file.
+ *    [comm-serial]  the caller ensures that calls on one communicator do not
+ *                   overlap; different communicators are independent.
+ *  - Exceptions and longjmp must not cross a function of this file.
  *  - The host never unloads a backend.
- *  - Strings are UTF-8, end in a zero byte, and belong to whoever passed
- *    them; a callee that wants to keep one copies it. Static tables and the
- *    strings in them live as long as the process.
+ *  - Strings are UTF-8, end in a zero byte, and belong to the caller; a callee
+ *    that wants to keep one copies it. Static tables and the strings in them
+ *    live as long as the process.
  *
- * Life of a communicator: ACTIVE -> FAILED -> (abort) ABORTED -> destroyed.
- * An error that carries DB_ERROR_COMM_DEAD makes it FAILED: from then on only
- * async_error, abort and destroy (and release of what is pending) are legal;
+ * States of a communicator: ACTIVE -> FAILED -> (abort) ABORTED -> destroyed.
+ * An error with DB_ERROR_COMM_DEAD makes it FAILED: from then on only
+ * async_error, abort, destroy and release of pending requests are legal;
  * anything else returns DB_ERR_ABORTED or the first error again. A timeout is
- * local knowledge and kills the communicator.
+ * detected locally and makes the communicator FAILED.
  */
 #ifndef COUPLER_DISTRIBUTED_BACKEND_H_
 #define COUPLER_DISTRIBUTED_BACKEND_H_
@@ -37,50 +37,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this header. While major is 0 a minor may still break; the
- * history is in api/CHANGELOG.md. A major version has its own entry symbol
- * (0.x and 1.x share ..._v1). */
+/* The version of this header. While major is 0, a minor version may break
+ * compatibility; api/CHANGELOG.md has the history. Each major version has its
+ * own entry symbol (0.x and 1.x share ..._v1). */
 #define DB_ABI_MAJOR 0u
 #define DB_ABI_MINOR 1u /* see DB_ABI_MAJOR */
 
-/* What dlsym is asked for; see db_entry_function. */
+/* The symbol that the host looks up with dlsym; see db_entry_function. */
 #define DB_ENTRY_SYMBOL "coupler_distributed_backend_v1"
 
-/* Put before the definition of the entry function; build everything else with
- * -fvisibility=hidden, so that it is the only symbol the library exports. */
+/* Put this before the definition of the entry function. Build everything else
+ * with -fvisibility=hidden, so that it is the only exported symbol. */
 #define DB_EXPORT __attribute__((visibility("default")))
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Whether *p, filled in by somebody else, is long enough to hold a field. */
+/* Whether *p, filled in by the other side, is long enough to hold a field. */
 #define DB_HAS(p, type, field) \
   ((p)->struct_size >= offsetof(type, field) + sizeof(((type *)0)->field))
 
 /* ---- Numbers. They are stored in int32_t fields; new ones are appended. -- */
 
-/* What functions return: 0 or above is no error. */
+/* The status returned by functions; 0 and above are not errors. */
 typedef int32_t db_status;
 enum {
   DB_OK = 0,                    /* done */
   DB_IN_PROGRESS = 1,           /* not an error: the request is not complete */
-  DB_ERR_INVALID_ARGUMENT = -1, /* the caller's mistake, seen locally */
+  DB_ERR_INVALID_ARGUMENT = -1, /* the caller's mistake, detected locally */
   DB_ERR_UNSUPPORTED = -2,      /* this backend never does that */
-  DB_ERR_TIMEOUT = -3,   /* the deadline passed; kills the communicator */
-  DB_ERR_ABORTED = -4,   /* abort was called, or an earlier error stands */
+  DB_ERR_TIMEOUT = -3,   /* the deadline passed; the communicator is FAILED */
+  DB_ERR_ABORTED = -4,   /* abort was called, or an earlier error persists */
   DB_ERR_PEER_LOST = -5, /* failed_rank died or its connection broke */
   DB_ERR_NOT_FOUND = -6, /* a store key, a file, a device */
   DB_ERR_NO_MEMORY = -7, /* of the host or a device */
   DB_ERR_SYSTEM = -8,    /* the operating system; native_code = errno */
   DB_ERR_INTERNAL = -9,  /* a bug in the backend or its library */
-  DB_ERR_UNKNOWN_OPTION = -10, /* message names it and the options there are */
-  DB_ERR_BUFFER_TOO_SMALL = -11, /* the size needed was written back */
+  DB_ERR_UNKNOWN_OPTION = -10,   /* message names it and the known options */
+  DB_ERR_BUFFER_TOO_SMALL = -11, /* the required size was written back */
   DB_ERR_MISMATCH = -12 /* ranks disagreed on operation, type or size */
 };
 
-/* DLPack (code, bits) in brackets. DB_BOOL is one byte, 0 or 1. The fp8 types
- * are moved by every transport and reduced only where supports() says so. */
+/* DLPack (code, bits) in parentheses. DB_BOOL is one byte, 0 or 1. Every
+ * transport moves the fp8 types; only those supports() accepts are reduced. */
 typedef int32_t db_dtype;
 enum {
   DB_I8 = 1,    /* (int, 8) */
@@ -101,11 +101,11 @@ enum {
 };
 
 /* Integers wrap around. f16 and bf16 are combined in f32 and rounded to
- * nearest-even, at each step or once at the end. On DB_BOOL: SUM and MAX are
- * "or", PROD and MIN are "and", the bitwise ones act on 0/1, AVG and
- * PREMUL_SUM are not defined. AVG and PREMUL_SUM are defined on floating
- * types, AVG on integers truncates toward zero. The bitwise ones are defined
- * on integers and DB_BOOL. */
+ * nearest-even, at each step or once at the end. For DB_BOOL, SUM and MAX are
+ * "or", PROD and MIN are "and", the bitwise reductions act on 0/1, and AVG and
+ * PREMUL_SUM are not defined. AVG and PREMUL_SUM are defined for floating-point
+ * types; AVG is also defined for integers and truncates toward zero. The
+ * bitwise reductions are defined for integers and DB_BOOL. */
 typedef int32_t db_reduce;
 enum {
   DB_SUM = 1,
@@ -119,7 +119,7 @@ enum {
   DB_BXOR = 9
 };
 
-/* What db_op.kind may be; the buffers of each are described at db_op. */
+/* The values of db_op.kind; db_op describes the buffers of each. */
 typedef int32_t db_kind;
 enum {
   DB_ALL_REDUCE = 1,
@@ -138,11 +138,11 @@ enum {
   DB_RECV = 14
 };
 
-/* Where the buffers of an operation lie. */
+/* The memory in which the buffers of an operation are. */
 typedef int32_t db_memory;
 enum { DB_MEMORY_HOST = 1, DB_MEMORY_HOST_PINNED = 2, DB_MEMORY_CUDA = 3 };
 
-/* Of a log line, rising. */
+/* The severity of a log line, in increasing order. */
 typedef int32_t db_severity;
 enum {
   DB_LOG_TRACE = 0,
@@ -158,21 +158,21 @@ enum {
 enum {
   DB_ERROR_RETRYABLE = 1u << 0, /* the same call may succeed later */
   DB_ERROR_COMM_DEAD = 1u << 1, /* the communicator is FAILED from now on */
-  DB_ERROR_REMOTE = 1u << 2     /* another rank noticed it first */
+  DB_ERROR_REMOTE = 1u << 2     /* another rank detected it first */
 };
 
-/* Filled in by the callee when it returns a negative status; left alone
- * otherwise. The caller owns every byte, the message buffer included, so
- * nobody frees anything and any thread may use its own. A db_error * argument
- * may be NULL: then only the status is returned. */
+/* Filled in by the callee when it returns a negative status; not touched
+ * otherwise. The caller owns all memory, including the message buffer, so
+ * nothing has to be freed and each thread can use its own. A db_error *
+ * argument may be NULL: then only the status is returned. */
 typedef struct db_error {
   uint64_t struct_size;
-  db_status code;      /* the status that is returned */
+  db_status code;      /* the returned status */
   int32_t native_code; /* errno, MPI error class, ncclResult_t; 0: none */
-  int32_t failed_rank; /* the rank at fault, -1: unknown or nobody's */
+  int32_t failed_rank; /* the rank at fault; -1: unknown or none */
   uint32_t flags;      /* DB_ERROR_* */
   char *message;       /* caller's buffer or NULL; always ends in a zero byte */
-  uint64_t message_capacity; /* bytes at message */
+  uint64_t message_capacity; /* size of the buffer at message, in bytes */
 } db_error;
 
 /* ---- Options ------------------------------------------------------------- */
@@ -186,25 +186,25 @@ enum {
   DB_OPTION_BOOL = 4
 };
 
-/* One option. As a default (default_options) it also documents itself. In
- * arrays the elements are pointers, so that the struct may grow. */
+/* One option. As a default (default_options) it also documents the option.
+ * Array elements are pointers, so that the struct can grow. */
 typedef struct db_option {
   uint64_t struct_size;
-  const char *key;         /* dotted below the plugin's table: "pair.mode" */
-  db_option_type type;     /* which of the next four counts */
+  const char *key;         /* dotted path in the plugin's table: "pair.mode" */
+  db_option_type type;     /* which of the next four fields is valid */
   int32_t boolean;         /* 0 or 1 */
   int64_t i64;             /* DB_OPTION_I64 */
   double f64;              /* DB_OPTION_F64 */
   const char *string;      /* DB_OPTION_STRING; never NULL */
-  const char *description; /* one sentence, in defaults; else NULL */
+  const char *description; /* one sentence in defaults, otherwise NULL */
 } db_option;
 
-/* ---- What the host gives ------------------------------------------------- */
+/* ---- What the host provides ---------------------------------------------- */
 
-/* A key-value store that all ranks of one communicator see, for bootstrap.
- * Keys are already prefixed per communicator: choose any. Keys are at most
+/* A key-value store shared by all ranks of one communicator, for bootstrap.
+ * Keys are prefixed per communicator, so any name may be used. Keys are at most
  * 1,024 bytes, values 8 MiB. Valid until the communicator is destroyed. Every
- * function is [any-thread]. timeout_ns: 0 asks once, negative means the
+ * function is [any-thread]. timeout_ns: 0 polls once, negative means the
  * communicator's default timeout. */
 typedef struct db_store {
   uint64_t struct_size;
@@ -212,19 +212,20 @@ typedef struct db_store {
   /* Sets key to size bytes at value. */
   db_status (*set)(void *context, const char *key, const void *value,
                    uint64_t size, db_error *error);
-  /* Waits until the key is set. *size: in, the room at value; out, the bytes
-   * of the value. Too little room: DB_ERR_BUFFER_TOO_SMALL, nothing copied. */
+  /* Waits until the key is set. *size: in, the capacity of value; out, the size
+   * of the value. If the capacity is too small, returns
+   * DB_ERR_BUFFER_TOO_SMALL and copies nothing. */
   db_status (*get)(void *context, const char *key, void *value, uint64_t *size,
                    int64_t timeout_ns, db_error *error);
-  /* Adds delta to the number under key (absent: 0) and returns the sum. Such
-   * keys are apart from those of set and get. */
+  /* Adds delta to the number under key (initially 0) and returns the sum. These
+   * keys are separate from those of set and get. */
   db_status (*add)(void *context, const char *key, int64_t delta,
                    int64_t *result, db_error *error);
-  /* Optional (NULL: the host has no secret). Writes 32 bytes that every process
-   * of the job computes alike and no other process can: HKDF-SHA256 of the
-   * job's secret for this purpose. They cross no wire, so a backend can prove
-   * with them who holds the other end of a connection. At most 128 bytes of
-   * purpose; DB_ERR_UNSUPPORTED if this job has no secret. */
+  /* Optional (NULL: the host has no secret). Writes a 32-byte key that only
+   * processes of the job can compute, and all compute alike: HKDF-SHA256 of the
+   * job's secret for this purpose. It is never transmitted, so a backend can
+   * use it to authenticate its connections. purpose has at most 128 bytes;
+   * returns DB_ERR_UNSUPPORTED if this job has no secret. */
   db_status (*derive_key)(void *context, const char *purpose, uint8_t key[32],
                           db_error *error);
 } db_store;
@@ -235,10 +236,10 @@ typedef struct db_host {
   uint32_t abi_major; /* of the host */
   uint32_t abi_minor; /* of the host */
   void *context;      /* the first argument of each function */
-  /* Writes a line, where the level of component lets it through. */
+  /* Writes a line if the log level of component permits it. */
   void (*log)(void *context, db_severity severity, const char *component,
               const char *message);
-  /* Extensions of the host by id, NULL where unknown. May be NULL. */
+  /* Returns an extension of the host by id, NULL if unknown. May be NULL. */
   const void *(*get_extension)(void *context, const char *id);
 } db_host;
 
@@ -246,8 +247,8 @@ typedef struct db_host {
 
 /* Flags of db_op. */
 enum {
-  /* The caller is going to wait at once: the backend may run the operation
-   * inside submit on the calling thread, which saves a thread hop. */
+  /* The caller will wait immediately: the backend may run the operation inside
+   * submit on the calling thread, which saves a thread switch. */
   DB_OP_BLOCKING = 1u << 0
 };
 
@@ -272,32 +273,32 @@ enum {
  *   SEND              count, to peer     -                  the receiver's
  *   RECV              -                  count, from peer   the sender's
  *
- * recv_counts and send_counts hold W numbers; the V kinds that give one array
- * need the same array on every rank. Parts lie back to back in rank order.
+ * recv_counts and send_counts hold W numbers; the V kinds that use only one
+ * array need the same array on every rank. Parts are contiguous, in rank order.
  *
  * In place. ALL_REDUCE, BROADCAST and REDUCE: send == recv. ALL_GATHER(_V) and
  * GATHER: send is this rank's part of recv. REDUCE_SCATTER(_V) and SCATTER:
- * recv is this rank's part of send. ALL_TO_ALL(_V): send == recv, and for the
- * V kind both count arrays equal. Otherwise the buffers must not overlap.
- * Where a rank has no send (or recv) in the table the pointer is ignored. A
- * pointer may be NULL where its length is zero.
+ * recv is this rank's part of send. ALL_TO_ALL(_V): send == recv, and for the V
+ * kind both count arrays are equal. Otherwise the buffers must not overlap. If
+ * a rank has no send (or recv) in the table, the pointer is ignored. A pointer
+ * may be NULL if its length is zero.
  *
- * Buffers must be aligned to the size of dtype and stay valid and untouched
- * (send: unchanged) until the request is complete. The struct itself and the
- * count arrays are read during submit only.
+ * Buffers must be aligned to the size of dtype. Until the request is complete
+ * they must stay valid, send must not be modified, and recv must not be
+ * accessed. The struct itself and the count arrays are read only during submit.
  */
 /* clang-format on */
 typedef struct db_op {
   uint64_t struct_size;
-  db_kind kind;                /* what is done */
+  db_kind kind;                /* the operation */
   db_dtype dtype;              /* of the elements */
-  db_reduce reduce;            /* the reducing kinds; else 0 */
-  int32_t root_or_peer;        /* rank; else 0 */
-  const void *send;            /* as the table above has it for each kind */
-  void *recv;                  /* likewise */
-  uint64_t count;              /* elements; likewise */
-  const uint64_t *send_counts; /* by rank: V kinds, else NULL */
-  const uint64_t *recv_counts; /* by rank: V kinds, else NULL */
+  db_reduce reduce;            /* for reducing kinds; otherwise 0 */
+  int32_t root_or_peer;        /* a rank; 0 if not used */
+  const void *send;            /* see the table above */
+  void *recv;                  /* see the table above */
+  uint64_t count;              /* in elements; see the table above */
+  const uint64_t *send_counts; /* by rank, for V kinds; otherwise NULL */
+  const uint64_t *recv_counts; /* by rank, for V kinds; otherwise NULL */
   db_memory memory;            /* of both buffers */
   int32_t tag;        /* SEND and RECV: matched exactly; 0 .. 2^15 - 1 */
   uint64_t flags;     /* DB_OP_* */
@@ -306,83 +307,84 @@ typedef struct db_op {
   double scale;       /* PREMUL_SUM */
 } db_op;
 
-/* Opaque; made by submit, owned by the backend, given back by release. */
+/* Opaque; created by submit, owned by the backend, returned by release. */
 typedef struct db_request db_request;
 
-/* Its first part is known to both sides; see below. */
+/* Both sides know its first part; see below. */
 typedef struct db_communicator db_communicator;
 
 /* The functions of a communicator. All are required unless marked optional.
- * The table and the communicator are made by create (or split) and live until
- * destroy. test, wait_host, wait_stream and release are called with requests
- * that submit of the same table returned. */
+ * The table and the communicator are created by create (or split) and live
+ * until destroy. test, wait_host, wait_stream and release are called with
+ * requests returned by submit of the same table. */
 typedef struct db_communicator_functions {
   uint64_t struct_size;
 
   /* [any-thread] *score = 0: op is not supported (and submit would refuse it
-   * with DB_ERR_UNSUPPORTED), 1: it is, higher: natively fast. Looks at kind,
-   * dtype, reduce, memory and count only. Exact, and the same on every rank. */
+   * with DB_ERR_UNSUPPORTED); 1: supported; higher: natively fast. Depends only
+   * on kind, dtype, reduce, memory and count. Exact; the same on every rank. */
   db_status (*supports)(const db_communicator *, const db_op *op,
                         int32_t *score);
 
   /* [comm-serial] Starts op. Operations of one communicator start in the order
-   * of submit, which must be the same on every rank (SEND and RECV: the same
-   * between the two). May block only with DB_OP_BLOCKING.
+   * of submit, which must be the same on every rank (for SEND and RECV, on the
+   * two peers). May block only with DB_OP_BLOCKING.
    *  - DB_OK: already complete, *request = NULL.
-   *  - DB_IN_PROGRESS: *request is to be waited for and released.
+   *  - DB_IN_PROGRESS: the caller waits for *request and releases it.
    *  - negative: nothing was started, *request = NULL. */
   db_status (*submit)(db_communicator *, const db_op *op, db_request **request,
                       db_error *error);
 
-  /* [any-thread] Never blocks. DB_OK, DB_IN_PROGRESS, or the error the
-   * operation ended in (again at every call). */
+  /* [any-thread] Never blocks. Returns DB_OK, DB_IN_PROGRESS, or the error of
+   * the operation (the same at every call). */
   db_status (*test)(db_request *, db_error *error);
 
-  /* [any-thread] Blocks the calling thread until the request is complete, or
-   * timeout_ns have passed (negative: the operation's own deadline rules), then
-   * DB_ERR_TIMEOUT without harm to the operation. */
+  /* [any-thread] Blocks the calling thread until the request is complete. After
+   * timeout_ns (negative: the operation's own deadline applies) it returns
+   * DB_ERR_TIMEOUT without affecting the operation. */
   db_status (*wait_host)(db_request *, int64_t timeout_ns, db_error *error);
 
-  /* [any-thread] Optional (NULL: host memory only). Makes work submitted later
-   * to stream (cudaStream_t) wait for the request; returns at once. */
+  /* [any-thread] Optional (NULL: host memory only). Makes later work on stream
+   * (cudaStream_t) wait for the request; returns immediately. */
   db_status (*wait_stream)(db_request *, void *stream, db_error *error);
 
-  /* [any-thread] Gives the request back, exactly once, at any time: the
-   * operation goes on and its buffers must stay valid until it is complete. */
+  /* [any-thread] Returns the request to the backend. Called exactly once, at
+   * any time: an incomplete operation continues, and its buffers must stay
+   * valid until it is complete. */
   void (*release)(db_request *);
 
   /* [comm-serial] Optional (NULL: no DB_CAP_SPLIT). Collective over all ranks
    * of the communicator. Ranks with the same color >= 0 form a communicator,
-   * ranked by key, then by old rank; a negative color gets none
+   * ranked by key, then by old rank; ranks with a negative color get none
    * (*result = NULL). Blocks up to the default timeout. The result is
    * independent of the parent and may outlive it. */
   db_status (*split)(db_communicator *, int32_t color, int32_t key,
                      db_communicator **result, db_error *error);
 
-  /* [any-thread] DB_OK, or the error that made the communicator FAILED. */
+  /* [any-thread] Returns DB_OK, or the error that made it FAILED. */
   db_status (*async_error)(const db_communicator *, db_error *error);
 
-  /* [any-thread] Never blocks. With DB_CAP_ABORT every pending wait ends with
-   * DB_ERR_ABORTED in bounded time; without, DB_ERR_UNSUPPORTED. */
+  /* [any-thread] Never blocks. With DB_CAP_ABORT, every pending wait ends with
+   * DB_ERR_ABORTED in bounded time; without it, returns DB_ERR_UNSUPPORTED. */
   db_status (*abort)(db_communicator *);
 
   /* [comm-serial] Ends pending operations (as abort does), joins the backend's
-   * threads and frees the communicator. Not collective: peers may be gone. No
-   * callback into the host happens after it returns. Requests must have been
+   * threads and frees the communicator. Not collective: peers may be gone. The
+   * host is not called back after it returns. All requests must have been
    * released. */
   void (*destroy)(db_communicator *);
 
-  /* [any-thread] Optional. Extensions by id, NULL where unknown. A wrapper
-   * must not pass on extensions of its base that it does not itself wrap. */
+  /* [any-thread] Optional. Returns an extension by id, NULL if unknown. A
+   * wrapper must not pass on extensions of its base that it does not wrap. */
   const void *(*get_extension)(const db_communicator *, const char *id);
 } db_communicator_functions;
 
 /* Backends embed this as the first member of their own struct. */
 struct db_communicator {
   uint64_t struct_size; /* of this struct, not of the backend's own */
-  const db_communicator_functions *functions; /* what it can do */
+  const db_communicator_functions *functions; /* its functions */
   int32_t rank; /* of this process in it, from 0 */
-  int32_t size; /* how many ranks it has */
+  int32_t size; /* number of ranks */
 };
 
 /* A borrowed base communicator of a wrapper or sharding plugin. */
@@ -392,23 +394,21 @@ typedef struct db_base {
   db_communicator *communicator; /* the host's */
 } db_base;
 
-/* What create is told. Valid during create, but for what is said to live
- * longer. */
+/* The parameters of create. Valid during create, unless stated otherwise. */
 typedef struct db_communicator_params {
   uint64_t struct_size;
-  const db_host *host;             /* for the whole process */
-  const db_store *store;           /* NULL where size is 1 */
-  const db_option *const *options; /* what the user set; valid during create */
+  const db_host *host;             /* valid for the whole process */
+  const db_store *store;           /* NULL if size is 1 */
+  const db_option *const *options; /* set by the user; valid during create */
   uint64_t option_count;           /* of options */
-  int32_t rank;         /* of this process in the communicator, from 0 */
-  int32_t size;         /* how many ranks it will have */
-  int32_t local_rank;   /* among the ranks of this machine */
-  int32_t local_size;   /* how many ranks this machine has */
-  int32_t device_index; /* -1: no device */
-  db_memory memory;     /* what the caller mostly uses: may steer set-up */
+  int32_t rank;               /* of this process in the communicator, from 0 */
+  int32_t size;               /* number of ranks of the communicator */
+  int32_t local_rank;         /* among the ranks of this machine */
+  int32_t local_size;         /* number of ranks of this machine */
+  int32_t device_index;       /* -1: no device */
+  db_memory memory;           /* mostly used by the caller; a hint for set-up */
   int64_t default_timeout_ns; /* > 0 */
-  /* Where listening sockets go: an interface name or address; NULL: loopback.
-   */
+  /* Where sockets listen: an interface name or address; NULL: loopback. */
   const char *interface_name;
   const db_base *const *bases; /* outlive the result; see DB_CAP_NEEDS_BASE */
   uint64_t base_count;         /* of bases: 1 with DB_CAP_NEEDS_BASE, else 0 */
@@ -417,15 +417,15 @@ typedef struct db_communicator_params {
 /*
  * Coarse capabilities; supports() is exact.
  *
- * DB_CAP_NEEDS_BASE marks a wrapper or sharding plugin. The host then makes a
- * base communicator first and passes it as the one db_base, role "world", with
- * the same rank and size as params. Which backend it is says the option "base"
- * of the plugin's TOML table (a name or a path; without it, what "auto" picks
- * among transports). The host consumes that option: it is not among
- * params->options and need not be among default_options. A base that needs a
- * base itself is refused. The base is borrowed: it outlives the communicator
- * and everything split from it, and the plugin never destroys it. The other
- * bits of such a plugin say what it passes on where its base has it.
+ * DB_CAP_NEEDS_BASE marks a wrapper or sharding plugin. The host first creates
+ * a base communicator with the same rank and size as params, and passes it as
+ * the only db_base, with role "world". The option "base" of the plugin's TOML
+ * table selects the base's backend (a name or a path; by default, the transport
+ * that "auto" picks). The host consumes that option: it is not in
+ * params->options and need not be in default_options. A base that itself needs
+ * a base is refused. The base is borrowed: it outlives the communicator and
+ * everything split from it, and the plugin never destroys it. The other bits of
+ * such a plugin are the capabilities it passes on if its base has them.
  */
 enum {
   DB_CAP_ABORT = 1u << 0, /* abort ends pending operations */
@@ -439,38 +439,40 @@ enum {
 
 /* ---- What a backend exports ---------------------------------------------- */
 
-/* Static and constant. Loading the library and calling the entry function
- * allocate nothing and do no I/O. */
+/* Static and constant. Loading the library and calling the entry function must
+ * not allocate memory or do I/O. */
 typedef struct DistributedBackend {
   uint64_t struct_size;
-  uint32_t abi_major;      /* DB_ABI_MAJOR and DB_ABI_MINOR as compiled */
-  uint32_t abi_minor;      /* likewise */
-  const char *name;        /* what backend.use calls it: "gloo_cpu" */
+  uint32_t abi_major;      /* DB_ABI_MAJOR as compiled */
+  uint32_t abi_minor;      /* DB_ABI_MINOR as compiled */
+  const char *name;        /* its name in backend.use: "gloo_cpu" */
   const char *version;     /* of the plugin: "0.1.0" */
   const char *description; /* one sentence */
   uint64_t capabilities;   /* DB_CAP_* */
 
-  /* [any-thread] Can it work in this process on this machine? *score = 0: no;
-   * higher is preferred by "auto". reason (caller's buffer) always says why,
-   * or what was found ("Open MPI 4.1.4"). Cheap: no communication. */
+  /* [any-thread] Whether it can work in this process on this machine. *score =
+   * 0: no; "auto" prefers higher scores. reason (the caller's buffer) always
+   * says why, or what was found ("Open MPI 4.1.4"). Cheap; must not
+   * communicate. */
   db_status (*probe)(const db_host *host, int32_t *score, char *reason,
                      uint64_t reason_capacity);
 
-  /* [any-thread] Every option the plugin knows, with its default. */
+  /* [any-thread] Returns every option of the plugin, with its default. */
   const db_option *const *(*default_options)(uint64_t *count);
 
   /* [any-thread] Collective: every rank calls it with the same size and
    * options. Blocks until the ranks are connected or the default timeout has
-   * passed. Unknown or mistyped options: DB_ERR_UNKNOWN_OPTION or
-   * DB_ERR_INVALID_ARGUMENT before anything else happens. */
+   * passed. For an unknown option or one of the wrong type it returns
+   * DB_ERR_UNKNOWN_OPTION or DB_ERR_INVALID_ARGUMENT before doing anything
+   * else. */
   db_status (*create)(const db_communicator_params *params,
                       db_communicator **result, db_error *error);
 
-  /* [any-thread] Optional. Extensions by id, NULL where unknown. */
+  /* [any-thread] Optional. Returns an extension by id, NULL if unknown. */
   const void *(*get_extension)(const char *id);
 } DistributedBackend;
 
-/* The one function that a backend exports, as DB_ENTRY_SYMBOL. */
+/* The function that a backend exports as DB_ENTRY_SYMBOL. */
 typedef const DistributedBackend *(*db_entry_function)(void);
 
 #ifdef __cplusplus

@@ -2,11 +2,11 @@
  * coupler/forward.h: forwarding stubs for wrapper plugins, header-only C11.
  *
  * A wrapper (DB_CAP_NEEDS_BASE) changes some functions of a communicator and
- * passes the others on to its base. Copying the base's table would be wrong:
- * the functions would then be called with the wrapper's communicator, and a
- * base that was compiled earlier may have a shorter table. So each stub here
+ * forwards the others to its base. Copying the base's table would be wrong: its
+ * functions would be called with the wrapper's communicator, and a base
+ * compiled against an older header may have a shorter table. So each stub here
  * calls the base with the base's own communicator, and db_forward_init reads
- * of the base's table only what is there. Use:
+ * only the fields that the base's table has. Usage:
  *
  *   typedef struct tracer {
  *     db_forward forward;      // first, so that the pointers are the same
@@ -14,20 +14,20 @@
  *   } tracer;
  *
  *   db_forward_init(&t->forward, base, tracer_destroy);
- *   t->forward.functions.submit = tracer_submit;   // what the wrapper changes
+ *   t->forward.functions.submit = tracer_submit;   // changed by the wrapper
  *   *result = &t->forward.communicator;
  *
  * Three things are not forwarded:
  *  - destroy: the base is borrowed; the wrapper frees its own struct.
- *  - split: what the base's split returns knows nothing of the wrapper. A
- *    wrapper that offers it wraps the result (see examples/plugin_in_c).
- *  - get_extension: a wrapper must not pass on what it does not wrap.
- * Requests go through untouched: db_request pointers are the base's, and so
- * are test, wait_host, wait_stream and release. A wrapper that returns
- * requests of its own replaces all four.
+ *  - split: communicators returned by the base's split are not wrapped. A
+ *    wrapper that offers split wraps the result (see examples/plugin_in_c).
+ *  - get_extension: a wrapper must not pass on extensions it does not wrap.
+ * Requests pass through unchanged: db_request pointers are the base's, and so
+ * are test, wait_host, wait_stream and release. A wrapper that returns its own
+ * requests replaces all four.
  *
- * Thread rules are those of coupler/distributed_backend.h; a db_forward never
- * changes after its create has returned it.
+ * Thread rules are those of coupler/distributed_backend.h; a db_forward does
+ * not change after create has returned it.
  */
 #ifndef COUPLER_FORWARD_H_
 #define COUPLER_FORWARD_H_
@@ -38,11 +38,11 @@
 extern "C" {
 #endif
 
-/* A communicator that hands everything on to another one. */
+/* A communicator that forwards everything to another one. */
 typedef struct db_forward {
-  db_communicator communicator;        /* first: what the host holds */
-  db_communicator_functions functions; /* all of them forward at first */
-  db_communicator *base; /* borrowed, or the wrapper's where it split it */
+  db_communicator communicator;        /* first: the host's pointer */
+  db_communicator_functions functions; /* initially all forward */
+  db_communicator *base; /* borrowed, or owned by the wrapper if split off */
 } db_forward;
 
 static inline const db_forward *db_forward_of(const db_communicator *wrapper) {
@@ -80,14 +80,14 @@ static inline const void *db_forward_get_extension(
   return NULL; /* NOLINT(modernize-use-nullptr): C, too */
 }
 
-/* Whether the base can be split: its table reaches that far and has it. */
+/* Whether the base can be split: its table has the field, and it is set. */
 static inline int32_t db_forward_base_splits(const db_communicator *base) {
   return DB_HAS(base->functions, db_communicator_functions, split) &&
          base->functions->split != NULL; /* NOLINT(modernize-use-nullptr) */
 }
 
-/* Calls the base's split. *result is the base's, not wrapped, and belongs to
- * the wrapper, which destroys it. For wrappers that offer split. */
+/* Calls the base's split. *result is not wrapped; the wrapper owns and destroys
+ * it. For wrappers that offer split. */
 static inline db_status db_forward_split_base(db_communicator *wrapper,
                                               int32_t color, int32_t key,
                                               db_communicator **result,
@@ -96,7 +96,7 @@ static inline db_status db_forward_split_base(db_communicator *wrapper,
   return base->functions->split(base, color, key, result, error);
 }
 
-/* Makes *forward pass everything on to base. destroy is the wrapper's own. */
+/* Makes *forward forward everything to base. destroy is the wrapper's own. */
 static inline void db_forward_init(db_forward *forward, db_communicator *base,
                                    void (*destroy)(db_communicator *)) {
   const db_communicator_functions *below = base->functions;

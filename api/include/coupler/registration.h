@@ -1,15 +1,15 @@
 /*
  * coupler/registration.h: the extension "coupler.registration/1".
  *
- * A transport that moves some memory faster once it knows it (without a copy
- * through buffers of its own, or by the network card itself) answers
- * DB_REGISTRATION to get_extension of its communicators
- * (db_communicator_functions, not DistributedBackend) with a db_registration.
- * It pays for what is sent or received again and again, as the flat memory of
- * gradients is. It never changes a result, only the time.
+ * A transport that can move registered memory faster (without a copy through
+ * its own buffers, or directly by the network card) returns a db_registration
+ * for DB_REGISTRATION from get_extension of its communicators
+ * (db_communicator_functions, not DistributedBackend). Registration pays off
+ * for memory that is sent or received repeatedly, such as the flat memory of
+ * gradients. It affects only speed, never results.
  *
  * The conventions are those of coupler/distributed_backend.h: struct_size
- * first, append only, a zero in a field newer than you means the behaviour
+ * first, append only, a zero in a field newer than you means the behavior
  * from before it existed.
  */
 #ifndef COUPLER_REGISTRATION_H_
@@ -17,26 +17,27 @@
 
 #include <coupler/distributed_backend.h>
 
-/* The extension, for get_extension. */
+/* The id for get_extension. */
 #define DB_REGISTRATION "coupler.registration/1"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* What get_extension(DB_REGISTRATION) of a communicator returns. */
+/* Returned by get_extension(DB_REGISTRATION) of a communicator. */
 typedef struct db_registration {
   uint64_t struct_size;
 
-  /* [comm-serial] Makes bytes at buffer known; *handle is for remove. Local,
-   * but pays only where every rank registers its part of the same operations.
-   * The memory must stay allocated until remove or destroy. On a communicator
-   * that is FAILED: the error that made it so. */
+  /* [comm-serial] Registers bytes at buffer; *handle is for remove. Local, but
+   * effective only if every rank registers its part of the same operations. The
+   * memory must stay allocated until remove or destroy. On a FAILED
+   * communicator, returns the error that made it FAILED. */
   db_status (*add)(db_communicator *, void *buffer, uint64_t bytes,
                    void **handle, db_error *error);
 
-  /* [comm-serial] Before the memory is freed, with no operation on it pending.
-   * DB_OK on a communicator that is FAILED, which has let go of all. */
+  /* [comm-serial] Call it before the memory is freed, while no operation on it
+   * is pending. Returns DB_OK on a FAILED communicator, which has already
+   * released all registrations. */
   db_status (*remove)(db_communicator *, void *handle, db_error *error);
 } db_registration;
 

@@ -13,7 +13,7 @@ typedef struct sharder {
 
 static sharder* self(const db_communicator* communicator) { return (sharder*)(void*)communicator; }
 
-/* The host splits the communicator for groups of its own; a part is a sharder too. */
+/* The host splits the communicator for its own groups; each part is a sharder, too. */
 static db_status split(db_communicator* communicator, int32_t color, int32_t key,
                        db_communicator** result, db_error* error) {
   db_communicator* part = NULL;

@@ -6,8 +6,7 @@
 #include "c_round_robin/communicator.h"
 #include "common/error.h"
 
-/* A plan and all it points to, with room for one unit a parameter, which is the most there can be.
- */
+/* A plan and everything it points to, with room for one unit per parameter, the maximum. */
 typedef struct round_robin {
   db_plan plan; /* first, so that the host's pointer is a pointer to this struct */
   db_unit* units;
@@ -15,7 +14,7 @@ typedef struct round_robin {
   db_unit_parameter* parameters;
   const db_unit_parameter** parameter_list;
   uint64_t* bounds; /* of each parameter: ranks + 1 numbers */
-  char* names;      /* of the units, one after another: the model's do not outlive the call */
+  char* names;      /* of the units, concatenated: the model's names do not outlive the call */
 } round_robin;
 
 static uint64_t elements_of(const db_parameter* parameter) {
@@ -34,7 +33,7 @@ static uint64_t total_name_bytes(const db_model* model) {
 }
 
 static round_robin* allocate(const db_model* model, int32_t ranks) {
-  const size_t count = model->parameter_count + 1; /* calloc of nothing may return NULL */
+  const size_t count = model->parameter_count + 1; /* calloc of 0 elements may return NULL */
   round_robin* made = calloc(1, sizeof(*made));
   if (made == NULL) return NULL;
   made->units = calloc(count, sizeof(*made->units));
@@ -57,13 +56,13 @@ static void deal(uint64_t* bounds, uint64_t elements, uint64_t owner, uint64_t r
   for (r = 0; r <= ranks; ++r) bounds[r] = r <= owner ? 0 : elements;
 }
 
-/* A unit is a module with parameters of its own. Parameters of one unit must have the same type. */
+/* A unit is a module with parameters of its own; parameters of a unit must share one dtype. */
 static int32_t begins_unit(const db_model* model, uint64_t i) {
   const db_parameter* const* all = model->parameters;
   return i == 0 || all[i]->module != all[i - 1]->module || all[i]->dtype != all[i - 1]->dtype;
 }
 
-/* Copies text to *end, moves *end behind it, and returns the copy. */
+/* Copies text to *end, advances *end past it, and returns the copy. */
 static const char* append(char** end, const char* text) {
   const size_t bytes = strlen(text) + 1;
   char* copy = memcpy(*end, text, bytes);

@@ -1,4 +1,4 @@
-/* The plan of c_round_robin: parameters are dealt to the ranks in turn, whole. [any-thread] */
+/* The plan of c_round_robin: whole parameters are assigned to the ranks in turn. [any-thread] */
 #ifndef PLUGIN_IN_C_C_ROUND_ROBIN_PLAN_H_
 #define PLUGIN_IN_C_C_ROUND_ROBIN_PLAN_H_
 

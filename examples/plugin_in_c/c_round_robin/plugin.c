@@ -1,7 +1,7 @@
 /*
  * c_round_robin: a sharding plugin, in plain C. Every parameter belongs to one rank, which keeps
- * its state and its gradient; the others have it while it is in use. The host does the rest, over
- * the base that [backend.c_round_robin] base names.
+ * its state and gradient; the other ranks have it only while it is in use. The host does the rest,
+ * using the base named by "base" in [backend.c_round_robin].
  */
 #include <coupler/sharding.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const db_option keep = {
     .type = DB_OPTION_STRING,
     .string = "use",
     .description =
-        "How long a gathered parameter stays: use (it may be released afterwards) or "
+        "How long a gathered parameter is kept: use (it may be released afterwards) or "
         "always.",
 };
 static const db_option* const options[] = {&keep};
@@ -24,7 +24,7 @@ static const db_option* const options[] = {&keep};
 static db_status probe(const db_host* host, int32_t* score, char* reason, uint64_t capacity) {
   (void)host;
   *score = 1;
-  copy_text(reason, capacity, "stands on any transport");
+  copy_text(reason, capacity, "works with any transport");
   return DB_OK;
 }
 
@@ -67,7 +67,7 @@ static db_status create(const db_communicator_params* params, db_communicator** 
   }
   if (base == NULL) {
     return fail(error, DB_ERR_INVALID_ARGUMENT, 0,
-                "c_round_robin needs a base communicator of role \"world\"");
+                "c_round_robin needs a base communicator with role \"world\"");
   }
   return round_robin_create(chosen, base, 0, result, error);
 }
@@ -88,7 +88,7 @@ static const DistributedBackend backend = {
     .abi_minor = DB_ABI_MINOR,
     .name = "c_round_robin",
     .version = "0.1.0",
-    .description = "Shards a model by dealing its parameters to the ranks, in plain C.",
+    .description = "Shards a model by assigning parameters to ranks in turn, in plain C.",
     .capabilities = DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
     .probe = probe,
     .default_options = default_options,

@@ -17,7 +17,7 @@ static self_communicator* self(const db_communicator* communicator) {
   return (self_communicator*)(void*)communicator;
 }
 
-/* Puts words to a status. */
+/* Adds a message to a status. */
 static db_status outcome(db_status status, db_error* error) {
   switch (status) {
     case DB_OK:
@@ -91,7 +91,7 @@ static db_status wait_host(db_request* request, int64_t timeout_ns, db_error* er
   const db_status status = messages_wait(request, until);
   if (status == DB_IN_PROGRESS) {
     return fail(error, DB_ERR_TIMEOUT, DB_ERROR_RETRYABLE,
-                "not complete yet; the operation goes on");
+                "not complete yet; the operation continues");
   }
   return outcome(status, error);
 }
@@ -122,7 +122,7 @@ static void destroy(db_communicator* communicator) {
   free(self(communicator));
 }
 
-/* wait_stream (host memory only) and get_extension (there are none) stay NULL. */
+/* wait_stream (host memory only) and get_extension (no extensions) stay NULL. */
 static const db_communicator_functions functions = {
     .struct_size = sizeof(db_communicator_functions),
     .supports = supports,
@@ -144,7 +144,7 @@ db_status communicator_create(int64_t timeout_ns, int32_t always_request, db_com
   problem = messages_open(&mine->box);
   if (problem != 0) {
     free(mine);
-    fail(error, DB_ERR_SYSTEM, 0, "a mutex or condition variable could not be made");
+    fail(error, DB_ERR_SYSTEM, 0, "cannot create a mutex or condition variable");
     if (error != NULL && DB_HAS(error, db_error, native_code)) error->native_code = problem;
     return DB_ERR_SYSTEM;
   }

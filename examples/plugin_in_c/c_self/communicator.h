@@ -4,7 +4,7 @@
 
 #include <coupler/distributed_backend.h>
 
-/* always_request: collectives return a (complete) request where the caller does not block. */
+/* always_request: collectives return a (complete) request unless the caller blocks. */
 db_status communicator_create(int64_t timeout_ns, int32_t always_request, db_communicator** result,
                               db_error* error);
 

@@ -40,7 +40,7 @@ void messages_close(messages* box) {
   pthread_cond_destroy(&box->changed);
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static void complete(db_request* request, db_status status) {
   request->status = status;
   if (request->released) free(request);
@@ -78,7 +78,7 @@ db_status messages_post(messages* box, db_request* mine) {
   if (box->state != DB_OK) {
     status = DB_ERR_ABORTED;
   } else if (*place == NULL) {
-    *place = mine; /* behind all others */
+    *place = mine; /* at the end */
   } else {
     db_request* other = *place;
     take_out(place);
@@ -137,7 +137,7 @@ void messages_release(db_request* request) {
   messages* box = request->owner;
   pthread_mutex_lock(&box->mutex);
   if (request->status == DB_IN_PROGRESS) {
-    request->released = 1; /* the message goes on */
+    request->released = 1; /* the message is still in flight */
   } else {
     free(request);
   }

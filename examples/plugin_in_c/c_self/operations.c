@@ -70,7 +70,7 @@ int is_supported(const db_op* op) {
 const char* argument_problem(const db_op* op) {
   uint64_t count = op->count;
   if (op->kind == DB_BARRIER) return NULL;
-  if (op->root_or_peer != 0) return "root_or_peer is not 0, the only rank there is";
+  if (op->root_or_peer != 0) return "root_or_peer must be 0, the only rank";
   if (has_counts(op->kind)) {
     if (op->recv_counts == NULL) return "recv_counts is NULL";
     count = op->recv_counts[0];
@@ -112,7 +112,7 @@ static float from_f16(uint16_t half) {
   const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  /* Placed one below the right exponent range; the product mends the bias, subnormals included. */
+  /* The exponent is in place with f16's bias; the product corrects it, also for subnormals. */
   return bits_float(sign | float_bits(bits_float(magnitude << 13) * 0x1p112f));
 }
 
@@ -122,9 +122,9 @@ static uint16_t to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   uint32_t odd;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;  /* not a number */
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u; /* 65520 and more: infinity */
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u; /* infinity from 65520 on */
   if (magnitude < 0x38800000u) {                       /* below 2^-14: a subnormal */
-    /* In 0.5 .. 1 a float's last bit is 2^-24, the unit of subnormals: adding rounds to it. */
+    /* From 0.5 to 1, a float's last bit is 2^-24, the unit of f16 subnormals: adding rounds. */
     return (uint16_t)(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u));
   }
   odd = (magnitude >> 13) & 1u;
@@ -144,7 +144,7 @@ static void scale(db_dtype dtype, void* data, uint64_t count, double factor) {
       case DB_F32:
         ((float*)data)[i] *= (float)factor;
         break;
-      default: /* DB_F64: is_supported() lets no other type come here */
+      default: /* DB_F64: is_supported() rejects all other types */
         ((double*)data)[i] *= factor;
         break;
     }

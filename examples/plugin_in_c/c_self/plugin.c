@@ -1,6 +1,7 @@
 /*
- * c_self: a backend for a world of one process, in plain C. Every operation and type; what it does
- * is a copy, a scaling, or a message to itself. This file is what every backend has: the table.
+ * c_self: a backend for a world of one process, in plain C. It supports every operation and type by
+ * copying, scaling, or sending a message to itself. This file contains what every backend has: the
+ * table.
  */
 #include <coupler/distributed_backend.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static const db_option* const options[] = {&always_request};
 static db_status probe(const db_host* host, int32_t* score, char* reason, uint64_t capacity) {
   (void)host;
   *score = 1;
-  copy_text(reason, capacity, "always works, for one process");
+  copy_text(reason, capacity, "always usable, for one process");
   return DB_OK;
 }
 
@@ -47,7 +48,7 @@ static db_status create(const db_communicator_params* params, db_communicator** 
     requests = option->boolean;
   }
   if (params->size != 1) {
-    return fail(error, DB_ERR_INVALID_ARGUMENT, 0, "c_self is for one process, not for %d",
+    return fail(error, DB_ERR_INVALID_ARGUMENT, 0, "c_self supports one process, not %d",
                 params->size);
   }
   return communicator_create(params->default_timeout_ns, requests, result, error);

@@ -26,7 +26,7 @@ static const db_communicator_functions* below(const db_request* request) {
   return request->owner->forward.base->functions;
 }
 
-/* test and wait_host may be called by several threads at once: one of them logs. */
+/* Several threads may call test and wait_host at once; only one of them logs. */
 static void log_once(db_request* request, const char* outcome) {
   if (!atomic_flag_test_and_set(&request->logged)) {
     trace_end(&request->owner->log, &request->entry, outcome);
@@ -37,7 +37,7 @@ static db_status submit(db_communicator* communicator, const db_op* op, db_reque
                         db_error* error) {
   tracer* mine = self(communicator);
   const trace_entry entry = trace_begin(op, communicator->size);
-  /* Allocated before anything starts: afterwards there would be no way back. */
+  /* Allocated before the operation starts, because it cannot be undone afterwards. */
   db_request* made = calloc(1, sizeof(*made));
   db_request* base_request = NULL;
   db_status status;
@@ -65,7 +65,7 @@ static db_status test(db_request* request, db_error* error) {
 
 static db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
   const db_status status = below(request)->wait_host(request->below, timeout_ns, error);
-  /* A wait that merely ran out of time says nothing about the operation: ask it. */
+  /* A wait that only timed out does not tell how the operation ended: test it. */
   if (status != DB_ERR_TIMEOUT || below(request)->test(request->below, NULL) != DB_IN_PROGRESS) {
     log_once(request, status_name(status));
   }

@@ -1,4 +1,4 @@
-/* The communicator of c_trace: logs what is submitted and forwards it to a base. */
+/* The communicator of c_trace: logs submitted operations and forwards them to a base. */
 #ifndef PLUGIN_IN_C_C_TRACE_COMMUNICATOR_H_
 #define PLUGIN_IN_C_C_TRACE_COMMUNICATOR_H_
 

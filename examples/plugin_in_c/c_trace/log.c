@@ -16,7 +16,7 @@ static const char* const dtypes[] = {
 };
 static const char* const severities[] = {"trace", "debug", "info", "warning", "error"};
 
-/* A newer host may know more kinds than this file. */
+/* A newer host may have more kinds than this file. */
 #define NAME_OF(names, number)                                                              \
   ((number) >= 0 && (size_t)(number) < sizeof(names) / sizeof((names)[0]) ? (names)[number] \
                                                                           : "unknown")

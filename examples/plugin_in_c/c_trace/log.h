@@ -1,10 +1,10 @@
-/* One line an operation, through the host's log. Every function is [any-thread]. */
+/* Logs one line per operation through the host. Every function is [any-thread]. */
 #ifndef PLUGIN_IN_C_C_TRACE_LOG_H_
 #define PLUGIN_IN_C_C_TRACE_LOG_H_
 
 #include <coupler/distributed_backend.h>
 
-/* What is remembered of an operation while it is under way. */
+/* Details of an operation in flight. */
 typedef struct trace_entry {
   db_kind kind;
   db_dtype dtype;

@@ -1,6 +1,6 @@
 /*
  * c_trace: a wrapper that logs every operation (kind, type, count, outcome, duration) and forwards
- * it to its base, in plain C. The host makes the base that [backend.c_trace] base names.
+ * it to its base, in plain C. The host creates the base named by "base" in [backend.c_trace].
  */
 #include <coupler/distributed_backend.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const db_option severity = {
     .key = "severity",
     .type = DB_OPTION_STRING,
     .string = "info",
-    .description = "Severity of the lines: trace, debug, info, warning or error.",
+    .description = "Severity of the log lines: trace, debug, info, warning or error.",
 };
 static const db_option* const options[] = {&severity};
 
@@ -59,12 +59,12 @@ static db_status create(const db_communicator_params* params, db_communicator** 
   }
   if (base == NULL) {
     return fail(error, DB_ERR_INVALID_ARGUMENT, 0,
-                "c_trace needs a base communicator of role \"world\"");
+                "c_trace needs a base communicator with role \"world\"");
   }
   return trace_create(&log, base, 0, result, error);
 }
 
-/* The capabilities beside NEEDS_BASE are those passed on where the base has them. */
+/* Capabilities other than NEEDS_BASE are passed on if the base has them. */
 static const DistributedBackend backend = {
     .struct_size = sizeof(DistributedBackend),
     .abi_major = DB_ABI_MAJOR,

@@ -1,4 +1,4 @@
-/* Text and errors into the caller's memory. Every function is [any-thread]. */
+/* Writes strings and errors into the caller's memory. Every function is [any-thread]. */
 #ifndef PLUGIN_IN_C_COMMON_ERROR_H_
 #define PLUGIN_IN_C_COMMON_ERROR_H_
 
@@ -8,7 +8,7 @@
 db_status fail(db_error* error, db_status code, uint32_t flags, const char* format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Copies text, cut to capacity, ended by a zero byte. */
+/* Copies text, truncated to capacity and zero-terminated. */
 void copy_text(char* to, uint64_t capacity, const char* text);
 
 #endif /* PLUGIN_IN_C_COMMON_ERROR_H_ */

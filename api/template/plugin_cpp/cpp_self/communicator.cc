@@ -10,7 +10,7 @@
 namespace plugin {
 namespace {
 
-// First the ABI's struct, so that the host's pointer is a pointer to this one.
+// The ABI's struct comes first, so the host's pointer points to this struct.
 struct Communicator : db_communicator {
   Settings settings;
   std::shared_ptr<Mailbox> box = std::make_shared<Mailbox>();
@@ -23,7 +23,7 @@ const Communicator &mine(const db_communicator *communicator) {
   return static_cast<const Communicator &>(*communicator);
 }
 
-// Puts words to a status.
+// Adds a message to a status.
 Status outcome(db_status code) {
   switch (code) {
     case DB_OK:
@@ -93,12 +93,12 @@ db_status wait_host(db_request *request, int64_t timeout_ns, db_error *error) {
     const db_status status = request->box->wait(
         *request, timeout_ns < 0 ? Time::max() : after(timeout_ns));
     if (status != DB_IN_PROGRESS) return outcome(status);
-    return {DB_ERR_TIMEOUT, "not complete yet; the operation goes on",
+    return {DB_ERR_TIMEOUT, "not complete yet; the operation continues",
             DB_ERROR_RETRYABLE};
   });
 }
 
-// The mailbox may end with the request.
+// The mailbox may be destroyed together with the request.
 void release(db_request *request) {
   const std::shared_ptr<Mailbox> box = request->box;
   box->release(request);
@@ -130,7 +130,7 @@ void destroy(db_communicator *communicator) {
   delete &mine(communicator);
 }
 
-// wait_stream (host memory only) and get_extension (there are none) stay null.
+// wait_stream (host memory only) and get_extension (no extensions) stay null.
 constexpr db_communicator_functions make_functions() {
   db_communicator_functions table{};
   table.struct_size = sizeof(db_communicator_functions);

@@ -21,8 +21,8 @@ float from_f16(uint16_t half) {
   if (magnitude >= 0x7c00u)
     return std::bit_cast<float>(sign | 0x7f800000u |
                                 (magnitude & 0x3ffu) << 13);
-  // Placed one below the right exponent range; the product mends the bias,
-  // subnormals included.
+  // The exponent is shifted into place with f16's bias; the product corrects
+  // the bias, also for subnormals.
   return std::bit_cast<float>(
       sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) *
                                      0x1p112f));
@@ -35,10 +35,10 @@ uint16_t to_f16(float value) {
   if (magnitude > 0x7f800000u)
     return static_cast<uint16_t>(sign | 0x7e00u);  // not a number
   if (magnitude >= 0x477ff000u)
-    return static_cast<uint16_t>(sign | 0x7c00u);  // from 65520 on
+    return static_cast<uint16_t>(sign | 0x7c00u);  // infinity from 65520 on
   if (magnitude < 0x38800000u) {                   // below 2^-14: a subnormal
-    // In 0.5 .. 1 a float's last bit is 2^-24, the unit of subnormals: adding
-    // rounds to it.
+    // Between 0.5 and 1 a float's last bit is 2^-24, the unit of f16
+    // subnormals, so the addition rounds to it.
     const float sum = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign |
                                  (std::bit_cast<uint32_t>(sum) - 0x3f000000u));

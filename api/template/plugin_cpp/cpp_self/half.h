@@ -1,4 +1,4 @@
-// f16 and bf16 as floats, and back, rounded to even. Pure functions.
+// Converts f16 and bf16 to float and back, rounding to even. Pure functions.
 #pragma once
 
 #include <cstdint>

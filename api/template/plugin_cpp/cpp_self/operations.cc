@@ -31,7 +31,7 @@ void scale(db_dtype dtype, void *data, uint64_t count, double factor) {
       value = to_bf16(from_bf16(value) * by);
     } else if (dtype == DB_F32) {
       static_cast<float *>(data)[i] *= by;
-    } else {  // DB_F64: is_supported() lets no other type come here
+    } else {  // DB_F64: is_supported() rejects all other types
       static_cast<double *>(data)[i] *= factor;
     }
   }
@@ -100,8 +100,7 @@ bool is_supported(const db_op &op) {
 const char *argument_problem(const db_op &op) {
   uint64_t count = op.count;
   if (op.kind == DB_BARRIER) return nullptr;
-  if (op.root_or_peer != 0)
-    return "root_or_peer is not 0, the only rank there is";
+  if (op.root_or_peer != 0) return "root_or_peer must be 0, the only rank";
   if (has_counts(op.kind)) {
     if (op.recv_counts == nullptr) return "recv_counts is NULL";
     count = op.recv_counts[0];

@@ -1,6 +1,6 @@
-// cpp_self: a backend for a world of one process, in C++. Every operation and
-// type; what it does is a copy, a scaling, or a message to itself. This file is
-// what every backend has: the table.
+// cpp_self: a backend for a world of one process, in C++. It supports every
+// operation and type by copying, scaling, or sending a message to itself. This
+// file contains what every backend has: the table.
 #include <coupler/distributed_backend.h>
 
 #include <iterator>
@@ -13,7 +13,7 @@
 namespace plugin {
 namespace {
 
-// Loading a plugin runs nothing: constexpr objects have no constructors to run.
+// Loading a plugin must not run code: constexpr objects need no constructor.
 constexpr db_option kAlwaysRequest = {
     .struct_size = sizeof(db_option),
     .key = "always_request",
@@ -31,7 +31,7 @@ constexpr const db_option *kOptions[] = {&kAlwaysRequest};
 db_status probe(const db_host *, int32_t *score, char *reason,
                 uint64_t capacity) {
   *score = 1;
-  copy_text(reason, capacity, "always works, for one process");
+  copy_text(reason, capacity, "always usable, for one process");
   return DB_OK;
 }
 
@@ -55,7 +55,7 @@ Status read_options(const db_communicator_params &params, Settings &settings) {
     settings.always_request = option.boolean != 0;
   }
   if (params.size != 1)
-    return {DB_ERR_INVALID_ARGUMENT, "cpp_self is for one process, not for " +
+    return {DB_ERR_INVALID_ARGUMENT, "cpp_self supports one process, not " +
                                          std::to_string(params.size)};
   return {};
 }

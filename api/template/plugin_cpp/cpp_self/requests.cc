@@ -12,7 +12,7 @@ Time after(int64_t timeout_ns) {
          std::min(std::chrono::nanoseconds(timeout_ns), kLongest);
 }
 
-// With the mutex held, as all below that say so.
+// Called with the mutex held, like all functions named ..._locked.
 void Mailbox::complete(db_request &request, db_status status) {
   request.status = status;
   if (request.released) delete &request;
@@ -76,7 +76,7 @@ db_status Mailbox::wait(db_request &request, Time until) {
 void Mailbox::release(db_request *request) {
   const std::lock_guard lock(mutex_);
   if (request->status == DB_IN_PROGRESS) {
-    request->released = true;  // the message goes on
+    request->released = true;  // the message is still in flight
   } else {
     delete request;
   }

@@ -1,6 +1,6 @@
-// How functions of the plugin say what went wrong: a status with words. Nothing
-// that is thrown leaves the plugin, since its callers may be C. Pure functions;
-// any thread.
+// Status: a status code with a message, returned by the plugin's functions.
+// Exceptions never leave the plugin, because its callers may be C. Pure
+// functions; any thread.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -31,7 +31,7 @@ inline void copy_text(char *to, uint64_t capacity, std::string_view text) {
   to[size] = '\0';
 }
 
-// Into the caller's memory, which may be that of an older host: DB_HAS asks for
+// Writes into the caller's memory. The host may be older, so DB_HAS checks for
 // each field.
 inline db_status tell(const Status &status, db_error *error) {
   if (status.code >= DB_OK || error == nullptr) return status.code;
@@ -44,7 +44,7 @@ inline db_status tell(const Status &status, db_error *error) {
   return status.code;
 }
 
-// Runs what may throw.
+// Runs an action and converts exceptions to a status.
 template <class Action>
 db_status guarded(db_error *error, const Action &action) noexcept {
   try {
