@@ -1,4 +1,4 @@
-// What an example's processes used of memory, for its last lines. Used by the thread that trains.
+// Peak memory of an example's processes, for its final output. Used by the training thread.
 #pragma once
 
 #include <ATen/ops/scalar_tensor.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-// The most that this process has used at one time, in MiB; 0 where the system does not say.
+// This process's peak memory, in MiB; 0 if the system does not report it.
 inline int64_t peak_memory_mib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -17,7 +17,7 @@ inline int64_t peak_memory_mib() {
   return 0;
 }
 
-// "peak 212, 208 MiB": every rank's, in order. Collective.
+// "peak 212, 208 MiB": every rank's peak, in rank order. Collective.
 inline std::string memory_per_rank(coupler::Accelerator& accelerator) {
   const at::Tensor peaks =
       accelerator.gather(at::scalar_tensor(peak_memory_mib(), at::TensorOptions(at::kLong)));

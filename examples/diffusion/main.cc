@@ -1,12 +1,12 @@
-// Makes a picture of a text by Stable Diffusion 1 or 2 out of a folder that diffusers wrote, in as
-// little memory as it is given:
+// Generates an image from a text with Stable Diffusion 1 or 2, loaded from a folder written by
+// diffusers, within a given memory limit:
 //
 //   diffusion --model stable-diffusion-v1-4 --prompt "a lighthouse at dawn" --output dawn.png
 //   diffusion --model stable-diffusion-v1-4 --prompt "a lighthouse" --max-memory 800MB
 //   diffusion --model /tmp/random-sd --random-weights --prompt "nothing" --steps 2 --height 256
 //
-// The last one writes a model with the shapes of Stable Diffusion 1 and random weights (2.1 GB)
-// where the folder has none yet: its pictures are noise, but take as long.
+// The last one writes a model with the shapes of Stable Diffusion 1 and random weights (2.1 GB) if
+// the folder has none yet: its images are noise, but take as long.
 #include <coupler/error.h>
 #include <coupler/progress.h>
 #include <coupler/text_to_image.h>
@@ -38,7 +38,7 @@ coupler::diffusion::TextToImageOptions options_of(const Arguments& arguments) {
                                                   : c10::kFloat;
   if (!arguments.max_memory.empty()) {
     options.max_memory = coupler::ByteCount(arguments.max_memory);
-    // Activations go back to the system as soon as they are done with.
+    // Returns the memory of activations to the system as soon as they are freed.
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
   }
   return options;
@@ -79,31 +79,31 @@ int main(int argc, char** argv) {
   coupler::install_terminate_handler();
   Arguments arguments;
   auto& picture = arguments.picture;
-  CLI::App app{"Makes a picture of a text by Stable Diffusion."};
-  app.add_option("--model", arguments.model, "folder as diffusers' save_pretrained writes it")
+  CLI::App app{"Generates an image from a text with Stable Diffusion."};
+  app.add_option("--model", arguments.model, "folder written by diffusers' save_pretrained")
       ->required();
-  app.add_option("--prompt", arguments.prompt, "what the picture shows")->required();
-  app.add_option("--negative-prompt", picture.negative_prompt, "what it shall not show");
+  app.add_option("--prompt", arguments.prompt, "what the image shows")->required();
+  app.add_option("--negative-prompt", picture.negative_prompt, "what it should not show");
   app.add_option("--output", arguments.output, "the PNG file")->capture_default_str();
-  app.add_option("--steps", picture.steps, "of DDIM")->capture_default_str();
+  app.add_option("--steps", picture.steps, "number of DDIM steps")->capture_default_str();
   app.add_option("--height", picture.height, "in pixels, a multiple of 8")->capture_default_str();
-  app.add_option("--width", picture.width, "likewise")->capture_default_str();
-  app.add_option("--guidance-scale", picture.guidance_scale, "how much the text counts")
+  app.add_option("--width", picture.width, "in pixels, a multiple of 8")->capture_default_str();
+  app.add_option("--guidance-scale", picture.guidance_scale, "weight of the text")
       ->capture_default_str();
-  app.add_option("--seed", picture.seed, "of the noise it begins with")->capture_default_str();
+  app.add_option("--seed", picture.seed, "seed of the initial noise")->capture_default_str();
   app.add_option("--max-memory", arguments.max_memory,
-                 "what the process may have resident, as 800MB; default: no bound");
-  app.add_option("--device", arguments.device, "cpu, cuda:0; default: the first there is");
-  app.add_option("--dtype", arguments.dtype, "what is computed with")
+                 "limit of resident memory, such as 800MB; default: no limit");
+  app.add_option("--device", arguments.device, "cpu, cuda:0; default: the first accelerator");
+  app.add_option("--dtype", arguments.dtype, "dtype of the computation")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
       ->capture_default_str();
   app.add_flag("--random-weights", arguments.random_weights,
-               "write a model with random weights where the folder has none");
+               "write a model with random weights if the folder has none");
   CLI11_PARSE(app, argc, argv);
   try {
     run(arguments);
   } catch (...) {
-    // Once run() is unwound, and no unfinished file is left, the error ends the process.
+    // Catching unwinds run(), which removes an unfinished file; then the error ends the process.
     throw;
   }
 }

@@ -39,6 +39,6 @@ void PngFile::write(const uint8_t* pixels, int64_t height, int64_t width) {
 void PngFile::fail(const std::string& reason) const {
   throw coupler::Error(coupler::ErrorCode::kIo, path_ + " cannot be written: " + reason,
                        {.subject = path_,
-                        .hint = "give --output a file in a folder that is there "
-                                "and may be written to"});
+                        .hint = "set --output to a file in an existing folder "
+                                "that you may write to"});
 }

@@ -1,5 +1,5 @@
-// PngFile: a picture's file, which is known to be writable before the picture is there. Used by one
-// thread.
+// PngFile: an image's file, opened before the image is generated so that it is known to be
+// writable. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 class PngFile {
  public:
-  // Begins PATH.partial; what is at PATH stays there until write() is done. Throws
-  // coupler::Error(kIo) naming the path and what the system says.
+  // Creates PATH.partial; a file at PATH is kept until write() is done. Throws coupler::Error(kIo)
+  // naming the path and the system's error.
   explicit PngFile(std::string path);
-  ~PngFile();  // removes what is not finished
+  ~PngFile();  // removes an unfinished file
   PngFile(const PngFile&) = delete;
   PngFile& operator=(const PngFile&) = delete;
 
-  // pixels: [height, width, 3], red, green and blue. At most once. Throws coupler::Error(kIo).
+  // pixels: [height, width, 3], RGB. Call it at most once. Throws coupler::Error(kIo).
   void write(const uint8_t* pixels, int64_t height, int64_t width);
 
  private:

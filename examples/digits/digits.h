@@ -10,5 +10,5 @@ struct Digits {
   at::Tensor test_pixels, test_labels;    // [360, 64], [360]
 };
 
-// Throws std::runtime_error naming the file and line of whatever is wrong.
+// Throws std::runtime_error naming the file and line of an error.
 Digits load_digits(const std::string& path);

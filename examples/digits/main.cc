@@ -1,5 +1,5 @@
 // Trains a small network on handwritten digits. The same program runs on one process or many, over
-// whatever backend the configuration names:
+// any backend named in the configuration:
 //
 //   digits --epochs 20
 //   coupler launch -n 2 -o backend.use=gloo_cpu digits --epochs 20
@@ -21,7 +21,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Replaces the initial values by those of a file with fc1.weight, fc1.bias, fc2.weight, fc2.bias.
+// Replaces the initial values with those of a file with fc1.weight, fc1.bias, fc2.weight, fc2.bias.
 void load_parameters(Net& model, const std::string& path) {
   torch::NoGradGuard no_grad;
   const auto file = coupler::SafeTensors::open(path);
@@ -29,7 +29,7 @@ void load_parameters(Net& model, const std::string& path) {
     const auto value = file.tensor(parameter.key());
     if (value.sizes() != parameter.value().sizes()) {
       throw std::runtime_error(path + ": '" + parameter.key() +
-                               "' has another shape than the model's");
+                               "' has a different shape than in the model");
     }
     parameter.value().copy_(value);
   }
@@ -43,16 +43,16 @@ int main(int argc, char** argv) {
   uint64_t seed = 0;
   bool no_shuffle = false;
   std::string init, data = DIGITS_CSV;
-  app.add_option("--epochs", epochs, "times through the training rows")
+  app.add_option("--epochs", epochs, "passes through the training rows")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--batch-size", batch_size, "samples a step, over all processes")
+  app.add_option("--batch-size", batch_size, "samples per step, over all processes")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--seed", seed, "of the initial values and the order")->capture_default_str();
+  app.add_option("--seed", seed, "seed of initial values and order")->capture_default_str();
   app.add_flag("--no-shuffle", no_shuffle, "keep the order of the file");
-  app.add_option("--init", init, "initial values, a .safetensors file");
-  app.add_option("--data", data, "digits.csv")->capture_default_str();
+  app.add_option("--init", init, "a .safetensors file with initial values");
+  app.add_option("--data", data, "path of digits.csv")->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -64,8 +64,8 @@ int main(int argc, char** argv) {
   Net model;
   if (!init.empty()) load_parameters(model, init);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  // split_batches: batch_size is shared by the processes, so that step k sees the same samples
-  // however many there are.
+  // split_batches: the processes share batch_size, so that step k sees the same samples for any
+  // number of processes.
   auto loader = coupler::data_loader(
       coupler::TensorDataset(digits.train_pixels, digits.train_labels), {.batch_size = batch_size,
                                                                          .shuffle = !no_shuffle,

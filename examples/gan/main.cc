@@ -18,7 +18,7 @@ struct GeneratorImpl : torch::nn::Module {
     return torch::sigmoid(out(torch::relu(norm(in(noise)))));
   }
   torch::nn::Linear in = register_module("in", torch::nn::Linear(kNoise, 128));
-  // Over the batches of all processes, so that the result does not depend on their number.
+  // Normalizes over the batches of all processes, so the result does not depend on their number.
   coupler::SyncBatchNorm norm = register_module("norm", coupler::SyncBatchNorm(128));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(128, kPixels));
 };
@@ -37,8 +37,8 @@ torch::Tensor loss_against(const torch::Tensor& scores, double answer) {
   return torch::binary_cross_entropy_with_logits(scores, torch::full_like(scores, answer));
 }
 
-// How far the mean of many drawings is from the mean of real digits: the mean difference of a
-// pixel.
+// The distance between the mean of many generated digits and the mean of real ones: the mean
+// difference per pixel.
 double distance(Generator& generator, const torch::Tensor& real) {
   torch::NoGradGuard no_grad;
   generator->eval();
@@ -55,14 +55,13 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains a generator and a discriminator of handwritten digits."};
   int64_t epochs = 30, batch_size = 32;
   uint64_t seed = 0;
-  app.add_option("--epochs", epochs, "times through the rows")
+  app.add_option("--epochs", epochs, "passes through the rows")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--batch-size", batch_size, "samples a step and process")
+  app.add_option("--batch-size", batch_size, "samples per step and process")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--seed", seed, "of the initial values, the order and the noise")
-      ->capture_default_str();
+  app.add_option("--seed", seed, "seed of initial values, order and noise")->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -84,8 +83,8 @@ int main(int argc, char** argv) {
   const auto real = digits.train_pixels.to(accelerator.device());
   accelerator.print("distance before: ", distance(draw, real));
 
-  coupler::set_seed(seed, {.device_specific = true});  // noise of its own on every process
-  accelerator.resume();                                // the state of the noise as well
+  coupler::set_seed(seed, {.device_specific = true});  // different noise on every process
+  accelerator.resume();                                // also restores the state of the noise
   coupler::ProgressBar progress("training", (epochs - batches.next_epoch()) * batches.size(),
                                 accelerator.is_main_process());
   for (int64_t epoch = batches.next_epoch(); epoch < epochs; ++epoch) {
@@ -93,7 +92,7 @@ int main(int argc, char** argv) {
       const auto noise = torch::randn({batch.data.size(0), kNoise}).to(accelerator.device());
       {
         auto step = accelerator.accumulate(judge);
-        // First, since the generator's backward has left gradients here, too.
+        // Zeroed first, because the generator's backward has left gradients here, too.
         judge_opt.zero_grad();
         const auto drawn = draw->forward(noise).detach();
         accelerator.backward(loss_against(judge->forward(batch.data), 0.9) +

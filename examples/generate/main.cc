@@ -1,5 +1,5 @@
-// Goes on with texts by a language model out of a folder that transformers wrote (GPT-2, GPT-J or
-// LLaMA), which may be larger than memory:
+// Continues texts with a language model (GPT-2, GPT-J or LLaMA) loaded from a folder written by
+// transformers, which may be larger than memory:
 //
 //   generate --model gpt2 --prompt "Hello, my name is"
 //   generate --model gpt-j-6B --dtype float16 --max-memory cpu=8GiB --print-map --prompt "Once"
@@ -7,9 +7,9 @@
 //   generate --model gpt-j-6B --quantize int4 --report --prompt "Once"
 //   coupler launch -n 4 generate --model gpt2 --prompts questions.txt
 //
-// A single prompt's text appears as it comes. Several, one a line of a file, are divided among the
-// processes, and the first one prints all answers in order. Folders without a tokenizer.json take
-// --tokens and print tokens.
+// A single prompt's text is printed as it is generated. Several prompts, one per line of a file,
+// are split across the processes, and the first one prints all answers in order. For folders
+// without a tokenizer.json, --tokens takes and prints tokens.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <coupler/objects.h>
@@ -73,7 +73,7 @@ std::vector<std::string> read_lines(const std::string& path) {
   if (!in)
     throw coupler::Error(
         coupler::ErrorCode::kIo, path + " cannot be read",
-        {.subject = path, .hint = "--prompts takes a file with one prompt a line"});
+        {.subject = path, .hint = "--prompts takes a file with one prompt per line"});
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) lines.push_back(line);
@@ -87,7 +87,7 @@ void print_rate(const coupler::GenerationTime& time) {
                time.prompt_seconds, time.tokens_per_second());
 }
 
-// Pieces of text as they come.
+// Prints pieces of text as they are generated.
 void stream(coupler::TextGeneration& generator, const std::string& prompt,
             coupler::GenerationOptions options) {
   std::fputs(prompt.c_str(), stdout);
@@ -109,7 +109,7 @@ void print_tokens(coupler::TextGeneration& generator, const std::vector<int64_t>
   std::fputs("\n", stdout);
 }
 
-// Each process answers its part, and the first one prints all.
+// Each process answers its share, and the first one prints all answers.
 void answer_all(coupler::Accelerator& accelerator, coupler::TextGeneration& generator,
                 const std::vector<std::string>& prompts, coupler::GenerationOptions options) {
   std::vector<size_t> numbers(prompts.size());
@@ -117,7 +117,7 @@ void answer_all(coupler::Accelerator& accelerator, coupler::TextGeneration& gene
   const std::vector<size_t> mine = accelerator.split_between_processes(numbers);
   std::vector<std::string> own, answers;
   for (const size_t number : mine) own.push_back(prompts[number]);
-  // What a prompt draws does not depend on how many processes there are.
+  // Makes sampling for a prompt independent of the number of processes.
   if (options.seed && !mine.empty()) *options.seed += mine.front();
   for (const coupler::GeneratedText& answer : generator(own, options))
     answers.push_back(answer.text);
@@ -138,7 +138,7 @@ std::optional<c10::ScalarType> read_dtype(const std::string& name) {
   return at::kBFloat16;
 }
 
-// Only one process prints what quantising lost.
+// Only one process prints the quantization report.
 std::optional<coupler::QuantizeOptions> read_quantize(const Arguments& arguments, bool print) {
   if (arguments.quantize.empty()) return std::nullopt;
   coupler::QuantizeOptions options;
@@ -185,47 +185,50 @@ int main(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   Arguments arguments;
   coupler::GenerationOptions& generation = arguments.generation;
-  CLI::App app{"Goes on with texts by a GPT-2, GPT-J or LLaMA."};
+  CLI::App app{"Continues texts with GPT-2, GPT-J or LLaMA."};
   app.add_option("--model", arguments.model, "folder with config.json, weights and tokenizer.json")
       ->required();
-  auto* const input = app.add_option_group("what to go on from");
-  input->add_option("--prompt", arguments.prompts, "a text; several");
-  input->add_option("--prompts", arguments.prompts_file, "a file with one text a line");
-  input->add_option("--tokens", arguments.tokens, "numbers, for models without a tokenizer")
+  auto* const input = app.add_option_group("prompts");
+  input->add_option("--prompt", arguments.prompts, "a text to continue; may be repeated");
+  input->add_option("--prompts", arguments.prompts_file, "a file with one text per line");
+  input->add_option("--tokens", arguments.tokens, "token ids, for models without a tokenizer")
       ->delimiter(',');
   input->require_option(1);
-  app.add_option("--max-new-tokens", generation.max_new_tokens, "how many tokens at the most")
+  app.add_option("--max-new-tokens", generation.max_new_tokens, "maximum number of new tokens")
       ->capture_default_str();
-  app.add_flag("--sample", generation.do_sample, "draw tokens instead of taking the likeliest");
-  app.add_option("--temperature", generation.temperature, "below 1: likelier ones")
+  app.add_flag("--sample", generation.do_sample, "sample instead of taking the likeliest token");
+  app.add_option("--temperature", generation.temperature, "below 1 favors likelier tokens")
       ->capture_default_str();
-  app.add_option("--top-k", generation.top_k, "only so many of the likeliest; 0: all")
+  app.add_option("--top-k", generation.top_k, "sample from the k likeliest tokens; 0: all")
       ->capture_default_str();
-  app.add_option("--top-p", generation.top_p, "only the likeliest of this probability together")
+  app.add_option("--top-p", generation.top_p,
+                 "sample from the likeliest tokens with this total probability")
       ->capture_default_str();
-  auto* const seed = app.add_option("--seed", arguments.seed, "draws the same each time");
-  app.add_option("--batch-size", generation.batch_size, "prompts that run together")
-      ->capture_default_str();
+  auto* const seed = app.add_option("--seed", arguments.seed, "makes sampling reproducible");
+  app.add_option("--batch-size", generation.batch_size, "prompts per batch")->capture_default_str();
   app.add_option("--device-map", arguments.device_map,
                  "auto, balanced, balanced_low_0, sequential, optimal, or a JSON file")
       ->capture_default_str();
-  app.add_option("--max-memory", arguments.max_memory, "DEVICE=SIZE, as cpu=8GiB; several");
-  app.add_option("--dtype", arguments.dtype, "what the weights become; default: as they are saved")
+  app.add_option("--max-memory", arguments.max_memory,
+                 "DEVICE=SIZE, such as cpu=8GiB; may be repeated");
+  app.add_option("--dtype", arguments.dtype, "dtype of the weights; default: as saved")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
   app.add_option("--offload-folder", arguments.offload_folder,
-                 "where weights go that the map puts on the disk in another form than they have");
-  auto* const quantize = app.add_option("--quantize", arguments.quantize, "weights of 8 or 4 bits")
-                             ->check(CLI::IsMember({"int8", "int4"}));
-  app.add_option("--group-size", arguments.group_size, "of int4: inputs with a scale of their own")
+                 "folder for weights on disk that must be converted");
+  auto* const quantize =
+      app.add_option("--quantize", arguments.quantize, "quantize weights to 8 or 4 bits")
+          ->check(CLI::IsMember({"int8", "int4"}));
+  app.add_option("--group-size", arguments.group_size, "int4: number of inputs that share a scale")
       ->capture_default_str()
       ->needs(quantize);
-  app.add_option("--skip", arguments.skip, "layers that stay, as lm_head; several")
+  app.add_option("--skip", arguments.skip,
+                 "layers not to quantize, such as lm_head; may be repeated")
       ->needs(quantize);
-  app.add_flag("--report", arguments.report, "prints what quantising lost, layer by layer")
+  app.add_flag("--report", arguments.report, "print the quantization error of each layer")
       ->needs(quantize);
-  app.add_option("--save", arguments.save, "writes a folder that transformers opens, too");
-  app.add_flag("--print-map", arguments.print_map, "where each part lies");
-  app.add_flag("--lenient", arguments.lenient, "pass over tensors that the model has not");
+  app.add_option("--save", arguments.save, "write a folder that transformers can open");
+  app.add_flag("--print-map", arguments.print_map, "print the device map");
+  app.add_flag("--lenient", arguments.lenient, "skip tensors that the model does not have");
   CLI11_PARSE(app, argc, argv);
   if (seed->count() > 0) generation.seed = arguments.seed;
   run(accelerator, arguments);

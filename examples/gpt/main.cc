@@ -1,10 +1,10 @@
 // Trains a small GPT on text, byte by byte, and prints loss and speed. The same program runs on one
-// process or many, over whatever backend the configuration names:
+// process or many, over any backend named in the configuration:
 //
 //   examples/gpt/get-text kjv.txt
 //   gpt --text kjv.txt
 //   coupler launch -n 2 -o backend.use=gloo_cpu gpt --text kjv.txt
-//   gpt --text first.txt --evaluate rest.txt   what int8 and int4 weights cost in perplexity
+//   gpt --text first.txt --evaluate rest.txt   # perplexity with int8 and int4 weights
 //   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gpt --text kjv.txt
 #include <coupler/coupler.h>
 
@@ -39,17 +39,17 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--text", arguments.text, "the file to train on")->capture_default_str();
   app.add_option(
       "--evaluate", arguments.evaluate,
-      "a text that is not trained on: perplexity of it at the end, with weights of 32, 8 "
-      "and 4 bits");
-  positive("--steps", arguments.steps, "batches of each process");
-  positive("--batch-size", arguments.batch_size, "sequences a step and process");
-  positive("--seq", arguments.model.sequence, "bytes a sequence");
+      "a text not trained on; prints its perplexity at the end, with weights of 32, 8 and "
+      "4 bits");
+  positive("--steps", arguments.steps, "batches per process");
+  positive("--batch-size", arguments.batch_size, "sequences per step and process");
+  positive("--seq", arguments.model.sequence, "bytes per sequence");
   positive("--layers", arguments.model.layers, "transformer blocks");
-  positive("--width", arguments.model.width, "of the hidden state; a multiple of --heads");
+  positive("--width", arguments.model.width, "size of the hidden state; a multiple of --heads");
   positive("--heads", arguments.model.heads, "attention heads");
   positive("--log-every", arguments.log_every, "steps between two lines of output");
   app.add_option("--lr", arguments.learning_rate, "learning rate")->capture_default_str();
-  app.add_option("--seed", arguments.seed, "of the initial values and the order")
+  app.add_option("--seed", arguments.seed, "seed of initial values and order")
       ->capture_default_str();
 }
 
@@ -57,10 +57,10 @@ at::Tensor next_byte_loss(const at::Tensor& scores, const at::Tensor& target) {
   return torch::cross_entropy_loss(scores.flatten(0, 1), target.flatten());
 }
 
-// How far training has come, which no prepared object knows: a checkpoint keeps it beside them.
+// Training progress, which no prepared object holds; it is saved in checkpoints with them.
 struct Progress {
   int64_t steps = 0;
-  double loss = 0;  // the last one printed, over all processes
+  double loss = 0;  // last printed loss, over all processes
 
   void save(coupler::StateDict& state) const {
     state.set("steps", steps);
@@ -72,7 +72,7 @@ struct Progress {
   }
 };
 
-// Tokens over seconds since the last line, over all processes.
+// Tokens per second since the last line, over all processes.
 class Speed {
  public:
   double per_second(double tokens) {
@@ -86,14 +86,14 @@ class Speed {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Without memory: prepare gives each process what it keeps of it. So the model may be larger than a
-// process's memory.
+// Builds the model without memory: prepare materializes only what each process keeps, so the model
+// may be larger than a process's memory.
 GPT build(const GPTOptions& options) {
   const coupler::EmptyWeights scope;
   return GPT(options);
 }
 
-// The first process evaluates; all make the parameters whole for it.
+// The first process evaluates; all processes gather the full parameters for it.
 void print_perplexity(coupler::Accelerator& accelerator, GPT& net, const Arguments& arguments) {
   const auto whole = coupler::summon_full_parameters(net, /*writeback=*/false);
   if (!accelerator.is_main_process()) return;
@@ -122,7 +122,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   const auto step_tokens =
       static_cast<double>(arguments.batch_size * arguments.model.sequence * accelerator.world());
   accelerator.print(parameters, " parameters, ", accelerator.world(), " processes, backend ",
-                    accelerator.backend(), ", ", batches.size(), " steps an epoch");
+                    accelerator.backend(), ", ", batches.size(), " steps per epoch");
   Progress progress;
   accelerator.register_for_checkpointing(progress);
   accelerator.resume();  // from the newest checkpoint of -o checkpoint.dir, if there is one
@@ -133,7 +133,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
       auto step = accelerator.accumulate(net);
       at::Tensor loss;
       {
-        auto casting = accelerator.autocast();  // where training.mixed_precision says so
+        auto casting = accelerator.autocast();  // if training.mixed_precision is set
         loss = next_byte_loss(net->forward(batch.data), batch.target);
       }
       accelerator.backward(loss);
@@ -156,7 +156,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   }
   accelerator.end_training();
   char line[128];
-  std::snprintf(line, sizeof line, "final loss: %.6f (%.3f bits a byte)", progress.loss,
+  std::snprintf(line, sizeof line, "final loss: %.6f (%.3f bits per byte)", progress.loss,
                 progress.loss / std::log(2.0));
   accelerator.print(line);
   std::snprintf(line, sizeof line, "tokens per second: %.0f",
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     if (arguments.model.width % arguments.model.heads != 0)
       throw CLI::ValidationError("--width", std::to_string(arguments.model.width) +
-                                                " is no multiple of --heads " +
+                                                " is not a multiple of --heads " +
                                                 std::to_string(arguments.model.heads));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

@@ -1,5 +1,5 @@
-// A small GPT in plain LibTorch: pre-norm blocks, one linear for query, key and value, fused causal
-// attention, a GELU MLP, a head of its own. Of Coupler it knows only how to tell its layers to a
+// A small GPT in plain LibTorch: pre-norm blocks, one linear layer for query, key and value, fused
+// causal attention, a GELU MLP, an untied head. Its only use of Coupler is to list its layers for a
 // pipeline over ranks.
 #pragma once
 
@@ -22,7 +22,7 @@ struct GPTOptions {
   int64_t width = 128;  // a multiple of heads
   int64_t layers = 4;
   int64_t heads = 4;
-  int64_t sequence = 128;  // the longest
+  int64_t sequence = 128;  // maximum length
 };
 
 class BlockImpl : public torch::nn::Module {
@@ -77,8 +77,8 @@ class GPTImpl : public torch::nn::Module, public coupler::PipelineLayers {
     for (int64_t i = 0; i < options.layers; ++i) blocks_->push_back(Block(options));
   }
 
-  // tokens: [batch, sequence] of int64; the scores of each next token: [batch, sequence,
-  // vocabulary]
+  // tokens: [batch, sequence] of int64. Returns the logits of each next token: [batch, sequence,
+  // vocabulary].
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor hidden = embed(tokens);
     for (const auto& block : *blocks_) hidden = block->as<Block>()->forward(hidden);

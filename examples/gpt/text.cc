@@ -14,12 +14,12 @@ Text::Text(const std::string& path, int64_t sequence) : sequence_(static_cast<si
     throw coupler::Error(
         coupler::ErrorCode::kIo, "cannot read the text '" + path + "'",
         {.subject = path,
-         .hint = "make it with examples/gpt/get-text FILE, or give another by --text FILE"});
+         .hint = "create it with examples/gpt/get-text FILE, or choose another with --text FILE"});
   if (bytes_.size() <= sequence_)
     throw coupler::Error(coupler::ErrorCode::kInvalidArgument,
                          "the text '" + path + "' has " + std::to_string(bytes_.size()) +
                              " bytes; one sample needs " + std::to_string(sequence_ + 1),
-                         {.subject = path, .hint = "lower --seq or give a longer text"});
+                         {.subject = path, .hint = "lower --seq or use a longer text"});
 }
 
 torch::data::Example<> Text::get_batch(c10::ArrayRef<size_t> indices) {

@@ -1,4 +1,4 @@
-// Trains on two processes from within a program, as a notebook does: no launcher is called by hand.
+// Trains on two processes from within a program, as from a notebook, without running a launcher.
 //
 //   launch_from_code [PROCESSES [EPOCHS]]
 #include <coupler/coupler.h>
@@ -9,7 +9,7 @@
 
 #include "digits.h"
 
-// Runs on every rank; what it returns comes back from rank 0.
+// Runs on every rank; launch returns rank 0's result.
 double train(int epochs, uint64_t seed) {
   coupler::Accelerator accelerator;
   coupler::set_seed(seed);
@@ -21,7 +21,7 @@ double train(int epochs, uint64_t seed) {
       model, optimizer,
       coupler::data_loader(coupler::TensorDataset(digits.train_pixels, digits.train_labels),
                            {.batch_size = 16, .shuffle = true, .seed = seed}));
-  // Each rank judges its part of the test rows; gather_for_metrics brings them together.
+  // Each rank evaluates its share of the test rows; gather_for_metrics collects the results.
   auto tests = accelerator.prepare(coupler::data_loader(
       coupler::TensorDataset(digits.test_pixels, digits.test_labels), {.batch_size = 32}));
   double accuracy = 0;

@@ -1,6 +1,6 @@
-// Trains a network on handwritten digits: before.cc in plain LibTorch, after.cc with Coupler, on
-// one process or many, resuming.cc so that it goes on from where it was ended. They differ in six
-// lines and in three, which docs/from-accelerate.md goes through.
+// Trains a network on handwritten digits: before.cc in plain LibTorch, after.cc with Coupler on one
+// process or many, resuming.cc also resumes from checkpoints. Six lines differ between the first
+// two and three between the last two; docs/from-accelerate.md explains them.
 #include <torch/torch.h>
 
 #include <iostream>

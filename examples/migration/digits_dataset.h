@@ -1,4 +1,4 @@
-// The digits to train on as a torch::data dataset. A value; copies share the tensors.
+// The training digits as a torch::data dataset. A value; copies share the tensors.
 #pragma once
 
 #include <torch/data/datasets/base.h>

@@ -73,7 +73,8 @@ TEST(Gpt, WidthThatHeadsDoNotDivide_IsAUsageErrorNamingBoth) {
   const Workplace here;
   const Outcome outcome = run_gpt(here, "gloo_cpu", {"--width", "15"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_NE(outcome.err.find("15 is no multiple of --heads 2"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("15 is not a multiple of --heads 2"), std::string::npos)
+      << outcome.err;
 }
 
 TEST(Gpt, MissingText_IsNamed) {
