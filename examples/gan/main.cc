@@ -1,5 +1,5 @@
 // Two models and two optimizers in one prepare: a generator learns to draw handwritten digits, a
-// discriminator to tell them from real ones. The same program runs on one process or many:
+// discriminator to distinguish them from real ones. The same program runs on one process or many:
 //
 //   coupler launch -n 2 gan --epochs 30
 //   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gan --epochs 30

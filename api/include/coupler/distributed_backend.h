@@ -450,10 +450,10 @@ typedef struct DistributedBackend {
   const char *description; /* one sentence */
   uint64_t capabilities;   /* DB_CAP_* */
 
-  /* [any-thread] Whether it can work in this process on this machine. *score =
-   * 0: no; "auto" prefers higher scores. reason (the caller's buffer) always
-   * says why, or what was found ("Open MPI 4.1.4"). Cheap; must not
-   * communicate. */
+  /* [any-thread] Whether the backend is usable in this process on this machine:
+   * *score = 0 if not; "auto" prefers higher scores. reason (the caller's
+   * buffer) always says why, or what was found ("Open MPI 4.1.4"). Cheap; must
+   * not communicate. */
   db_status (*probe)(const db_host *host, int32_t *score, char *reason,
                      uint64_t reason_capacity);
 

@@ -303,12 +303,12 @@ class Accelerator : public Processes {
   }
 
   // ---- Collectives; every rank calls them in the same order ----
-  // They take a tensor or a nested structure of tensors (nested.h): dense, in host memory, of any
-  // dtype except complex and quantized ones; strided, scalar and empty tensors are allowed. Results
-  // are new, contiguous and without gradient. If operations, structures, dtypes or shapes differ
-  // between ranks, every rank throws Error(kMismatch) naming two ranks and the difference before
-  // any data moves. The job can continue after that, and after any other Error about a value. See
-  // docs/collectives.md.
+  // They take a tensor or a nested structure of tensors (nested.h): dense, on the CPU or on this
+  // process's device, of any dtype except complex and quantized ones; strided, scalar and empty
+  // tensors are allowed. Results are new, on the same device, contiguous and without gradient. If
+  // operations, structures, dtypes or shapes differ between ranks, every rank throws
+  // Error(kMismatch) naming two ranks and the difference before any data moves. The job can
+  // continue after that, and after any other Error about a value. See docs/collectives.md.
 
   // Concatenates over ranks along dimension 0 (scalars become [world]). Every rank passes the same
   // shape.
