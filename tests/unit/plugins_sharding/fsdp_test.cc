@@ -221,10 +221,11 @@ TEST(Fsdp_WrongGroup_Message, NamesTheDivisors) {
             "hybrid_shard shards among the ranks of a machine, but this machine has 3 ranks, "
             "which do not divide the job's 4 ranks; set option 'group_size' to a divisor of the "
             "number of ranks: 1, 2 and 4");
-  EXPECT_EQ(fsdp_refusal({hybrid}, {.rank = 2, .size = 4, .local_rank = 1, .local_size = 2}),
-            "hybrid_shard shards among the ranks of a machine, which must be consecutive: "
-            "rank 2 is local rank 1 of 2 here; set option 'group_size' to a divisor of the number of "
-            "ranks: 1, 2 and 4");
+  EXPECT_EQ(
+      fsdp_refusal({hybrid}, {.rank = 2, .size = 4, .local_rank = 1, .local_size = 2}),
+      "hybrid_shard shards among the ranks of a machine, which must be consecutive: "
+      "rank 2 is local rank 1 of 2 here; set option 'group_size' to a divisor of the number of "
+      "ranks: 1, 2 and 4");
 }
 
 TEST(Fsdp_WrongNumbersAndTypes_Message, NamesTheValidOnes) {
