@@ -1,5 +1,5 @@
-// coupler checkpoint: what checkpoints are there, what is in them, are they as they were saved, and
-// their weights for other programs.
+// coupler checkpoint: lists, shows and verifies checkpoints, and converts their weights for other
+// programs.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -28,27 +28,27 @@ const char kCheckpointHelp[] = R"help(usage: coupler checkpoint list [DIR] [--js
        coupler checkpoint verify [DIR | CHECKPOINT] [--json]
        coupler checkpoint convert SOURCE TARGET [--max-shard-size SIZE] [--model N] [--key NAME]
 
-Shows, checks and converts checkpoints. Nothing of them is changed, and a job may be saving
-meanwhile.
+Lists, shows, verifies and converts checkpoints. Checkpoints are never modified, and a job may save
+at the same time.
 
-  list     every checkpoint in DIR: by what and when it was saved, its size, and whether it is
-           valid: its manifest can be read, and its files are there and of that save
-  show     what one says about itself, its files, and the tensors in them
-  verify   reads every file of one and compares it with what was saved; exit code 1 and the
-           files' names where one differs
-  convert  writes a model's weights as safetensors: to one file where TARGET ends in .safetensors,
-           else to a folder, as model.safetensors
+  list     list the checkpoints in DIR: what saved each one and when, its size, and whether it is
+           valid: its manifest is readable, and its files are present and belong to that save
+  show     print a checkpoint's manifest, its files, and the tensors in them
+  verify   read every file of a checkpoint and compare it with what was saved; exit with 1 and print
+           the names of the files that differ
+  convert  write a model's weights as safetensors: to a single file if TARGET ends in .safetensors,
+           otherwise to TARGET/model.safetensors
 
-SOURCE is a checkpoint of Coupler, Accelerate or DeepSpeed, a file of torch.save's (.bin, .pt, .pth),
-a .safetensors file, or a folder or an index of them. Nothing in it is executed.
+SOURCE is a Coupler, Accelerate or DeepSpeed checkpoint, a file written by torch.save (.bin, .pt,
+.pth), a .safetensors file, or a folder or an index of them. No code in it is executed.
 
-  --max-shard-size SIZE  files of at most so much, such as 5GB or 512MiB, and their index
-  --model N              of several models that were saved the N-th, counted from 0
-  --key NAME             the dictionary of tensors in a file of torch.save's, such as state_dict
+  --max-shard-size SIZE  split into files of at most SIZE, such as 5GB or 512MiB, with an index
+  --model N              convert the N-th of several saved models, counted from 0
+  --key NAME             the state dict's key in a torch.save file, such as state_dict
   --json                 print JSON instead of tables
 
-DIR holds folders checkpoint_0, checkpoint_1, …; it is ./checkpoints where it is not given. show and
-verify take the newest valid one in it.
+DIR defaults to ./checkpoints. show and verify use the newest valid checkpoint of the folders in it,
+checkpoint_0, checkpoint_1, …
 
   coupler checkpoint verify checkpoints
 )help";
@@ -59,8 +59,9 @@ constexpr const char* kDefaultFolder = "checkpoints";
 
 int list(const std::string& path, bool as_json) {
   if (is_checkpoint(path)) {
-    throw Error(ErrorCode::kUsage, fmt::format("{} is one checkpoint, not a folder of them", path),
-                {.subject = path, .hint = fmt::format("'coupler checkpoint show {}'", path)});
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a single checkpoint, not a folder of checkpoints", path),
+                {.subject = path, .hint = fmt::format("use 'coupler checkpoint show {}'", path)});
   }
   const auto entries = checkpoint::list(path);
   if (as_json) {
@@ -68,7 +69,7 @@ int list(const std::string& path, bool as_json) {
     return 0;
   }
   if (entries.empty()) {
-    std::printf("There are no checkpoints in %s.\n", path.c_str());
+    std::printf("No checkpoints in %s.\n", path.c_str());
     return 0;
   }
   std::vector<std::vector<std::string>> rows = {
@@ -139,18 +140,18 @@ int verify(const std::string& path, bool as_json) {
                 printable(difference.reason).c_str());
   if (!differences.empty()) return 1;
   const checkpoint::Manifest manifest = checkpoint::open_checkpoint(found);
-  std::printf("%s: %s, all as they were saved.\n", found.c_str(), size_text(manifest).c_str());
+  std::printf("%s: %s, all as saved.\n", found.c_str(), size_text(manifest).c_str());
   return 0;
 }
 
 [[noreturn]] void fail_usage(const std::string& message, const std::string& subject) {
   throw Error(ErrorCode::kUsage, "checkpoint: " + message,
-              {.subject = subject, .hint = "'coupler checkpoint --help' shows what there is"});
+              {.subject = subject, .hint = "see 'coupler checkpoint --help'"});
 }
 
 using Arguments = std::vector<std::string>;
 
-// What a word of one path does.
+// Runs a subcommand that takes at most one path.
 template <int (*kRun)(const std::string& path, bool as_json)>
 int with_path(const Arguments& given) {
   Arguments arguments = given;
@@ -159,14 +160,13 @@ int with_path(const Arguments& given) {
   if (arguments.size() > 1 && arguments[1].starts_with('-'))
     fail_usage(fmt::format("{}: unknown argument '{}'", word, arguments[1]), arguments[1]);
   if (arguments.size() > 2)
-    fail_usage(fmt::format("{} takes one path, not '{}' as well", word, arguments[2]),
-               arguments[2]);
+    fail_usage(fmt::format("{}: unexpected second path '{}'", word, arguments[2]), arguments[2]);
   return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1], as_json);
 }
 
 struct Word {
   std::string_view name;
-  int (*run)(const Arguments& arguments);  // the word itself first
+  int (*run)(const Arguments& arguments);  // arguments[0] is the subcommand
 };
 
 constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
@@ -181,7 +181,7 @@ constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_
     valid += fmt::format("{}{}", valid.empty() ? "" : ", ", word.name);
   }
   const std::string nearest = nearest_name(name, known);
-  fail_usage(fmt::format("unknown word '{}'{}; valid: {}", name,
+  fail_usage(fmt::format("unknown subcommand '{}'{}; valid: {}", name,
                          nearest.empty() ? "" : "; did you mean '" + nearest + "'?", valid),
              name);
 }

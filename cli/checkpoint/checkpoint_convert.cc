@@ -18,7 +18,7 @@ const std::vector<WeightFlag> kConvertFlags = {
 int convert_checkpoint(const std::vector<std::string>& words) {
   const WeightArguments arguments =
       read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kConvertFlags);
-  // A folder of Coupler's checkpoints is none itself: the newest in it is meant.
+  // A folder of Coupler checkpoints stands for the newest valid one in it.
   const std::string found =
       holds_checkpoints(arguments.source) ? find_checkpoint(arguments.source) : arguments.source;
   const WeightSource source = open_weights(found, {.model = arguments.model, .key = arguments.key});

@@ -6,7 +6,7 @@
 
 namespace coupler::cli {
 
-// The word itself comes first; the result is the exit code.
+// words[0] is "convert". Returns the exit code.
 int convert_checkpoint(const std::vector<std::string>& words);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// What the checkpoint command says with --json. Pure functions but tensors_of, which reads a file.
+// JSON output of the checkpoint command. Pure functions, except that tensors_json reads a file.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,14 +11,14 @@ namespace coupler::cli {
 
 using Json = nlohmann::ordered_json;
 
-// An array, an object a checkpoint; one that is not valid has "reason" in place of what it holds.
+// An array with one object per checkpoint; an invalid one has "reason" in place of its contents.
 Json checkpoints_json(const std::vector<checkpoint::Entry>& entries);
 // Everything in the manifest.
 Json manifest_json(const checkpoint::Manifest& manifest, const std::string& path);
 Json differences_json(const std::string& path,
                       const std::vector<checkpoint::Difference>& differences);
 
-// The tensors of one safetensors file. Throws Error(kIo) where it is none.
+// The tensors of one safetensors file. Throws Error(kIo) if it is not one.
 Json tensors_json(const std::string& path);
 
 }  // namespace coupler::cli

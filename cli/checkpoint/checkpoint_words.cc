@@ -12,11 +12,11 @@
 namespace coupler::cli {
 namespace {
 
-// Long values are of use to programs, which read the file.
+// Longer values matter only to programs, which read the manifest itself.
 constexpr size_t kMaxValue = 100;
 
 std::string value_text(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', true);  // ASCII: cutting it leaves it whole
+  std::string text = value.dump(-1, ' ', true);  // ASCII, so cutting never splits a character
   if (text.size() > kMaxValue) text = text.substr(0, kMaxValue) + "…";
   return text;
 }

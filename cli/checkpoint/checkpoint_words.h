@@ -1,4 +1,4 @@
-// How the checkpoint command words what a manifest and a tensor's header say. Pure functions.
+// Text output of the checkpoint command. Pure functions, except that tensors_text reads a file.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ uint64_t total_bytes(const checkpoint::Manifest& manifest);
 // "1.5 KiB in 2 files".
 std::string size_text(const checkpoint::Manifest& manifest);
 
-// "[2, 3]"; "[]" for a number alone.
+// "[2, 3]"; "[]" for a scalar.
 std::string shape_text(const safetensors::TensorInfo& tensor);
 
-// Tables of a manifest in words, of its state and of its files; they end with a line break.
+// Tables of the manifest, its state ("" without state) and its files; each ends in a newline.
 std::string manifest_text(const checkpoint::Manifest& manifest, const std::string& path);
 std::string state_text(const checkpoint::Manifest& manifest);
 std::string files_text(const checkpoint::Manifest& manifest);
 
-// The tensors of one safetensors file. Throws Error(kIo) where it is none.
+// The tensors of one safetensors file. Throws Error(kIo) if it is not one.
 std::string tensors_text(const std::string& path);
 
 }  // namespace coupler::cli

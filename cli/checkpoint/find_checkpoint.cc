@@ -32,17 +32,18 @@ std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
-    checkpoint::open_checkpoint(path);  // says what it is
+    checkpoint::open_checkpoint(path);  // throws, naming what it is
     return path;
   }
   const checkpoint::Newest newest = checkpoint::newest(path);
   for (const checkpoint::Skipped& skipped : newest.skipped)
-    std::fprintf(stderr, "coupler: %s is skipped: %s\n", skipped.path.c_str(),
+    std::fprintf(stderr, "coupler: skipping %s: %s\n", skipped.path.c_str(),
                  printable(skipped.reason).c_str());
   if (newest.entry) return newest.entry->path;
   if (newest.skipped.empty()) checkpoint::open_checkpoint(path);
-  throw Error(ErrorCode::kIo, fmt::format("{} holds no valid checkpoint", path),
-              {.subject = path, .hint = "'coupler checkpoint list' says why each is not valid"});
+  throw Error(
+      ErrorCode::kIo, fmt::format("{} holds no valid checkpoint", path),
+      {.subject = path, .hint = "run 'coupler checkpoint list' to see why each one is invalid"});
 }
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// coupler merge-weights: the weights of one of Coupler's checkpoints, for other programs.
+// coupler merge-weights: writes the weights of a Coupler checkpoint for other programs.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -22,18 +22,18 @@ const char kMergeWeightsHelp[] =
     R"help(usage: coupler merge-weights SOURCE TARGET [--max-shard-size SIZE] [--model N]
                              [--remove-checkpoint-dir]
 
-Joins a model's weights, which the processes of a job have saved in parts, to safetensors files
-that other programs read. What is read is compared with its checksums.
+Merges a model's weights, which the processes of a job saved in shards, into safetensors files that
+other programs can read. Checksums are verified while reading.
 
-SOURCE is a checkpoint of Coupler's, or the folder that holds them: then the newest valid one is
-taken. TARGET is one file where its name ends in .safetensors, else a folder, which gets
-model.safetensors.
+SOURCE is a Coupler checkpoint, or a folder of them, whose newest valid one is used. TARGET is a
+single file if its name ends in .safetensors, otherwise a folder, to which model.safetensors is
+written.
 
-  --max-shard-size SIZE    files of at most so much, such as 5GB or 512MiB, and their index
-  --model N                of several models that were saved the N-th, counted from 0
-  --remove-checkpoint-dir  removes the checkpoint once TARGET is on the disk
+  --max-shard-size SIZE    split into files of at most SIZE, such as 5GB or 512MiB, with an index
+  --model N                merge the N-th of several saved models, counted from 0
+  --remove-checkpoint-dir  remove the checkpoint once TARGET is on disk
 
-Checkpoints of Accelerate and DeepSpeed are read by 'coupler checkpoint convert'.
+For Accelerate and DeepSpeed checkpoints, use 'coupler checkpoint convert'.
 
   coupler merge-weights checkpoints model.safetensors
 )help";
@@ -61,18 +61,18 @@ int run_merge_weights(int argc, char** argv) {
   const WeightArguments arguments = read_weight_arguments("merge-weights", words, kMergeFlags);
   if (arguments.has("--unsafe-serialization"))
     throw Error(ErrorCode::kUsage,
-                "merge-weights: --unsafe-serialization is given, but only safetensors is written: "
-                "PyTorch's own format can carry code",
+                "merge-weights: --unsafe-serialization is not supported: PyTorch's own format can "
+                "carry code, so only safetensors is written",
                 {.subject = "--unsafe-serialization",
                  .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
   const std::string found = find_checkpoint(arguments.source);
-  checkpoint::open_checkpoint(found);  // of other programs' it says what they are
+  checkpoint::open_checkpoint(found);  // throws for another program's checkpoint, naming it
   const WeightSource source = open_weights(found, {.model = arguments.model, .key = {}});
   const WrittenWeights written = write_weights(source, arguments.target, arguments.max_shard_size);
   const bool removed = arguments.has("--remove-checkpoint-dir");
   if (removed) checkpoint::remove_folder(found);
   std::printf("%s%s.\n", written_text(arguments.target, written).c_str(),
-              removed ? fmt::format("; {} is removed", found).c_str() : "");
+              removed ? fmt::format("; removed {}", found).c_str() : "");
   return 0;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostModels = 1'000'000;
 
-// Words and flags as they stand on the command line.
+// The paths and flags of one command line.
 class Reader {
  public:
   Reader(const std::string& command, const std::vector<WeightFlag>& flags)
@@ -24,8 +24,7 @@ class Reader {
 
   [[noreturn]] void fail(const std::string& problem, const std::string& subject) const {
     throw Error(ErrorCode::kUsage, fmt::format("{}: {}", command_, problem),
-                {.subject = subject,
-                 .hint = fmt::format("'coupler {} --help' shows what there is", command_)});
+                {.subject = subject, .hint = fmt::format("see 'coupler {} --help'", command_)});
   }
 
   void read(const std::vector<std::string>& arguments) {
@@ -42,7 +41,7 @@ class Reader {
         if (!flag.has_value) fail(fmt::format("{} takes no value", flag.name), argument);
         value = argument.substr(equals + 1);
       } else if (flag.has_value) {
-        if (++i == arguments.size()) fail(fmt::format("{} lacks its value", flag.name), argument);
+        if (++i == arguments.size()) fail(fmt::format("{} needs a value", flag.name), argument);
         value = arguments[i];
       }
       if (!values_.emplace(flag.name, value).second)
@@ -93,9 +92,10 @@ WeightArguments read_weight_arguments(const std::string& command,
       const char* const end = value.data() + value.size();
       const auto [stop, status] = std::from_chars(value.data(), end, result.model);
       if (status != std::errc() || stop != end || result.model > kMostModels)
-        reader.fail(fmt::format("--model is a number, counted from 0, not '{}'", value), value);
+        reader.fail(fmt::format("--model must be a number, counted from 0, not '{}'", value),
+                    value);
     } else if (name == "--key") {
-      if (value.empty()) reader.fail("--key names nothing", name);
+      if (value.empty()) reader.fail("--key is empty", name);
       result.key = value;
     } else {
       result.switches.insert(name);
@@ -103,18 +103,18 @@ WeightArguments read_weight_arguments(const std::string& command,
   }
   const auto& paths = reader.paths();
   if (paths.size() < 2)
-    reader.fail(paths.empty() ? "it needs SOURCE and TARGET"
-                              : fmt::format("it needs a TARGET behind '{}'", paths[0]),
+    reader.fail(paths.empty() ? "SOURCE and TARGET are missing"
+                              : fmt::format("TARGET is missing after '{}'", paths[0]),
                 paths.empty() ? command : paths[0]);
-  if (paths.size() > 2)
-    reader.fail(fmt::format("it takes two paths, not '{}' as well", paths[2]), paths[2]);
+  if (paths.size() > 2) reader.fail(fmt::format("unexpected third path '{}'", paths[2]), paths[2]);
   result.source = paths[0];
   result.target = paths[1];
   if (result.source.empty() || result.target.empty()) reader.fail("a path is empty", command);
   if (is_one_file(result.target) && result.max_shard_size)
-    reader.fail(fmt::format("'{}' is one file, which --max-shard-size cannot divide; name a folder",
-                            result.target),
-                result.target);
+    reader.fail(
+        fmt::format("'{}' is a single file, which --max-shard-size cannot split; name a folder",
+                    result.target),
+        result.target);
   return result;
 }
 

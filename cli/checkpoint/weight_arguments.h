@@ -1,5 +1,5 @@
-// What stands behind a command that reads weights and writes them: two paths, and flags. Used by
-// merge-weights and checkpoint convert. Single-threaded.
+// Command line of merge-weights and checkpoint convert, which read and write weights: two paths and
+// flags. Single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,7 @@
 namespace coupler::cli {
 
 struct WeightFlag {
-  std::string_view
-      name;  // with hyphens; underscores are read in their place, as Accelerate has them
+  std::string_view name;  // with hyphens; underscores are accepted in their place, as in Accelerate
   bool has_value = false;
 };
 
@@ -26,13 +25,13 @@ struct WeightArguments {
   std::optional<uint64_t> max_shard_size;
   size_t model = 0;
   std::string key;
-  std::set<std::string> switches;  // flags without a value that were given
+  std::set<std::string> switches;  // the flags without a value that were given
 
   bool has(const std::string& flag) const { return switches.count(flag) != 0; }
 };
 
-// Of "--max-shard-size", "--model", "--key" and switches those that `flags` has. Throws
-// Error(kUsage) naming the command, and the nearest flag to an unknown one.
+// Accepts "--max-shard-size", "--model", "--key" and switches, as far as `flags` lists them. Throws
+// Error(kUsage) naming the command, and for an unknown flag the nearest known one.
 WeightArguments read_weight_arguments(const std::string& command,
                                       const std::vector<std::string>& arguments,
                                       const std::vector<WeightFlag>& flags);

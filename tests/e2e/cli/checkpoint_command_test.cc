@@ -68,11 +68,12 @@ TEST(CheckpointCommand, ListOfAnythingElse_SaysWhatItIs) {
       outcome.err,
       "coupler: error: checkpoints does not exist\n  hint: no checkpoint was saved there yet\n");
   fs::create_directory(here.path() / "checkpoints");
-  EXPECT_EQ(here.coupler({"checkpoint", "list"}).out, "There are no checkpoints in checkpoints.\n");
+  EXPECT_EQ(here.coupler({"checkpoint", "list"}).out, "No checkpoints in checkpoints.\n");
   save_checkpoint(here, 1, "");
   outcome = here.coupler({"checkpoint", "list", "checkpoints/checkpoint_1"});
   EXPECT_EQ(outcome.exit_code, 2);
-  expect_in(outcome.err, "checkpoints/checkpoint_1 is one checkpoint, not a folder of them");
+  expect_in(outcome.err,
+            "checkpoints/checkpoint_1 is a single checkpoint, not a folder of checkpoints");
 }
 
 TEST(CheckpointCommand, Show_SaysWhatIsInIt_WithItsTensors) {
@@ -104,9 +105,9 @@ TEST(CheckpointCommand, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
   fs::remove(save_checkpoint(here, 2, "") + "/model.safetensors");
   const Outcome outcome = here.coupler({"checkpoint", "verify"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, "checkpoints/checkpoint_1: 138 B in 1 file, all as they were saved.\n");
+  EXPECT_EQ(outcome.out, "checkpoints/checkpoint_1: 138 B in 1 file, all as saved.\n");
   EXPECT_EQ(outcome.err,
-            "coupler: checkpoints/checkpoint_2 is skipped: model.safetensors is missing\n");
+            "coupler: skipping checkpoints/checkpoint_2: model.safetensors is missing\n");
   fs::remove_all(here.path() / "checkpoints/checkpoint_1");
   const Outcome none = here.coupler({"checkpoint", "verify"});
   EXPECT_EQ(none.exit_code, 1);
@@ -198,8 +199,8 @@ TEST(CheckpointCommand, WrongWords_EndWithTwo_AndTheValidOnes) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(
       outcome.err,
-      "coupler: error: checkpoint: unknown word 'verfy'; did you mean 'verify'?; valid: list, "
-      "show, verify, convert\n  hint: 'coupler checkpoint --help' shows what there is\n");
+      "coupler: error: checkpoint: unknown subcommand 'verfy'; did you mean 'verify'?; valid: "
+      "list, show, verify, convert\n  hint: see 'coupler checkpoint --help'\n");
   EXPECT_EQ(here.coupler({"checkpoint", "list", "--all"}).exit_code, 2);
   EXPECT_EQ(here.coupler({"checkpoint", "list", "a", "b"}).exit_code, 2);
   const Outcome none = here.coupler({"checkpoint"});

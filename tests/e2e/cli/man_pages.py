@@ -44,7 +44,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-man-") as folder:
             check(said.returncode == 0 or tool[0] == "mandoc", f"{tool[0]} ends with {said.returncode} on {page.name}")
             check(complaints == "", f"{tool[0]} on {page.name}:\n{complaints}")
             if tool[0] == "man" and page.name == "coupler-checkpoint.1":
-                for part in ("coupler checkpoint list [DIR]", "--max-shard-size SIZE", "torch.save's", "checkpoint_1, …",
+                for part in ("coupler checkpoint list [DIR]", "--max-shard-size SIZE", "dict's", "checkpoint_1, …",
                              "coupler checkpoint verify checkpoints"):
                     check(part in said.stdout, f"'{part}' is not in\n{said.stdout}")
     broken = run(program, "completion", "man", "/proc/nowhere")

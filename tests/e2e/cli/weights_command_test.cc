@@ -108,7 +108,7 @@ TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
     if (words[0] != "merge-weights") words = {"checkpoint", "convert", "checkpoints", "out"};
     const Outcome outcome = here.coupler(words);
     EXPECT_EQ(outcome.exit_code, 0);
-    expect_in(outcome.err, "coupler: checkpoints/checkpoint_2 is skipped: has no manifest.json");
+    expect_in(outcome.err, "coupler: skipping checkpoints/checkpoint_2: has no manifest.json");
     EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
   }
 }
@@ -127,7 +127,7 @@ TEST(MergeWeights, WithRemoveCheckpointDir_RemoveIt_OnceTheTargetIsThere) {
   const Outcome outcome =
       here.coupler({"merge-weights", "checkpoints", "out", "--remove-checkpoint-dir"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "out: 1 tensor, 10 B in 1 file; checkpoints/checkpoint_1 is removed.\n");
+  EXPECT_EQ(outcome.out, "out: 1 tensor, 10 B in 1 file; removed checkpoints/checkpoint_1.\n");
   EXPECT_FALSE(fs::exists(checkpoint));
   EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
 }
@@ -169,9 +169,9 @@ TEST(MergeWeights, UnsafeSerialization_IsRefused_SayingWhy) {
       here.coupler({"merge-weights", "checkpoints", "out", "--unsafe_serialization"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.err,
-            "coupler: error: merge-weights: --unsafe-serialization is given, but only safetensors "
-            "is written: PyTorch's own format can carry code\n  hint: read model.safetensors in "
-            "Python with safetensors.torch.load_file\n");
+            "coupler: error: merge-weights: --unsafe-serialization is not supported: PyTorch's "
+            "own format can carry code, so only safetensors is written\n  hint: read "
+            "model.safetensors in Python with safetensors.torch.load_file\n");
 }
 
 TEST(ConvertCheckpoint, EachLayout_IsReadAsPythonSaysItIs) {
@@ -307,20 +307,20 @@ TEST(WeightCommands, WrongWords_EndWithTwo_AndTheNearestFlag) {
        "checkpoint convert: unknown argument '--kei'; did you mean '--key'?"},
       {{"checkpoint", "convert", "a", "b", "--remove-checkpoint-dir"},
        "checkpoint convert: unknown argument '--remove-checkpoint-dir'"},
-      {{"merge-weights", "a"}, "merge-weights: it needs a TARGET behind 'a'"},
-      {{"checkpoint", "convert"}, "checkpoint convert: it needs SOURCE and TARGET"},
-      {{"merge-weights", "a", "b", "c"}, "merge-weights: it takes two paths, not 'c' as well"},
-      {{"merge-weights", "a", "b", "--model"}, "merge-weights: --model lacks its value"},
+      {{"merge-weights", "a"}, "merge-weights: TARGET is missing after 'a'"},
+      {{"checkpoint", "convert"}, "checkpoint convert: SOURCE and TARGET are missing"},
+      {{"merge-weights", "a", "b", "c"}, "merge-weights: unexpected third path 'c'"},
+      {{"merge-weights", "a", "b", "--model"}, "merge-weights: --model needs a value"},
       {{"merge-weights", "a", "b", "--model", "-1"},
-       "--model is a number, counted from 0, not '-1'"},
+       "--model must be a number, counted from 0, not '-1'"},
       {{"merge-weights", "a", "b", "--model", "1", "--model=2"}, "--model is given twice"},
       {{"merge-weights", "a", "b", "--remove-checkpoint-dir=yes"},
        "--remove-checkpoint-dir takes no value"},
       {{"merge-weights", "a", "b", "--max-shard-size", "5gb"},
        "merge-weights: --max-shard-size: '5gb' is not a size"},
       {{"merge-weights", "a", "b.safetensors", "--max-shard-size", "5GB"},
-       "'b.safetensors' is one file, which --max-shard-size cannot divide"},
-      {{"checkpoint", "convert", "a", "b", "--key", ""}, "--key names nothing"},
+       "'b.safetensors' is a single file, which --max-shard-size cannot split"},
+      {{"checkpoint", "convert", "a", "b", "--key", ""}, "--key is empty"},
   };
   for (const auto& [words, error] : cases) {
     const Outcome outcome = here.coupler(words);
