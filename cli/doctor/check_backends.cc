@@ -14,7 +14,7 @@
 namespace coupler::cli {
 namespace {
 
-// A command that the plugin's own words hold: "… (Debian: apt-get install libgloo0)".
+// The install command in a plugin's reason, as in "… (Debian: apt-get install libgloo0)"; or "".
 std::string command_in(const std::string& reason) {
   for (const std::string_view start : {"apt-get install ", "apt install "}) {
     const size_t at = reason.find(start);
@@ -33,13 +33,13 @@ std::string mend_of(const PluginReport& report) {
     return install_command("openmpi-bin");
   }
   if (report.name == "nccl") {
-    return gpu_info().cards == 0 ? "nothing, on a machine without NVIDIA's GPUs"
-                                 : "see what is said of the GPUs";
+    return gpu_info().cards == 0 ? "nothing to do on a machine without NVIDIA GPUs"
+                                 : "see the findings about GPUs";
   }
   if (report.reason.find("cannot open shared object file") != std::string::npos) {
-    return "install the library that it names, or put its folder into LD_LIBRARY_PATH";
+    return "install the missing library, or add its folder to LD_LIBRARY_PATH";
   }
-  return "ask whoever made the backend, or choose another: -o backend.use=gloo_cpu";
+  return "ask the backend's author, or choose another backend: -o backend.use=gloo_cpu";
 }
 
 Finding row(const PluginReport& report) {
@@ -49,10 +49,10 @@ Finding row(const PluginReport& report) {
   if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, one_line(report.reason))};
   return {Level::kNote,
           fmt::format("{} cannot be used: {}", name, one_line(without_hint(report.reason))),
-          "backend.use and base cannot name it; \"auto\" passes over it", mend_of(report)};
+          "backend.use and base cannot name it; \"auto\" skips it", mend_of(report)};
 }
 
-// What a job of this configuration would run over: the same questions as its launcher asks.
+// What a job with this configuration would run over, determined as its launcher does.
 Finding planned(const Config& config) {
   const std::string named = fmt::format("backend.use = \"{}\"", config.backend.use);
   try {
@@ -72,12 +72,12 @@ Finding planned(const Config& config) {
     return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
                                     plan.transport == plan.use ? "" : " over " + plan.transport)};
   } catch (const Error& error) {
-    Finding finding = finding_of(error, "the configuration names it: no job can start",
-                                 "see what is said of the backend above");
-    // One process alone needs no transport.
+    Finding finding = finding_of(error, "the configuration requires it, so no job can start",
+                                 "see the finding about this backend above");
+    // A single process needs no transport.
     if (config.backend.use == "auto" && config.launch.processes == 1) {
       finding.level = Level::kWarning;
-      finding.why = "a job of one process runs, one of several does not";
+      finding.why = "a job with one process runs, a job with several does not";
     }
     return finding;
   }

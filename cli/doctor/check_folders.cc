@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kLittle = uint64_t{1} << 30;
 
-// errno of a trial file that is gone again, 0 where it could be made.
+// Writes a trial file and removes it. Returns 0, or the errno of what failed.
 int try_file(const fs::path& folder) {
   std::string name = (folder / ".coupler-doctor-XXXXXX").string();
   const UniqueFd file(mkostemp(name.data(), O_CLOEXEC));
@@ -32,39 +32,40 @@ int try_file(const fs::path& folder) {
 }
 
 struct Folder {
-  std::string said_by;  // "TMPDIR", "checkpoint.dir"
+  std::string said_by;  // the variable or key that names it: "TMPDIR", "checkpoint.dir"
   fs::path path;
-  bool made;  // by Coupler, where it is not there
+  bool made;  // Coupler creates it if it is missing
 };
 
 Finding look_at(const Folder& folder) {
   const std::string name = one_line(fmt::format("{} ({})", folder.path.string(), folder.said_by));
-  const std::string why = folder.made ? "what the job writes there is lost"
-                                      : "programs that keep files there for a while fail";
+  const std::string why =
+      folder.made ? "what the job writes there is lost" : "programs that need temporary files fail";
   fs::path there = fs::absolute(folder.path);
   std::error_code unreadable;
   while (folder.made && !fs::exists(there, unreadable) && there != there.parent_path()) {
     there = there.parent_path();
   }
   if (!fs::is_directory(there, unreadable)) {
-    return {Level::kError, name + " is no folder", why, "mkdir -p " + folder.path.string()};
+    return {Level::kError, name + " is not a folder", why, "mkdir -p " + folder.path.string()};
   }
   if (const int failure = try_file(there); failure != 0) {
     const bool full = failure == ENOSPC || failure == EDQUOT;
-    return {Level::kError,
-            fmt::format("{}: no file can be written: {}", name,
-                        std::generic_category().message(failure)),
-            why,
-            full ? "make room: du -sh " + there.string() + "/*"
-                 : fmt::format("ls -ld {}; or choose another folder by {}", there.string(),
-                               folder.said_by)};
+    return {
+        Level::kError,
+        fmt::format("{} cannot be written to: {}", name, std::generic_category().message(failure)),
+        why,
+        full ? "free some space: du -sh " + there.string() + "/*"
+             : fmt::format("ls -ld {}; or set {} to another folder", there.string(),
+                           folder.said_by)};
   }
   struct statvfs room = {};
   if (statvfs(there.c_str(), &room) != 0) return {Level::kOk, name + " can be written to"};
   const uint64_t left = room.f_bavail * room.f_frsize;
   if (left < kLittle) {
     return {Level::kWarning, fmt::format("{} has {} left", name, format_byte_size(left)),
-            "checkpoints and what is offloaded are larger", "make room, or set " + folder.said_by};
+            "checkpoints and offloaded state need more",
+            "free some space, or change " + folder.said_by};
   }
   return {Level::kOk, fmt::format("{} can be written to, {} left", name, format_byte_size(left))};
 }

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// NVIDIA's oldest driver for any release of a major version of CUDA.
+// The oldest NVIDIA driver for each major version of CUDA.
 constexpr std::array<std::pair<int, int>, 3> kOldestDriver = {{{11, 450}, {12, 525}, {13, 580}}};
 
 int oldest_driver(const std::string& cuda) {
@@ -30,7 +30,7 @@ int oldest_driver(const std::string& cuda) {
   return oldest;
 }
 
-// What fetches LibTorch's CUDA part to where this LibTorch is.
+// The command that installs LibTorch's CUDA libraries, into this LibTorch's folder if it can.
 std::string cuda_command(const TorchInfo& torch) {
   const fs::path prefix = fs::path(torch.root).parent_path().parent_path();
   if (prefix.filename() == ".deps") {
@@ -42,36 +42,37 @@ std::string cuda_command(const TorchInfo& torch) {
 
 Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
   const TorchInfo torch = torch_info();
-  if (torch.root.empty()) return {};  // said of LibTorch already
+  if (torch.root.empty()) return {};  // reported by check_torch()
   const std::string library = torch.root + "/lib/libtorch_cuda.so";
   const Level level =
       config.training.device.rfind("cuda", 0) == 0 ? Level::kError : Level::kWarning;
-  constexpr const char* kWhy = "training runs on the CPU, and the backend nccl cannot be used";
+  constexpr const char* kWhy = "training runs on the CPU, and the nccl backend cannot be used";
   if (access(library.c_str(), F_OK) != 0) {
     return {{level, fmt::format("LibTorch in {} is built for the CPU only", torch.root), kWhy,
              cuda_command(torch)}};
   }
   const int oldest = oldest_driver(torch.cuda);
   if (std::atoi(gpu.driver.c_str()) < oldest) {
-    return {{level,
-             fmt::format("the driver {} is too old for CUDA {}, which LibTorch is built for",
-                         gpu.driver, torch.cuda),
-             kWhy,
-             fmt::format("install NVIDIA's driver {} or newer, or use a LibTorch for an older CUDA "
-                         "(COUPLER_TORCH_ROOT)",
-                         oldest)}};
+    return {
+        {level,
+         fmt::format("driver {} is too old for CUDA {}, which LibTorch is built for", gpu.driver,
+                     torch.cuda),
+         kWhy,
+         fmt::format("install NVIDIA driver {} or newer, or use a LibTorch built for an older CUDA "
+                     "(COUPLER_TORCH_ROOT)",
+                     oldest)}};
   }
   if (dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
-    return {{level, one_line(fmt::format("LibTorch's CUDA part does not load: {}", dlerror())),
+    return {{level, one_line(fmt::format("LibTorch's CUDA libraries do not load: {}", dlerror())),
              kWhy, cuda_command(torch)}};
   }
   const std::string found = nccl(torch);
   if (found == "none") {
-    return {{Level::kWarning, "LibTorch's CUDA part loads, but there is no NCCL",
-             "the backend nccl cannot be used: GPUs talk through host memory",
+    return {{Level::kWarning, "LibTorch's CUDA libraries load, but NCCL is missing",
+             "the nccl backend cannot be used; GPUs communicate through host memory",
              cuda_command(torch)}};
   }
-  return {{Level::kOk, fmt::format("LibTorch's CUDA part loads; NCCL {}", found)}};
+  return {{Level::kOk, fmt::format("LibTorch's CUDA libraries load; NCCL {}", found)}};
 }
 
 }  // namespace
@@ -86,18 +87,17 @@ Findings check_gpus(const Config& config) {
       return {{level,
                fmt::format("training.device = \"{}\", but there is no NVIDIA GPU",
                            one_line(config.training.device)),
-               "training ends at once", "-o training.device=auto"}};
+               "training fails at its start", "-o training.device=auto"}};
     }
-    return {{level, fmt::format("NVIDIA's driver is not loaded; GPUs: {}", describe_gpus(gpu)),
+    return {{level, fmt::format("the NVIDIA driver is not loaded; GPUs: {}", describe_gpus(gpu)),
              "training runs on the CPU",
              install_command("nvidia-driver") + "; in a container: docker run --gpus all"}};
   }
   if (access("/dev/nvidiactl", R_OK | W_OK) != 0) {
-    return {
-        {level,
-         fmt::format("the driver {} is there, but /dev/nvidiactl is not to be opened", gpu.driver),
-         "training runs on the CPU",
-         "in a container: docker run --gpus all; else: ls -l /dev/nvidia*"}};
+    return {{level,
+             fmt::format("driver {} is loaded, but /dev/nvidiactl cannot be opened", gpu.driver),
+             "training runs on the CPU",
+             "in a container: docker run --gpus all; otherwise: ls -l /dev/nvidia*"}};
   }
   Findings findings = {
       {Level::kOk, fmt::format("driver {}; GPUs: {}", gpu.driver, one_line(describe_gpus(gpu)))}};

@@ -1,4 +1,4 @@
-// The clock, huge pages and the processors' frequency: what the kernel was told to do.
+// Kernel settings: the clock, huge pages and the CPU frequency.
 #include <fmt/format.h>
 #include <sys/timex.h>
 
@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Before Coupler was: the clock was never set.
+// Before Coupler existed: a clock that reads less was never set.
 constexpr std::time_t kEarliest = 1704067200;  // 2024-01-01
 
-// A container has the clock of its host, and cannot set it.
+// A container shares its host's clock and cannot set it.
 std::string synchronise() {
   return (find_in_path("timedatectl").empty() ? install_command("chrony")
                                               : "timedatectl set-ntp true") +
-         "; of a container: on its host";
+         "; for a container, on its host";
 }
 
 }  // namespace
@@ -36,23 +36,22 @@ Findings check_clock(const std::string& root) {
   const int answer = adjtimex(&state);
   if (std::time(nullptr) < kEarliest) {
     return {{Level::kWarning, "the clock is set to a time before 2024",
-             "checkpoints and logs are dated wrongly, and downloads over TLS are refused",
-             synchronise()}};
+             "checkpoints and logs get wrong dates, and downloads over TLS fail", synchronise()}};
   }
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
     return {
-        {Level::kWarning, fmt::format("the kernel's clock is {}", source),
-         "each look at the time takes a microsecond and more; measuring and waiting is slow",
+        {Level::kWarning, fmt::format("the kernel's clock source is {}", source),
+         "reading the time takes a microsecond or more, which slows measurements and waits",
          "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, as root; "
-         "in a virtual machine ask whoever runs it"}};
+         "in a virtual machine, ask its operator"}};
   }
-  const std::string name = source.empty() ? "of unknown source" : source;
+  const std::string name = source.empty() ? "unknown source" : source;
   if (answer == TIME_ERROR || (answer >= 0 && (state.status & STA_UNSYNC) != 0)) {
-    return {{Level::kNote, fmt::format("the clock ({}) is not synchronised", name),
-             "files and logs of several machines are dated differently; Coupler does not mind",
+    return {{Level::kNote, fmt::format("the clock ({}) is not synchronized", name),
+             "dates of files and logs differ between machines; Coupler itself is not affected",
              synchronise()}};
   }
-  return {{Level::kOk, fmt::format("the clock ({}) is synchronised", name)}};
+  return {{Level::kOk, fmt::format("the clock ({}) is synchronized", name)}};
 }
 
 Findings check_huge_pages(const std::string& root) {
@@ -60,10 +59,10 @@ Findings check_huge_pages(const std::string& root) {
   const auto modes = first_line_of(root + file);
   if (!modes) return {{Level::kOk, "the kernel has no transparent huge pages"}};
   if (modes->find("[never]") != std::string::npos) {
-    return {
-        {Level::kNote, "transparent huge pages are off",
-         "large tensors are spread over many small pages: a few percent slower",
-         fmt::format("echo madvise > {}, as root; and THP_MEM_ALLOC_ENABLE=1 for LibTorch", file)}};
+    return {{Level::kNote, "transparent huge pages are off",
+             "large tensors span many small pages, which costs a few percent of speed",
+             fmt::format("echo madvise > {}, as root; then set THP_MEM_ALLOC_ENABLE=1 for LibTorch",
+                         file)}};
   }
   return {{Level::kOk, fmt::format("transparent huge pages: {}", *modes)}};
 }
@@ -80,25 +79,26 @@ Findings check_frequency(const std::string& root) {
     if (!governor) continue;
     ++governed;
     const std::string driver = first_line_of((folder / "scaling_driver").string()).value_or("");
-    // Drivers that choose the frequency by themselves call this powersave, and are fast with it,
-    // unless they are told to save.
+    // Drivers that choose the frequency themselves are fast with the powersave governor, unless
+    // their energy preference is "power".
     const bool chooses = driver == "intel_pstate" || driver == "amd-pstate-epp";
     const std::string wish =
         first_line_of((folder / "energy_performance_preference").string()).value_or("");
     if (*governor == "powersave" && (!chooses || wish == "power")) ++slow["powersave"];
   }
   if (governed == 0) {
-    return {{Level::kOk, "the kernel governs no frequency here, as in most virtual machines"}};
+    return {
+        {Level::kOk, "the kernel does not control the CPU frequency, as in most virtual machines"}};
   }
   if (!slow.empty()) {
     return {
         {Level::kWarning,
-         fmt::format("{} of {} processors are governed by powersave", slow["powersave"], governed),
+         fmt::format("{} of {} processors use the powersave governor", slow["powersave"], governed),
          "they stay at their lowest frequency",
          fmt::format("cpupower frequency-set -g performance ({})",
                      install_command("linux-cpupower"))}};
   }
-  return {{Level::kOk, fmt::format("{} processors choose their frequency freely", governed)}};
+  return {{Level::kOk, fmt::format("{} processors can run at full frequency", governed)}};
 }
 
 }  // namespace coupler::cli

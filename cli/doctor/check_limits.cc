@@ -14,11 +14,11 @@ namespace {
 
 rlimit limit_of(__rlimit_resource_t resource) {
   rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
-  getrlimit(resource, &limit);  // cannot fail for those that there are
+  getrlimit(resource, &limit);  // cannot fail for an existing resource
   return limit;
 }
 
-// ulimit raises what the hard limit allows; beyond that root has to.
+// ulimit can raise a limit up to the hard limit; only root can go beyond.
 std::string raise(char letter, const char* item, rlim_t hard, uint64_t wanted) {
   if (hard >= wanted) return fmt::format("ulimit -{} {}", letter, wanted);
   return fmt::format(
@@ -45,7 +45,7 @@ Findings check_limits(const Config& config) {
   Findings findings;
   const auto processes = static_cast<uint64_t>(config.launch.processes);
   const rlimit files = limit_of(RLIMIT_NOFILE);
-  // Each rank has a connection to every other, the launcher one to each and its output.
+  // Each rank connects to every other; the launcher holds a connection and the output of each.
   const uint64_t files_wanted = std::max<uint64_t>(1024, 256 + 8 * processes);
   if (files.rlim_cur < files_wanted) {
     findings.push_back(
@@ -58,7 +58,7 @@ Findings check_limits(const Config& config) {
   const uint64_t tasks_wanted = 512 + 64 * processes;
   if (tasks.rlim_cur < tasks_wanted) {
     findings.push_back({Level::kWarning,
-                        fmt::format("{} processes and threads of this user", tasks.rlim_cur),
+                        fmt::format("{} processes and threads for this user", tasks.rlim_cur),
                         "LibTorch and the backends start threads in every process",
                         raise('u', "nproc", tasks.rlim_max, 4 * tasks_wanted)});
   }
@@ -67,14 +67,14 @@ Findings check_limits(const Config& config) {
     findings.push_back(
         {Level::kWarning,
          fmt::format("{} of address space", format_byte_size(address_space.rlim_cur)),
-         "CUDA and mapped checkpoints take addresses far beyond what they use",
+         "CUDA and memory-mapped checkpoints reserve far more addresses than they use",
          raise_to_unlimited('v', "as", address_space.rlim_max)});
   }
   const rlimit locked = limit_of(RLIMIT_MEMLOCK);
   if (has_infiniband() && locked.rlim_cur < (uint64_t{64} << 20)) {
     findings.push_back({Level::kWarning,
                         fmt::format("{} of locked memory", format_byte_size(locked.rlim_cur)),
-                        "InfiniBand needs the memory of messages locked",
+                        "InfiniBand needs locked memory for messages",
                         raise_to_unlimited('l', "memlock", locked.rlim_max)});
   }
   if (const auto most = cgroup_limits().processes; most && *most < tasks_wanted) {
@@ -85,8 +85,7 @@ Findings check_limits(const Config& config) {
   }
   if (findings.empty()) findings.push_back({Level::kOk, process_limits()});
   if (limit_of(RLIMIT_CORE).rlim_cur == 0) {
-    findings.push_back({Level::kNote, "no core files",
-                        "a process that crashes leaves nothing to look into",
+    findings.push_back({Level::kNote, "no core files", "a crashed process leaves nothing to debug",
                         raise_to_unlimited('c', "core", limit_of(RLIMIT_CORE).rlim_max)});
   }
   return findings;

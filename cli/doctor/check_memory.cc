@@ -13,7 +13,7 @@ namespace coupler::cli {
 namespace {
 
 constexpr uint64_t kMebi = uint64_t{1} << 20;
-// LibTorch and its buffers take a few hundred MiB of a process before any model is there.
+// LibTorch and its buffers take a few hundred MiB of a process before any model is loaded.
 constexpr uint64_t kOfProcess = 512 * kMebi;
 
 }  // namespace
@@ -25,20 +25,20 @@ Findings check_memory(const Config& config) {
   const auto processes = static_cast<uint64_t>(config.launch.processes);
   const uint64_t room = std::min(available, limit.value_or(available));
   Findings findings;
-  const std::string facts =
-      fmt::format("{} available of {}{}", format_byte_size(available), format_byte_size(total),
-                  limit && *limit < total
-                      ? fmt::format(", the control group may have {}", format_byte_size(*limit))
-                      : "");
+  const std::string facts = fmt::format(
+      "{} available of {}{}", format_byte_size(available), format_byte_size(total),
+      limit && *limit < total
+          ? fmt::format(", the control group is limited to {}", format_byte_size(*limit))
+          : "");
   if (room < processes * kOfProcess) {
     findings.push_back(
         {Level::kWarning, facts,
-         fmt::format("{} process{} of LibTorch take {} before any model is there; the "
+         fmt::format("{} process{} with LibTorch take {} before any model is loaded; the "
                      "kernel kills what does not fit",
                      processes, processes == 1 ? "" : "es",
                      format_byte_size(processes * kOfProcess)),
          limit && *limit < available
-             ? "docker run --memory=…, #SBATCH --mem=…, or fewer processes"
+             ? "raise docker run --memory=… or #SBATCH --mem=…, or start fewer processes"
              : "end other programs (ps aux --sort=-rss | head), or start fewer "
                "processes"});
   } else {
@@ -50,9 +50,9 @@ Findings check_memory(const Config& config) {
     if (each > most / processes) {
       findings.push_back(
           {Level::kWarning,
-           fmt::format("memory.limit is {} for each of {} processes, and there are {}",
+           fmt::format("memory.limit is {} for each of {} processes, but the total is {}",
                        config.memory.limit, processes, format_byte_size(most)),
-           "the limit stops nobody before the kernel does",
+           "the kernel kills processes before they reach the limit",
            fmt::format("-o memory.limit={}MiB", most / processes / kMebi)});
     }
   }
@@ -67,7 +67,7 @@ Findings check_shared_memory(const Config&) {
       "--shm-size=1g";
   struct statvfs facts = {};
   if (statvfs("/dev/shm", &facts) != 0) {
-    return {{Level::kWarning, "there is no /dev/shm", kWhy,
+    return {{Level::kWarning, "/dev/shm does not exist", kWhy,
              "mkdir -m 1777 /dev/shm && mount -t tmpfs -o size=1g tmpfs /dev/shm"}};
   }
   const uint64_t size = facts.f_blocks * facts.f_frsize, left = facts.f_bavail * facts.f_frsize;
@@ -79,7 +79,7 @@ Findings check_shared_memory(const Config&) {
   if (size < kEnough) return {{Level::kWarning, what, kWhy, kMount}};
   if (left < kLittle) {
     return {{Level::kWarning, what, kWhy,
-             "see what fills it: ls -lS /dev/shm; or make it larger: " + std::string(kMount)}};
+             "find what fills it: ls -lS /dev/shm; or enlarge it: " + std::string(kMount)}};
   }
   return {{Level::kOk, what}};
 }

@@ -28,21 +28,21 @@ bool is_ready(int fd, short events) {
   return poll(&waiting, 1, kAnswerMs) == 1;
 }
 
-// A byte from a client to a listener, both of this machine, both at the address: what ranks do when
-// they meet. "" where it came through.
+// Connects to a listener at the address, both on this machine, and sends a byte, as ranks do at
+// rendezvous. Returns "" on success, else the problem.
 std::string try_address(const std::string& address) {
   addrinfo hints = {};
   hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (const int code = getaddrinfo(address.c_str(), "0", &hints, &list); code != 0) {
-    return fmt::format("it is no address: {}", gai_strerror(code));
+    return fmt::format("it is not an address: {}", gai_strerror(code));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
   const UniqueFd listener(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener || bind(listener.get(), list->ai_addr, list->ai_addrlen) != 0 ||
       listen(listener.get(), 1) != 0) {
-    return "nothing can listen there: " + errno_text();
+    return "cannot listen there: " + errno_text();
   }
   sockaddr_storage bound = {};
   socklen_t length = sizeof bound;
@@ -50,16 +50,16 @@ std::string try_address(const std::string& address) {
   if (getsockname(listener.get(), bound_address, &length) != 0) return errno_text();
   const UniqueFd client(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!client || (connect(client.get(), bound_address, length) != 0 && errno != EINPROGRESS)) {
-    return "a connection is refused: " + errno_text();
+    return "the connection failed: " + errno_text();
   }
   if (!is_ready(client.get(), POLLOUT)) {
-    return fmt::format("a connection is not answered within {} s", kAnswerMs / 1000);
+    return fmt::format("the connection was not answered within {} s", kAnswerMs / 1000);
   }
   int failure = 0;
   socklen_t size = sizeof failure;
   getsockopt(client.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
   if (failure != 0) {
-    return "a connection is refused: " + std::generic_category().message(failure);
+    return "the connection failed: " + std::generic_category().message(failure);
   }
   const UniqueFd server(is_ready(listener.get(), POLLIN)
                             ? accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)
@@ -67,12 +67,12 @@ std::string try_address(const std::string& address) {
   char byte = 1;
   if (!server || send(client.get(), &byte, 1, MSG_NOSIGNAL) != 1 ||
       !is_ready(server.get(), POLLIN) || recv(server.get(), &byte, 1, 0) != 1) {
-    return "a connection is made, but nothing comes through it";
+    return "the connection is made, but no data comes through";
   }
   return "";
 }
 
-// In folders of their own, which only root has in PATH.
+// Also looks in the sbin folders, which only root has in PATH.
 std::string find_tool(const std::string& name) {
   for (std::string path : {find_in_path(name), "/usr/sbin/" + name, "/sbin/" + name}) {
     if (!path.empty() && access(path.c_str(), X_OK) == 0) return path;
@@ -81,11 +81,11 @@ std::string find_tool(const std::string& name) {
 }
 
 struct Firewall {
-  std::string asked;  // which programs told their rules: "nft, iptables"
-  std::string drops;  // the rule that keeps everything out, "" for none
+  std::string asked;  // the programs whose rules were read: "nft, iptables"
+  std::string drops;  // the policy that drops by default; "" for none
 };
 
-// Where the chain of what comes in drops what no rule lets through.
+// The policy by which the input chain drops what no rule accepts; "" for none.
 std::string dropping_rule(const std::string& rules) {
   for (const char* policy : {"-P INPUT DROP", "-P INPUT REJECT"}) {
     if (rules.find(policy) != std::string::npos) return policy;
@@ -107,7 +107,7 @@ Firewall firewall() {
     question[0] = find_tool(name);
     if (question[0].empty()) continue;
     const auto rules = run_and_read(question, std::chrono::seconds(3));
-    if (!rules) continue;  // it wants root
+    if (!rules) continue;  // it needs root
     found.asked += (found.asked.empty() ? "" : ", ") + name;
     if (found.drops.empty()) found.drops = dropping_rule(*rules);
   }
@@ -124,45 +124,42 @@ Findings check_network(const Config& config) {
   try {
     address = bind_address(name);
   } catch (const Error& error) {
-    return {finding_of(error, "processes cannot meet",
-                       "name another interface: -o backend.interface=NAME; there are " +
+    return {finding_of(error, "processes cannot connect to each other",
+                       "name another interface with -o backend.interface=NAME; available: " +
                            list_network_addresses())};
   }
   if (std::string problem = try_address(address); !problem.empty()) {
-    return {{Level::kError,
-             fmt::format("{} ({}) was tried with a connection of our own: {}", address,
-                         one_line(said), problem),
-             "processes cannot meet",
-             fmt::format("let connections to {} through the firewall, or choose another interface: "
-                         "-o backend.interface=NAME; there are {}",
-                         address, list_network_addresses())}};
+    return {
+        {Level::kError,
+         fmt::format("a trial connection to {} ({}) failed: {}", address, one_line(said), problem),
+         "processes cannot connect to each other",
+         fmt::format("allow connections to {} in the firewall, or choose another interface with "
+                     "-o backend.interface=NAME; available: {}",
+                     address, list_network_addresses())}};
   }
   const Finding tried = {
-      Level::kOk,
-      fmt::format("{} ({}): a connection of our own came through{}", address, one_line(said),
-                  name.empty() ? "" : "; other machines were not asked")};
+      Level::kOk, fmt::format("{} ({}): a trial connection succeeded{}", address, one_line(said),
+                              name.empty() ? "" : "; other machines were not checked")};
   if (name.empty()) return {tried};
   const Firewall rules = firewall();
   if (!rules.drops.empty()) {
-    return {
-        tried,
-        {Level::kWarning, fmt::format("the firewall drops what it does not know ({})", rules.drops),
-         "other machines may not reach this one: the port of the meeting place (29500, "
-         "--main-port) and those above 1024 that the kernel chooses",
-         fmt::format("iptables -I INPUT -i {} -s NETWORK/24 -j ACCEPT, with the network of the "
-                     "job's machines",
-                     one_line(name))}};
+    return {tried,
+            {Level::kWarning, fmt::format("the firewall drops by default ({})", rules.drops),
+             "other machines may not reach this one: the rendezvous port (29500, "
+             "--main-port) and the ports above 1024 that the kernel chooses",
+             fmt::format("iptables -I INPUT -i {} -s NETWORK/24 -j ACCEPT, with the network of the "
+                         "job's machines",
+                         one_line(name))}};
   }
   if (rules.asked.empty()) {
-    return {
-        tried,
-        {Level::kNote,
-         "no rules of a firewall could be read: nft and iptables are not installed, or want root",
-         "whether other machines reach this one was not seen",
-         geteuid() == 0 ? install_command("nftables") + ", then coupler doctor again"
-                        : "sudo coupler doctor"}};
+    return {tried,
+            {Level::kNote,
+             "firewall rules could not be read: nft and iptables are not installed or need root",
+             "it is unknown whether other machines can reach this one",
+             geteuid() == 0 ? install_command("nftables") + ", then coupler doctor again"
+                            : "sudo coupler doctor"}};
   }
-  return {tried, {Level::kOk, fmt::format("no firewall that drops by default ({})", rules.asked)}};
+  return {tried, {Level::kOk, fmt::format("no firewall drops by default ({})", rules.asked)}};
 }
 
 }  // namespace coupler::cli

@@ -24,12 +24,12 @@ std::string minor_of(const std::string& version) {
 Finding missing(const std::string& where) {
   const char* const named = std::getenv("COUPLER_TORCH_ROOT");
   const bool own = named != nullptr && *named != '\0';
-  return {
-      Level::kError, fmt::format("no LibTorch: there is no {}/lib/libtorch_cpu.so", where),
-      "programs that train cannot be built or started",
-      own ? "set COUPLER_TORCH_ROOT to the folder that has lib/libtorch_cpu.so, or unset it and "
-            "run: coupler setup-torch"
-          : "coupler setup-torch"};
+  return {Level::kError,
+          fmt::format("LibTorch not found: {}/lib/libtorch_cpu.so does not exist", where),
+          "training programs cannot be built or started",
+          own ? "set COUPLER_TORCH_ROOT to the folder that contains lib/libtorch_cpu.so, or unset "
+                "it and run: coupler setup-torch"
+              : "coupler setup-torch"};
 }
 
 }  // namespace
@@ -43,24 +43,23 @@ Findings check_torch(const Config&) {
   }
   if (dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     return {{Level::kError, one_line(fmt::format("LibTorch cannot be loaded: {}", dlerror())),
-             "programs that train cannot be started",
-             "fetch it again: remove " + torch.root + ", then run coupler setup-torch"}};
+             "training programs cannot be started",
+             "reinstall it: remove " + torch.root + ", then run coupler setup-torch"}};
   }
   if (torch.version.empty()) {
     return {
         {Level::kWarning,
-         fmt::format("LibTorch in {} loads, but its files do not say its version", torch.root),
-         fmt::format("Coupler was built for {}; with another minor version programs crash or do "
+         fmt::format("LibTorch in {} loads, but its version is unknown", torch.root),
+         fmt::format("Coupler was built for {}; with another minor version, programs crash or do "
                      "not start",
                      kBuiltFor),
          "coupler setup-torch, and unset COUPLER_TORCH_ROOT"}};
   }
   if (minor_of(torch.version) != minor_of(kBuiltFor)) {
     return {{Level::kWarning, fmt::format("LibTorch {} in {}", torch.version, torch.root),
-             fmt::format("Coupler was set up for {}; libcoupler works with the minor version only "
-                         "that it was built with",
+             fmt::format("Coupler was built for {}; libcoupler works only with that minor version",
                          kBuiltFor),
-             "coupler setup-torch, and unset COUPLER_TORCH_ROOT; or build Coupler again with "
+             "coupler setup-torch, and unset COUPLER_TORCH_ROOT; or rebuild Coupler with "
              "-DCOUPLER_TORCH_ROOT=" +
                  torch.root}};
   }

@@ -1,6 +1,6 @@
-// What `coupler doctor` looks at, one function each. They only look: nothing of the machine is
-// changed. Each is called in a child process, which is killed when it takes too long, so none
-// guards itself against what hangs. root: "" but in tests; stands before /proc and /sys.
+// The checks of `coupler doctor`, one function each. They change nothing on the machine. Each runs
+// in a child process that is killed if it takes too long, so none guards against calls that hang.
+// root: the prefix of /proc and /sys, "" except in tests.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ Findings check_backends(const Config& config);
 Findings check_mpi(const Config& config);
 Findings check_gpus(const Config& config);
 Findings check_network(const Config& config);
-Findings check_processors(const Config& config);  // enough for the ranks and their threads?
+Findings check_processors(const Config& config);  // enough for the ranks and their threads
 Findings check_memory(const Config& config);
 Findings check_shared_memory(const Config& config);
 Findings check_limits(const Config& config);

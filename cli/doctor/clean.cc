@@ -26,15 +26,15 @@ std::string text_of(const Leftovers& found) {
       text += fmt::format("removed  {}: {}, {}\n", name, one.what, format_byte_size(one.bytes));
       bytes += one.bytes;
     } else {
-      text += fmt::format("error    {}: {}, cannot be removed: {}\n{:9}mend: rm -rf {}\n", name,
+      text += fmt::format("error    {}: {}, cannot be removed: {}\n{:9}fix:  rm -rf {}\n", name,
                           one.what, one.failure, "", name);
     }
   }
   const auto removed = std::count_if(found.begin(), found.end(), is_gone);
   if (found.empty()) {
-    return "killed jobs have left nothing behind\n";
+    return "no leftovers of killed jobs\n";
   }
-  return text + fmt::format("\n{} removed, {} of memory and disk space are free again\n", removed,
+  return text + fmt::format("\n{} removed, {} of memory and disk space freed\n", removed,
                             format_byte_size(bytes));
 }
 

@@ -1,10 +1,10 @@
-// `coupler doctor --clean`: removes what killed jobs left behind, and lists it. Plain function; no
-// thread rule.
+// `coupler doctor --clean`: removes and lists the leftovers of killed jobs. Callable from any
+// thread.
 #pragma once
 
 namespace coupler::cli {
 
-// Prints what was removed, and what could not be and why. 0, or 1 where something is still there.
+// Prints what was removed, and what could not be and why. Returns 0, or 1 if anything remains.
 int clean(bool json);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// coupler doctor: what is missing or slow on this machine, and what mends it.
+// coupler doctor: reports what is missing or slow on this machine, and how to fix it.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -24,23 +24,23 @@ const char kDoctorHelp[] =
     R"(usage: coupler doctor [--json] [--config FILE] [-o KEY=VALUE]...
        coupler doctor --clean [--json]
 
-Looks at everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
-MPI, GPUs, the network interface, processors and threads, memory, limits, folders, what killed jobs
-have left behind, the clock and the kernel's settings. Prints each finding as ok, note, warning or
-error, with what follows from it and the command that mends it. Nothing is changed, and no other
-machine is asked. A look that takes longer than 30 seconds is ended and reported.
+Checks everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
+MPI, GPUs, the network interface, processors and threads, memory, limits, folders, leftovers of
+killed jobs, the clock and kernel settings. Each finding is printed as ok, note, warning or error,
+with its consequence and the command that fixes it. Nothing is changed, and no other machine is
+contacted. A check that takes longer than 30 seconds is stopped and reported.
 
-With --clean it looks at nothing else: it removes what killed jobs of this user have left on this
-machine, and lists it. That is Open MPI's files, and the sockets and job files of stores; nothing
-that a living process uses.
+With --clean, no checks run. Instead, files that this user's killed jobs left on this machine are
+removed and listed: Open MPI's files, and the sockets and job files of stores. Files that a running
+process uses are kept.
 
-  --json          print a JSON object instead
-  --clean         remove what killed jobs have left behind
+  --json          print a JSON object instead of text
+  --clean         remove the leftovers of killed jobs
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key
+  -o KEY=VALUE    set one configuration key
 
-Exit codes: 0 there is no error; 2 the configuration is wrong; 3 a backend that it names cannot be
-used; 1 another error, or something that cannot be removed.
+Exit codes: 0 no error; 2 the configuration is wrong; 3 a backend that it names cannot be used;
+1 any other error, or a leftover that cannot be removed.
 
   coupler doctor -o backend.interface=eth0 -o launch.processes=8
   coupler doctor --clean
@@ -94,11 +94,11 @@ Findings unpack(const std::string& text) {
   return findings;
 }
 
-// What a look says that did not come back.
+// The finding for a check that did not return.
 Finding lost(const ChildAnswer& answer) {
-  return {Level::kError, one_line("this look " + describe_end(answer, kDeadline)),
-          "a job may meet the same",
-          "look for a file system or program that does not answer (mount, dmesg), or run "
+  return {Level::kError, one_line("this check " + describe_end(answer, kDeadline)),
+          "a job may run into the same problem",
+          "look for a file system or program that hangs (mount, dmesg), or run "
           "COUPLER_LOG=debug coupler doctor"};
 }
 
@@ -111,9 +111,9 @@ std::vector<Row> examine(const ConfigRequest& request) {
                     {Level::kOk, config.file.empty() ? "no file; defaults, environment and -o"
                                                      : one_line(config.file)}});
   } catch (const Error& error) {
-    rows.push_back(
-        {"configuration", finding_of(error, "no job can start; what follows is about the defaults",
-                                     "correct it, then: coupler config check")});
+    rows.push_back({"configuration",
+                    finding_of(error, "no job can start; the other findings are for the defaults",
+                               "fix it, then run: coupler config check")});
   }
   std::vector<std::function<std::string()>> looks;
   looks.reserve(kChecks.size());
@@ -122,8 +122,8 @@ std::vector<Row> examine(const ConfigRequest& request) {
       try {
         return pack(check.look(config));
       } catch (const Error& error) {
-        return pack({finding_of(error, "no job of this configuration can start",
-                                "correct it, then: coupler config check")});
+        return pack({finding_of(error, "no job with this configuration can start",
+                                "fix it, then run: coupler config check")});
       }
     });
   }
@@ -137,7 +137,7 @@ std::vector<Row> examine(const ConfigRequest& request) {
   return rows;
 }
 
-// A wrong configuration first: what its backend is cannot be known then.
+// A wrong configuration comes first: it leaves the backend unknown.
 int exit_code_of(const std::vector<Row>& rows) {
   for (const int code : {2, 3}) {
     for (const Row& row : rows) {
@@ -162,7 +162,7 @@ std::string findings_text(const std::vector<Row>& rows) {
     const Finding& finding = row.finding;
     text += fmt::format("{:<8} {}: {}\n", to_string(finding.level), row.check, finding.what);
     if (!finding.why.empty()) text += fmt::format("{:9}why:  {}\n", "", finding.why);
-    if (!finding.mend.empty()) text += fmt::format("{:9}mend: {}\n", "", finding.mend);
+    if (!finding.mend.empty()) text += fmt::format("{:9}fix:  {}\n", "", finding.mend);
   }
   return text + fmt::format("\n{}, {}, {}\n", counted(rows, Level::kError),
                             counted(rows, Level::kWarning), counted(rows, Level::kNote));
@@ -191,9 +191,9 @@ int run_doctor(int argc, char** argv) {
   }
   if (line.has("--clean")) {
     if (line.config.file || !line.config.overrides.empty()) {
-      throw Error(ErrorCode::kUsage, "doctor: --clean needs no configuration",
+      throw Error(ErrorCode::kUsage, "doctor: --clean takes no configuration",
                   {.subject = "--clean",
-                   .hint = "leave --config and -o out, or --clean to look at that configuration"});
+                   .hint = "omit --config and -o, or omit --clean to check that configuration"});
     }
     return clean(line.has("--json"));
   }

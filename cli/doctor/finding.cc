@@ -30,7 +30,7 @@ Finding finding_of(const Error& error, const std::string& why, const std::string
 std::string install_command(const std::string& packages) {
   const std::string sudo = geteuid() == 0 ? "" : "sudo ";
   if (!find_in_path("apt-get").empty()) return sudo + "apt-get install " + packages;
-  return "install what Debian calls " + packages;
+  return "install the equivalent of Debian's " + packages;
 }
 
 }  // namespace coupler::cli

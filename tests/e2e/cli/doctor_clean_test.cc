@@ -224,7 +224,7 @@ TEST_F(DoctorClean, WhatCannotBeRemoved_IsSaid) {
   EXPECT_EQ(entry(outcome, left).at("removed"), false);
   EXPECT_NE(entry(outcome, left).at("failure"), "");
   EXPECT_EQ(text.exit_code, 1);
-  expect_in(text.out, "mend: rm -rf " + left.string());
+  expect_in(text.out, "fix:  rm -rf " + left.string());
 }
 
 TEST_F(DoctorClean, WithoutClean_DoctorNamesItAndRemovesNothing) {
@@ -246,7 +246,7 @@ TEST_F(DoctorClean, WithoutClean_DoctorNamesItAndRemovesNothing) {
 TEST_F(DoctorClean, Configuration_IsRefused) {
   const Outcome outcome = doctor({"--clean", "-o", "backend.use=single"});
   EXPECT_EQ(outcome.exit_code, 2);
-  expect_in(outcome.err, "doctor: --clean needs no configuration");
+  expect_in(outcome.err, "doctor: --clean takes no configuration");
 }
 
 }  // namespace

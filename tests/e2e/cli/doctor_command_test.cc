@@ -74,7 +74,7 @@ TEST(DoctorCommand, Text_HasAllThatJsonHas) {
     }
     const std::string check = one.at("check"), what = one.at("what"), mend = one.at("mend");
     EXPECT_NE(text.out.find(check + ": " + what + "\n"), std::string::npos) << what << text.out;
-    EXPECT_NE(text.out.find("mend: " + mend), mend.empty() ? 0 : std::string::npos);
+    EXPECT_NE(text.out.find("fix:  " + mend), mend.empty() ? 0 : std::string::npos);
   }
 }
 
@@ -146,7 +146,8 @@ TEST(DoctorCommand, OmpNumThreads_ThatIsWrongIsAWarning) {
 TEST(DoctorCommand, Interface_IsTriedWithAConnection) {
   const Workplace here;
   finding(doctor(here, {}), "network", "ok", "127.0.0.1 (backend.interface is not set: loopback)");
-  finding(doctor(here, {"-o", "backend.interface=lo"}), "network", "ok", "came through");
+  finding(doctor(here, {"-o", "backend.interface=lo"}), "network", "ok",
+          "a trial connection succeeded");
   const Outcome outcome = doctor(here, {"-o", "backend.interface=nowhere0"});
   EXPECT_EQ(outcome.exit_code, 2);
   const Json one = finding(outcome, "network", "error", "nowhere0");
@@ -168,7 +169,7 @@ TEST(DoctorCommand, TemporaryFolderThatIsNotThere_IsAnError) {
   const Workplace here;
   const Outcome outcome = doctor(here, {}, {{"TMPDIR", "/nowhere/tmp"}});
   EXPECT_EQ(outcome.exit_code, 1);
-  const Json one = finding(outcome, "folders", "error", "/nowhere/tmp (TMPDIR) is no folder");
+  const Json one = finding(outcome, "folders", "error", "/nowhere/tmp (TMPDIR) is not a folder");
   EXPECT_EQ(one.at("mend"), "mkdir -p /nowhere/tmp");
 }
 

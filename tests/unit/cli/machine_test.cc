@@ -95,7 +95,7 @@ TEST_F(MachineTest, Governor_ThatSavesPowerIsAWarning) {
   write(cpu + "scaling_governor", "powersave");
   write(cpu + "scaling_driver", "acpi-cpufreq");
   EXPECT_EQ(check_frequency(root_)[0].level, Level::kWarning);
-  EXPECT_EQ(check_frequency(root_)[0].what, "1 of 1 processors are governed by powersave");
+  EXPECT_EQ(check_frequency(root_)[0].what, "1 of 1 processors use the powersave governor");
   // The same word of a driver that chooses by itself.
   write(cpu + "scaling_driver", "intel_pstate");
   write(cpu + "energy_performance_preference", "balance_performance");
