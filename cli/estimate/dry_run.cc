@@ -17,14 +17,14 @@
 #include "cli/process/child_process.h"
 #include "rendezvous/unique_fd.h"
 
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
 namespace {
 
 UniqueFd memory_file(const char* name) {
   UniqueFd file(::memfd_create(name, 0));
-  if (file.get() < 0) throw Error(ErrorCode::kIo, "no memory file can be made for a dry run");
+  if (file.get() < 0) throw Error(ErrorCode::kIo, "cannot create a memory file for a dry run");
   return file;
 }
 
@@ -90,15 +90,15 @@ StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& co
   std::fwrite(said.data(), 1, said.size(), stderr);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool made_no_step = code == 0;
-  throw Error(made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
-              made_no_step
-                  ? fmt::format("'{}' ended without a dry run of two optimizer steps", program[0])
-                  : fmt::format("'{}' ended with code {} in its dry run", program[0], code),
-              {.subject = program[0],
-               .hint = made_no_step
-                           ? "it must prepare model and optimizer by coupler::Accelerator and make "
-                             "two steps; raise the number of its steps or of its samples"
-                           : "what it printed stands above; tensors have no values in a dry run"});
+  throw Error(
+      made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
+      made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program[0])
+                   : fmt::format("'{}' ended with code {} in its dry run", program[0], code),
+      {.subject = program[0],
+       .hint = made_no_step
+                   ? "it must prepare its model and optimizer with coupler::Accelerator and "
+                     "take two steps; give it more steps or samples"
+                   : "see its output above; tensors have no values in a dry run"});
 }
 
 }  // namespace coupler::cli

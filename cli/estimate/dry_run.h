@@ -9,9 +9,9 @@
 
 namespace coupler::cli {
 
-// One process; config: what the command line says (file and overrides), more overrides behind it.
-// What the program prints goes to standard error where it fails. Throws Error naming what it did
-// not do.
+// Runs the program as one process. config: the file and overrides of the command line; more:
+// overrides that follow them. If the program fails, its output goes to standard error. Throws Error
+// naming what it failed to do.
 StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& config,
                 const std::vector<std::string>& more);
 

@@ -1,5 +1,4 @@
-// coupler estimate: how much memory a training program, a checkpoint or a model needs, rank by
-// rank.
+// coupler estimate: how much memory a training program, a checkpoint or a model needs per rank.
 #include <coupler/error.h>
 
 #include <cstdio>
@@ -18,21 +17,21 @@ namespace coupler::cli {
 const char kEstimateHelp[] = R"help(usage: coupler estimate [OPTION]... -- PROGRAM [ARGUMENT]...
        coupler estimate [OPTION]... PATH
 
-Says how much memory each rank of a training job needs at its peak, and for what.
+Estimates the peak memory of each rank of a training job, and what it is used for.
 
-PROGRAM is run as it is, as one process, on tensors without memory, for two steps: a second or so,
-whatever the model's size. PATH is a checkpoint (a folder, *.safetensors or its index), of which
-only headers are read, or a model's config.json as Hugging Face has it; of these activations are
-not counted.
+PROGRAM is run unmodified, as one process, on tensors without memory, for two steps. This takes
+about a second, whatever the model's size. PATH is a checkpoint (a folder, a *.safetensors file or
+an index), of which only headers are read, or a Hugging Face config.json. For a PATH, activations
+are not counted.
 
-  --world N       so many processes on one machine, in place of launch.processes
-  --all           every backend and stage, mixed precision no and bf16, with and without activation
-                  checkpointing, in place of what is configured
-  --limit SIZE    say what fits into so much, such as 4GiB; else memory.limit, where it is set
-  --disk FOLDER   where settings with a disk would keep state; nothing is written there
-  --json          JSON, in bytes, in place of a table
+  --world N       assume N processes on one machine instead of launch.processes
+  --all           estimate every backend and stage, with mixed precision no and bf16, with and
+                  without activation checkpointing, instead of the configured setting
+  --limit SIZE    report what fits within SIZE, such as 4GiB (default: memory.limit, if set)
+  --disk FOLDER   where settings that use a disk would keep state; nothing is written there
+  --json          print JSON, in bytes, instead of a table
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key
+  -o KEY=VALUE    set one configuration key
 
 `coupler config recommend` picks the fastest setting that fits.
 

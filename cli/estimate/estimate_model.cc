@@ -28,13 +28,13 @@ constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;
 std::string read_config_json(const std::string& path) {
   const auto file = MappedFile::open(path);
   if (file->size() > kMostConfigBytes) {
-    throw Error(ErrorCode::kIo, fmt::format("'{}' is larger than any config.json", path),
-                {.subject = path, .hint = "give a model's config.json"});
+    throw Error(ErrorCode::kIo, fmt::format("'{}' is too large for a config.json", path),
+                {.subject = path, .hint = "name a model's config.json"});
   }
   return {file->data(), file->data() + file->size()};
 }
 
-// Trained in fp32: what a checkpoint's own type is says how many bytes it has now.
+// Assumes training in fp32. The checkpoint's own dtypes only count for `stored`, its bytes on disk.
 LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
   const bool folder = fs::is_directory(path) && (is_checkpoint(path) || holds_checkpoints(path));
   const WeightSource source = open_weights(folder ? find_checkpoint(path) : path, {});
@@ -60,7 +60,7 @@ struct Layer {
   uint64_t elements = 0;
 };
 
-// Of the largest row of alike modules, else of those with parameters of their own.
+// The largest of the repeated modules; without these, of all modules with parameters of their own.
 Layer largest_layer(const LoggedModel& model) {
   const std::string pattern = repeated_modules(model);
   const std::string stem = pattern.empty() ? "" : pattern.substr(0, pattern.size() - 1);
@@ -130,8 +130,8 @@ std::string estimate_model(const EstimateWords& words, const Config& config, uin
                      format_byte_size(largest.elements * type.bits / 8)});
   }
   return text + format_table(table) +
-         "\nFor training with AdamW, parameters, gradients and state in float32 (mixed precision "
-         "keeps\nthem so); neither the process itself nor batches are counted.\n\n" +
+         "\nFor training with AdamW, with parameters, gradients and optimizer state in float32, "
+         "also under\nmixed precision. The process itself and batches are not counted.\n\n" +
          estimate_text(rows, limit);
 }
 

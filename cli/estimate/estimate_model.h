@@ -9,7 +9,7 @@
 
 namespace coupler::cli {
 
-// The text to print. Throws Error naming the file and what is wrong.
+// Returns what to print. Throws Error naming the file and what is wrong.
 std::string estimate_model(const EstimateWords& words, const Config& config, uint64_t limit);
 
 }  // namespace coupler::cli

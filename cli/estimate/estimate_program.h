@@ -1,5 +1,5 @@
-// The dry runs of one program, one for each precision and way of checkpointing asked for, and what
-// settings need by them. Single-threaded.
+// The dry runs of one program, one per requested precision and checkpointing pattern, and the
+// memory that settings need according to them. Single-threaded.
 #pragma once
 
 #include <map>
@@ -16,14 +16,15 @@ namespace coupler::cli {
 
 class ProgramEstimates {
  public:
+  // Borrows words and config.
   ProgramEstimates(const EstimateWords& words, const Config& config);
 
   int world() const { return world_; }
-  // As configured: its own checkpointing patterns and precision.
+  // With the configured backend, checkpointing patterns and precision.
   EstimateRow configured();
-  // precision: "no", "bf16". Checkpointing of its repeated modules, where there are some.
+  // precision: "no" or "bf16". checkpointing: of the modules that pattern() names.
   EstimateRow of(const Setting& setting, const std::string& precision, bool checkpointing);
-  // The pattern that checkpointing means; "" where it is of no use.
+  // The configured checkpointing patterns, else the repeated modules of the model; "" for none.
   std::string pattern();
 
  private:

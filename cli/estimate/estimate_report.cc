@@ -21,7 +21,7 @@ constexpr PartName kNames[] = {
     {Part::kParameters, "parameters", "params", "parameters"},
     {Part::kMaster, "master_weights", "master", "master weights"},
     {Part::kGradients, "gradients", "grads", "gradients"},
-    {Part::kOptimizer, "optimizer", "optimizer", "optimizer's state"},
+    {Part::kOptimizer, "optimizer", "optimizer", "optimizer state"},
     {Part::kUnits, "gathered_units", "gathered", "gathered units"},
     {Part::kActivations, "activations", "activations", "activations"},
     {Part::kBuffers, "buffers", "buffers", "communication and disk buffers"},
@@ -36,11 +36,11 @@ std::string fits(const EstimateRow& row, uint64_t limit) {
 std::string one(const EstimateRow& row, uint64_t limit) {
   const MemoryEstimate& memory = row.memory;
   std::string text = fmt::format(
-      "{}, mixed precision {}{}, {} process{}: {} a rank, at its peak in {}\n\n", row.setting,
+      "{}, mixed precision {}{}, {} process{}: {} per rank at its peak, in {}\n\n", row.setting,
       row.precision,
       row.checkpointing.empty() ? "" : ", activation checkpointing of " + row.checkpointing,
       row.world, row.world == 1 ? "" : "es", format_byte_size(memory.peak), memory.when);
-  std::vector<std::vector<std::string>> table = {{"", "at the peak", "most"}};
+  std::vector<std::vector<std::string>> table = {{"", "at the peak", "maximum"}};
   for (const PartName& name : kNames) {
     const auto part = static_cast<size_t>(name.part);
     if (memory.most[part] == 0) continue;
@@ -50,13 +50,13 @@ std::string one(const EstimateRow& row, uint64_t limit) {
   table.push_back({"the process itself", size_text(memory.base), ""});
   text += format_table(table);
   if (memory.largest_unit > 0) {
-    text += fmt::format("\nThe largest unit, {}, is {} when it is gathered.\n",
-                        memory.largest_unit_name, format_byte_size(memory.largest_unit));
+    text += fmt::format("\nThe largest unit, {}, is {} when gathered.\n", memory.largest_unit_name,
+                        format_byte_size(memory.largest_unit));
   }
   if (!row.activations_counted)
-    text += "\nActivations are not counted: batch and sequence are not known.\n";
+    text += "\nActivations are not counted: the batch size and sequence length are unknown.\n";
   if (limit > 0) {
-    text += fmt::format("\nIt {} into {}.\n", memory.peak <= limit ? "fits" : "does not fit",
+    text += fmt::format("\nIt {} within {}.\n", memory.peak <= limit ? "fits" : "does not fit",
                         format_byte_size(limit));
   }
   return text;
@@ -81,9 +81,10 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     counted = counted && row.activations_counted;
   }
   return fmt::format(
-      "A rank of {}: the peak, and the most of each part by itself.\n\n{}{}", rows.front().world,
-      format_table(table),
-      counted ? "" : "\nActivations are not counted: batch and sequence are not known.\n");
+      "Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}",
+      rows.front().world, format_table(table),
+      counted ? ""
+              : "\nActivations are not counted: the batch size and sequence length are unknown.\n");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What coupler estimate prints: one setting in parts, or many in a table; as text or JSON. Pure
-// functions.
+// The output of coupler estimate: one setting in detail, or several in a table; as text or JSON.
+// Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace coupler::cli {
 struct EstimateRow {
   std::string setting;        // "ZeRO stage 2"
   std::string precision;      // "no", "bf16"
-  std::string checkpointing;  // memory.activation_checkpointing; "" without
+  std::string checkpointing;  // memory.activation_checkpointing; "" for none
   int world = 1;
   bool training = true;
   bool activations_counted = true;
   MemoryEstimate memory;
 };
 
-// limit: 0 for none.
+// limit: in bytes; 0 for none.
 std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit);
 std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit);
 

@@ -21,9 +21,9 @@ int64_t whole_number(const std::string& command, const std::string& word,
     return number;
   }
   throw Error(ErrorCode::kUsage,
-              fmt::format("{}: {} is '{}', it must be a whole number from 1 to 65536", command,
+              fmt::format("{}: {} is '{}' but must be a whole number from 1 to 65536", command,
                           word, value),
-              {.subject = word, .hint = "give how many processes the job is to have"});
+              {.subject = word, .hint = "give the number of processes of the job"});
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ EstimateWords read_estimate_words(const std::string& command, int argc, char** a
     } else if (takes_value) {
       if (i + 1 >= own) {
         throw Error(ErrorCode::kUsage, fmt::format("{}: {} needs a value", command, word),
-                    {.subject = word, .hint = fmt::format("'coupler {} --help'", command)});
+                    {.subject = word, .hint = fmt::format("see 'coupler {} --help'", command)});
       }
       value = words[static_cast<size_t>(++i)];
     }
@@ -79,8 +79,8 @@ EstimateWords read_estimate_words(const std::string& command, int argc, char** a
                   fmt::format("{}: unknown argument '{}'{}", command, word,
                               nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
                   {.subject = word,
-                   .hint = fmt::format("a program stands behind --: coupler {} -- ./program; "
-                                       "'coupler {} --help' shows the rest",
+                   .hint = fmt::format("a program comes after --: coupler {} -- ./program; "
+                                       "see 'coupler {} --help'",
                                        command, command)});
     } else {
       result.path = word;
@@ -89,7 +89,7 @@ EstimateWords read_estimate_words(const std::string& command, int argc, char** a
   if (!result.path.empty() && !result.program.empty()) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("{}: both '{}' and a program are given", command, result.path),
-                {.subject = result.path, .hint = "estimate one after the other"});
+                {.subject = result.path, .hint = "estimate them one at a time"});
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// What stands behind coupler estimate and coupler config recommend. Single-threaded.
+// The command line of coupler estimate and coupler config recommend. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct EstimateWords {
   int64_t world = 0;                 // 0: launch.processes
   uint64_t limit = 0;                // bytes; 0: none given
   std::string path;                  // of a checkpoint or config.json
-  std::vector<std::string> program;  // behind --
-  std::string disk = "/scratch";     // a folder for what goes to a disk
+  std::vector<std::string> program;  // after --
+  std::string disk = "/scratch";     // the folder of settings that use a disk
 };
 
-// Throws Error(kUsage) naming the word, and the nearest to an unknown one.
+// Throws Error naming the argument, and for an unknown one the nearest known.
 EstimateWords read_estimate_words(const std::string& command, int argc, char** argv);
 
 }  // namespace coupler::cli

@@ -17,15 +17,15 @@ namespace coupler::cli {
 const char kRecommendHelp[] =
     R"help(usage: coupler config recommend [OPTION]... --limit SIZE -- PROGRAM [ARGUMENT]...
 
-Prints the configuration with which PROGRAM trains fastest in so much memory a rank: it is run on
-tensors without memory (see coupler estimate), and settings are tried in the order of what they
-cost: whole models before divided ones, and these before activation checkpointing and disks.
+Prints the configuration with which PROGRAM trains fastest within the given memory per rank. PROGRAM
+is run on tensors without memory (see coupler estimate). Settings are tried from fastest to slowest:
+replicated models first, then sharded ones, then activation checkpointing, and disks last.
 
-  --limit SIZE    the memory of a rank, such as 4GiB
-  --world N       so many processes on one machine, in place of launch.processes
-  --disk FOLDER   where settings with a disk keep state (default /scratch)
+  --limit SIZE    the memory per rank, such as 4GiB
+  --world N       assume N processes on one machine instead of launch.processes
+  --disk FOLDER   where settings that use a disk keep state (default: /scratch)
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key
+  -o KEY=VALUE    set one configuration key
 
   coupler config recommend --limit 4GiB -- ./train
 )help";
@@ -39,7 +39,7 @@ std::string toml_value(const OptionValue& value) {
 
 std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t limit) {
   std::string text =
-      fmt::format("# {}: {} of {} a rank, by estimate\n[backend]\nuse = \"{}\"\n", setting.name,
+      fmt::format("# {}: an estimated {} of {} per rank\n[backend]\nuse = \"{}\"\n", setting.name,
                   format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
   if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
   for (const auto& [key, value] : setting.options) {
@@ -65,9 +65,9 @@ int run_recommend(int argc, char** argv) {
   if (words.limit == 0 || words.program.empty()) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("config recommend: {} is missing",
-                            words.limit == 0 ? "--limit SIZE" : "a program behind --"),
+                            words.limit == 0 ? "--limit SIZE" : "a program after --"),
                 {.subject = words.limit == 0 ? "--limit" : "--",
-                 .hint = "coupler config recommend --limit 4GiB -- ./program"});
+                 .hint = "run: coupler config recommend --limit 4GiB -- ./program"});
   }
   const Config config = load_config(words.config);
   ProgramEstimates estimates(words, config);
@@ -93,10 +93,11 @@ int run_recommend(int argc, char** argv) {
   }
   throw Error(
       ErrorCode::kConfig,
-      fmt::format("nothing fits into {} a rank with {} processes: the least, {}, takes {}",
-                  format_byte_size(words.limit), estimates.world(), least_name,
-                  format_byte_size(least)),
-      {.subject = "--limit", .hint = "more processes (--world), a smaller batch, or more memory"});
+      fmt::format(
+          "no setting fits within {} per rank with {} processes: the smallest, {}, needs {}",
+          format_byte_size(words.limit), estimates.world(), least_name, format_byte_size(least)),
+      {.subject = "--limit",
+       .hint = "use more processes (--world), a smaller batch, or more memory"});
 }
 
 }  // namespace coupler::cli

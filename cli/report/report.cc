@@ -1,4 +1,4 @@
-// coupler report: what a run left in a folder as one page with plots.
+// coupler report: writes one page with plots of what a run left in a folder.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -16,11 +16,11 @@ namespace coupler::cli {
 
 const char kReportHelp[] = R"help(usage: coupler report FOLDER [--output FILE]
 
-Writes one HTML page with plots, which needs no network and nothing beside it, of what a run left in
-FOLDER: the numbers of the tracker jsonl, and what profile.dir had recorded: steps a second, the share
-of waiting and communication, memory, and the rank that the others wait for. Prints the same in short.
+Writes one self-contained HTML page with plots of what a run left in FOLDER: the metrics of the
+jsonl tracker, and from profiles (profile.dir) the steps per second, the shares of waiting and
+communication, the memory, and the rank that the others wait for. Also prints a short summary.
 
-  --output FILE  where to (default FOLDER/report.html)
+  --output FILE  write the page to FILE (default: FOLDER/report.html)
 
   coupler report runs/digits
 )help";
@@ -42,13 +42,13 @@ int run_report(int argc, char** argv) {
     } else if (folder.empty() && word[0] != '-') {
       folder = word;
     } else {
-      throw Error(ErrorCode::kUsage, fmt::format("coupler report does not know '{}'", word),
-                  {.subject = std::string(word), .hint = "'coupler report --help' explains it"});
+      throw Error(ErrorCode::kUsage, fmt::format("report: unknown argument '{}'", word),
+                  {.subject = std::string(word), .hint = "see 'coupler report --help'"});
     }
   }
   if (folder.empty())
-    throw Error(ErrorCode::kUsage, "coupler report needs the folder of a run",
-                {.subject = "FOLDER", .hint = "'coupler report --help' explains it"});
+    throw Error(ErrorCode::kUsage, "report: FOLDER, the folder of a run, is missing",
+                {.subject = "FOLDER", .hint = "see 'coupler report --help'"});
   if (output.empty()) output = folder + "/report.html";
   const RunRecord run = read_run(folder);
   replace_file(output, html_page(run));

@@ -83,19 +83,18 @@ std::string cards(const RunRecord& run) {
       peak = std::max(peak, rank.peak_memory_bytes);
     }
     html += card(fmt::format("{}", run.ranks.size()), run.ranks.size() == 1 ? "rank" : "ranks");
-    html += card(short_number(speed_of(run.ranks.front())), "steps a second");
+    html += card(short_number(speed_of(run.ranks.front())), "steps per second");
     if (run.ranks.size() > 1) html += card(fmt::format("{:.1f} %", 100 * waiting), "waiting");
-    html += card(format_byte_size(peak), "peak memory of a rank");
+    html += card(format_byte_size(peak), "peak memory per rank");
   }
   return html.empty() ? html : "<div class=\"cards\">\n" + html + "</div>\n";
 }
 
 std::string numbers(const RunRecord& run) {
-  std::string html = "<h2>Numbers</h2>\n<div class=\"plots\">\n";
+  std::string html = "<h2>Metrics</h2>\n<div class=\"plots\">\n";
   for (const auto& [name, points] : run.metrics)
     html += plot(name, {{.name = "", .points = points}}, "step");
-  html +=
-      "</div>\n<table><tr><th></th><th>first</th><th>last</th><th>least</th><th>most</th></tr>\n";
+  html += "</div>\n<table><tr><th></th><th>first</th><th>last</th><th>min</th><th>max</th></tr>\n";
   for (const auto& [name, points] : run.metrics) {
     const Range range = range_of(points);
     html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
@@ -108,8 +107,8 @@ std::string numbers(const RunRecord& run) {
 
 std::string rank_table(const RunRecord& run) {
   std::string html =
-      "<table><tr><th>rank</th><th>steps</th><th>steps a second</th><th>waiting</th>"
-      "<th>moved a step</th><th>peak memory</th></tr>\n";
+      "<table><tr><th>rank</th><th>steps</th><th>steps per second</th><th>waiting</th>"
+      "<th>moved per step</th><th>peak memory</th></tr>\n";
   const RankProfile* slow = slowest(run);
   for (const RankProfile& rank : run.ranks) {
     const double waiting = 100 * waiting_of(rank);
@@ -123,12 +122,12 @@ std::string rank_table(const RunRecord& run) {
   }
   html += "</table>\n";
   if (slow != nullptr)
-    html += fmt::format("<p>Rank {} waits least: it is the one that the others wait for.</p>\n",
+    html += fmt::format("<p>Rank {} waits least, so it is the one the others wait for.</p>\n",
                         slow->rank);
   return html;
 }
 
-// All ranks in one: the one that the others wait for before the rest.
+// All ranks in one plot, the slowest in front of the rest.
 std::string step_plot(const RunRecord& run) {
   const RankProfile* slow = run.ranks.size() == 1 ? &run.ranks.front() : slowest(run);
   std::vector<Line> lines;
@@ -140,16 +139,17 @@ std::string step_plot(const RunRecord& run) {
     lines.push_back(std::move(line));
   }
   if (lines.empty()) return "";
-  return "<div class=\"plots\">\n" + plot("milliseconds a step", lines, "recorded step") +
+  return "<div class=\"plots\">\n" + plot("milliseconds per step", lines, "recorded step") +
          "</div>\n";
 }
 
 std::string communication_table(const RankProfile& rank) {
   if (rank.communication.empty()) return "";
   std::string html = fmt::format(
-      "<h2>Communication of rank {}</h2>\n<p class=\"soft\">Seconds are those between the "
-      "submission of an operation and its end; they may lie beside computing.</p>\n"
-      "<table><tr><th></th><th>count</th><th>bytes</th><th>seconds</th><th>of the time</th></tr>\n",
+      "<h2>Communication of rank {}</h2>\n<p class=\"soft\">Seconds run from the submission of an "
+      "operation to its end; they may overlap with computation.</p>\n"
+      "<table><tr><th></th><th>count</th><th>bytes</th><th>seconds</th><th>share of "
+      "time</th></tr>\n",
       rank.rank);
   for (const auto& [name, kind] : rank.communication)
     html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1f} %</td></tr>\n",
@@ -173,8 +173,8 @@ std::string html_page(const RunRecord& run) {
   if (!run.metrics.empty()) html += numbers(run);
   if (!run.ranks.empty()) {
     html +=
-        "<h2>Ranks</h2>\n<p class=\"soft\">Of the steps that were recorded. Waiting is the time "
-        "in which a rank stood still for others.</p>\n" +
+        "<h2>Ranks</h2>\n<p class=\"soft\">For the recorded steps. Waiting is the time in "
+        "which a rank was blocked on others.</p>\n" +
         rank_table(run) + step_plot(run) + communication_table(run.ranks.front());
   }
   return html + "</body></html>\n";
@@ -188,7 +188,7 @@ std::string summary_text(const RunRecord& run) {
                         short_number(points.back().value), points.size());
   for (const RankProfile& rank : run.ranks)
     text += fmt::format(
-        "rank {}: {} steps a second, {:.1f} % of the time waiting, peak {}\n", rank.rank,
+        "rank {}: {} steps per second, {:.1f} % of the time waiting, peak {}\n", rank.rank,
         short_number(share(static_cast<double>(rank.step_seconds.size()), rank.seconds())),
         100 * share(rank.waiting_seconds, rank.seconds()),
         format_byte_size(rank.peak_memory_bytes));

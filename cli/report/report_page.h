@@ -1,4 +1,4 @@
-// A run as one HTML page that needs no network: plots are SVG in it. Pure functions.
+// A run as one HTML page with inline SVG plots, which needs no network. Pure functions.
 #pragma once
 
 #include <string>

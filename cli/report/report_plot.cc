@@ -9,16 +9,16 @@ namespace coupler::cli {
 namespace {
 
 constexpr double kWidth = 480, kHeight = 230, kLeft = 58, kBottom = 38, kTop = 12, kRight = 16;
-constexpr size_t kDrawn = 1000;   // points of a line; of more every k-th is drawn, and the last
-constexpr size_t kSmooth = 200;   // from so many points on their mean is drawn as well
-constexpr size_t kTooltips = 80;  // a line
+constexpr size_t kDrawn = 1000;   // points per line; of more, every k-th and the last are drawn
+constexpr size_t kSmooth = 200;   // lines of at least this many points also get their mean
+constexpr size_t kTooltips = 80;  // per line
 
 struct Axis {
-  double low = 0, high = 1;  // what is shown
+  double low = 0, high = 1;  // the visible range
   std::vector<double> ticks;
 };
 
-// 1, 2, 2.5 or 5 times a power of ten, of which `count` or a few more fill the range.
+// The tick distance: 1, 2, 2.5 or 5 times a power of ten, at least range / count.
 double tick_of(double range, int count) {
   const double rough = range / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -36,7 +36,7 @@ Axis axis_of(const std::vector<Line>& lines, double Point::*field, bool widened)
       high = std::max(high, point.*field);
     }
   }
-  // Something is to be seen where all values are one, or differ in their last digits only.
+  // Leave room around values that are all equal, or differ only in their last digits.
   const double least = std::max(std::abs(low), std::abs(high)) * 1e-9;
   if (high - low <= least) {
     const double room = low == 0 ? 1 : std::abs(low) / 10;
@@ -122,7 +122,7 @@ class Drawing {
   std::string out_;
 };
 
-// Each point the mean of those around it.
+// Each point becomes the mean of itself and up to `around` points on either side.
 std::vector<Point> smoothed(const std::vector<Point>& points, size_t around) {
   std::vector<double> sums = {0};
   for (const Point& point : points) sums.push_back(sums.back() + point.value);

@@ -1,5 +1,5 @@
-// A plot of `coupler report`: lines over steps as a figure with SVG in it, which needs no script:
-// points say their values where a pointer rests on them. Pure functions.
+// A plot of `coupler report`: lines over steps as a figure with inline SVG. It needs no script:
+// points show their values as tooltips. Pure functions.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@ namespace coupler::cli {
 struct Line {
   std::string name;  // in the points' tooltips; may be empty
   std::vector<Point> points;
-  bool aside = false;  // drawn thin and grey: others matter more
+  bool aside = false;  // drawn gray, under the others
 };
 
-// Lines with at least one point each; at least one line. The first that is not aside says its last
-// value in the caption. unit: of the steps.
+// lines: at least one, each with at least one point. The caption shows the last value of the first
+// line that is not aside. unit: of the steps.
 std::string plot(const std::string& title, const std::vector<Line>& lines, const std::string& unit);
 
 // The CSS of all plots.
 extern const char* const kPlotStyle;
 
-// Text as HTML shows it.
+// The text with HTML's special characters escaped.
 std::string escaped(const std::string& text);
-// Four digits.
+// With four significant digits.
 std::string short_number(double value);
 
 }  // namespace coupler::cli

@@ -19,11 +19,11 @@ using nlohmann::json;
 
 using Metrics = std::map<std::string, std::vector<Point>>;
 
-// A line that is cut off, as by a full disk, is passed over and noted. Runs append to a file: what
-// a later one logs from a step on stands for what earlier ones did from there.
+// Skips and notes truncated lines, as a full disk leaves them. Runs append to one file: what a
+// later run logs from some step on replaces what earlier runs logged from there.
 Metrics read_metrics(const fs::path& path, RunRecord& record) {
   Metrics result;
-  std::set<std::string> logged;  // by the run that is being read
+  std::set<std::string> logged;  // by the run being read
   std::ifstream in(path);
   size_t number = 0, broken = 0;
   for (std::string line; std::getline(in, line);) {
@@ -35,7 +35,7 @@ Metrics read_metrics(const fs::path& path, RunRecord& record) {
     }
     if (!entry.contains("values") || !entry["values"].is_object() || !entry.contains("step") ||
         !entry["step"].is_number()) {
-      if (entry.contains("run")) logged.clear();  // its beginning
+      if (entry.contains("run")) logged.clear();  // a run begins here
       continue;
     }
     for (const auto& [name, value] : entry["values"].items()) {
@@ -50,7 +50,7 @@ Metrics read_metrics(const fs::path& path, RunRecord& record) {
   }
   if (broken > 0)
     record.notes.push_back(
-        fmt::format("{}: {} of {} lines are no JSON objects", path.string(), broken, number));
+        fmt::format("{}: {} of {} lines are not JSON objects", path.string(), broken, number));
   return result;
 }
 
@@ -70,8 +70,8 @@ void read_profile(const fs::path& path, RunRecord& record) {
     record.ranks.push_back(std::move(rank));
   } catch (const json::exception&) {
     record.notes.push_back(
-        fmt::format("{} is no whole summary: its round had not ended, or its "
-                    "process was ended while it was written",
+        fmt::format("{} is incomplete: its round had not ended, or its process "
+                    "ended while writing it",
                     path.string()));
   }
 }
@@ -101,10 +101,10 @@ RunRecord read_run(const std::string& folder) {
     throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", folder, failed.message()),
                 {.subject = folder, .hint = "name the folder of a run"});
   if (!any)
-    throw Error(ErrorCode::kIo,
-                fmt::format("{} has neither metrics.jsonl nor profile-rank*.json", folder),
-                {.subject = folder,
-                 .hint = "the tracker jsonl writes the one, profile.dir has the other written"});
+    throw Error(
+        ErrorCode::kIo, fmt::format("{} has neither metrics.jsonl nor profile-rank*.json", folder),
+        {.subject = folder,
+         .hint = "the jsonl tracker writes the former, a run with profile.dir set the latter"});
   for (auto& [place, metrics] : files) {
     const std::string below = place.lexically_relative(folder).string();
     const std::string prefix = files.size() == 1 || below == "." ? "" : below + ": ";

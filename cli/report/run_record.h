@@ -1,5 +1,5 @@
-// RunRecord: what a run left in a folder, for `coupler report`: the numbers of a jsonl tracker
-// (docs/tracking.md) and the ranks' summaries of a profile (docs/profiling.md). Values;
+// RunRecord: what a run left in a folder, for `coupler report`: the metrics of the jsonl tracker
+// (docs/tracking.md) and the profile summaries of the ranks (docs/profiling.md). Values;
 // single-threaded.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Point {
 struct RankProfile {
   int rank = 0;
   std::vector<double> step_seconds;
-  double waiting_seconds = 0;  // of the steps
+  double waiting_seconds = 0;  // within the steps
   uint64_t peak_memory_bytes = 0;
   struct Kind {
     uint64_t count = 0, bytes = 0;
@@ -25,18 +25,18 @@ struct RankProfile {
   };
   std::map<std::string, Kind> communication;
 
-  double seconds() const;  // of all steps
+  double seconds() const;  // of all steps together
 };
 
 struct RunRecord {
   std::string folder;
-  // Numbers by name, by step; of several files those of a folder within are "folder: name".
+  // Points by metric name, sorted by step; with several files, "subfolder: name" for a subfolder's.
   std::map<std::string, std::vector<Point>> metrics;
-  std::vector<RankProfile> ranks;  // by rank
+  std::vector<RankProfile> ranks;  // sorted by rank
   std::vector<std::string> notes;  // what could not be read
 };
 
-// Of the folder and those in it. Throws Error(kIo) where there is neither kind of file.
+// Reads the folder and its subfolders. Throws Error(kIo) if they hold neither kind of file.
 RunRecord read_run(const std::string& folder);
 
 }  // namespace coupler::cli

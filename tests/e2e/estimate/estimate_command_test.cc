@@ -31,8 +31,8 @@ TEST(EstimateCommand, Program_IsEstimatedAsConfigured) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   for (const char* text :
-       {"deepspeed_like, stage 1", "4 processes", "parameters", "gradients", "optimizer's state",
-        "activations", "the process itself", "It fits into 4.0 GiB."}) {
+       {"deepspeed_like, stage 1", "4 processes", "parameters", "gradients", "optimizer state",
+        "activations", "the process itself", "It fits within 4.0 GiB."}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
   }
 }
@@ -65,7 +65,8 @@ TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
   const Outcome none =
       here.coupler(with({"config", "recommend", "--limit", "20MiB", "--world", "2"}, gpt(here)));
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_TRUE(err_says(none, "nothing fits into 20.0 MiB a rank with 2 processes: the least, "))
+  EXPECT_TRUE(
+      err_says(none, "no setting fits within 20.0 MiB per rank with 2 processes: the smallest, "))
       << none.err;
 }
 
@@ -92,7 +93,7 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
     std::string message;
   } cases[] = {
       {{"estimate", "--jsn", "x"}, 2, "unknown argument '--jsn'; did you mean '--json'?"},
-      {{"estimate", "--world", "0", "x"}, 2, "--world is '0', it must be a whole number"},
+      {{"estimate", "--world", "0", "x"}, 2, "--world is '0' but must be a whole number"},
       {{"estimate", "--world"}, 2, "--world needs a value"},
       {{"estimate", "--limit", "4gb", "x"}, 1, "'4gb' is not a size"},
       {{"estimate", "config.json"}, 1, "model_type is 'mamba'; known are bert"},

@@ -169,7 +169,7 @@ def main():
         check(problems, not asked, f"asked of the network: {asked}")
         page = Page(dom)
         for name in ("train/loss", "train/<accuracy>", "train/rate", "test/loss", "test/final",
-                     "milliseconds a step"):
+                     "milliseconds per step"):
             check(problems, any(caption.startswith(name) for caption in page.captions),
                   f"no plot of {name}: {page.captions}")
         for (_, _, width, height), points in page.lines:

@@ -32,9 +32,9 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   const Outcome outcome = here.coupler({"report", "run"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "loss: 2.5 to 0.5 in 2 values")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "rank 0: 3 steps a second, 40.0 % of the time waiting"))
+  EXPECT_TRUE(has(outcome.out, "rank 0: 3 steps per second, 40.0 % of the time waiting"))
       << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "1 of 5 lines are no JSON objects")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "1 of 5 lines are not JSON objects")) << outcome.out;
   const std::string page = text_of(here.path() / "run/report.html");
   EXPECT_TRUE(has(page, "Rank 1 waits least")) << page;
   EXPECT_TRUE(has(page, "<polyline")) << page;
@@ -106,8 +106,8 @@ TEST(Report, OfARoundThatHadNotEnded_NotesIt) {
   here.write("run/profile-rank0.json", "{}\n");
   const Outcome outcome = here.coupler({"report", "run", "--output", "page.html"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(has(outcome.out, "is no whole summary")) << outcome.out;
-  EXPECT_TRUE(has(text_of(here.path() / "page.html"), "is no whole summary"));
+  EXPECT_TRUE(has(outcome.out, "is incomplete")) << outcome.out;
+  EXPECT_TRUE(has(text_of(here.path() / "page.html"), "is incomplete"));
 }
 
 }  // namespace
