@@ -32,7 +32,7 @@ std::map<int, int> read_nodes(const std::string& root) {
   return nodes;
 }
 
-// The processors grouped by what `key` says, in their order.
+// The processors in their order, in groups of neighbors with the same key.
 template <typename Key>
 std::vector<std::vector<int>> groups(const std::vector<Cpu>& cpus, Key key) {
   std::vector<std::vector<int>> result;

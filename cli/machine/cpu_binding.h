@@ -1,5 +1,5 @@
-// Which processors each rank of this machine runs on. Values and functions over what the kernel
-// shows under /sys/devices/system; no thread rule.
+// Assigns processors to the ranks of this machine, by the topology that the kernel shows under
+// /sys/devices/system. Values and functions, callable from any thread.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace coupler::cli {
 
 enum class Bind {
   kNone,  // wherever the launcher itself may run
-  kCore,  // physical cores, divided evenly: neighbours share a NUMA node
+  kCore,  // physical cores, divided evenly; neighbors share a NUMA node
   kNuma,  // all cores of one NUMA node; nodes are divided evenly
 };
 
@@ -21,16 +21,16 @@ struct Cpu {
 
 std::vector<int> usable_cpus();  // of this process: taskset and containers limit them
 
-// Those of `usable`, sorted by node, core and id. Where the kernel tells nothing a processor is a
-// core of its own, on node 0. root: "/sys/devices/system" but in tests.
+// The processors in `usable`, sorted by node, core and id. If the kernel shows no topology, each
+// processor is a core of its own on node 0. root: "/sys/devices/system" except in tests.
 std::vector<Cpu> read_topology(const std::vector<int>& usable,
                                const std::string& root = "/sys/devices/system");
 
-// The processors of each of `ranks` ranks; empty lists with kNone. Throws Error(kUsage) where there
+// The processors of each of `ranks` ranks; empty lists with kNone. Throws Error(kUsage) if there
 // are more ranks than cores to bind to.
 std::vector<std::vector<int>> bind_ranks(Bind bind, const std::vector<Cpu>& cpus, int ranks);
 
-// "0-3,8", as the kernel writes lists; and back: nothing where the text is none.
+// "0-3,8", as the kernel writes lists. parse_cpu_list() returns {} if the string is malformed.
 std::string format_cpu_list(const std::vector<int>& cpus);
 std::vector<int> parse_cpu_list(const std::string& text);
 

@@ -24,19 +24,19 @@
 #include "cli/text/table.h"
 #include "plugin/plugin.h"
 
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
 
 const char kEnvHelp[] = R"help(usage: coupler env [--json] [--config FILE] [-o KEY=VALUE]...
 
 Prints what a bug report needs: versions, machine, limits, LibTorch, GPUs, Open MPI, backends, the
-variables that matter and the configuration. Variables and options whose names suggest a secret show
-"(hidden)".
+relevant environment variables and the configuration. Variables and options whose names suggest a
+secret are printed as "(hidden)".
 
   --json          print a JSON object instead of tables
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key
+  -o KEY=VALUE    set one configuration key
 
   coupler env > report.txt
 )help";
@@ -94,13 +94,13 @@ struct Report {
   std::vector<PluginReport> plugins;
   std::map<std::string, std::string> variables;
   std::string file;           // of the configuration; "": none
-  std::string configuration;  // as `coupler config --explain` has it, or what is wrong with it
+  std::string configuration;  // as `coupler config --explain` prints it, or its error
   bool valid = true;
 };
 
 Report make_report(const ConfigRequest& request) {
   Report report;
-  // A configuration that is wrong belongs into the report; it does not prevent one.
+  // A wrong configuration belongs in the report and does not prevent one.
   Config config;
   try {
     config = load_config(request);

@@ -27,7 +27,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// "580.65.06" out of "NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build".
+// "580.65.06" from "NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build".
 std::string version_word(const std::string& line) {
   std::istringstream words(line);
   for (std::string word; words >> word;) {
@@ -49,10 +49,10 @@ GpuInfo gpu_info(const std::string& root) {
   }
   for (const fs::path& folder : entries_of(driver + "/gpus")) {
     gpu.gpus.push_back(
-        value_in((folder / "information").string(), "Model").value_or("of unknown name"));
+        value_in((folder / "information").string(), "Model").value_or("unknown model"));
   }
   for (const fs::path& device : entries_of(root + "/sys/bus/pci/devices")) {
-    // 0x03: display controllers, 3D ones without a display among them.
+    // 0x03: display controllers, including 3D controllers without a display.
     const bool display =
         first_line_of((device / "class").string()).value_or("").rfind("0x03", 0) == 0;
     if (display && first_line_of((device / "vendor").string()) == "0x10de") ++gpu.cards;
@@ -69,7 +69,7 @@ std::string describe_gpus(const GpuInfo& gpu) {
   for (const auto& [name, count] : counts) {
     text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", count, name);
   }
-  if (text.empty() && gpu.cards > 0) return fmt::format("{} NVIDIA, without a driver", gpu.cards);
+  if (text.empty() && gpu.cards > 0) return fmt::format("{} NVIDIA, no driver loaded", gpu.cards);
   return text.empty() ? "none" : text;
 }
 

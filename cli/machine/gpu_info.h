@@ -1,5 +1,5 @@
-// NVIDIA's GPUs and their driver, as the kernel shows them: nothing is loaded, no device is woken.
-// Plain functions; no thread rule.
+// NVIDIA GPUs and their driver as the kernel shows them, without loading a library or waking a
+// device. Plain functions, callable from any thread.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 namespace coupler::cli {
 
 struct GpuInfo {
-  std::string driver;             // "580.65.06"; "": no driver is loaded
+  std::string driver;             // "580.65.06"; "": not loaded
   std::vector<std::string> gpus;  // names, as the driver knows them
   int cards = 0;                  // on the bus, driver or not
 };
-// root: "" but in tests; stands before /proc and /sys.
+// root: the prefix of /proc and /sys, "" except in tests.
 GpuInfo gpu_info(const std::string& root = "");
 
 std::string describe_driver(const GpuInfo& gpu);

@@ -16,11 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Debian's word for the installed package: its section of dpkg's list. "4.1.4" of "4.1.4-3+b1".
+// Debian's openmpi-bin according to dpkg: "4.1.4" of "4.1.4-3+b1"; "" if it is not installed.
 std::string package_version() {
   constexpr const char* kList = "/var/lib/dpkg/status";
   if (access(kList, R_OK) != 0) return "";
-  const auto file = MappedFile::open(kList);  // to read it takes longer than all else of `env`
+  const auto file = MappedFile::open(kList);  // reading it takes longer than the rest of `env`
   const std::string_view list(reinterpret_cast<const char*>(file->data()), file->size());
   const size_t start = list.find("\nPackage: openmpi-bin\n");
   if (start == list.npos) return "";
@@ -37,13 +37,13 @@ std::string package_version() {
   return std::string(version.substr(upstream, version.find_last_of('-') - upstream));
 }
 
-// Of an Open MPI in a folder of its own.
+// The version of an Open MPI in a folder of its own.
 std::string header_version(const fs::path& bin) {
   const std::string header = (bin.parent_path() / "include/mpi.h").string();
   return version_in(header, {"OMPI_MAJOR_VERSION", "OMPI_MINOR_VERSION", "OMPI_RELEASE_VERSION"});
 }
 
-// "" where only mpirun itself could say. A script by that name is somebody's own affair.
+// The version by files; "" if only mpirun itself can tell, as for a script of that name.
 std::string version_of_files(const std::string& path) {
   std::error_code failed;
   const fs::path real = fs::canonical(path, failed);

@@ -24,7 +24,7 @@ void tighten(std::optional<T>& limit, std::optional<T> other) {
   if (other && (!limit || *other < *limit)) limit = other;
 }
 
-// The interface of version 1 says "none" by a number of this size.
+// Version 1 of the interface expresses "none" as a number at least this large.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 std::optional<uint64_t> limit_in(const fs::path& file) {
@@ -32,7 +32,7 @@ std::optional<uint64_t> limit_in(const fs::path& file) {
   return number && *number < kNoLimit ? number : std::nullopt;
 }
 
-// "200000 100000": so many microseconds in so many; "max 100000" is no limit.
+// "200000 100000": quota and period in microseconds; "max 100000": unlimited.
 std::optional<double> quota_in(const fs::path& file) {
   const std::string line = first_line_of(file.string()).value_or("max");
   double quota = 0, period = 0;
@@ -51,8 +51,8 @@ std::optional<double> old_quota_in(const fs::path& folder) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// Calls visit with the group's folder and those above it, up to where groups begin. A container
-// may see the path of the machine outside, of which it has the end only.
+// Calls visit with the group's folder and all those above it, up to and including top. A container
+// may be shown its group's path on the host, although top is that group.
 template <typename Visit>
 void climb(const fs::path& top, const fs::path& group, const Visit& visit) {
   fs::path folder = group.relative_path();

@@ -1,5 +1,5 @@
-// coupler setup-torch: fetches the LibTorch that this Coupler was built for, by the script that
-// set-up of a checkout uses, too.
+// coupler setup-torch: fetches the LibTorch that this Coupler was built for, with the script that
+// also sets up a checkout.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -19,18 +19,18 @@ namespace coupler::cli {
 const char kSetupTorchHelp[] =
     R"help(usage: coupler setup-torch [--prefix DIR] [--torch VERSION] [--cuda]
 
-Fetches LibTorch )help" COUPLER_TORCH_WHEEL
-    R"help( (PyTorch's wheel, by pip; 1.5 GB on the disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
+Downloads LibTorch )help" COUPLER_TORCH_WHEEL
+    R"help( (PyTorch's wheel, with pip; 1.5 GB on disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
     R"help(,
-where programs and find_package(Coupler) find it: /opt/coupler for root, ~/.local/share/coupler for
-others. With another DIR set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_WHEEL
-    R"help(/torch. What is there already is
-not fetched again.
+where programs and find_package(Coupler) find it. DIR defaults to /opt/coupler for root, and to
+~/.local/share/coupler for others. With another DIR, set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_WHEEL
+    R"help(/torch.
+An existing installation is not downloaded again.
 
-  --prefix DIR     where to put it
-  --torch VERSION  another LibTorch, from 2.11.0 on: for a Coupler to be built against it, since this
-                   one needs the LibTorch that it was built for, but for the last number
-  --cuda           what LibTorch's CUDA part needs as well, for machines with a GPU (4 GB more)
+  --prefix DIR     install into DIR
+  --torch VERSION  another LibTorch, 2.11.0 or later, to build a Coupler against; this Coupler needs
+                   the version it was built for, except for the patch number
+  --cuda           also install what LibTorch needs on machines with a GPU (4 GB more)
 
   sudo coupler setup-torch
 )help";
@@ -39,17 +39,17 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& word, const std::string& problem) {
   throw Error(ErrorCode::kUsage, problem,
-              {.subject = word, .hint = "'coupler setup-torch --help' explains the command"});
+              {.subject = word, .hint = "see 'coupler setup-torch --help'"});
 }
 
-// Installed, and in the folder of a build, it lies in libexec/ beside bin/.
+// It is in libexec/ next to bin/, both in an installation and in a build folder.
 std::string script() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto path = self.parent_path() / "../libexec/coupler/install-torch";
   if (access(path.c_str(), X_OK) == 0) return path;
-  throw Error(ErrorCode::kIo, fmt::format("{} is not there", path.string()),
-              {.subject = path.string(), .hint = "install Coupler again: it is a part of it"});
+  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", path.string()),
+              {.subject = path.string(), .hint = "reinstall Coupler, which includes it"});
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ int run_setup_torch(int argc, char** argv) {
   std::string version = COUPLER_TORCH_WHEEL;
   bool cuda = false;
   int i = 1;
-  // Whether the word is that option, whose value follows it or its "=".
+  // Whether the word is that option; its value is the next word or follows "=".
   const auto takes = [&](const std::string& option, const char* needed, std::string& value) {
     const std::string_view word = argv[i];
     if (word == option && i + 1 < argc) {
@@ -84,13 +84,13 @@ int run_setup_torch(int argc, char** argv) {
     if (word == "--cuda") {
       cuda = true;
     } else if (!takes("--prefix", "a folder", prefix) && !takes("--torch", "a version", version)) {
-      refuse(std::string(word), fmt::format("'{}' is no option", word));
+      refuse(std::string(word), fmt::format("unknown argument '{}'", word));
     }
   }
   std::vector<std::string> command = {script(), "--torch", version};
   if (cuda) command.emplace_back("--cuda");
   command.push_back(prefix);
-  become(command, "it is a bash script: install bash");
+  become(command, "install bash: it is a bash script");
 }
 
 }  // namespace coupler::cli

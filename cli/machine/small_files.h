@@ -1,5 +1,5 @@
-// What the kernel and programs tell in small text files. Plain functions; no thread rule. A file
-// that is not there says nothing.
+// Reads facts from small text files of the kernel and of programs; a missing file has none. Plain
+// functions, callable from any thread.
 #pragma once
 
 #include <array>
@@ -11,16 +11,16 @@
 namespace coupler::cli {
 
 std::optional<std::string> first_line_of(const std::string& file);
-// Its first line, where that is a number and nothing else ("max" of cgroups is none).
+// The first line, if it is a number and nothing else (unlike the "max" of cgroups).
 std::optional<uint64_t> number_in(const std::string& file);
-// What follows start in the first line that begins with it, without blanks, colons, equals signs
-// and quotes around it: for lines as NAME=value or "name : value".
+// What follows `start` in the first line that begins with it, stripped of blanks, colons, equals
+// signs and quotes: for lines like NAME=value or "name : value".
 std::optional<std::string> value_in(const std::string& file, std::string_view start);
 
-// "5.1.2" of three lines "#define NAME 5" in a C header; empty where one of them is not there.
+// "5.1.2" from three lines like "#define NAME 5" in a C header; "" if one of them is missing.
 std::string version_in(const std::string& header, const std::array<const char*, 3>& names);
 
-// What a line of /proc/meminfo says, such as MemTotal's, in bytes.
+// The value of a line of /proc/meminfo, such as MemTotal, in bytes.
 std::optional<uint64_t> memory_fact(const char* name);
 
 }  // namespace coupler::cli

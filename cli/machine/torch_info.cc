@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The three numbers of version.h, where there is no version.py: LibTorch without Python.
+// The version in version.h, for a LibTorch without Python, which lacks version.py.
 std::string version_of_header(const std::string& root) {
   const std::string header = root + "/include/torch/headeronly/version.h";
   return version_in(header, {"TORCH_VERSION_MAJOR", "TORCH_VERSION_MINOR", "TORCH_VERSION_PATCH"});
@@ -37,7 +37,7 @@ bool file_exists(const fs::path& file) {
   return fs::exists(file, unreadable);
 }
 
-// Of a wheel: the folder NAME-VERSION.dist-info among the packages says which.
+// The version of a wheel, from its folder NAME-VERSION.dist-info among the packages.
 std::string wheel_version(const fs::path& packages, std::string_view name) {
   std::error_code failed;
   for (fs::directory_iterator entry(packages, failed), end; !failed && entry != end;
@@ -51,7 +51,7 @@ std::string wheel_version(const fs::path& packages, std::string_view name) {
   return "";
 }
 
-// Of libnccl.so.2.18.5, which libnccl.so.2 is a link to.
+// The version in the name libnccl.so.2.18.5, to which libnccl.so.2 links.
 std::string name_version(const fs::path& file) {
   std::error_code failed;
   const std::string name = fs::canonical(file, failed).filename().string();
@@ -61,7 +61,7 @@ std::string name_version(const fs::path& file) {
              : "";
 }
 
-// In the order in which the backend nccl looks.
+// In the order in which the nccl backend searches.
 std::vector<fs::path> nccl_folders(const TorchInfo& torch) {
   std::vector<fs::path> folders;
   const char* const named = std::getenv("COUPLER_NCCL_PATH");
@@ -113,7 +113,7 @@ std::string nccl(const TorchInfo& torch) {
     if (version.empty()) {
       version = wheel_version(folder.parent_path().parent_path().parent_path(), "nvidia_nccl");
     }
-    return fmt::format("{}, {}", version.empty() ? "of unknown version" : version, file.string());
+    return fmt::format("{}, {}", version.empty() ? "unknown version" : version, file.string());
   }
   return "none";
 }

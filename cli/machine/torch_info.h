@@ -1,4 +1,4 @@
-// What LibTorch's files say about it, without loading it. Plain functions; no thread rule.
+// Facts from LibTorch's files, without loading it. Plain functions, callable from any thread.
 #pragma once
 
 #include <string>
@@ -6,17 +6,17 @@
 namespace coupler::cli {
 
 struct TorchInfo {
-  std::string root;     // as torch_root() has it; "": there is none
-  std::string version;  // "2.11.0+cu130"; "": its files do not say
-  std::string cuda;     // the version of CUDA that it was built for; "": the CPU only
+  std::string root;     // as from torch_root(); "": not found
+  std::string version;  // "2.11.0+cu130"; "": unknown
+  std::string cuda;     // the CUDA version it was built for; "": CPU only
 };
 TorchInfo torch_info();
 
-// "2.11.0+cu130 (built for CUDA 13.0), /opt/…", or that there is none and what to do.
+// "2.11.0+cu130, /opt/… (built for CUDA 13.0)", or where it is missing and what to do.
 std::string describe(const TorchInfo& torch);
 
-// NVIDIA's wheel of NCCL beside LibTorch, or a libnccl of the system's: "2.28.9, /…/libnccl.so.2",
-// "none".
+// The NCCL of COUPLER_NCCL_PATH, of NVIDIA's wheel next to LibTorch, or of the system, in this
+// order: "2.28.9, /…/libnccl.so.2"; or "none".
 std::string nccl(const TorchInfo& torch);
 
 }  // namespace coupler::cli

@@ -9,7 +9,7 @@
 namespace coupler::cli {
 namespace {
 
-// As scripts/install-torch names it.
+// The folder that scripts/install-torch creates.
 std::string below(const std::string& prefix) {
   return prefix + "/torch-" COUPLER_TORCH_WHEEL "/torch";
 }

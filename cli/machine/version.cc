@@ -1,4 +1,4 @@
-// coupler --version: of the program, of LibTorch, and of the backends that are found.
+// coupler --version: the versions of the program, LibTorch and the backends found.
 #include <coupler/distributed_backend.h>
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ std::string version_text(const TorchInfo& torch, const std::vector<PluginReport>
   std::string text = fmt::format("coupler {} (plugin ABI {}.{})\nLibTorch {}\n", COUPLER_VERSION,
                                  DB_ABI_MAJOR, DB_ABI_MINOR, describe(torch));
   for (const PluginReport& plugin : plugins) {
-    // Without a version it could not be loaded: `coupler plugins` says why.
+    // One without a version could not be loaded; `coupler plugins` reports why.
     text += plugin.version.empty()
                 ? fmt::format("plugin {} cannot be loaded, {}\n", plugin.name, plugin.path)
                 : fmt::format("plugin {} {} (ABI {}), {}\n", plugin.name, plugin.version,
@@ -50,7 +50,7 @@ std::string version_json(const TorchInfo& torch, const std::vector<PluginReport>
 int run_version(int argc, char** argv) {
   const CommandLine line = read_command_line(argc, argv, {"--json"});
   const TorchInfo torch = torch_info();
-  // Without a configuration: whatever is wrong with it, versions can be told.
+  // Without the configuration: versions are printed even if it is wrong.
   const std::vector<PluginReport> plugins = list_plugins(BackendConfig());
   std::fputs(
       (line.has("--json") ? version_json(torch, plugins) : version_text(torch, plugins)).c_str(),

@@ -1,4 +1,4 @@
-// coupler bench collectives: latency and bandwidth of the operations of a backend.
+// coupler bench collectives: measures latency and bandwidth of a backend's operations.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -25,23 +25,23 @@ const char kBenchHelp[] =
     R"help(usage: coupler bench collectives [-n N] [--op OP,...] [--bytes SIZE,...] [--dtype TYPE]
                                  [--async] [--seconds S] [--json] [--config FILE] [-o KEY=VALUE]...
 
-Measures collective operations over the configured backend. Run it under `coupler launch`, or give
--n and it starts its processes itself.
+Measures collective operations over the configured backend. Run it under `coupler launch`, or let it
+start its own processes with -n.
 
   -n N              start N processes
-  --op OP,...       of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather,
-                    scatter, barrier (default: all_reduce)
-  --bytes SIZE,...  sizes of the larger buffer of a rank, with K, M or G (default: 8 to 16M)
+  --op OP,...       operations: all_reduce, broadcast, reduce, all_gather, reduce_scatter,
+                    all_to_all, gather, scatter, barrier (default: all_reduce)
+  --bytes SIZE,...  sizes of a rank's larger buffer, such as 8, 64K, 16M or 1G (default: 8 to 16M)
   --dtype f32|f64|f16|bf16|i8|u8|i16|u16|i32|u32|i64|u64
-                    of the elements (default: f32)
-  --async           submit and wait instead of the blocking form
-  --seconds S       time for each size (default: 0.3)
+                    element type (default: f32)
+  --async           submit and wait, instead of blocking calls
+  --seconds S       time per size (default: 0.3)
   --json            print a JSON array of rows instead of a table
   --config FILE     read FILE instead of ./train.toml
-  -o KEY=VALUE      set one key
+  -o KEY=VALUE      set one configuration key
 
-Times are rank 0's. algbw is bytes / median; busbw is what each rank's link carried at least, which
-compares across operations and numbers of ranks. Bandwidths are in GB/s (10^9 bytes).
+Times are rank 0's. algbw is bytes / median. busbw is the least that each rank's link carried, which
+is comparable across operations and world sizes. Bandwidths are in GB/s (10^9 bytes).
 
   coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1 -o backend.use=gloo_cpu
 )help";
@@ -67,7 +67,8 @@ uint64_t parse_size(const std::string& text) {
   }
   constexpr uint64_t kLargest = uint64_t{1} << 40;
   if (status != std::errc() || unit == 0 || number == 0 || number > kLargest / unit) {
-    fail_option(fmt::format("--bytes: '{}' is no size", text), "--bytes", "write e.g. 8,64K,16M");
+    fail_option(fmt::format("--bytes: '{}' is not a size", text), "--bytes",
+                "give sizes such as 8,64K,16M");
   }
   return number * unit;
 }
@@ -79,8 +80,7 @@ db_kind parse_kind(const std::string& text) {
     if (kind_name(kind) == text) return kind;
     valid += fmt::format("{}{}", valid.empty() ? "" : ", ", kind_name(kind));
   }
-  fail_option(fmt::format("--op: '{}' is no operation that can be measured", text), "--op",
-              "valid: " + valid);
+  fail_option(fmt::format("--op: unknown operation '{}'", text), "--op", "valid: " + valid);
 }
 
 db_dtype parse_dtype(const std::string& text) {
@@ -89,7 +89,7 @@ db_dtype parse_dtype(const std::string& text) {
     if (dtype_name(dtype) == text) return dtype;
     valid += fmt::format("{}{}", valid.empty() ? "" : ", ", dtype_name(dtype));
   }
-  fail_option(fmt::format("--dtype: '{}' is no type", text), "--dtype", "valid: " + valid);
+  fail_option(fmt::format("--dtype: unknown type '{}'", text), "--dtype", "valid: " + valid);
 }
 
 double parse_seconds(const std::string& text) {
@@ -97,8 +97,8 @@ double parse_seconds(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, seconds);
   if (status != std::errc() || stop != end || !(seconds > 0) || seconds > 3600) {
-    fail_option(fmt::format("--seconds: '{}' is no time", text), "--seconds",
-                "write a number above 0, at most 3600");
+    fail_option(fmt::format("--seconds: '{}' is not a valid time", text), "--seconds",
+                "give a number above 0 and at most 3600");
   }
   return seconds;
 }
@@ -120,8 +120,7 @@ Options parse(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     const auto value = [&]() -> std::string {
-      if (i + 1 >= argc)
-        fail_option(name + " needs a value", name, "`coupler bench --help` explains it");
+      if (i + 1 >= argc) fail_option(name + " needs a value", name, "see 'coupler bench --help'");
       return argv[++i];
     };
     if (name == "-n") {
@@ -148,14 +147,14 @@ Options parse(int argc, char** argv) {
     } else if (name == "-h" || name == "--help") {
       options.help = true;
     } else {
-      fail_option(fmt::format("coupler bench collectives has no option '{}'", name), name,
-                  "`coupler bench --help` lists them");
+      fail_option(fmt::format("bench collectives: unknown argument '{}'", name), name,
+                  "see 'coupler bench --help'");
     }
   }
   return options;
 }
 
-// This command again, as the processes of a launch.
+// Replaces this process with `coupler launch`, which runs this command in each of its processes.
 [[noreturn]] void start_processes(const std::string& processes,
                                   const std::vector<std::string>& original) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -176,7 +175,7 @@ Options parse(int argc, char** argv) {
   words.insert(words.end(), settings.begin(), settings.end());
   words.insert(words.end(), {program, "bench"});
   words.insert(words.end(), rest.begin(), rest.end());
-  become(words, "see whether the program was moved or removed");
+  become(words, "check whether the program was moved or removed");
 }
 
 void print_rows(const std::vector<BenchRow>& rows, bool json) {
@@ -215,9 +214,9 @@ int run_bench(int argc, char** argv) {
   const bool help =
       argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
   if (!help && (argc < 2 || std::strcmp(argv[1], "collectives") != 0)) {
-    fail_option(argc < 2 ? std::string("coupler bench needs the name of what to measure")
-                         : fmt::format("coupler bench knows no '{}'", argv[1]),
-                "bench", "write coupler bench collectives");
+    fail_option(argc < 2 ? std::string("bench: the name of a benchmark is missing")
+                         : fmt::format("bench: unknown benchmark '{}'", argv[1]),
+                "bench", "run coupler bench collectives");
   }
   const Options options = help ? Options{.plan = {}, .help = true} : parse(argc, argv);
   if (options.help) {

@@ -16,7 +16,7 @@ constexpr int64_t kWarmUp = 5;
 constexpr int64_t kFewest = 20;
 constexpr int64_t kMost = 20'000;
 
-// Of the bytes of the larger buffer, what crosses each rank's link at least.
+// The share of the larger buffer's bytes that crosses each rank's link at least.
 double bus_factor(db_kind kind, int world) {
   const double others = static_cast<double>(world - 1) / world;
   switch (kind) {
@@ -57,7 +57,7 @@ void perform(Communicator& communicator, const db_op& op, bool asynchronous) {
   }
 }
 
-// Rank 0's number, for all.
+// Rank 0's value, on every rank.
 int64_t agree(Communicator& communicator, int64_t value) {
   if (communicator.size() == 1) return value;
   db_op op{};

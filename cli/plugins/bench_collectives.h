@@ -1,5 +1,5 @@
-// Measures the collectives of one communicator: latency and bandwidth by size. Collective: every
-// rank makes the same calls. Used by one thread.
+// Measures latency and bandwidth of a communicator's collectives by size. Collective: every rank
+// makes the same calls. Single-threaded.
 #pragma once
 
 #include <chrono>
@@ -15,12 +15,12 @@ struct BenchPlan {
   std::vector<db_kind> kinds;
   db_dtype dtype = DB_F32;
   std::vector<uint64_t> bytes;  // of the larger buffer of a rank
-  bool asynchronous = false;    // submit and wait instead of the blocking form
+  bool asynchronous = false;    // submit and wait, instead of blocking calls
   std::chrono::nanoseconds time = std::chrono::milliseconds(300);  // for each size
 };
 
-// Bandwidths in GB/s (10^9 bytes): algbw is bytes over the median time; busbw is what a link of
-// each rank must at least have carried, so that it compares across operations and worlds.
+// Bandwidths in GB/s (10^9 bytes): algbw is bytes over the median time; busbw is the least that
+// each rank's link carried, which is comparable across operations and world sizes.
 struct BenchRow {
   std::string op, dtype;
   uint64_t bytes = 0;
@@ -29,7 +29,7 @@ struct BenchRow {
   double median_us = 0, p99_us = 0, algbw = 0, busbw = 0;
 };
 
-// Rank 0's times. An operation that the backend does not offer for the dtype is left out.
+// Times are rank 0's. Operations that the backend does not support for the dtype are left out.
 std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::string& backend,
                                         const BenchPlan& plan);
 

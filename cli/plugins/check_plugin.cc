@@ -1,4 +1,4 @@
-// coupler check-plugin: the conformance matrix over a plugin's file, run as a program of its own.
+// coupler check-plugin: runs the conformance matrix, a separate program, over a plugin.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,21 +15,22 @@ namespace coupler::cli {
 
 const char kCheckPluginHelp[] = R"help(usage: coupler check-plugin FILE [OPTION]...
 
-Checks that a backend does what the interface promises: every operation, type, reduction and size
-against a naive reference, blocking and not, in place and not, operations side by side, threads,
-groups, ranks that disagree, are killed or stop, deadlines and options. Ends with a line a behaviour.
+Checks that a backend does what the plugin interface promises. Every operation, type, reduction and
+size is compared with a naive reference, blocking and asynchronous, in-place and not. Concurrent
+operations, threads, groups, deadlines and options are tested, too, as well as ranks that disagree,
+are killed or stop. Prints one line per behavior at the end.
 
-  --world N           processes (default 2)
+  --world N           number of processes (default: 2)
   --behaviour operations|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|deadline|options
-                      only this one; may be repeated
-  --option KEY=VALUE  as -o of `coupler launch`; may be repeated: a wrapper needs its base
+                      check only this behavior; may be repeated
+  --option KEY=VALUE  like -o of `coupler launch`; may be repeated; a wrapper needs its base
   --cover main|pairs|full
-                      how much of what can be combined (default: main)
-  --seed S            of what is chosen by chance
-  --complete          what a backend does not support is a failure, too
-  --json              print a JSON object instead of lines: each behaviour, and each operation with
+                      how many of the possible combinations to check (default: main)
+  --seed S            seed of the random choices
+  --complete          also fail for what the backend does not support
+  --json              print a JSON object instead of lines: each behavior, and each operation with
                       its types
-  -v                  each case
+  -v                  print each case
 
   coupler check-plugin build/libcoupler_mine.so --world 2 --complete
 )help";
@@ -38,15 +39,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the folder of what is for Coupler's own use, or among the tests of a checkout.
+// In the installation's libexec folder, or among the tests of a build folder.
 fs::path matrix_program(const fs::path& self) {
   const fs::path installed = self.parent_path() / "../libexec/coupler/coupler_matrix";
   for (const fs::path& path : {installed, self.parent_path() / "tests/coupler_matrix"}) {
     if (access(path.c_str(), X_OK) == 0) return path;
   }
-  throw Error(ErrorCode::kIo, fmt::format("{} is not there", installed.string()),
-              {.subject = installed.string(),
-               .hint = "it comes with Coupler's headers: install coupler-dev"});
+  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", installed.string()),
+              {.subject = installed.string(), .hint = "install coupler-dev, which contains it"});
 }
 
 }  // namespace
@@ -58,20 +58,19 @@ int run_check_plugin(int argc, char** argv) {
     return 0;
   }
   if (first.empty() || first[0] == '-')
-    throw Error(
-        ErrorCode::kUsage,
-        fmt::format("coupler check-plugin needs the file of a plugin first, not '{}'", first),
-        {.subject = first, .hint = "'coupler check-plugin --help' explains the command"});
+    throw Error(ErrorCode::kUsage,
+                fmt::format("check-plugin: expected a plugin file, not '{}'", first),
+                {.subject = first, .hint = "see 'coupler check-plugin --help'"});
   std::error_code unreadable;
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
   if (first.find('/') != std::string::npos && !fs::exists(first, unreadable))
-    throw Error(ErrorCode::kUsage, fmt::format("{} is not there", first),
+    throw Error(ErrorCode::kUsage, fmt::format("{} does not exist", first),
                 {.subject = first, .hint = "build the plugin first, or correct the path"});
-  // A name without a slash is one of the backends there are.
+  // What is not a file is the name of a backend.
   const std::string plugin = fs::exists(first, unreadable) ? fs::absolute(first).string() : first;
   std::vector<std::string> command = {matrix_program(self), "--plugin", plugin, "--launcher", self};
   command.insert(command.end(), argv + 2, argv + argc);
-  become(command, "install coupler-dev again");
+  become(command, "reinstall coupler-dev");
 }
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-// coupler new: writes the skeleton of a plugin or of a program, which builds, runs and has a test.
+// coupler new: writes the skeleton of a plugin or a program, which builds, runs and has a test.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -24,13 +24,13 @@ namespace coupler::cli {
 const char kNewHelp[] = R"help(usage: coupler new plugin NAME [--lang c|c++]
        coupler new project NAME
 
-Writes a project into the new folder NAME:
+Creates a project in the new folder NAME:
 
-  plugin   a backend in C (the default) or C++ that needs Coupler's C headers alone; as it is, for a
-           world of one, it passes the matrix of `coupler check-plugin`
-  project  a program in C++ with find_package(Coupler), trained on two processes by its test
+  plugin   a backend in C (the default) or C++ that needs only Coupler's C headers; as generated, it
+           supports a world size of 1 and passes `coupler check-plugin` with that
+  project  a C++ program with find_package(Coupler), whose test trains on two processes
 
-  --lang c|c++  of the plugin (default: c)
+  --lang c|c++  the plugin's language (default: c)
 
   coupler new project digits && cmake -S digits -B digits/build
 )help";
@@ -44,7 +44,7 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::kUsage, "coupler new: " + problem, {.subject = subject, .hint = hint});
 }
 
-// Names of targets, of libraries that the skeletons link, and of backends there are.
+// Names of CMake targets, of libraries that the skeletons link, and of existing backends.
 const std::set<std::string> kTaken = {"all",
                                       "auto",
                                       "clean",
@@ -79,13 +79,14 @@ void check_name(const std::string& name) {
   };
   if (name.empty() || name[0] < 'a' || name[0] > 'z' ||
       !std::all_of(name.begin(), name.end(), is_plain))
-    refuse(name, fmt::format("'{}' cannot be the name of a project", shown(name)),
-           "use small letters, digits and _, a letter first; a folder of that name is made here");
+    refuse(
+        name, fmt::format("'{}' is not a valid name", shown(name)),
+        "use lowercase letters, digits and _, starting with a letter; it names a new folder here");
   if (name.size() > kLongest)
     refuse(name, fmt::format("'{}' is longer than {} characters", shown(name), kLongest),
-           "choose a shorter one");
+           "choose a shorter name");
   if (kTaken.count(name) != 0)
-    refuse(name, fmt::format("'{}' is the name of something else", name), "choose another");
+    refuse(name, fmt::format("'{}' is a reserved name", name), "choose another name");
 }
 
 fs::path template_of(const std::string& kind) {
@@ -93,9 +94,8 @@ fs::path template_of(const std::string& kind) {
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
   fs::path folder = self.parent_path() / "../share/coupler/template" / kind;
   if (fs::is_directory(folder, unreadable)) return folder;
-  throw Error(
-      ErrorCode::kIo, fmt::format("{} is not there", folder.string()),
-      {.subject = folder.string(), .hint = "it comes with Coupler's headers: install coupler-dev"});
+  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", folder.string()),
+              {.subject = folder.string(), .hint = "install coupler-dev, which contains it"});
 }
 
 std::string replaced(std::string text, std::string_view word, const std::string& by) {
@@ -113,7 +113,7 @@ std::string text_of(const fs::path& path) {
   std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in.good() && !in.eof())
     throw Error(ErrorCode::kIo, fmt::format("cannot read {}", path.string()),
-                {.subject = path.string(), .hint = "install coupler-dev again"});
+                {.subject = path.string(), .hint = "reinstall coupler-dev"});
   return text;
 }
 
@@ -129,7 +129,7 @@ void copy_named(const fs::path& from, const fs::path& to, const std::string& nam
   }
 }
 
-// Into a folder of nobody else's beside it, which takes its name once it is whole.
+// Writes into a private folder in the same place, which is renamed once it is complete.
 void write(const fs::path& from, const std::string& name) {
   std::string unfinished = name + ".unfinished-XXXXXX";
   if (::mkdtemp(unfinished.data()) == nullptr)
@@ -148,7 +148,7 @@ void write(const fs::path& from, const std::string& name) {
   }
 }
 
-// -DCMAKE_PREFIX_PATH=… where CMake would not look by itself.
+// -DCMAKE_PREFIX_PATH=… if CMake does not look there by itself.
 std::string prefix_option() {
   std::error_code unreadable;
   const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
@@ -164,7 +164,7 @@ struct Words {
 };
 
 Words read_words(const std::vector<std::string>& given) {
-  const std::string hint = "'coupler new --help' explains the command";
+  const std::string hint = "see 'coupler new --help'";
   Words words;
   std::vector<std::string> plain;
   bool has_language = false;
@@ -181,13 +181,13 @@ Words read_words(const std::vector<std::string>& given) {
       refuse("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
              hint);
   }
-  if (plain.empty()) refuse("", "say what: a plugin or a project", hint);
+  if (plain.empty()) refuse("", "plugin or project is missing", hint);
   words.kind = plain[0];
   if (words.kind != "plugin" && words.kind != "project")
     refuse(words.kind, fmt::format("'{}' is neither plugin nor project", shown(words.kind)), hint);
-  if (plain.size() != 2) refuse(words.kind, "give it one name", hint);
+  if (plain.size() != 2) refuse(words.kind, "exactly one NAME is needed", hint);
   if (has_language && words.kind == "project" && words.language == "c")
-    refuse("--lang", "a project is in C++", hint);
+    refuse("--lang", "a project is always in C++", hint);
   words.name = plain[1];
   return words;
 }
@@ -205,7 +205,8 @@ int run_new(int argc, char** argv) {
   check_name(name);
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(name, ignored)))
-    refuse(name, fmt::format("'{}' exists", name), "choose another name, or another folder");
+    refuse(name, fmt::format("'{}' already exists", name),
+           "choose another name, or run it in another folder");
   try {
     write(template_of(kind == "plugin" && language == "c++" ? "plugin_cpp" : kind), name);
   } catch (const fs::filesystem_error& error) {
@@ -213,11 +214,12 @@ int run_new(int argc, char** argv) {
                 {.subject = name, .hint = "choose a folder where you may write"});
   }
   std::printf(
-      "%s/ is there. Build and test it:\n"
+      "Created %s/. Build and test it:\n"
       "  cd %s && cmake -S . -B build%s && cmake --build build && ctest --test-dir build\n",
       name.c_str(), name.c_str(), prefix_option().c_str());
   if (kind == "plugin")
-    std::printf("%s/README.md leads from there to a backend for many processes.\n", name.c_str());
+    std::printf("%s/README.md explains how to turn it into a backend for many processes.\n",
+                name.c_str());
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// What commands print of the backends that were found. Pure functions.
+// How commands print the backends that were found. Pure functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,7 +11,7 @@ namespace coupler::cli {
 
 std::string plugin_table(const std::vector<PluginReport>& reports);
 
-// An array of objects, one a backend.
+// An array with one object per backend.
 nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports);
 
 }  // namespace coupler::cli

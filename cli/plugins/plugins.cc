@@ -1,4 +1,4 @@
-// coupler plugins: which backends are there, and can they be used here?
+// coupler plugins: lists the backends, and whether each can be used here.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,17 +17,17 @@ namespace coupler::cli {
 const char kPluginsHelp[] =
     R"help(usage: coupler plugins [--matrix] [--json] [--config FILE] [-o KEY=VALUE]...
 
-Lists the backends that are found, in the order of the search, and whether each can be used here:
-the folders of backend.plugin_path, those of COUPLER_PLUGIN_PATH, ../lib/coupler beside this
-program, the system's folder, and the built-in backend 'single' for one process.
+Lists the backends and whether each can be used here. The search order is: the folders of
+backend.plugin_path, those of COUPLER_PLUGIN_PATH, ../lib/coupler relative to this program, the
+system's folder, and the built-in backend 'single' for one process.
 
-  --matrix        ask each backend, by a communicator of one rank, which operations, types and
-                  reductions it has: "all" are those of the column "reductions", "moved" types are
-                  not reduced; a wrapper answers for the base that its options name, or that "auto"
-                  picks; "?" could not be asked, and the reason is below
+  --matrix        query each backend, with a communicator of one rank, for the operations, types and
+                  reductions it supports; "all" means those in the column "reductions", and "moved"
+                  types cannot be reduced; a wrapper answers for the base that its options name or
+                  "auto" picks; "?" means that the query failed for the reason printed below
   --json          print a JSON array of objects instead of tables
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key, e.g. -o backend.plugin_path=/opt/plugins
+  -o KEY=VALUE    set one configuration key, e.g. -o backend.plugin_path=/opt/plugins
 
   coupler plugins --matrix -o backend.fsdp.base=mpi
 )help";

@@ -38,7 +38,7 @@ Plugin load(const BackendConfig& backend, const std::string& use) {
   return Plugin::load(one);
 }
 
-// A communicator of one rank: no peers, no store, and supports() must answer as in any other.
+// A communicator of one rank, without peers and store; its supports() must answer as in any other.
 class LoneCommunicator {
  public:
   LoneCommunicator(const Plugin& plugin, const BackendConfig& backend)
@@ -120,8 +120,8 @@ class LoneCommunicator {
   db_communicator* communicator_ = nullptr;
 };
 
-// Every number is asked about; what is no operation, or no reduction of that type, is answered
-// with no by the backend itself.
+// Asks about every number. The backend itself rejects those that are not operations, or not
+// reductions of that type.
 void ask(const LoneCommunicator& communicator, Support& support) {
   const auto takes_any = [&](db_kind kind) {
     for (const db_dtype dtype : all_dtypes()) {
@@ -210,7 +210,7 @@ std::vector<Support> ask_for_support(const BackendConfig& backend) {
   for (const std::string& use : uses) {
     works.emplace_back([&use, &backend] { return pack(support_of(use, backend)); });
   }
-  // A communicator of mpi starts MPI, which has to be ended.
+  // A communicator of the mpi backend starts MPI, which must be finalized at exit.
   const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline, Leave::kByExit);
   std::vector<Support> supports;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -219,7 +219,7 @@ std::vector<Support> ask_for_support(const BackendConfig& backend) {
       support = unpack(answers[i].text);
     } else {
       support.name = uses[i];
-      support.problem = describe_end(answers[i], kDeadline, "while being asked");
+      support.problem = describe_end(answers[i], kDeadline, "during the query");
     }
     supports.push_back(std::move(support));
   }

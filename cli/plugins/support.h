@@ -1,5 +1,5 @@
-// Support: what a backend's own communicator says it can do, for `coupler plugins --matrix`. Plain
-// data, and the asking; not for use in threads: it forks.
+// Support: what a backend's own communicator reports as supported, for `coupler plugins --matrix`.
+// Plain data, and the query, which is single-threaded since it forks.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -15,21 +15,21 @@ namespace coupler::cli {
 
 struct Support {
   std::string name;
-  std::string problem;                // why it could not be asked; all below is empty then
-  std::string base;                   // of a wrapper: what its communicator stood on
-  db_memory memory = DB_MEMORY_HOST;  // that it was asked about
+  std::string problem;                // why the query failed; all below is unset then
+  std::string base;                   // of a wrapper: the base of its communicator
+  db_memory memory = DB_MEMORY_HOST;  // the memory it was asked about
   bool splits = false, aborts = false, streams = false;
   std::map<db_kind, bool> operations;
-  std::set<db_dtype> moved;  // by every operation that moves it
-  // Those of all reducing operations that there are.
+  std::set<db_dtype> moved;  // by every operation that does not reduce
+  // Those that every supported reducing operation takes.
   std::map<db_dtype, std::set<db_reduce>> reductions;
 };
 
-// Each backend that is found, and the built-in one. One that does not come up here (no device, no
-// base, no library) has its reason as problem.
+// Queries each backend that is found, and the built-in one. `problem` has the reason if one does
+// not start here, for lack of a device, a base or a library.
 std::vector<Support> ask_for_support(const BackendConfig& backend);
 
-// All numbers of the ABI.
+// All values that the ABI defines.
 std::vector<db_kind> all_kinds();
 std::vector<db_dtype> all_dtypes();
 std::vector<db_reduce> all_reduces();

@@ -28,8 +28,8 @@ std::string joined(const Names& names) {
   return text;
 }
 
-// The reductions that a type has anywhere: what the built-in backend, which is among them, has is
-// all that the interface defines.
+// The reductions that any backend has for a type. The built-in backend, which is always among them,
+// has all that the interface defines.
 std::set<db_reduce> defined(const std::vector<Support>& supports, db_dtype dtype) {
   std::set<db_reduce> all;
   for (const Support& support : supports) {
@@ -50,7 +50,7 @@ std::string type_cell(const Support& support, db_dtype dtype, const std::set<db_
   return text;
 }
 
-// One row: its heading, and the cell of each backend that answered.
+// One row: its heading, and a cell per backend; "?" if the query failed.
 void add(Rows& rows, const std::vector<Support>& supports, const std::string& heading,
          const std::function<std::string(const Support&)>& cell) {
   std::vector<std::string> row = {heading};
@@ -69,10 +69,10 @@ Rows operations(const std::vector<Support>& supports) {
   }
   add(rows, supports, "split into groups", [](const Support& s) { return yes(s.splits); });
   add(rows, supports, "abort", [](const Support& s) { return yes(s.aborts); });
-  add(rows, supports, "in the order of streams", [](const Support& s) { return yes(s.streams); });
+  add(rows, supports, "stream-ordered", [](const Support& s) { return yes(s.streams); });
   add(rows, supports, "memory",
       [](const Support& s) { return s.memory == DB_MEMORY_CUDA ? "CUDA" : "host"; });
-  add(rows, supports, "asked over",
+  add(rows, supports, "base",
       [](const Support& s) { return s.base.empty() ? "-" : one_line(s.base); });
   return rows;
 }
@@ -91,12 +91,12 @@ Rows types(const std::vector<Support>& supports) {
   return rows;
 }
 
-// Who could not be asked, and why.
+// The backends whose query failed, and why.
 std::string unanswered(const std::vector<Support>& supports) {
   std::string text;
   for (const Support& support : supports) {
     if (!support.problem.empty()) {
-      text += fmt::format("{}: could not be asked here: {}\n", one_line(support.name),
+      text += fmt::format("{}: the query failed here: {}\n", one_line(support.name),
                           one_line(support.problem));
     }
   }

@@ -56,13 +56,13 @@ TEST(BenchCollectives, OneProcess_NeedsNoBackend) {
 TEST(BenchCollectives, WrongArguments_AreNamedWithTheValidOnes) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"collectives", "--op", "all_redduce"}, "valid: all_reduce, broadcast"},
-      {{"collectives", "--bytes", "12X"}, "'12X' is no size"},
+      {{"collectives", "--bytes", "12X"}, "'12X' is not a size"},
       {{"collectives", "--dtype", "f33"}, "valid: i8"},
-      {{"collectives", "--seconds", "-1"}, "'-1' is no time"},
-      {{"collectives", "--fast"}, "no option '--fast'"},
+      {{"collectives", "--seconds", "-1"}, "'-1' is not a valid time"},
+      {{"collectives", "--fast"}, "unknown argument '--fast'"},
       {{"collectives", "--op"}, "--op needs a value"},
-      {{"collective"}, "knows no 'collective'"},
-      {{}, "needs the name"}};
+      {{"collective"}, "unknown benchmark 'collective'"},
+      {{}, "the name of a benchmark is missing"}};
   for (const auto& [arguments, message] : cases) {
     const LaunchResult result = bench(arguments);
     EXPECT_EQ(result.code, 2) << result.output;

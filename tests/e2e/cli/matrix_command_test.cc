@@ -61,7 +61,7 @@ TEST(MatrixCommand, BackendThatCannotBeAsked_HasItsReason) {
       "plugins", "--matrix", "-o", "backend.plugin_path=" + (here.path() / "plugins").string()};
   const Outcome text = here.coupler(words);
   EXPECT_EQ(text.exit_code, 0);
-  EXPECT_NE(text.out.find("\nbroken: could not be asked here: plugin "), std::string::npos)
+  EXPECT_NE(text.out.find("\nbroken: the query failed here: plugin "), std::string::npos)
       << text.out;
   EXPECT_NE(text.out.find("is not an ELF file"), std::string::npos);
   for (const char* line : {"operation +broken .*", "all_reduce +\\? .* yes .*",

@@ -153,5 +153,5 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
         refused = run(coupler, "setup-torch", "--prefix", folder / "torches", *wrong, fails=True, env=environment)
         check(reason in refused and not (folder / "torches").exists(), f"{wrong} is taken", refused)
     refused = run(coupler, "setup-torch", "--prefx", "x", fails=True, env=environment)
-    check("'--prefx' is no option" in refused, "a misspelt option is taken", refused)
+    check("unknown argument '--prefx'" in refused, "a misspelt option is taken", refused)
 print("installed, found and used")

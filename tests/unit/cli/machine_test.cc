@@ -80,7 +80,7 @@ TEST_F(MachineTest, Gpus_AreNamedByTheDriver) {
   write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de");
   write("/sys/bus/pci/devices/0000:02:00.0/class", "0x030000");
   write("/sys/bus/pci/devices/0000:02:00.0/vendor", "0x8086");
-  EXPECT_EQ(describe_gpus(gpu_info(root_)), "1 NVIDIA, without a driver");
+  EXPECT_EQ(describe_gpus(gpu_info(root_)), "1 NVIDIA, no driver loaded");
   EXPECT_EQ(describe_driver(gpu_info(root_)), "none");
   write("/proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build");
