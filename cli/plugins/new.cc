@@ -27,7 +27,7 @@ const char kNewHelp[] = R"help(usage: coupler new plugin NAME [--lang c|c++]
 Creates a project in the new folder NAME:
 
   plugin   a backend in C (the default) or C++ that needs only Coupler's C headers; as generated, it
-           supports a world size of 1 and passes `coupler check-plugin` with that
+           passes `coupler check-plugin --world 1`
   project  a C++ program with find_package(Coupler), whose test trains on two processes
 
   --lang c|c++  the plugin's language (default: c)
