@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-constexpr const char* kAsWritten = "give the file as transformers' save_pretrained writes it";
+constexpr const char* kAsWritten = "use the file as written by transformers' save_pretrained";
 
 }  // namespace
 
@@ -25,7 +25,8 @@ nlohmann::json read_json_file(const std::string& path, const std::string& hint) 
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& problem) {
-    throw Error(ErrorCode::kIo, fmt::format("{} is no JSON: {}", path, shown(problem.what())),
+    throw Error(ErrorCode::kIo,
+                fmt::format("{} is not valid JSON: {}", path, shown(problem.what())),
                 {.subject = path, .hint = kAsWritten});
   }
 }
@@ -33,7 +34,7 @@ nlohmann::json read_json_file(const std::string& path, const std::string& hint) 
 JsonObject::JsonObject(const nlohmann::json& value, std::string where)
     : value_(&value), where_(std::move(where)) {
   if (!value.is_object())
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is no JSON object", where_),
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is not a JSON object", where_),
                 {.subject = where_, .hint = kAsWritten});
 }
 
@@ -58,13 +59,13 @@ void JsonObject::mistyped(const char* key, const char* wanted) const {
 
 const nlohmann::json& JsonObject::raw(const char* key) const {
   const nlohmann::json* const value = find(key);
-  if (value == nullptr) mistyped(key, "there");
+  if (value == nullptr) mistyped(key, "present");
   return *value;
 }
 
 std::string JsonObject::text(const char* key) const {
   const nlohmann::json* const value = find(key);
-  if (value == nullptr || !value->is_string()) mistyped(key, "a text");
+  if (value == nullptr || !value->is_string()) mistyped(key, "a string");
   return value->get<std::string>();
 }
 
@@ -74,7 +75,7 @@ std::string JsonObject::text(const char* key, const std::string& otherwise) cons
 
 int64_t JsonObject::integer(const char* key) const {
   const nlohmann::json* const value = find(key);
-  if (value == nullptr || !value->is_number_integer()) mistyped(key, "a whole number");
+  if (value == nullptr || !value->is_number_integer()) mistyped(key, "an integer");
   return value->get<int64_t>();
 }
 
@@ -87,7 +88,7 @@ int64_t JsonObject::size(const char* key) const {
   constexpr int64_t kMost = int64_t{1} << 40;
   if (value == nullptr || !value->is_number_integer() || value->get<int64_t>() < 1 ||
       value->get<int64_t>() > kMost)
-    mistyped(key, "a whole number above 0");
+    mistyped(key, "a positive integer");
   return value->get<int64_t>();
 }
 
@@ -118,7 +119,7 @@ std::vector<int64_t> JsonObject::integers(const char* key) const {
   if (!value->is_array()) return {integer(key)};
   std::vector<int64_t> result;
   for (const nlohmann::json& element : *value) {
-    if (!element.is_number_integer()) mistyped(key, "a whole number or a list of some");
+    if (!element.is_number_integer()) mistyped(key, "an integer or a list of integers");
     result.push_back(element.get<int64_t>());
   }
   return result;
@@ -127,10 +128,10 @@ std::vector<int64_t> JsonObject::integers(const char* key) const {
 std::vector<std::string> JsonObject::texts(const char* key) const {
   const nlohmann::json* const value = find(key);
   if (value == nullptr) return {};
-  if (!value->is_array()) mistyped(key, "a list of texts");
+  if (!value->is_array()) mistyped(key, "a list of strings");
   std::vector<std::string> result;
   for (const nlohmann::json& element : *value) {
-    if (!element.is_string()) mistyped(key, "a list of texts");
+    if (!element.is_string()) mistyped(key, "a list of strings");
     result.push_back(element.get<std::string>());
   }
   return result;

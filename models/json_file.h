@@ -1,6 +1,6 @@
-// JSON files that transformers and tokenizers write, read key by key with messages that name file
-// and key. Immutable, any thread; a JsonObject must not outlive the document that it is part of.
-// Sees no LibTorch.
+// Reads JSON files of transformers and tokenizers key by key; errors name the file and the key.
+// Immutable; safe to use from any thread. A JsonObject must not outlive the document that it is
+// part of. Does not depend on LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace coupler {
 
-// The document of a file. Throws Error(kIo) where it cannot be read or is no JSON; hint: what to do
-// about a file that is missing.
+// Parses a file. Throws Error(kIo) if it cannot be read or is not JSON. hint: what to do if the
+// file is missing.
 nlohmann::json read_json_file(const std::string& path, const std::string& hint);
 
-// A null counts as missing in all of this. Everything throws Error(kInvalidArgument) naming file
-// and key where a value is of another type, and where one without a default is missing.
+// A null counts as missing. Getters throw Error(kInvalidArgument) naming the file and the key if a
+// value has the wrong type, or is missing and has no default.
 class JsonObject {
  public:
-  // where: the file, and below what key; for messages.
+  // where: the file and the path of keys, for messages.
   JsonObject(const nlohmann::json& value, std::string where);
 
   bool has(const char* key) const { return find(key) != nullptr; }
@@ -27,19 +27,19 @@ class JsonObject {
   std::string text(const char* key, const std::string& otherwise) const;
   int64_t integer(const char* key) const;
   int64_t integer(const char* key, int64_t otherwise) const;
-  // A whole number of at least 1.
+  // An integer of at least 1.
   int64_t size(const char* key) const;
   int64_t size(const char* key, int64_t otherwise) const;
   double number(const char* key) const;
   double number(const char* key, double otherwise) const;
   bool flag(const char* key, bool otherwise) const;
-  // A number, or a list of some; none where it is missing.
+  // An integer or a list of integers; empty if missing.
   std::vector<int64_t> integers(const char* key) const;
   std::vector<std::string> texts(const char* key) const;
   JsonObject object(const char* key) const;
   std::optional<JsonObject> maybe_object(const char* key) const;
   std::vector<JsonObject> objects(const char* key) const;
-  // As it is.
+  // The value, of any type.
   const nlohmann::json& raw(const char* key) const;
 
   const nlohmann::json& json() const { return *value_; }

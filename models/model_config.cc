@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolder =
-    "name a folder as transformers' save_pretrained writes it, with config.json and weights";
+    "use a folder written by transformers' save_pretrained, with config.json and weights";
 
 }  // namespace
 
@@ -23,7 +23,7 @@ struct ModelConfig::State {
 
   const nlohmann::json document;
   const JsonObject keys;
-  const nlohmann::json generation;  // generation_config.json; null where there is none
+  const nlohmann::json generation;  // generation_config.json; null if there is none
 };
 
 ModelConfig ModelConfig::open(const std::string& folder) {

@@ -15,9 +15,9 @@ namespace {
 [[noreturn]] void unknown(const JsonObject& keys, const char* key, const std::string& value,
                           const char* known) {
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: the {} '{}' is not there; those that are: {}", keys.where(), key,
+              fmt::format("{}: {} '{}' is not supported; supported: {}", keys.where(), key,
                           shown(value), known),
-              {.subject = key, .hint = "use a scheduler_config.json of Stable Diffusion 1 or 2"});
+              {.subject = key, .hint = "use the scheduler_config.json of Stable Diffusion 1 or 2"});
 }
 
 std::vector<double> betas_of(const JsonObject& keys, int64_t count) {
@@ -26,8 +26,8 @@ std::vector<double> betas_of(const JsonObject& keys, int64_t count) {
   const bool scaled = kind == "scaled_linear";
   if (!scaled && kind != "linear") unknown(keys, "beta_schedule", kind, "scaled_linear, linear");
   if (first <= 0 || last >= 1 || first > last)
-    keys.refuse("beta_start", "and 'beta_end' are no range between 0 and 1",
-                "Stable Diffusion has 0.00085 and 0.012");
+    keys.refuse("beta_start", "and 'beta_end' must satisfy 0 < beta_start <= beta_end < 1",
+                "Stable Diffusion uses 0.00085 and 0.012");
   std::vector<double> betas;
   for (int64_t i = 0; i < count; ++i) {
     const double part = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
@@ -37,7 +37,7 @@ std::vector<double> betas_of(const JsonObject& keys, int64_t count) {
   return betas;
 }
 
-// Numpy's rounding: halves to the even neighbour.
+// Rounds half to even, as NumPy does.
 int64_t rounded(double value) { return std::llrint(value); }
 
 std::vector<int64_t> spread(const JsonObject& keys, int64_t trained, int64_t steps) {
@@ -59,10 +59,9 @@ std::vector<int64_t> spread(const JsonObject& keys, int64_t trained, int64_t ste
       unknown(keys, "timestep_spacing", spacing, "leading, trailing, linspace");
     }
     if (result.back() < 0 || result.back() >= trained)
-      keys.refuse(
-          "steps_offset",
-          fmt::format("of {} leads to the timestep {} of {}", offset, result.back(), trained),
-          "take fewer steps, or an offset of 0 or 1");
+      keys.refuse("steps_offset",
+                  fmt::format("of {} leads to timestep {} of {}", offset, result.back(), trained),
+                  "use fewer steps, or an offset of 0 or 1");
   }
   return result;
 }
@@ -74,12 +73,14 @@ Ddim::Ddim(const ModelConfig& config, int64_t steps) {
   const int64_t trained = keys.size("num_train_timesteps", 1000);
   if (steps < 1 || steps > trained)
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} steps are asked for, but a picture takes 1 to {}", steps, trained),
+                fmt::format("{} steps requested, but an image takes 1 to {}", steps, trained),
                 {.subject = "steps", .hint = "20 to 50 steps are usual"});
   for (const char* key : {"trained_betas", "thresholding", "rescale_betas_zero_snr"}) {
     if (keys.has(key) && keys.raw(key) != false)
-      throw Error(ErrorCode::kUnsupported, fmt::format("{}: '{}' is not there", keys.where(), key),
-                  {.subject = key, .hint = "use a scheduler without it, such as DDIM's of SD v1"});
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: '{}' is not supported", keys.where(), key),
+                  {.subject = key,
+                   .hint = "use a scheduler without it, such as Stable Diffusion 1's DDIM"});
   }
   const std::string prediction = keys.text("prediction_type", "epsilon");
   if (prediction == "v_prediction") {

@@ -10,7 +10,7 @@
 namespace coupler::diffusion {
 namespace {
 
-constexpr const char* kVersions = "those of Stable Diffusion 1 and 2 are there";
+constexpr const char* kVersions = "use a model of Stable Diffusion 1 or 2";
 
 }  // namespace
 
@@ -32,9 +32,9 @@ void require_class(const JsonObject& keys, const char* wanted) {
   const std::string name = keys.text("_class_name");
   if (name == wanted) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: the architecture '{}' is not there; those that are: CLIPTextModel "
+              fmt::format("{}: architecture '{}' is not supported; supported: CLIPTextModel "
                           "(text_encoder), UNet2DConditionModel (unet), AutoencoderKL (vae); "
-                          "wanted here is {}",
+                          "expected here: {}",
                           keys.where(), shown(name), wanted),
               {.subject = "_class_name", .hint = kVersions});
 }
@@ -42,10 +42,10 @@ void require_class(const JsonObject& keys, const char* wanted) {
 void require_value(const JsonObject& keys, const char* key, const std::string& wanted) {
   const std::string value = keys.text(key, wanted);
   if (value == wanted) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("{}: {} '{}' is not there; '{}' is", keys.where(), key, shown(value), wanted),
-      {.subject = key, .hint = kVersions});
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: {} '{}' is not supported; only '{}' is", keys.where(), key,
+                          shown(value), wanted),
+              {.subject = key, .hint = kVersions});
 }
 
 void require_unset(const JsonObject& keys, const std::vector<const char*>& names) {
@@ -53,7 +53,8 @@ void require_unset(const JsonObject& keys, const std::vector<const char*>& names
     if (!keys.has(name)) continue;
     const nlohmann::json& value = keys.raw(name);
     if (value == false || value == 0) continue;
-    throw Error(ErrorCode::kUnsupported, fmt::format("{}: '{}' is not there", keys.where(), name),
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: '{}' is not supported", keys.where(), name),
                 {.subject = name, .hint = kVersions});
   }
 }
@@ -61,13 +62,13 @@ void require_unset(const JsonObject& keys, const std::vector<const char*>& names
 std::vector<int64_t> channels_of(const JsonObject& keys, int64_t groups) {
   std::vector<int64_t> channels = keys.integers("block_out_channels");
   if (channels.empty())
-    keys.refuse("block_out_channels", "is missing", "give a config.json of diffusers'");
+    keys.refuse("block_out_channels", "is missing", "use a config.json written by diffusers");
   for (const int64_t count : channels) {
     if (count < 1 || count % groups != 0)
       keys.refuse(
           "block_out_channels",
-          fmt::format("has {}, which 'norm_num_groups' ({}) does not divide", count, groups),
-          "give a config.json of diffusers'");
+          fmt::format("has {}, which is not a multiple of 'norm_num_groups' ({})", count, groups),
+          "use a config.json written by diffusers");
   }
   return channels;
 }

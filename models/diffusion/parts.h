@@ -1,4 +1,4 @@
-// What UNet and VAE are made of. Plain functions and modules of one thread.
+// Building blocks shared by UNet and VAE. Plain functions and modules, used by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ class JsonObject;
 
 namespace coupler::diffusion {
 
-// A module that has others, by whatever names checkpoints give them: "0", "2", "net".
+// A container module whose children have the names that checkpoints use: "0", "2", "net".
 struct PartsOfImpl : torch::nn::Module {
   PartsOfImpl() : Module("PartsOf") {}
   template <class Holder>
@@ -28,19 +28,19 @@ struct PartsOfImpl : torch::nn::Module {
 };
 TORCH_MODULE(PartsOf);
 
-// size × size with the padding that keeps an image's size; stride 2 halves it.
+// A size × size convolution, padded to keep the image's size; stride 2 halves it.
 torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride = 1);
 torch::nn::GroupNorm group_norm(int64_t groups, int64_t channels, double epsilon);
-// silu(norm(x)), with one tensor of x's size beside x.
+// silu(norm(x)), allocating one tensor of x's size.
 at::Tensor normed_silu(torch::nn::GroupNorm& norm, const at::Tensor& x);
 
-// Throws Error(kUnsupported) where "_class_name" is another than `wanted`.
+// Throws Error(kUnsupported) if "_class_name" is not `wanted`.
 void require_class(const JsonObject& keys, const char* wanted);
-// Throws Error(kUnsupported) where the key has another value than that, or null, or is missing.
+// Throws Error(kUnsupported) if the key has a value other than `wanted`; null or missing is fine.
 void require_value(const JsonObject& keys, const char* key, const std::string& wanted);
-// Throws Error(kUnsupported) where a key is there and neither null nor false nor 0.
+// Throws Error(kUnsupported) if a key is present and not null, false or 0.
 void require_unset(const JsonObject& keys, const std::vector<const char*>& names);
-// "block_out_channels": at least one, each a multiple of the groups.
+// "block_out_channels": at least one, each a multiple of `groups`.
 std::vector<int64_t> channels_of(const JsonObject& keys, int64_t groups);
 
 }  // namespace coupler::diffusion

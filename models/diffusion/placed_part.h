@@ -1,5 +1,5 @@
-// PlacedPart: one of the models of a folder that diffusers wrote: its config.json, its weights, and
-// the turns it takes. Used by one thread.
+// PlacedPart: one model of a folder that diffusers wrote: its config.json, its weights, and when it
+// is on the device. Used by one thread.
 #pragma once
 
 #include <coupler/big_model.h>
@@ -21,8 +21,7 @@ struct PlaceOptions {
   std::function<std::string(const std::string&)> rename;
 };
 
-// The file, or the index of files, that holds the weights. Throws Error(kIo) where a folder has
-// none.
+// The weight file of a folder, or the index of several. Throws Error(kIo) if there is none.
 std::string weights_of(const std::string& folder);
 
 template <class Model>
@@ -35,10 +34,11 @@ class PlacedPart {
         options_(std::move(options)),
         model_(make()) {}
 
-  // Without values before load() or for a turn.
+  // Its parameters have no values before load() and outside turn().
   Model& model() { return *model_; }
 
-  // In host memory for good, and on the device during its turns. previous: whose turn ends then.
+  // Keeps the weights in host memory and moves them to the device while the model runs.
+  // previous: the hook of the model that is offloaded then.
   const OffloadHook& load(const OffloadHook* previous) {
     load_checkpoint_in_model(*model_, weights_, {},
                              {.dtype = options_.dtype, .rename = options_.rename});
@@ -47,8 +47,8 @@ class PlacedPart {
   }
   const std::optional<OffloadHook>& hook() const { return hook_; }
 
-  // From its files, until the turn ends: model() may be used by `action`. bytes: for the whole
-  // process; 0: no bound.
+  // Runs `action`, which may use model(), with weights read from the files. bytes: the memory limit
+  // of the whole process; 0: no limit.
   template <class Action>
   auto turn(uint64_t bytes, const Action& action) {
     LoadAndDispatchOptions load;
@@ -57,7 +57,7 @@ class PlacedPart {
     load.dtype = options_.dtype;
     load.rename = options_.rename;
     if (bytes > 0) load.max_memory.set(MapDevice::cpu(), bytes);
-    // What a turn leaves has no values any more.
+    // The model of an earlier turn has lost its values.
     model_ = make();
     const DispatchedModel placed = load_checkpoint_and_dispatch(*model_, weights_, load);
     return action();

@@ -13,12 +13,12 @@
 namespace coupler::diffusion {
 namespace {
 
-// "pad_token": a text, or an object with its "content". CLIP's end token where nothing says it.
+// "pad_token": a string, or an object with "content". Defaults to CLIP's end token.
 std::string filler_of(const std::filesystem::path& folder) {
   for (const char* const name : {"special_tokens_map.json", "tokenizer_config.json"}) {
     const std::string path = (folder / name).string();
     if (!std::filesystem::exists(path)) continue;
-    const nlohmann::json document = read_json_file(path, "save the tokenizer anew");
+    const nlohmann::json document = read_json_file(path, "save the tokenizer again");
     const JsonObject keys(document, path);
     if (!keys.has("pad_token")) continue;
     return keys.raw("pad_token").is_object() ? keys.object("pad_token").text("content")
@@ -37,14 +37,14 @@ Prompts::Prompts(const std::string& folder, int64_t length, int64_t vocabulary)
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("{}: the pad token '{}' is not in the vocabulary", folder, shown(filler)),
-        {.subject = "pad_token", .hint = "save the tokenizer anew; this one is damaged"});
+        {.subject = "pad_token", .hint = "save the tokenizer again; this one is damaged"});
   filler_ = *id;
   for (const int64_t last : tokenizer_.encode("")) {
     if (last < vocabulary) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the token {} is not among the {} of the text encoder", folder,
+                fmt::format("{}: token {} is out of range; the text encoder has {} tokens", folder,
                             last, vocabulary),
-                {.subject = folder, .hint = "name a folder whose parts are of one model"});
+                {.subject = folder, .hint = "use a folder whose parts belong to one model"});
   }
 }
 

@@ -1,5 +1,5 @@
-// Prompts: texts to the tokens that a CLIP text encoder takes, filled up to its length. Immutable,
-// any thread. Sees no LibTorch.
+// Prompts: turns text into tokens for a CLIP text encoder, padded to its length. Immutable; safe to
+// use from any thread. Does not depend on LibTorch.
 #pragma once
 
 #include <coupler/tokenizer.h>
@@ -12,13 +12,13 @@ namespace coupler::diffusion {
 
 class Prompts {
  public:
-  // folder: with tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: of the model.
-  // Throws as Tokenizer::open does, and Error(kInvalidArgument) where the tokens around a text are
-  // not among the model's.
+  // folder: has tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: the model's size.
+  // Throws as Tokenizer::open does, and Error(kInvalidArgument) if the start or end token is not in
+  // the model's vocabulary, or the pad token is not in the tokenizer's.
   Prompts(const std::string& folder, int64_t length, int64_t vocabulary);
 
-  // As many tokens as the model takes. Throws Error(kInvalidArgument) where the text has more,
-  // saying what would be lost. what: "prompt", for the message.
+  // Exactly as many tokens as the model takes. Throws Error(kInvalidArgument) if the text has more;
+  // the message quotes what would be lost. what: "prompt", for the message.
   std::vector<int64_t> tokens(const std::string& text, const char* what) const;
 
  private:

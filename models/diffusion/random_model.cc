@@ -1,4 +1,4 @@
-// A folder of Stable Diffusion 1's shapes with weights drawn from a seed.
+// Writes a folder with Stable Diffusion 1's shapes and random weights.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -63,8 +63,8 @@ constexpr const char* kScheduler = R"({
 }
 )";
 
-// Each from the seed and its name alone. Linear layers and convolutions keep the size of what goes
-// through, norms do nothing.
+// Values depend only on the seed and the tensor's name. Linear layers and convolutions preserve the
+// magnitude of their input; norms have weight 1 and bias 0.
 at::Tensor drawn(const at::Tensor& like, const std::string& name, uint64_t seed) {
   const bool weight = name.ends_with(".weight");
   if (like.dim() == 1) return at::full(like.sizes(), weight ? 1.0 : 0.0, at::kFloat);
@@ -99,12 +99,12 @@ void write_part(const fs::path& folder, const char* config, const char* file,
          }});
   }
   write_weights(source, (folder / file).string(), std::nullopt);
-  // Last, so that a folder with it has its weights.
+  // Written last: a folder with config.json has its weights.
   replace_file((folder / "config.json").string(), config);
 }
 
-// The first 512 tokens of CLIP's own vocabulary, single bytes within and at the end of words, and
-// its last two.
+// The first 512 tokens of CLIP's vocabulary (single bytes, inside and at the end of words) and its
+// last two.
 void write_tokenizer(const fs::path& folder) {
   fs::create_directories(folder);
   nlohmann::json vocabulary;

@@ -23,7 +23,8 @@ Strips divided(const at::Tensor& image, int64_t rows) {
 Kernel::Kernel(torch::nn::Conv2d& layer)
     : weight(layer->weight.clone()), bias(layer->bias.clone()) {}
 
-// Chan's way to join variances, in double, so that the number of strips does not show.
+// Combines variances by Chan's method, in double, so that the result does not depend on the number
+// of strips.
 NormedSilu::NormedSilu(torch::nn::GroupNorm& norm, const Strips& image) {
   const int64_t batch = image[0].size(0), channels = image[0].size(1);
   const int64_t groups = norm->options.num_groups();
@@ -67,7 +68,7 @@ at::Tensor convolve(const Strips& image, size_t index, const Kernel& kernel,
                     const NormedSilu* before, bool twice) {
   const at::Tensor& own = image[index];
   const int64_t rows = own.size(2), width = own.size(3);
-  // With a row of the neighbours' above and below, or of zeros.
+  // Adds the neighboring strips' rows above and below, or zeros.
   at::Tensor input = at::empty({own.size(0), own.size(1), rows + 2, width}, own.options());
   const bool first = index == 0, last = index + 1 == image.size();
   input.narrow(2, 1, rows).copy_(own);

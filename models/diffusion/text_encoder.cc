@@ -27,14 +27,15 @@ struct Options {
         activation(activation_of(keys, "hidden_act", "quick_gelu")) {
     const std::string type = keys.text("model_type");
     if (type != "clip_text_model")
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: the architecture '{}' is not there as a text encoder; those "
-                              "that are: clip_text_model",
-                              keys.where(), shown(type)),
-                  {.subject = "model_type", .hint = "use that of Stable Diffusion 1 or 2"});
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: architecture '{}' is not supported as a text encoder; "
+                      "supported: clip_text_model",
+                      keys.where(), shown(type)),
+          {.subject = "model_type", .hint = "use the text encoder of Stable Diffusion 1 or 2"});
     if (width % heads != 0)
       keys.refuse("num_attention_heads", "does not divide 'hidden_size'",
-                  "give a config.json of a CLIPTextModel");
+                  "use the config.json of a CLIPTextModel");
   }
   int64_t vocabulary, positions, width, inner, layers, heads;
   double epsilon;
@@ -115,7 +116,7 @@ at::Tensor TextEncoder::forward(const at::Tensor& tokens) {
   const int64_t count = tokens.size(1);
   if (count > positions_)
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} tokens are more than the text encoder's {}", count, positions_),
+                fmt::format("{} tokens exceed the text encoder's limit of {}", count, positions_),
                 {.subject = "tokens", .hint = "shorten the text"});
   at::Tensor x = parts_->tokens->forward(tokens);
   x.add_(parts_->positions->forward(at::arange(count, tokens.options())));
@@ -123,7 +124,7 @@ at::Tensor TextEncoder::forward(const at::Tensor& tokens) {
   return parts_->norm->forward(x);
 }
 
-// transformers 5 leaves the prefix out; older versions stored the positions' numbers, too.
+// transformers 5 omits the prefix; older versions also stored position_ids.
 std::string text_encoder_checkpoint_name(const std::string& name) {
   if (name.ends_with("position_ids")) return "";
   return name.starts_with("text_model.") ? name : "text_model." + name;

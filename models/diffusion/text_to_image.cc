@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What LibTorch's kernels take for themselves, and the heap.
+// Allowance for LibTorch's kernels and the heap.
 constexpr uint64_t kBeside = uint64_t{24} << 20;
 
 std::string part(const std::string& folder, const char* name) {
@@ -42,7 +42,7 @@ c10::Device device_of(const TextToImageOptions& options) {
 ModelConfig open_scheduler(const std::string& folder) {
   const std::string path = part(folder, "scheduler/scheduler_config.json");
   return ModelConfig::parse(
-      read_json_file(path, "name a folder as diffusers' save_pretrained writes it").dump(), path);
+      read_json_file(path, "use a folder written by diffusers' save_pretrained").dump(), path);
 }
 
 }  // namespace
@@ -70,23 +70,23 @@ struct TextToImage::State {
     const auto require_same = [](const char* what, int64_t a, int64_t b) {
       if (a == b) return;
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: {} and {}; these models do not belong together", what, a, b),
-                  {.subject = what, .hint = "name a folder whose parts are of one model"});
+                  fmt::format("{} do not match: {} and {}", what, a, b),
+                  {.subject = what, .hint = "use a folder whose parts belong to one model"});
     };
-    require_same("the text encoder's width and what the UNet takes", text.model().width(),
-                 unet.model().text_width());
-    require_same("channels of the UNet and of the VAE", unet.model().in_channels(),
+    require_same("the text encoder's width and the UNet's cross_attention_dim",
+                 text.model().width(), unet.model().text_width());
+    require_same("the channels of the UNet and of the VAE", unet.model().in_channels(),
                  vae.model().latent_channels());
   }
 
-  // Whether all of the weights are there, and fit.
+  // Checks that all weights exist and fit.
   void place_once(uint64_t text_bytes, uint64_t unet_bytes, uint64_t vae_bytes) {
     text.turn(text_bytes, [] {});
     unet.turn(unet_bytes, [] {});
     vae.turn(vae_bytes, [] {});
   }
 
-  // The same, and that the bound leaves room for the activations.
+  // Also checks that the limit leaves room for the activations.
   void check_bound(uint64_t text_bytes, uint64_t unet_bytes, uint64_t vae_bytes) {
     try {
       place_once(bound(text_bytes), bound(unet_bytes), bound(vae_bytes));
@@ -94,30 +94,30 @@ struct TextToImage::State {
       if (problem.detail().subject != "max_memory") throw;
       throw Error(
           problem.code(),
-          fmt::format("of max_memory, {}, up to {} are kept for such a picture's "
-                      "activations; of what is left, {}",
+          fmt::format("max_memory is {}, of which up to {} is reserved for this image's "
+                      "activations; of the rest, {}",
                       format_byte_size(options.max_memory->bytes()),
                       format_byte_size(std::max(unet_bytes, vae_bytes) + kBeside), problem.what()),
           {.subject = "max_memory", .hint = ""});
     }
   }
 
-  // What a model may have of the bound, after its activations. Throws where that is nothing.
+  // The memory left for a model's weights after its activations. Throws if there is none.
   uint64_t bound(uint64_t activations) const {
     const uint64_t all = options.max_memory->bytes(), kept = activations + kBeside;
     if (all > kept) return all - kept;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("max_memory is {}, but the activations of such a picture alone take {}",
+                fmt::format("max_memory is {}, but the activations of this image alone take {}",
                             format_byte_size(all), format_byte_size(kept)),
-                {.subject = "max_memory", .hint = "give more, or ask for a smaller picture"});
+                {.subject = "max_memory", .hint = "raise max_memory, or make a smaller image"});
   }
 
-  // One model's turn.
+  // Runs `action` with the model's weights available.
   template <class Model, class Action>
   auto use(PlacedPart<Model>& placed, uint64_t activations, const Action& action) {
     if (!options.max_memory) return action();
     struct Trim {
-      ~Trim() { malloc_trim(0); }  // what the heap keeps counts as this process's
+      ~Trim() { malloc_trim(0); }  // memory the heap keeps counts towards the process
     } trim;
     return placed.turn(bound(activations), action);
   }
@@ -149,9 +149,9 @@ at::Tensor TextToImage::operator()(const std::string& prompt, const PictureOptio
        {std::pair("height", options.height), std::pair("width", options.width)}) {
     if (size > 0 && size % factor == 0) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the {} of {} is no multiple of {}", name, size, factor),
+                fmt::format("{} {} is not a multiple of {}", name, size, factor),
                 {.subject = name,
-                 .hint = fmt::format("{} is the next",
+                 .hint = fmt::format("use {}, the next multiple",
                                      (std::max<int64_t>(size, 1) + factor - 1) / factor * factor)});
   }
   const int64_t rows = options.height / factor, columns = options.width / factor;
@@ -171,7 +171,7 @@ at::Tensor TextToImage::operator()(const std::string& prompt, const PictureOptio
     for (const auto& ids : tokens) each.push_back(at::tensor(ids).unsqueeze(0));
     return s.text.model().forward(at::cat(each).to(s.device)).to(kind);
   });
-  // Drawn on the CPU, so that every device begins with the same noise.
+  // Drawn on the CPU, so that every device starts from the same noise.
   at::Tensor latents = at::randn({1, s.unet.model().in_channels(), rows, columns},
                                  at::detail::createCPUGenerator(options.seed), at::kFloat)
                            .to(kind);

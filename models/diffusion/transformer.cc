@@ -11,7 +11,7 @@ namespace coupler::diffusion {
 namespace {
 
 struct CrossAttentionImpl : torch::nn::Module {
-  // states_width: of what is looked at.
+  // states_width: the width of the attended states.
   CrossAttentionImpl(int64_t width, int64_t of_heads, int64_t states_width) : heads(of_heads) {
     to_q = register_module("to_q", linear(width, width, /*bias=*/false));
     to_k = register_module("to_k", linear(states_width, width, /*bias=*/false));
@@ -32,7 +32,7 @@ TORCH_MODULE(CrossAttention);
 
 }  // namespace
 
-// [batch, pixels, width] in and out.
+// Input and output: [batch, pixels, width].
 struct TransformerBlockImpl : torch::nn::Module {
   explicit TransformerBlockImpl(const TransformerOptions& o) {
     const auto norm = [&] { return layer_norm(o.channels, 1e-5); };

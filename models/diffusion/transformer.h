@@ -1,5 +1,4 @@
-// The attention blocks of a UNet: an image's pixels look at each other and at the text. Modules of
-// one thread.
+// The attention blocks of a UNet: pixels attend to each other and to the text. Used by one thread.
 #pragma once
 
 #include <torch/nn/modules/linear.h>
@@ -10,7 +9,7 @@ namespace coupler::diffusion {
 
 struct TransformerOptions {
   int64_t channels = 0, heads = 1, layers = 1, groups = 32, text_width = 768;
-  bool linear = false;  // projections are linear layers; else convolutions of 1 × 1
+  bool linear = false;  // projections are linear layers; otherwise 1 × 1 convolutions
 };
 
 struct TransformerBlockImpl;

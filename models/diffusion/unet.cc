@@ -17,7 +17,7 @@
 namespace coupler::diffusion {
 namespace {
 
-// Which blocks of a list look at the text.
+// Which blocks of a list attend to the text.
 std::vector<bool> attending(const JsonObject& keys, const char* key, const std::string& with,
                             const std::string& without, std::vector<std::string> otherwise) {
   const std::vector<std::string> given = keys.texts(key);
@@ -25,7 +25,7 @@ std::vector<bool> attending(const JsonObject& keys, const char* key, const std::
   for (const std::string& type : given.empty() ? otherwise : given) {
     if (type != with && type != without)
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: '{}': the block '{}' is not there; those that are: {}, {}",
+                  fmt::format("{}: '{}': block '{}' is not supported; supported: {}, {}",
                               keys.where(), key, shown(type), with, without),
                   {.subject = key, .hint = "use a UNet of Stable Diffusion 1 or 2"});
     result.push_back(type == with);
@@ -59,7 +59,7 @@ UNetOptions::UNetOptions(const JsonObject& keys)
        {std::pair("transformer_layers_per_block", 1), std::pair("conv_in_kernel", 3),
         std::pair("conv_out_kernel", 3), std::pair("downsample_padding", 1)}) {
     if (keys.has(key) && keys.raw(key) != wanted)
-      keys.refuse(key, fmt::format("is not {}, which is all that is there", wanted),
+      keys.refuse(key, fmt::format("must be {}; other values are not supported", wanted),
                   "use a UNet of Stable Diffusion 1 or 2");
   }
   channels = channels_of(keys, groups);
@@ -70,9 +70,9 @@ UNetOptions::UNetOptions(const JsonObject& keys)
       attending(keys, "up_block_types", "CrossAttnUpBlock2D", "UpBlock2D",
                 {"UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"});
   if (down_attends.size() != channels.size() || up_attends.size() != channels.size())
-    keys.refuse("block_out_channels", "has not as many elements as there are blocks down and up",
-                "give a config.json of a UNet2DConditionModel");
-  // The number of heads has this name for historical reasons.
+    keys.refuse("block_out_channels", "must have one element for each down block and each up block",
+                "use the config.json of a UNet2DConditionModel");
+  // For historical reasons, "attention_head_dim" is the number of heads.
   const char* const key =
       keys.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";
   heads = keys.integers(key);
@@ -81,7 +81,7 @@ UNetOptions::UNetOptions(const JsonObject& keys)
   for (size_t level = 0; level < channels.size(); ++level) {
     if (heads.size() != channels.size() || heads[level] < 1 || channels[level] % heads[level] != 0)
       keys.refuse(key, "does not divide 'block_out_channels'",
-                  "give a config.json of a UNet2DConditionModel");
+                  "use the config.json of a UNet2DConditionModel");
   }
 }
 
@@ -132,7 +132,7 @@ at::Tensor UNet::forward(const at::Tensor& latents, int64_t timestep, const at::
       (o.sine_last ? at::cat({angles.cos(), angles.sin()}) : at::cat({angles.sin(), angles.cos()}))
           .to(latents.options())
           .unsqueeze(0);
-  // All blocks take it after silu.
+  // All blocks take the time embedding after silu.
   const Beside beside{at::silu(p.time2->forward(at::silu(p.time1->forward(time)))), states};
   at::Tensor x = p.in->forward(latents);
   std::vector<at::Tensor> skips{x};
@@ -151,11 +151,11 @@ uint64_t UNet::activation_bytes(int64_t batch, int64_t height, int64_t width) co
     const double below =
         static_cast<double>(o.channels[std::min(level + 1, o.channels.size() - 1)]);
     skips += pixels * channels * static_cast<double>(o.layers + 1);
-    // Either the widest linear layer (8 times the channels, 4 of them kept) beside its input and
-    // what goes around it, or images of the first block up and a convolution's copies of them.
+    // Either the widest linear layer (8 times the channels, 4 of them kept) with its input and the
+    // residual, or the images of the first up block and a convolution's copies of them.
     const double wide = 8 + 4 + 3;
     const double image = 4 * (below + channels) / channels + 2;
-    const double kernel = (below + channels) * channels * 9;  // as convolutions arrange it anew
+    const double kernel = (below + channels) * channels * 9;  // as convolutions reorder it
     most = std::max(most, pixels * channels * std::max(wide, image) + kernel);
   }
   return static_cast<uint64_t>((most + skips) * sizeof(float));

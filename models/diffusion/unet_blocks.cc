@@ -19,7 +19,7 @@ void add_list(torch::nn::Module& module, const char* name, const std::vector<Hol
   module.register_module(name, list);
 }
 
-// "downsamplers.0.conv".
+// Registers, for example, "downsamplers.0.conv".
 torch::nn::Conv2d add_sampler(torch::nn::Module& module, const char* name, int64_t channels,
                               int64_t stride) {
   PartsOf list;
@@ -121,7 +121,7 @@ at::Tensor UpBlockImpl::forward(at::Tensor x, const Beside& beside,
     if (!transformers_.empty()) x = transformers_[i]->forward(x, beside.states);
   }
   if (!larger_) return x;
-  // Of an odd size half was more than half.
+  // Halving an odd size rounded up, so the skip gives the size.
   const at::Tensor& next = skips.back();
   x = at::upsample_nearest2d(x, {next.size(2), next.size(3)});
   return larger_->forward(x);

@@ -1,4 +1,4 @@
-// The blocks that a UNet has on its way down and up. Modules of one thread.
+// The down, middle and up blocks of a UNet. Used by one thread.
 #pragma once
 
 #include <torch/nn/modules/linear.h>
@@ -21,7 +21,7 @@ struct UNetOptions {
   std::vector<bool> down_attends, up_attends;
 };
 
-// Two convolutions and a way around them, with what is told of the time between them.
+// Two convolutions with a residual connection; the time embedding is added between them.
 class ResnetImpl : public torch::nn::Module {
  public:
   ResnetImpl(int64_t in, int64_t out, int64_t time_width, int64_t groups, double epsilon);
@@ -35,17 +35,17 @@ class ResnetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Resnet);
 
-// What goes with an image through a UNet.
+// Inputs that accompany an image through a UNet.
 struct Beside {
-  at::Tensor time;    // as Resnet's
-  at::Tensor states;  // of the text
+  at::Tensor time;    // as for Resnet
+  at::Tensor states;  // the encoded text
 };
 
 // diffusers' DownBlock2D and CrossAttnDownBlock2D.
 class DownBlockImpl : public torch::nn::Module {
  public:
   DownBlockImpl(const UNetOptions& options, size_t level);
-  // Each intermediate image is added to skips.
+  // Appends each intermediate image to skips.
   at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
 
  private:
@@ -66,11 +66,11 @@ class MiddleBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(MiddleBlock);
 
-// diffusers' UpBlock2D and CrossAttnUpBlock2D. step: from the bottom; 0 is of the lowest level.
+// diffusers' UpBlock2D and CrossAttnUpBlock2D. step: counts from the bottom; 0 is the lowest level.
 class UpBlockImpl : public torch::nn::Module {
  public:
   UpBlockImpl(const UNetOptions& options, size_t step);
-  // Takes what it needs from the end of skips.
+  // Pops its inputs from the end of skips.
   at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
 
  private:

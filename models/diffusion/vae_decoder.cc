@@ -21,7 +21,7 @@ namespace coupler::diffusion {
 namespace {
 
 constexpr double kEpsilon = 1e-6;
-constexpr int64_t kLatentRows = 4;  // of a strip
+constexpr int64_t kLatentRows = 4;  // latent rows per strip
 
 struct VaeResnetImpl : torch::nn::Module {
   VaeResnetImpl(int64_t in, int64_t out, int64_t groups) : Module("ResnetBlock2D") {
@@ -36,8 +36,8 @@ struct VaeResnetImpl : torch::nn::Module {
     y = conv2->forward(normed_silu(norm2, y));
     return y.add_(shortcut ? shortcut->forward(x) : x);
   }
-  // Each strip becomes what goes around and what goes through, together no more than it was where
-  // the number of channels halves.
+  // Each strip becomes a residual and an inner strip; if the number of channels halves, both
+  // together are at most as large as the strip was.
   Strips forward(Strips x) {
     const NormedSilu before1(norm1, x);
     const Kernel kernel1(conv1);
@@ -64,7 +64,7 @@ struct VaeResnetImpl : torch::nn::Module {
 };
 TORCH_MODULE(VaeResnet);
 
-// One head that looks at all pixels.
+// One head that attends to all pixels.
 struct VaeAttentionImpl : torch::nn::Module {
   VaeAttentionImpl(int64_t width, int64_t groups) : Module("Attention") {
     norm = register_module("group_norm", group_norm(groups, width, kEpsilon));
@@ -93,7 +93,7 @@ struct UpLevel {
 }  // namespace
 
 struct VaeDecoder::Parts {
-  std::vector<int64_t> channels;  // of each level, from the top
+  std::vector<int64_t> channels;  // per level, from the top
   torch::nn::Conv2d post_quant{nullptr}, in{nullptr}, out{nullptr};
   VaeResnet first{nullptr}, second{nullptr};
   VaeAttention attention{nullptr};
@@ -118,7 +118,7 @@ VaeDecoder::VaeDecoder(const ModelConfig& config)
     if (type == "UpDecoderBlock2D") continue;
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("{}: 'up_block_types': the block '{}' is not there; UpDecoderBlock2D is",
+        fmt::format("{}: 'up_block_types': block '{}' is not supported; only UpDecoderBlock2D is",
                     keys.where(), type),
         {.subject = "up_block_types", .hint = "use a VAE of Stable Diffusion 1 or 2"});
   }
@@ -180,14 +180,14 @@ uint64_t VaeDecoder::activation_bytes(int64_t batch, int64_t height, int64_t wid
   const std::vector<int64_t>& channels = parts_->channels;
   const auto deepest = static_cast<double>(channels.back());
   const double pixels = static_cast<double>(batch * height * width);
-  // In the middle: what attention looks at, and its scores, which some devices hold.
+  // In the middle: attention's inputs, and its scores, which some devices materialize.
   double most = pixels * (6 * deepest + 2.0 * static_cast<double>(height * width));
   double scale = 1;
   for (size_t level = channels.size(); level-- > 0; scale *= 4) {
     const size_t below = std::min(level + 1, channels.size() - 1);
     const auto own = static_cast<double>(channels[level]);
-    // What goes around and what goes through, and strips: with a row on either side, enlarged, and
-    // as convolutions arrange them anew.
+    // The residual and the inner image, plus strips: with a row on either side, upsampled, and as
+    // convolutions reorder them.
     const double all = std::max(2 * own, static_cast<double>(channels[below])) * pixels * scale;
     const double strip = static_cast<double>(batch * width * (kLatentRows + 2)) * scale *
                          static_cast<double>(channels[below]);
@@ -196,7 +196,7 @@ uint64_t VaeDecoder::activation_bytes(int64_t batch, int64_t height, int64_t wid
   return static_cast<uint64_t>((most + 2 * 9 * deepest * deepest) * sizeof(float));
 }
 
-// Before diffusers 0.17 the attention had other names.
+// Before diffusers 0.17, attention layers had other names.
 std::string vae_checkpoint_name(const std::string& name) {
   if (name.starts_with("encoder.") || name.starts_with("quant_conv.")) return "";
   constexpr std::array<std::pair<const char*, const char*>, 4> kOlder = {

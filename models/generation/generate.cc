@@ -31,43 +31,43 @@ double since(Clock::time_point start) {
 void check(const GenerationOptions& options) {
   if (options.max_new_tokens < 1)
     refuse_argument("max_new_tokens", fmt::format("max_new_tokens is {}", options.max_new_tokens),
-                    "ask for at least one token");
+                    "request at least one token");
   if (!options.do_sample) return;
   if (!(options.temperature > 0))
     refuse_argument("temperature", fmt::format("temperature is {}", options.temperature),
-                    "give one above 0; do_sample = false always takes the likeliest token");
+                    "use a value above 0; do_sample = false always takes the likeliest token");
   if (options.top_k < 0)
     refuse_argument("top_k", fmt::format("top_k is {}", options.top_k),
-                    "give 1 or more, or 0 for all");
+                    "use 1 or more, or 0 for all tokens");
   if (!(options.top_p > 0 && options.top_p <= 1))
     refuse_argument("top_p", fmt::format("top_p is {}", options.top_p),
-                    "give one above 0 and up to 1");
+                    "use a value above 0 and up to 1");
 }
 
 void check(const LanguageModel& model, const Prompts& prompts) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto size = static_cast<int64_t>(prompts[i].size());
     if (size == 0)
-      refuse_argument("prompt", fmt::format("text {} has no tokens to go on from", i),
-                      "begin with a token, such as that for the beginning of a text");
+      refuse_argument("prompt", fmt::format("text {} has no tokens to continue", i),
+                      "start with a token, such as the beginning-of-text token");
     if (size >= model.context())
       refuse_argument(
           "prompt",
-          fmt::format("the prompt of text {} has {} tokens, but the model's context is {}, new "
-                      "ones included",
+          fmt::format("the prompt of text {} has {} tokens, but the model's context is {}, "
+                      "including new tokens",
                       i, size, model.context()),
           "shorten the prompt, or use a model with a longer context");
     for (const int64_t token : prompts[i]) {
       if (token < 0 || token >= model.vocabulary())
         refuse_argument("prompt",
-                        fmt::format("text {} has the token {}, but the model has {}", i, token,
+                        fmt::format("text {} has token {}, but the model has {} tokens", i, token,
                                     model.vocabulary()),
                         "use the tokenizer of this model");
     }
   }
 }
 
-// Takes a token for each text of the last scores.
+// Chooses the next token of each text from the last scores.
 class Chooser {
  public:
   Chooser(const GenerationOptions& options, size_t texts) : options_(options) {
@@ -99,8 +99,8 @@ class Chooser {
 };
 
 struct Batch {
-  at::Tensor tokens;   // [texts, longest], filled up on the left
-  at::Tensor padding;  // [texts]; undefined where all are of one length
+  at::Tensor tokens;   // [texts, longest], padded on the left
+  at::Tensor padding;  // [texts]; undefined if all have the same length
   int64_t longest = 0;
 };
 
@@ -162,7 +162,7 @@ std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& promp
     KeyValueCache anew(batch.padding);
     const at::Tensor hidden =
         options.use_cache ? model.hidden(next, &cache) : model.hidden(all, &anew);
-    // Of the last tokens only: the head is the largest layer of small models.
+    // Only for the last tokens: the head is the largest layer of small models.
     const at::Tensor scores = model.scores(hidden.narrow(1, hidden.size(1) - 1, 1)).select(1, 0);
     const std::vector<int64_t> chosen = chooser.choose(scores);
     for (size_t i = 0; i < chosen.size(); ++i) {

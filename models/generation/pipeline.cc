@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a tokenizer may consist of, and what belongs to generating.
+// The files of tokenizers and of generation settings.
 constexpr const char* kFiles[] = {"tokenizer.json",
                                   "tokenizer_config.json",
                                   "special_tokens_map.json",
@@ -35,9 +35,9 @@ TextGeneration pipeline(const std::string& task, const std::string& folder,
                         const PretrainedOptions& options) {
   if (task != "text-generation")
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("pipeline: the task '{}' is not there", shown(task)),
+                fmt::format("pipeline: task '{}' is not supported", shown(task)),
                 {.subject = task,
-                 .hint = "\"text-generation\" is; SentenceEncoder makes embeddings of sentences"});
+                 .hint = "use \"text-generation\"; for sentence embeddings, use SentenceEncoder"});
   ModelConfig config = ModelConfig::open(folder);
   std::shared_ptr<LanguageModel> model;
   {

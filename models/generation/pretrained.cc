@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 std::string name_of(c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }
 
-// Where a model with these options will run.
+// The device on which a model with these options will run.
 c10::Device running_device(const PretrainedOptions& options) {
   const auto kind = at::getAccelerator();
   if (!kind || at::accelerator::deviceCount() == 0) return c10::kCPU;
@@ -46,7 +46,7 @@ c10::Device running_device(const PretrainedOptions& options) {
   return c10::kCPU;
 }
 
-// What transformers are made of, on numbers that do not matter.
+// Tries the operations of a transformer on dummy data.
 bool computes(c10::Device device, c10::ScalarType type) {
   if (!c10::isFloatingType(type)) return false;
   const at::NoGradGuard no_grad;
@@ -57,7 +57,7 @@ bool computes(c10::Device device, c10::ScalarType type) {
     at::softmax(at::scaled_dot_product_attention(x, x, x), -1);
     return true;
   } catch (const c10::Error&) {
-    return false;  // LibTorch's way to say that it has no kernel
+    return false;  // LibTorch has no kernel for this type
   }
 }
 
@@ -66,7 +66,7 @@ bool computes(c10::Device device, c10::ScalarType type) {
 c10::ScalarType usable_dtype(const ModelConfig& config, const PretrainedOptions& options) {
   constexpr c10::ScalarType kKnown[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble};
   c10::ScalarType type = at::kFloat;
-  std::string from = "float32 is what is taken by default";
+  std::string from = "float32 is the default";
   if (options.dtype) {
     type = *options.dtype;
     from = "options.dtype";
@@ -80,9 +80,10 @@ c10::ScalarType usable_dtype(const ModelConfig& config, const PretrainedOptions&
       }
     }
     if (!known)
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: the weights' dtype '{}' is not there", config.where(), saved),
-                  {.subject = "dtype", .hint = "set options.dtype, to torch::kFloat for example"});
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: the weights' dtype '{}' is not supported", config.where(), saved),
+          {.subject = "dtype", .hint = "set options.dtype, for example to torch::kFloat"});
   }
   const c10::Device device = running_device(options);
   if (computes(device, type)) return type;
@@ -124,7 +125,8 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
   std::unordered_set<const void*> written;
   std::string dtype;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (!written.insert(tensor.unsafeGetTensorImpl()).second) return;  // a tied one's other name
+    if (!written.insert(tensor.unsafeGetTensorImpl()).second)
+      return;  // another name of a tied tensor
     if (tensor.is_meta())
       throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' has no values to save", name),
                   {.subject = name, .hint = "load the model's weights first"});
@@ -134,7 +136,7 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
          .dtype = safetensors::dtype_of(tensor.scalar_type(), name),
          .shape = tensor.sizes().vec(),
          .read = [tensor](const ByteSink& sink) {
-           // A copy, since what is fetched for use is there for one operation.
+           // A copy, because offloaded weights are in memory only during one operation.
            const at::NoGradGuard no_grad;
            const at::Tensor dense =
                tensor.detach().clone(at::MemoryFormat::Contiguous).to(at::kCPU);

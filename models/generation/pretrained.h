@@ -1,5 +1,5 @@
-// What all models out of transformers' folders have in common: their dtype, and where weights go.
-// Plain functions of one thread.
+// Shared by all models loaded from transformers' folders: their dtype and the placement of weights.
+// Plain functions, used by one thread.
 #pragma once
 
 #include <coupler/model_config.h>
@@ -10,11 +10,11 @@
 
 namespace coupler {
 
-// The options' dtype, or config.json's, or float. Throws Error(kUnsupported) where the device that
-// the options lead to cannot compute with it, naming those with which it can.
+// The options' dtype, or config.json's, or float. Throws Error(kUnsupported) if the device that the
+// options select cannot compute with it; the message lists the dtypes with which it can.
 c10::ScalarType usable_dtype(const ModelConfig& config, const PretrainedOptions& options);
 
-// Loads a model that was built with EmptyWeights.
+// Loads the weights of a model that was built under EmptyWeights.
 DispatchedModel load_pretrained(torch::nn::Module& model, const std::string& folder,
                                 const ModelConfig& config, const PretrainedOptions& options,
                                 const char* block_class,

@@ -20,7 +20,7 @@ at::Tensor sampling_probabilities(const at::Tensor& scores, const GenerationOpti
   }
   if (options.top_p < 1.0) {
     const auto [sorted, order] = at::sort(left, /*dim=*/-1, /*descending=*/false);
-    // What the unlikeliest have together, each with those before it; the likeliest stays.
+    // Cumulative probability from the least likely token up; the likeliest always stays.
     at::Tensor removed = at::softmax(sorted, -1).cumsum(-1).le(1.0 - options.top_p);
     removed.narrow(-1, removed.size(-1) - 1, 1).fill_(false);
     left = left.masked_fill(removed.scatter(-1, order, removed), kNever);

@@ -23,16 +23,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolder =
-    "name a folder as sentence-transformers saves it: tokenizer.json, config.json, weights";
+    "use a folder saved by sentence-transformers: tokenizer.json, config.json, weights";
 
 [[noreturn]] void refuse_encoder(const std::string& where, const std::string& what) {
-  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {} is not there", where, what),
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {} is not supported", where, what),
               {.subject = where,
-               .hint = "use an encoder with a Transformer, a Pooling by mean, cls or max, and "
-                       "perhaps Normalize"});
+               .hint = "use an encoder with a Transformer, a Pooling of mean, cls or max, and "
+                       "optionally Normalize"});
 }
 
-// Of today "pooling_mode", before a flag for each.
+// Newer files have "pooling_mode"; older ones have a flag for each mode.
 std::string pooling_in(const fs::path& folder) {
   const std::string path = (folder / "config.json").string();
   const nlohmann::json document = read_json_file(path, kFolder);
@@ -43,7 +43,7 @@ std::string pooling_in(const fs::path& folder) {
     constexpr std::string_view kStart = "pooling_mode_";
     if (!std::string_view(key).starts_with(kStart) || !value.is_boolean() || !value.get<bool>())
       continue;
-    if (!mode.empty()) refuse_encoder(path, "several poolings at once");
+    if (!mode.empty()) refuse_encoder(path, "more than one pooling mode at once");
     mode = key.substr(kStart.size());
   }
   return mode;
@@ -70,10 +70,10 @@ SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, 
         } else if (mode == "max" || mode == "max_tokens") {
           recipe.pooling = Pooling::kMax;
         } else if (mode != "mean" && mode != "mean_tokens") {
-          refuse_encoder(path, "pooling '" + shown(mode) + "'");
+          refuse_encoder(path, "pooling mode '" + shown(mode) + "'");
         }
       } else if (kind != "Transformer") {
-        refuse_encoder(path, "the module '" + shown(type) + "'");
+        refuse_encoder(path, "module '" + shown(type) + "'");
       }
     }
   }
@@ -83,7 +83,7 @@ SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, 
     const std::string path = (root / name).string();
     if (!fs::exists(path)) continue;
     const nlohmann::json document = read_json_file(path, kFolder);
-    // Where there is no limit, transformers writes 10^30.
+    // transformers writes 10^30 for "no limit".
     const double limit = JsonObject(document, path).number(key, double(positions));
     if (limit >= 1 && limit < double(most)) most = static_cast<int64_t>(limit);
   }
@@ -114,7 +114,7 @@ at::Tensor SentenceEncoder::encode(const std::vector<std::string>& sentences,
   std::vector<std::vector<int64_t>> tokens;
   for (const std::string& sentence : sentences)
     tokens.push_back(tokenizer_.encode(sentence, /*special=*/true, recipe_.most_tokens));
-  // The longest first, so that rows of a batch need few fillers.
+  // Longest first, so that batches need little padding.
   std::vector<size_t> order(sentences.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),

@@ -1,4 +1,4 @@
-// The architectures that make_language_model knows, one file each. Used by one thread.
+// The architectures that make_language_model supports, one file each. Used by one thread.
 #pragma once
 
 #include <coupler/language_model.h>

@@ -43,7 +43,7 @@ AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
   const bool padded = cache != nullptr && cache->padding().defined();
   if (padded) {
     const at::Tensor padding = cache->padding().to(tokens.device()).unsqueeze(1);
-    // A filler sees itself, so that no row of scores is without any.
+    // A padding token attends to itself, so that every row of scores has a value.
     const at::Tensor keys = at::arange(all, whole), queries = pass.positions.unsqueeze(1);
     const at::Tensor text = keys.unsqueeze(0).ge(padding).unsqueeze(1);  // [batch, 1, all]
     pass.mask = text.logical_and(keys.le(queries)).logical_or(keys.eq(queries)).unsqueeze(1);
@@ -71,7 +71,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   at::Tensor asked = query;
   const bool together = groups > 1 && tokens == 1;
   if (together) {
-    // One token: the queries of a key's heads are as good as tokens.
+    // One token: the query heads that share a key head can be treated as tokens.
     asked = query.reshape({batch, keys.size(1), groups, size});
   } else if (groups > 1) {
     keys = keys.repeat_interleave(groups, 1);

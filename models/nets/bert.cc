@@ -29,16 +29,16 @@ struct BertOptions {
     const std::string type = keys.text("model_type");
     if (type != "bert")
       throw Error(ErrorCode::kUnsupported,
-                  keys.where() + ": the architecture '" + shown(type) +
-                      "' is not there for embeddings; those that are: bert",
-                  {.subject = "model_type", .hint = "use a sentence encoder that is a BERT"});
+                  keys.where() + ": architecture '" + shown(type) +
+                      "' is not supported for embeddings; supported: bert",
+                  {.subject = "model_type", .hint = "use a BERT sentence encoder"});
     if (keys.text("position_embedding_type", "absolute") != "absolute")
-      throw Error(ErrorCode::kUnsupported,
-                  keys.where() + ": positions that are not absolute are not there",
-                  {.subject = "position_embedding_type", .hint = "use a BERT without them"});
+      throw Error(
+          ErrorCode::kUnsupported, keys.where() + ": position_embedding_type must be 'absolute'",
+          {.subject = "position_embedding_type", .hint = "use a BERT with absolute positions"});
     if (width % heads != 0)
       keys.refuse("num_attention_heads", "does not divide 'hidden_size'",
-                  "give a config.json of a BERT");
+                  "use the config.json of a BERT model");
   }
   int64_t vocabulary, positions, width, layers, heads, inner, types;
   double epsilon;
@@ -58,7 +58,7 @@ struct BertEmbeddingsImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens) {
     const at::TensorOptions whole = tokens.options();
     const at::Tensor places = at::arange(tokens.size(1), whole);
-    // All of a sentence is of the first type.
+    // All tokens of a sentence have the first type.
     const at::Tensor types = at::zeros({1}, whole);
     return norm->forward(word_embeddings->forward(tokens) + token_type_embeddings->forward(types) +
                          position_embeddings->forward(places));
@@ -86,7 +86,7 @@ struct BertSelfAttentionImpl : torch::nn::Module {
 };
 TORCH_MODULE(BertSelfAttention);
 
-// A linear layer, and a norm of what it gives and what went around it.
+// A linear layer, and a norm of the sum of its output and the residual.
 struct BertOutputImpl : torch::nn::Module {
   BertOutputImpl(int64_t in, const BertOptions& o) {
     dense = register_module("dense", linear(in, o.width, /*bias=*/true));

@@ -1,5 +1,5 @@
-// BertModel: BERT without a head, with transformers' names, shapes and results. Belongs to one
-// thread at a time; for inference: dropout is left out.
+// BertModel: BERT without a head, with transformers' names, shapes and results. For inference only
+// (no dropout). Used by one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,12 +17,12 @@ struct BertParts;
 
 class BertModel : public torch::nn::Module {
  public:
-  // Throws Error(kUnsupported) where config.json is no BERT's, Error(kInvalidArgument) for keys
-  // that are missing or wrong.
+  // Throws Error(kUnsupported) if config.json is not a BERT's, Error(kInvalidArgument) for missing
+  // or wrong keys.
   explicit BertModel(const ModelConfig& config);
 
-  // tokens: [batch, positions] of int64; text: the same shape of bool, false for fillers. [batch,
-  // positions, width].
+  // tokens: int64 [batch, positions]; text: bool of the same shape, false for padding. Returns
+  // [batch, positions, width].
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& text);
 
   int64_t width() const { return width_; }
@@ -33,8 +33,8 @@ class BertModel : public torch::nn::Module {
   std::shared_ptr<BertParts> parts_;
 };
 
-// For LoadOptions::rename: checkpoints of models with heads, whose BERT is below "bert.", and what
-// else is in them.
+// For LoadOptions::rename: strips the prefix "bert." that checkpoints of models with heads have,
+// and drops tensors that the model does not use.
 std::string bert_checkpoint_name(const std::string& name);
 
 }  // namespace coupler

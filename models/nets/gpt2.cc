@@ -1,5 +1,5 @@
-// GPT-2, as transformers' GPT2LMHeadModel: learnt positions, a head of the embeddings' weights, and
-// linear layers whose weights are [in, out].
+// GPT-2, like transformers' GPT2LMHeadModel: learned positions, a head that shares the embeddings'
+// weights, and linear layers whose weights are [in, out].
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -28,10 +28,10 @@ struct GPT2Options {
         tied(keys.flag("tie_word_embeddings", true)),
         activation(activation_of(keys, "activation_function", "gelu_new")) {
     if (width % heads != 0)
-      keys.refuse("n_head", "does not divide 'n_embd'", "give a config.json of a GPT-2");
+      keys.refuse("n_head", "does not divide 'n_embd'", "use the config.json of a GPT-2 model");
     for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
       if (keys.flag(key, false))
-        throw Error(ErrorCode::kUnsupported, keys.where() + ": '" + key + "' is not there",
+        throw Error(ErrorCode::kUnsupported, keys.where() + ": '" + key + "' is not supported",
                     {.subject = key, .hint = "use a GPT-2 without it"});
     }
   }

@@ -1,5 +1,5 @@
-// GPT-J, as transformers' GPTJForCausalLM: a part of each head is turned by its position, attention
-// and the rest of a block run side by side.
+// GPT-J, like transformers' GPTJForCausalLM: rotary positions on part of each head; attention and
+// MLP of a block run in parallel.
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -25,10 +25,10 @@ struct GPTJOptions {
         tied(keys.flag("tie_word_embeddings", false)),
         activation(activation_of(keys, "activation_function", "gelu_new")) {
     if (width % heads != 0)
-      keys.refuse("n_head", "does not divide 'n_embd'", "give a config.json of a GPT-J");
+      keys.refuse("n_head", "does not divide 'n_embd'", "use the config.json of a GPT-J model");
     if (rotary % 2 != 0 || rotary > width / heads)
       keys.refuse("rotary_dim", "must be even and no more than n_embd / n_head",
-                  "give a config.json of a GPT-J");
+                  "use the config.json of a GPT-J model");
   }
   int64_t vocabulary, positions, width, layers, heads, rotary, inner;
   double epsilon;
@@ -147,7 +147,7 @@ class GPTJ : public LanguageModel {
 
  private:
   Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
-    // Made here: a model may be built where tensors have no values.
+    // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
     return Rotation(pass.positions, frequencies_, Turned::kNeighbours, x.scalar_type());
   }

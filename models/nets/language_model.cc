@@ -16,7 +16,7 @@ struct Architecture {
 constexpr Architecture kArchitectures[] = {
     {"gpt2", make_gpt2}, {"gptj", make_gptj}, {"llama", make_llama}};
 
-// Masks and frequencies, which are computed here.
+// Masks and frequencies; the model computes its own.
 bool is_computed(const std::string& name) {
   for (const char* end : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"}) {
     if (name.ends_with(end)) return true;
@@ -28,15 +28,16 @@ bool is_computed(const std::string& name) {
 
 void LanguageModel::require_tokens(const at::Tensor& tokens, int64_t seen) const {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "a language model takes tokens as [batch, positions] of int64, at least one each",
-                {.subject = "tokens", .hint = "unsqueeze(0) makes a batch of one text"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a language model takes int64 tokens of shape [batch, positions], at least one each",
+        {.subject = "tokens", .hint = "unsqueeze(0) makes a batch of one text"});
   const int64_t all = tokens.size(1) + seen;
   if (all > context_)
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{} tokens are more than the model's context of {}", all, context_),
-        {.subject = "tokens", .hint = "shorten the text, or use a model with a longer one"});
+        fmt::format("{} tokens exceed the model's context of {}", all, context_),
+        {.subject = "tokens", .hint = "shorten the text, or use a model with a longer context"});
 }
 
 at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
@@ -55,7 +56,8 @@ std::vector<PipelineLayer> LanguageModel::pipeline_layers() {
         std::move(part.name), std::move(part.modules),
         [this, takes_tokens, compute = std::move(part.compute)](const at::Tensor& x) {
           if (takes_tokens) require_tokens(x, 0);
-          return compute(x, begin_pass(x, nullptr));  // which only looks at [batch, positions]
+          return compute(x,
+                         begin_pass(x, nullptr));  // which only uses the shape [batch, positions]
         });
   }
   return layers;
@@ -69,10 +71,10 @@ std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config) {
     known += (known.empty() ? "" : ", ") + std::string(architecture.type);
   }
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: the architecture '{}' is not there; those that are: {}",
-                          config.where(), shown(type), known),
+              fmt::format("{}: architecture '{}' is not supported; supported: {}", config.where(),
+                          shown(type), known),
               {.subject = "model_type",
-               .hint = "use a checkpoint of one of these; SentenceEncoder takes 'bert'"});
+               .hint = "use a checkpoint of one of these; for 'bert', use SentenceEncoder"});
 }
 
 std::function<std::string(const std::string&)> checkpoint_names(const LanguageModel& model) {

@@ -43,8 +43,8 @@ Activation activation_of(const JsonObject& config, const char* key, const std::s
   if (name == "relu") return [](const at::Tensor& x) { return at::relu(x); };
   throw Error(
       ErrorCode::kUnsupported,
-      config.where() + ": the activation '" + shown(name) + "' is not there",
-      {.subject = key, .hint = "gelu_new, gelu_pytorch_tanh, quick_gelu, gelu, silu and relu are"});
+      config.where() + ": activation '" + shown(name) + "' is not supported",
+      {.subject = key, .hint = "use gelu_new, gelu_pytorch_tanh, quick_gelu, gelu, silu or relu"});
 }
 
 }  // namespace coupler

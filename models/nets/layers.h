@@ -14,7 +14,7 @@ namespace coupler {
 
 class JsonObject;
 
-// y = x Wᵀ (+ b) with W of [out, in], which may be another module's: scores from embeddings.
+// y = x Wᵀ (+ b) with W of shape [out, in], which may be tied to another module's embeddings.
 class HeadImpl : public torch::nn::Module {
  public:
   HeadImpl(int64_t in, int64_t out, bool bias, const at::Tensor& tied = {});
@@ -28,7 +28,7 @@ TORCH_MODULE(Head);
 torch::nn::Linear linear(int64_t in, int64_t out, bool bias);
 torch::nn::LayerNorm layer_norm(int64_t width, double epsilon);
 
-// "gelu_new", "silu", … Throws Error(kUnsupported) naming key, value and those that are there.
+// "gelu_new", "silu", … Throws Error(kUnsupported) with the key, the value and the supported ones.
 using Activation = at::Tensor (*)(const at::Tensor&);
 Activation activation_of(const JsonObject& config, const char* key, const std::string& otherwise);
 

@@ -1,5 +1,5 @@
-// LLaMA, as transformers' LlamaForCausalLM: turned heads, keys that several queries share, gated
-// linear units, norms without a mean.
+// LLaMA, like transformers' LlamaForCausalLM: rotary positions, keys shared by several queries,
+// gated linear units, RMS norms.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
@@ -35,10 +35,10 @@ struct LlamaOptions {
         activation(activation_of(keys, "hidden_act", "silu")) {
     if (heads % key_heads != 0)
       keys.refuse("num_key_value_heads", "does not divide 'num_attention_heads'",
-                  "give a config.json of a LLaMA");
+                  "use the config.json of a LLaMA model");
     if (head % 2 != 0)
-      keys.refuse("head_dim", "is odd, but pairs are turned", "give a config.json of a LLaMA");
-    rotary_frequencies(keys, head);  // refuses what is not there
+      keys.refuse("head_dim", "must be even", "use the config.json of a LLaMA model");
+    rotary_frequencies(keys, head);  // throws if not supported
   }
   int64_t vocabulary, positions, width, layers, heads, key_heads, head, inner;
   double epsilon;
@@ -50,7 +50,7 @@ struct LlamaRMSNormImpl : torch::nn::Module {
   LlamaRMSNormImpl(int64_t width, double epsilon_of) : epsilon(epsilon_of) {
     weight = register_parameter("weight", at::ones({width}));
   }
-  // In float whatever the weights' type is, as there.
+  // In float whatever the weights' type, as in transformers.
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor whole = x.to(at::kFloat);
     const at::Tensor scale = whole.square().mean(-1, true).add_(epsilon).rsqrt_();
@@ -71,7 +71,7 @@ struct LlamaAttentionImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
                      size_t layer) {
-    // Queries and keys are turned together.
+    // Queries and keys are rotated together.
     const at::Tensor turned = rotation.turn(at::cat(
         {split_heads(q_proj->forward(x), heads), split_heads(k_proj->forward(x), key_heads)}, 1));
     const at::Tensor value = split_heads(v_proj->forward(x), key_heads);
@@ -180,7 +180,7 @@ class Llama : public LanguageModel {
 
  private:
   Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
-    // Made here: a model may be built where tensors have no values.
+    // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(config_.keys(), head_size_);
     return Rotation(pass.positions, frequencies_, Turned::kHalves, x.scalar_type());
   }

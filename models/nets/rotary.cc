@@ -16,7 +16,7 @@
 namespace coupler {
 namespace {
 
-// Slow frequencies are slowed down further, fast ones stay, those between go over: Llama 3.1's.
+// Llama 3.1's scaling: divides low frequencies, keeps high ones, and interpolates in between.
 at::Tensor stretched(const at::Tensor& frequencies, const JsonObject& rope) {
   const double factor = rope.number("factor"), low = rope.number("low_freq_factor"),
                high = rope.number("high_freq_factor"),
@@ -48,8 +48,8 @@ at::Tensor rotary_frequencies(const JsonObject& config, int64_t size) {
   if (type == "linear") return frequencies.div(rope->number("factor"));
   if (type == "llama3") return stretched(frequencies, *rope);
   throw Error(ErrorCode::kUnsupported,
-              rope->where() + ": rope_type '" + shown(type) + "' is not there",
-              {.subject = "rope_type", .hint = "default, linear and llama3 are"});
+              rope->where() + ": rope_type '" + shown(type) + "' is not supported",
+              {.subject = "rope_type", .hint = "use default, linear or llama3"});
 }
 
 Rotation::Rotation(const at::Tensor& positions, const at::Tensor& frequencies, Turned turned,

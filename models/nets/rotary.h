@@ -1,5 +1,5 @@
-// Rotary positions: sines and cosines of a pass, and two ways of turning by them. Used by one
-// thread.
+// Rotary positions: the sines and cosines of a forward pass, and the two ways to rotate by them.
+// Used by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,26 +10,26 @@ namespace coupler {
 
 class JsonObject;
 
-// [size / 2] of float: LLaMA's, as config.json's "rope_parameters" (or "rope_scaling" and
-// "rope_theta" of before) say. Throws Error(kUnsupported) for kinds that are not there.
+// LLaMA's frequencies, float [size / 2], from config.json's "rope_parameters" (or the older
+// "rope_scaling" and "rope_theta"). Throws Error(kUnsupported) for unsupported kinds.
 at::Tensor rotary_frequencies(const JsonObject& config, int64_t size);
-// Without anything special: 10000^(-2i / size).
+// Without scaling: base^(-2i / size).
 at::Tensor rotary_frequencies(int64_t size, double base);
 
-enum class Turned { kNeighbours, kHalves };  // which two coordinates: GPT-J's, LLaMA's
+enum class Turned { kNeighbours, kHalves };  // pairs of coordinates: GPT-J's, LLaMA's
 
 class Rotation {
  public:
   // positions: [tokens] or [batch, tokens].
   Rotation(const at::Tensor& positions, const at::Tensor& frequencies, Turned turned,
            at::ScalarType type);
-  // x: [batch, heads, tokens, size]; as many of the first coordinates are turned as there are
-  // frequencies twice.
+  // x: [batch, heads, tokens, size]; rotates the first coordinates, twice as many as there are
+  // frequencies.
   at::Tensor turn(const at::Tensor& x) const;
 
  private:
   Turned turned_;
-  at::Tensor cosine_, sine_;  // [batch or 1, 1, tokens, turned]
+  at::Tensor cosine_, sine_;  // [batch or 1, 1, tokens, rotated]
 };
 
 }  // namespace coupler

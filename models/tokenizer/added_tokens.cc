@@ -12,7 +12,7 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && unicode::is_word(unicode::characters(text).front().code);
 }
 
-// Where white space at the end of a text begins, and where that at its beginning ends.
+// Where trailing white space begins, and where leading white space ends.
 size_t blank_end(std::string_view text) {
   size_t begin = text.size();
   const auto characters = unicode::characters(text);

@@ -1,5 +1,6 @@
-// AddedTokens: tokens of tokenizer.json that are found in texts as a whole, before anything divides
-// these: special ones, and words that were added. Immutable, any thread. Sees no LibTorch.
+// AddedTokens: tokens of tokenizer.json that are matched as a whole before the text is divided:
+// special tokens and added words. Immutable; safe to use from any thread. Does not depend on
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +19,34 @@ namespace coupler {
 struct AddedToken {
   int64_t id = 0;
   std::string content;
-  std::string text;  // as it is found and decoded: normalised where texts are, before it is found
+  std::string text;  // matched and decoded; normalized if matched in normalized text
   bool special = false;
-  bool single_word = false;                        // not inside of words
-  bool strips_left = false, strips_right = false;  // takes white space beside it along
+  bool single_word = false;                        // not inside words
+  bool strips_left = false, strips_right = false;  // includes adjacent white space
 };
 
 class AddedTokens {
  public:
-  // descriptions: "added_tokens". What is found in normalised texts is normalised as they are.
+  // descriptions: "added_tokens". Tokens that are matched in normalized text are normalized, too.
   AddedTokens(const std::vector<JsonObject>& descriptions, const Normalizer& normalizer);
 
   struct Piece {
     unicode::Span span;
-    const AddedToken* token = nullptr;  // null: text between
+    const AddedToken* token = nullptr;  // null: text between tokens
   };
-  // All of a text, in order; none of the pieces is empty.
+  // The whole text as non-empty pieces, in order.
   std::vector<Piece> find_in_raw(std::string_view text) const { return find(text, raw_); }
   std::vector<Piece> find_in_normalized(std::string_view text) const {
     return find(text, normalized_);
   }
 
-  // Null where none has it.
+  // Null if there is none.
   const AddedToken* by_id(int64_t id) const;
   const AddedToken* by_content(const std::string& content) const;
   const std::map<int64_t, AddedToken>& all() const { return tokens_; }
 
  private:
-  // What is looked for, by its first byte the longest first.
+  // Keyed by first byte; the longest first.
   using Index = std::map<char, std::vector<std::pair<std::string, const AddedToken*>>>;
   static void add(Index& index, const std::string& text, const AddedToken& token);
   static std::vector<Piece> find(std::string_view text, const Index& index);

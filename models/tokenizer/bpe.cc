@@ -1,6 +1,6 @@
-// Byte-pair encoding: the characters of a word are joined pair by pair, the pair that was learnt
-// first before all others. Byte-level tokenizers have words of GPT-2's alphabet; those of
-// sentencepiece's kind fall back to tokens such as <0x0A> for characters that they do not know.
+// Byte-pair encoding: merges the characters of a word pair by pair, in the order in which pairs
+// were learned. Byte-level tokenizers have words in GPT-2's byte alphabet; sentencepiece-style ones
+// fall back to tokens such as <0x0A> for unknown characters.
 #include <fmt/format.h>
 
 #include <queue>
@@ -15,7 +15,7 @@ namespace {
 
 struct Merge {
   int64_t rank = 0;
-  int64_t id = 0;  // of the two joined
+  int64_t id = 0;  // of the merged token
 };
 
 struct PairHash {
@@ -25,7 +25,7 @@ struct PairHash {
 };
 using Merges = std::unordered_map<std::pair<int64_t, int64_t>, Merge, PairHash>;
 
-// The tokens of a word as a list from which joined ones vanish.
+// The tokens of a word as a linked list; merging removes the right one.
 class Symbols {
  public:
   Symbols(const std::vector<int64_t>& ids, const Merges& merges) : merges_(merges) {
@@ -67,7 +67,7 @@ class Symbols {
     int previous = -1, next = -1;
     bool there = true;
   };
-  using Offer = std::tuple<int64_t, int, int64_t>;  // rank, place, the token that it makes
+  using Offer = std::tuple<int64_t, int, int64_t>;  // rank, position, merged token
 
   void offer(int left) {
     const Symbol& symbol = symbols_[left];
@@ -114,11 +114,11 @@ class Bpe : public WordModel {
     const auto id = vocabulary_.id(text);
     if (!id)
       model.refuse(key, fmt::format("names '{}', which is not in the vocabulary", shown(text)),
-                   "save the tokenizer anew; this file is damaged");
+                   "save the tokenizer again; this file is damaged");
     return *id;
   }
 
-  // Of two kinds: ["a b", …], and today [["a", "b"], …].
+  // Two formats: the older ["a b", …] and [["a", "b"], …].
   void read_merges(const JsonObject& model) {
     const nlohmann::json& merges = model.raw("merges");
     int64_t rank = 0;
@@ -135,8 +135,8 @@ class Bpe : public WordModel {
         right = merge[1].get<std::string>();
       }
       if (left.empty() || right.size() <= prefix_.size())
-        model.refuse("merges", fmt::format("has {}, which is no pair", shown(merge.dump())),
-                     "save the tokenizer anew; this file is damaged");
+        model.refuse("merges", fmt::format("has {}, which is not a pair", shown(merge.dump())),
+                     "save the tokenizer again; this file is damaged");
       const std::string joined = left + right.substr(prefix_.empty() ? 0 : prefix_.size());
       merges_.emplace(std::pair(require(model, "merges", left), require(model, "merges", right)),
                       Merge{rank++, require(model, "merges", joined)});
@@ -145,7 +145,7 @@ class Bpe : public WordModel {
 
   std::vector<int64_t> first_tokens(const std::string& word) const {
     std::vector<int64_t> ids;
-    bool unknown = false;  // whether one is waiting to be joined by more
+    bool unknown = false;  // an unknown token is pending, to be fused with following ones
     const auto characters = unicode::characters(word);
     for (size_t i = 0; i < characters.size(); ++i) {
       const unicode::Span span = characters[i].span;

@@ -8,7 +8,7 @@
 namespace coupler {
 namespace {
 
-// Bytes that Latin-1 shows stand for themselves, the others for what follows 255, in order.
+// Printable Latin-1 bytes map to themselves, the others to the characters from 256 on, in order.
 constexpr bool is_seen(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
@@ -21,7 +21,7 @@ constexpr auto kCharacters = [] {
   return characters;
 }();
 
-constexpr size_t kKnown = 256 + 68;  // so many are not seen
+constexpr size_t kKnown = 256 + 68;  // 68 bytes are not printable
 constexpr auto kBytes = [] {
   std::array<int16_t, kKnown> bytes{};
   for (int16_t& byte : bytes) byte = -1;

@@ -1,5 +1,5 @@
-// The characters that byte-level tokenizers write for bytes: GPT-2's, which can all be seen. Pure
-// functions, any thread. Sees no LibTorch.
+// GPT-2's printable characters for bytes, as byte-level tokenizers use them. Pure functions; safe
+// to call from any thread. Do not depend on LibTorch.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace coupler {
 
-// Each byte as its character.
+// Replaces each byte with its character.
 std::string to_byte_alphabet(std::string_view bytes);
 
-// The bytes that a text of such characters stands for; nothing where it has another character.
+// The inverse; nothing if the text has any other character.
 std::optional<std::string> from_byte_alphabet(std::string_view text);
 
 }  // namespace coupler

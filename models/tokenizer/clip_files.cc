@@ -15,12 +15,12 @@ constexpr const char* kStart = "<|startoftext|>";
 constexpr const char* kWords =
     R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
 
-// One merge a line; the first may be a comment that names the version.
+// One merge per line; the first line may be a version comment.
 nlohmann::json read_merges(const std::string& path) {
   std::ifstream in(path);
   if (!in)
     throw Error(ErrorCode::kIo, fmt::format("{} cannot be read", path),
-                {.subject = path, .hint = "copy the folder tokenizer/ again"});
+                {.subject = path, .hint = "copy the tokenizer/ folder again"});
   nlohmann::json merges = nlohmann::json::array();
   for (std::string line; std::getline(in, line);) {
     if (line.ends_with('\r')) line.pop_back();
@@ -39,7 +39,7 @@ std::optional<nlohmann::json> read_clip_files(const std::string& folder) {
   const std::string vocab = (std::filesystem::path(folder) / "vocab.json").string();
   const std::string merges = (std::filesystem::path(folder) / "merges.txt").string();
   if (!std::filesystem::exists(vocab) || !std::filesystem::exists(merges)) return std::nullopt;
-  nlohmann::json vocabulary = read_json_file(vocab, "copy the folder tokenizer/ again");
+  nlohmann::json vocabulary = read_json_file(vocab, "copy the tokenizer/ folder again");
   if (!vocabulary.is_object() || !vocabulary.contains(kStart) || !vocabulary.contains(kClipEnd))
     return std::nullopt;
   nlohmann::json document;

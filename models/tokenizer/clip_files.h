@@ -1,5 +1,5 @@
-// The files vocab.json and merges.txt that CLIP's tokenizer is stored in where there is no
-// tokenizer.json, as Stable Diffusion's is. Plain functions, any thread. See no LibTorch.
+// CLIP's tokenizer as vocab.json and merges.txt, without tokenizer.json, as in Stable Diffusion.
+// Plain functions; safe to call from any thread. Do not depend on LibTorch.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,12 +8,12 @@
 
 namespace coupler {
 
-// Ends a text.
+// Marks the end of a text.
 inline constexpr const char* kClipEnd = "<|endoftext|>";
 
-// What tokenizer.json would say: lower-cased words of byte-level BPE that end with "</w>", between
-// <|startoftext|> and <|endoftext|>. Nothing where the folder has not both files, or where they are
-// another tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.
+// The equivalent tokenizer.json: lower-case words in byte-level BPE that end with "</w>", between
+// <|startoftext|> and <|endoftext|>. Nothing if a file is missing or the files are another
+// tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.
 std::optional<nlohmann::json> read_clip_files(const std::string& folder);
 
 }  // namespace coupler

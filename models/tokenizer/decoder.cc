@@ -26,7 +26,7 @@ Pieces join_byte_level(const Pieces& tokens) {
   return {unicode::repaired(bytes)};
 }
 
-// Tokens such as <0x0A> are bytes; what they make together is a text, or each is U+FFFD.
+// Tokens such as <0x0A> are bytes; a run of them decodes to text, or each to U+FFFD if not UTF-8.
 Pieces byte_fallback(const Pieces& tokens) {
   Pieces pieces;
   std::string bytes;
@@ -94,7 +94,7 @@ Decoder join_metaspace(const JsonObject& description) {
   };
 }
 
-// English as it was before WordPiece took its marks apart.
+// Undoes WordPiece's splitting of English punctuation.
 std::string marks_joined(std::string text) {
   constexpr std::pair<const char*, const char*> kPairs[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -121,7 +121,7 @@ Decoder word_piece(const JsonObject& description) {
   };
 }
 
-// A mark at the ends of words becomes the blank between them.
+// Replaces the end-of-word suffix with a space, except at the end.
 Decoder word_ends(const std::string& suffix) {
   return [=](Pieces tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)

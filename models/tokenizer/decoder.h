@@ -1,5 +1,5 @@
-// What tokenizer.json's "decoder" does: makes a text of tokens. Immutable, any thread. Sees no
-// LibTorch.
+// tokenizer.json's "decoder": turns tokens into text. Immutable; safe to use from any thread. Does
+// not depend on LibTorch.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace coupler {
 
-// Tokens to pieces of text, which are then put together.
+// Turns tokens into pieces of text, which the caller concatenates.
 using Decoder = std::function<std::vector<std::string>(std::vector<std::string> tokens)>;
 
-// description: tokenizer.json's; none puts blanks between tokens. Throws Error(kUnsupported) naming
-// those that are there, where it is another.
+// description: tokenizer.json's; without one, tokens are joined with spaces. Throws
+// Error(kUnsupported), listing the supported types, for any other type.
 Decoder make_decoder(const std::optional<JsonObject>& description);
 
 }  // namespace coupler

@@ -9,8 +9,8 @@ namespace {
 int64_t id_in_pair(const JsonObject& description, const char* key) {
   const nlohmann::json& pair = description.raw(key);
   if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_integer())
-    description.refuse(key, "is no pair of a token and its number",
-                       "save the tokenizer anew; this file is damaged");
+    description.refuse(key, "is not a pair of a token and its id",
+                       "save the tokenizer again; this file is damaged");
   return pair[1].get<int64_t>();
 }
 
@@ -26,7 +26,7 @@ Frame of_template(const JsonObject& description) {
     const std::string name = item.object("SpecialToken").text("id");
     if (!tokens)
       description.refuse("special_tokens", "is missing, but '" + name + "' is used",
-                         "save the tokenizer anew; this file is damaged");
+                         "save the tokenizer again; this file is damaged");
     for (const int64_t id : tokens->object(name.c_str()).integers("ids"))
       (after ? frame.after : frame.before).push_back(id);
   }
@@ -38,7 +38,7 @@ Frame of_template(const JsonObject& description) {
 Frame make_frame(const std::optional<JsonObject>& description) {
   if (!description) return {};
   const std::string type = description->text("type");
-  if (type == "ByteLevel") return {};  // what it changes are offsets
+  if (type == "ByteLevel") return {};  // it only changes offsets
   if (type == "TemplateProcessing") return of_template(*description);
   if (type == "BertProcessing" || type == "RobertaProcessing")
     return {{id_in_pair(*description, "cls")}, {id_in_pair(*description, "sep")}};

@@ -1,5 +1,5 @@
-// Frame: the tokens that a model wants around a text, as tokenizer.json's "post_processor" says.
-// Immutable, any thread. Sees no LibTorch.
+// Frame: the tokens to add around a text, from tokenizer.json's "post_processor". Immutable; safe
+// to use from any thread. Does not depend on LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct Frame {
   std::vector<int64_t> before, after;
 };
 
-// description: tokenizer.json's; of none, nothing is put around. Throws Error(kUnsupported) naming
-// those that are there, where it is another.
+// description: tokenizer.json's; without one, nothing is added. Throws Error(kUnsupported), listing
+// the supported types, for any other type.
 Frame make_frame(const std::optional<JsonObject>& description);
 
 }  // namespace coupler

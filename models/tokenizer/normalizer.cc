@@ -21,7 +21,7 @@ std::string lower(const std::string& text) {
                       [](char32_t code, std::string& out) { unicode::append_lower(out, code); });
 }
 
-// Without what cannot be seen, and with plain blanks.
+// Removes control characters and turns all white space into spaces.
 std::string visible(const std::string& text) {
   return unicode::map(text, [](char32_t code, std::string& out) {
     if (code == 0 || code == 0xFFFD || unicode::is_control(code)) return;

@@ -1,5 +1,5 @@
-// What tokenizer.json's "normalizer" does to a text before it is divided. Immutable, any thread.
-// Sees no LibTorch.
+// tokenizer.json's "normalizer": changes a text before it is divided. Immutable; safe to use from
+// any thread. Does not depend on LibTorch.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace coupler {
 
 using Normalizer = std::function<std::string(std::string text)>;
 
-// description: tokenizer.json's; none leaves texts as they are. Throws Error(kUnsupported) naming
-// those that are there, where it is another.
+// description: tokenizer.json's; without one, texts stay as they are. Throws Error(kUnsupported),
+// listing the supported types, for any other type.
 Normalizer make_normalizer(const std::optional<JsonObject>& description);
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
-// The pattern of a part of tokenizer.json: {"String": "…"} or {"Regex": "…"}. Any thread. Sees no
-// LibTorch.
+// The "pattern" of a part of tokenizer.json: {"String": "…"} or {"Regex": "…"}. Safe to call from
+// any thread. Does not depend on LibTorch.
 #pragma once
 
 #include "json_file.h"
@@ -7,7 +7,7 @@
 
 namespace coupler {
 
-// Throws Error(kInvalidArgument) naming the part.
+// Throws Error(kInvalidArgument) naming the part, if the pattern is missing or invalid.
 inline unicode::Pattern pattern_of(const JsonObject& description) {
   const JsonObject pattern = description.object("pattern");
   if (pattern.has("String")) return unicode::Pattern::literal(pattern.text("String"));

@@ -11,7 +11,7 @@
 namespace coupler {
 namespace {
 
-// GPT-2's.
+// GPT-2's pattern.
 constexpr const char* kByteLevel =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -52,8 +52,8 @@ PreTokenizer split_metaspace(const JsonObject& description) {
   const bool older = description.flag("add_prefix_space", true);
   const std::string scheme = description.text("prepend_scheme", older ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never")
-    description.refuse("prepend_scheme", "is '" + scheme + "', which is none of its values",
-                       "give always, first or never");
+    description.refuse("prepend_scheme", "is '" + scheme + "', which is not one of its values",
+                       "use always, first or never");
   const bool divides = description.flag("split", true);
   const auto divide =
       by_pattern(unicode::Pattern::literal(mark), Found::kMergedWithNext, /*invert=*/false);

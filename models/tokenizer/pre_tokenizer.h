@@ -1,5 +1,5 @@
-// What tokenizer.json's "pre_tokenizer" does: divides a text into the words that the model sees.
-// Immutable, any thread. Sees no LibTorch.
+// tokenizer.json's "pre_tokenizer": divides a text into the words that the model tokenizes.
+// Immutable; safe to use from any thread. Does not depend on LibTorch.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ struct Word {
   bool at_start = false;  // whether the whole text begins with it
 };
 
-// Takes what earlier parts made; none of the results is empty.
+// Takes the output of earlier parts; returns only non-empty words.
 using PreTokenizer = std::function<std::vector<Word>(std::vector<Word> words)>;
 
-// description: tokenizer.json's; none leaves words as they are. Throws Error(kUnsupported) naming
-// those that are there, where it is another.
+// description: tokenizer.json's; without one, words stay as they are. Throws Error(kUnsupported),
+// listing the supported types, for any other type.
 PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description);
 
 }  // namespace coupler

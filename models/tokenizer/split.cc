@@ -11,7 +11,7 @@ struct Part {
   bool found = false;
 };
 
-// What was found and what lies between.
+// The found parts and the parts between them.
 std::vector<Part> all_parts(size_t size, const std::vector<unicode::Span>& found, bool invert) {
   std::vector<Part> parts;
   size_t at = 0;
@@ -24,7 +24,7 @@ std::vector<Part> all_parts(size_t size, const std::vector<unicode::Span>& found
   return parts;
 }
 
-// Each found part joined to the one before it, unless that was found as well.
+// Joins each found part to the one before it, unless that was found as well.
 std::vector<Part> merged_with_previous(const std::vector<Part>& parts) {
   std::vector<Part> merged;
   bool previous = false;
@@ -81,8 +81,8 @@ Found found_of(const JsonObject& description, const char* key, Found otherwise) 
   for (const auto& [name, found] : kWords) {
     if (word == name) return found;
   }
-  description.refuse(key, "is '" + word + "', which is none of its values",
-                     "give Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+  description.refuse(key, "is '" + word + "', which is not one of its values",
+                     "use Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
 void split(const Word& word, const std::vector<unicode::Span>& found, Found behaviour, bool invert,

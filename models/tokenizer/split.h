@@ -1,4 +1,5 @@
-// A word divided where something is found in it. Pure functions, any thread. Sees no LibTorch.
+// Divides a word at the parts found in it. Pure functions; safe to call from any thread. Do not
+// depend on LibTorch.
 #pragma once
 
 #include <string>
@@ -11,17 +12,17 @@
 
 namespace coupler {
 
-// What becomes of what was found.
+// What happens to the found parts.
 enum class Found { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// "Isolated", … of a key. Throws Error(kInvalidArgument) for another word.
+// Parses a key's "Isolated", … Throws Error(kInvalidArgument) for an unknown value.
 Found found_of(const JsonObject& description, const char* key, Found otherwise);
 
-// Appends the parts of a word. found: in order; invert: what was not found instead.
+// Appends the parts of a word. found: in order. invert: treats the parts between as found instead.
 void split(const Word& word, const std::vector<unicode::Span>& found, Found behaviour, bool invert,
            std::vector<Word>& parts);
 
-// Each character of a kind, by itself.
+// The position of each matching character.
 std::vector<unicode::Span> find_characters(std::string_view text, bool (*wanted)(char32_t));
 
 }  // namespace coupler

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr const char* kConvert =
     "save it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)";
 
-// A folder may hold what other libraries read.
+// Explains which other library's tokenizer a folder holds instead.
 fs::path file_of(const fs::path& path) {
   if (!fs::is_directory(path)) return path;
   fs::path file = path / "tokenizer.json";
@@ -33,7 +33,7 @@ fs::path file_of(const fs::path& path) {
        {"tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "sentencepiece.bpe.model"}) {
     if (fs::exists(path / other))
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{} holds a tokenizer of another kind ({}), and no tokenizer.json",
+                  fmt::format("{} holds another kind of tokenizer ({}) but no tokenizer.json",
                               path.string(), other),
                   {.subject = path.string(), .hint = kConvert});
   }
@@ -136,13 +136,13 @@ int64_t Tokenizer::size() const {
   return size;
 }
 
-// A decoder looks at the tokens beside one (blanks between words, bytes of one character), so texts
-// with and without the new token are compared, from the last place on where nothing was pending.
+// A token's text depends on its neighbors (spaces between words, bytes of one character). So this
+// compares the text with and without the new token, starting where nothing was pending.
 std::string TextStream::add(int64_t id) {
   const std::string before =
       tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
   ids_.push_back(id);
-  // A run of single bytes is decoded as a whole: the next one may change what those before it are.
+  // A run of single bytes is decoded as a whole: the next byte may change the ones before it.
   const std::string token = tokenizer_.token_of(id).value_or("");
   if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) return "";
   const std::string all = tokenizer_.decode(ids_);

@@ -27,7 +27,7 @@ std::string narrow(const icu::UnicodeString& text) {
 
 uint32_t mask_of(char32_t code) { return U_GET_GC_MASK(static_cast<UChar32>(code)); }
 
-// \s is what Unicode calls white space; ICU's leaves some of it out.
+// \s means Unicode white space; ICU's \s omits some of it.
 std::string in_icu_words(const std::string& expression) {
   std::string result;
   for (size_t i = 0; i < expression.size(); ++i) {
@@ -99,8 +99,8 @@ std::string normalized(std::string_view text, Form form) {
   icu::UnicodeString result;
   if (U_SUCCESS(error)) result = normalizer->normalize(wide(text), error);
   if (U_FAILURE(error))
-    throw Error(ErrorCode::kInternal, fmt::format("ICU cannot normalise: {}", u_errorName(error)),
-                {.subject = "ICU", .hint = "is libicu of the version that was built with?"});
+    throw Error(ErrorCode::kInternal, fmt::format("ICU cannot normalize: {}", u_errorName(error)),
+                {.subject = "ICU", .hint = "use the libicu version that Coupler was built with"});
   return narrow(result);
 }
 
@@ -153,7 +153,7 @@ Pattern Pattern::regex(const std::string& expression, const std::string& where) 
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the pattern '{}' cannot be used: {}", where, expression,
                             u_errorName(error)),
-                {.subject = where, .hint = "write it in words that Oniguruma and ICU share"});
+                {.subject = where, .hint = "use syntax that both Oniguruma and ICU support"});
   Pattern result;
   result.compiled_ = std::move(compiled);
   return result;
@@ -177,7 +177,7 @@ std::vector<Span> Pattern::find(std::string_view text) const {
   const icu::UnicodeString input = wide(text);
   UErrorCode error = U_ZERO_ERROR;
   const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->pattern->matcher(input, error));
-  // From ICU's positions, in units of 16 bits, to bytes: both only go forward.
+  // Converts ICU's positions, in 16-bit units, to bytes; both only go forward.
   size_t byte = 0;
   int32_t unit = 0;
   const auto byte_at = [&](int32_t wanted) {
@@ -196,9 +196,9 @@ std::vector<Span> Pattern::find(std::string_view text) const {
   }
   if (U_FAILURE(error))
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a text of {} bytes cannot be divided into words: {}", text.size(),
+                fmt::format("text of {} bytes cannot be divided into words: {}", text.size(),
                             u_errorName(error)),
-                {.subject = "text", .hint = "give it in shorter pieces"});
+                {.subject = "text", .hint = "pass it in shorter pieces"});
   return result;
 }
 

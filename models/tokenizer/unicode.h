@@ -1,5 +1,6 @@
-// What tokenizers need of Unicode, by ICU: characters and their kinds, normal forms, patterns.
-// Texts are UTF-8 throughout; positions are in bytes. Immutable, any thread. Sees no LibTorch.
+// Unicode for tokenizers, based on ICU: characters and their categories, normal forms, patterns.
+// Text is always UTF-8; positions are in bytes. Immutable; safe to use from any thread. Does not
+// depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ struct Span {
   size_t begin = 0, end = 0;
 };
 
-// The text with U+FFFD in place of what is no UTF-8, as Python and Rust repair it.
+// Replaces invalid UTF-8 with U+FFFD, as Python and Rust do.
 std::string repaired(std::string_view bytes);
 
 // The characters of a text, which must be UTF-8.
@@ -27,32 +28,32 @@ struct Character {
 };
 std::vector<Character> characters(std::string_view text);
 void append(std::string& text, char32_t code);
-// The text with each character replaced by what `change` appends.
+// Replaces each character with what `change` appends.
 std::string map(std::string_view text,
                 const std::function<void(char32_t code, std::string& out)>& change);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
 std::string normalized(std::string_view text, Form form);
-// Each character by itself, so that a final sigma is none.
+// Lowercases each character on its own, so a final sigma is not treated specially.
 void append_lower(std::string& text, char32_t code);
 
 bool is_white_space(char32_t code);
 bool is_punctuation(char32_t code);  // ASCII's symbols included
 bool is_number(char32_t code);       // any of the categories N
-bool is_control(char32_t code);      // Cc, Cf and Co but tab and ends of lines
+bool is_control(char32_t code);      // Cc, Cf and Co, except tab and line ends
 bool is_nonspacing_mark(char32_t code);
 bool is_mark(char32_t code);
 bool is_word(char32_t code);  // as \w
 bool is_ideograph(char32_t code);
 
-// A regular expression in the words of tokenizer.json (Oniguruma's), or a literal text.
+// A regular expression in tokenizer.json's syntax (Oniguruma's), or a literal string.
 class Pattern {
  public:
-  // Throws Error(kInvalidArgument) with ICU's complaint, naming `where`.
+  // Throws Error(kInvalidArgument) with ICU's error, naming `where`.
   static Pattern regex(const std::string& expression, const std::string& where);
   static Pattern literal(const std::string& text);
 
-  // In order, none of them empty.
+  // Non-empty matches, in order.
   std::vector<Span> find(std::string_view text) const;
 
  private:

@@ -10,12 +10,11 @@ namespace coupler {
 void refuse_kind(const JsonObject& description, const std::string& those_that_are) {
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("{}: '{}' is not there; those that are: {}", description.where(),
+      fmt::format("{}: '{}' is not supported; supported: {}", description.where(),
                   shown(description.text("type", "")), those_that_are),
       {.subject = description.where(),
-       .hint =
-           "byte-level BPE, sentencepiece-style BPE and WordPiece are read; give tokens made by "
-           "transformers' AutoTokenizer for models with another tokenizer"});
+       .hint = "use byte-level BPE, sentencepiece-style BPE or WordPiece; for models with another "
+               "tokenizer, pass tokens made by transformers' AutoTokenizer"});
 }
 
 }  // namespace coupler

@@ -1,4 +1,5 @@
-// How parts of a tokenizer.json are refused that are not there. Any thread. Sees no LibTorch.
+// Rejects unsupported parts of a tokenizer.json. Safe to call from any thread. Does not depend on
+// LibTorch.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace coupler {
 
-// Throws Error(kUnsupported): "FILE: normalizer: 'Precompiled' is not there; those that are: …".
+// Throws Error(kUnsupported): "FILE: normalizer: 'Precompiled' is not supported; supported: …".
 [[noreturn]] void refuse_kind(const JsonObject& description, const std::string& those_that_are);
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
-// Vocabulary: the tokens of a model by text and by number, and the models that make tokens of a
-// word. Immutable, any thread. Sees no LibTorch.
+// Vocabulary: a model's tokens by text and by id; WordModel: turns words into tokens. Immutable;
+// safe to use from any thread. Do not depend on LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace coupler {
 
 class Vocabulary {
  public:
-  // "vocab" of tokenizer.json's model: text to number. Throws Error(kInvalidArgument) for what is
-  // no number, or one that two texts have.
+  // "vocab" of tokenizer.json's model: token to id. Throws Error(kInvalidArgument) for an id that
+  // is not a number or that two tokens share.
   explicit Vocabulary(const JsonObject& model);
 
   std::optional<int64_t> id(std::string_view text) const;
-  // Null where no token has the number.
+  // Null if no token has the id.
   const std::string* text(int64_t id) const;
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
 
@@ -44,8 +44,8 @@ class WordModel {
 
 std::unique_ptr<WordModel> make_bpe(const JsonObject& model);
 std::unique_ptr<WordModel> make_word_piece(const JsonObject& model);
-// By "type". Throws Error(kUnsupported) naming those that are there, where it is another, and
-// Error(kInvalidArgument) where the description is damaged.
+// By "type". Throws Error(kUnsupported), listing the supported types, for any other type, and
+// Error(kInvalidArgument) if the description is damaged.
 std::unique_ptr<WordModel> make_word_model(const JsonObject& model);
 
 }  // namespace coupler

@@ -1,4 +1,4 @@
-// WordPiece: the longest token that a word begins with, then the longest that the rest begins with.
+// WordPiece: repeatedly takes the longest token that the rest of the word starts with.
 #include "io/file_text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
@@ -16,7 +16,7 @@ class WordPiece : public WordModel {
     const auto id = vocabulary_.id(unknown);
     if (!id)
       model.refuse("unk_token", "names '" + shown(unknown) + "', which is not in the vocabulary",
-                   "save the tokenizer anew; this file is damaged");
+                   "save the tokenizer again; this file is damaged");
     unknown_ = *id;
   }
 

@@ -124,7 +124,7 @@ TEST(Ddim, FiveSteps_GiveDiffusersLatents) {
 
 TEST(Ddim, WrongInput_IsRefusedWithWhatToDo) {
   expect_message([] { const Ddim none(scheduler("stable"), 0); },
-                 {"0 steps are asked for", "1 to 1000"});
+                 {"0 steps requested", "1 to 1000"});
   expect_message([] { const Ddim many(scheduler("stable"), 1001); }, {"1001 steps"});
   const auto with = [](const char* key, const nlohmann::json& value) {
     nlohmann::json document = read_json(fixture(kFolder + "scheduler/scheduler_config.json"));
@@ -133,12 +133,12 @@ TEST(Ddim, WrongInput_IsRefusedWithWhatToDo) {
         [&] { const Ddim made(ModelConfig::parse(document.dump(), "scheduler_config.json"), 5); });
   };
   EXPECT_NE(with("beta_schedule", "cosine")
-                .find("'cosine' is not there; those that are: "
+                .find("'cosine' is not supported; supported: "
                       "scaled_linear, linear"),
             std::string::npos);
-  EXPECT_NE(with("prediction_type", "flow").find("'flow' is not there"), std::string::npos);
-  EXPECT_NE(with("thresholding", true).find("'thresholding' is not there"), std::string::npos);
-  EXPECT_NE(with("steps_offset", 400).find("leads to the timestep 1200"), std::string::npos);
+  EXPECT_NE(with("prediction_type", "flow").find("'flow' is not supported"), std::string::npos);
+  EXPECT_NE(with("thresholding", true).find("'thresholding' is not supported"), std::string::npos);
+  EXPECT_NE(with("steps_offset", 400).find("leads to timestep 1200"), std::string::npos);
 }
 
 // Out of vocab.json and merges.txt, and out of the tokenizer.json that newer versions write.
@@ -168,22 +168,24 @@ void expect_part(const std::string& message, const std::string& part) {
 
 TEST(DiffusionModels, WrongConfigs_AreRefusedWithThoseThatAreThere) {
   expect_part(refusal<UNet>("unet", "_class_name", "FluxTransformer2DModel"),
-              "'FluxTransformer2DModel' is not there; those that are: CLIPTextModel "
+              "'FluxTransformer2DModel' is not supported; supported: CLIPTextModel "
               "(text_encoder), UNet2DConditionModel (unet), AutoencoderKL (vae)");
   expect_part(refusal<UNet>("unet", "down_block_types", {"AttnDownBlock2D", "DownBlock2D"}),
-              "'AttnDownBlock2D' is not there; those that are: CrossAttnDownBlock2D, DownBlock2D");
+              "'AttnDownBlock2D' is not supported; supported: CrossAttnDownBlock2D, DownBlock2D");
   expect_part(refusal<UNet>("unet", "addition_embed_type", "text_time"), "'addition_embed_type'");
-  expect_part(refusal<UNet>("unet", "block_out_channels", {8}), "as many elements");
+  expect_part(refusal<UNet>("unet", "block_out_channels", {8}), "must have one element for each");
   expect_part(refusal<UNet>("unet", "attention_head_dim", 3), "does not divide");
-  expect_part(refusal<UNet>("unet", "norm_num_groups", 5), "does not divide");
-  expect_part(refusal<UNet>("unet", "transformer_layers_per_block", 2), "is not 1");
-  expect_part(refusal<VaeDecoder>("vae", "_class_name", "VQModel"), "'VQModel' is not there");
-  expect_part(refusal<VaeDecoder>("vae", "shift_factor", 0.1), "'shift_factor' is not there");
+  expect_part(refusal<UNet>("unet", "norm_num_groups", 5),
+              "is not a multiple of 'norm_num_groups'");
+  expect_part(refusal<UNet>("unet", "transformer_layers_per_block", 2), "must be 1");
+  expect_part(refusal<VaeDecoder>("vae", "_class_name", "VQModel"), "'VQModel' is not supported");
+  expect_part(refusal<VaeDecoder>("vae", "shift_factor", 0.1), "'shift_factor' is not supported");
   expect_part(refusal<VaeDecoder>("vae", "up_block_types", {"AttnUpDecoderBlock2D"}),
-              "'AttnUpDecoderBlock2D' is not there; UpDecoderBlock2D is");
+              "'AttnUpDecoderBlock2D' is not supported; only UpDecoderBlock2D is");
   expect_part(refusal<TextEncoder>("text_encoder", "model_type", "t5"),
-              "'t5' is not there as a text encoder; those that are: clip_text_model");
-  expect_part(refusal<TextEncoder>("text_encoder", "hidden_act", "mish"), "'mish' is not there");
+              "'t5' is not supported as a text encoder; supported: clip_text_model");
+  expect_part(refusal<TextEncoder>("text_encoder", "hidden_act", "mish"),
+              "'mish' is not supported");
 }
 
 }  // namespace

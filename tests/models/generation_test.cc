@@ -114,7 +114,7 @@ TEST(Names, OlderCheckpoints_LoseWhatIsComputed) {
 
 TEST(Pipeline, WrongFolder_IsRefusedWithWhatToDo) {
   expect_message([] { (void)pipeline("text-to-image", fixture("gpt2")); },
-                 {"the task 'text-to-image' is not there", "text-generation"});
+                 {"task 'text-to-image' is not supported", "text-generation"});
   const TestFolder empty;
   expect_message([&] { (void)pipeline("text-generation", empty.path()); },
                  {"config.json cannot be read", "save_pretrained"});
@@ -123,14 +123,14 @@ TEST(Pipeline, WrongFolder_IsRefusedWithWhatToDo) {
     nlohmann::json value;
     std::vector<std::string> message;
   } cases[] = {
-      {"/model_type", "mamba", {"'mamba' is not there; those that are: gpt2, gptj, llama"}},
+      {"/model_type", "mamba", {"'mamba' is not supported; supported: gpt2, gptj, llama"}},
       {"/model_type", nullptr, {"config.json: 'model_type' is missing"}},
       {"/n_head", 5, {"'n_head' does not divide 'n_embd'"}},
-      {"/n_layer", "two", {"'n_layer' must be a whole number above 0, not \"two\""}},
+      {"/n_layer", "two", {"'n_layer' must be a positive integer, not \"two\""}},
       {"/n_layer", 3, {"transformer.h.2", "does not match the model"}},
-      {"/activation_function", "mish", {"activation 'mish' is not there", "gelu_new"}},
+      {"/activation_function", "mish", {"activation 'mish' is not supported", "gelu_new"}},
       {"/scale_attn_by_inverse_layer_idx", true, {"scale_attn_by_inverse_layer_idx"}},
-      {"/dtype", "float4", {"dtype 'float4' is not there", "options.dtype"}},
+      {"/dtype", "float4", {"dtype 'float4' is not supported", "options.dtype"}},
   };
   for (const auto& wrong : cases) {
     const TestFolder folder;
@@ -142,7 +142,7 @@ TEST(Pipeline, WrongFolder_IsRefusedWithWhatToDo) {
   llama.copy("llama3");
   llama.set("config.json", "/rope_parameters/rope_type", "yarn");
   expect_message([&] { (void)pipeline("text-generation", llama.path()); },
-                 {"rope_type 'yarn' is not there", "llama3"});
+                 {"rope_type 'yarn' is not supported", "llama3"});
 }
 
 TEST(Pipeline, DtypeThatTheDeviceCannotCompute_IsRefusedWithThoseItCan) {
@@ -161,7 +161,7 @@ TEST(Pipeline, WrongPromptsAndOptions_AreRefusedWithWhatToDo) {
   refused(std::vector<int64_t>(64, 1), {},
           {"has 64 tokens, but the model's context is 64", "shorten the prompt"});
   refused({}, {}, {"text 0 has no tokens"});
-  refused({500}, {}, {"the token 500, but the model has 500", "tokenizer of this model"});
+  refused({500}, {}, {"token 500, but the model has 500", "tokenizer of this model"});
   refused({1}, {.max_new_tokens = 0}, {"max_new_tokens is 0"});
   refused({1}, {.do_sample = true, .temperature = 0}, {"temperature is 0", "do_sample = false"});
   refused({1}, {.do_sample = true, .top_k = -1}, {"top_k is -1"});
@@ -171,9 +171,9 @@ TEST(Pipeline, WrongPromptsAndOptions_AreRefusedWithWhatToDo) {
       [&] {
         generator.model().forward(at::zeros({1, 65}, at::kLong));
       },
-      {"65 tokens are more than the model's context of 64"});
+      {"65 tokens exceed the model's context of 64"});
   expect_message([&] { generator.model().forward(at::zeros({3}, at::kLong)); },
-                 {"[batch, positions] of int64"});
+                 {"int64 tokens of shape [batch, positions]"});
   const TestFolder without;
   without.copy("gpt2");
   std::filesystem::remove(without.path() + "/tokenizer.json");

@@ -51,7 +51,7 @@ TEST(SentenceEncoder, NoSentences_GiveNoRows) {
 
 TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
   expect_message([] { (void)SentenceEncoder::open(fixture("gpt2")); },
-                 {"architecture 'gpt2' is not there for embeddings; those that are: bert"});
+                 {"architecture 'gpt2' is not supported for embeddings; supported: bert"});
   const TestFolder empty;
   expect_message([&] { (void)SentenceEncoder::open(empty.path()); },
                  {"config.json cannot be read"});
@@ -59,12 +59,12 @@ TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
   pooling.copy("bert");
   pooling.set("1_Pooling/config.json", "/pooling_mode", "lasttoken");
   expect_message([&] { (void)SentenceEncoder::open(pooling.path()); },
-                 {"pooling 'lasttoken' is not there", "mean, cls or max"});
+                 {"pooling mode 'lasttoken' is not supported", "mean, cls or max"});
   const TestFolder module;
   module.copy("bert");
   module.set("modules.json", "/2/type", "sentence_transformers.models.Dense");
   expect_message([&] { (void)SentenceEncoder::open(module.path()); },
-                 {"models.Dense' is not there"});
+                 {"models.Dense' is not supported"});
 }
 
 // 90 MB of weights, which are fetched, not stored.

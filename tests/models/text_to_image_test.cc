@@ -74,12 +74,12 @@ TEST(TextToImage, BoundThatIsTooLow_IsRefusedBeforeAnyModelRuns) {
   PictureOptions options = small();
   options.on_step = [](int64_t, int64_t) { FAIL(); };
   expect_message([&] { none(kPrompt, options); },
-                 {"max_memory is 1.0 MiB, but the activations of such a picture alone take"});
+                 {"max_memory is 1.0 MiB, but the activations of this image alone take"});
   auto little = TextToImage::open(fixture("diffusion"),
                                   {.device = c10::kCPU, .max_memory = uint64_t{40} << 20});
   expect_message([&] { little(kPrompt, options); },
-                 {"of max_memory, 40.0 MiB, up to", "are kept for such a picture's activations",
-                  "are needed"});
+                 {"max_memory is 40.0 MiB, of which up to",
+                  "is reserved for this image's activations", "are needed"});
 }
 
 TEST(TextToImage, WrongPicture_IsRefusedWithWhatToDo) {
@@ -92,10 +92,10 @@ TEST(TextToImage, WrongPicture_IsRefusedWithWhatToDo) {
   const auto expect = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n  in: " << message;
   };
-  expect(with([](PictureOptions& o) { o.steps = 0; }), "0 steps are asked for");
-  expect(with([](PictureOptions& o) { o.height = 50; }), "the height of 50 is no multiple of 4");
-  expect(with([](PictureOptions& o) { o.height = 50; }), "52 is the next");
-  expect(with([](PictureOptions& o) { o.width = 0; }), "the width of 0 is no multiple of 4");
+  expect(with([](PictureOptions& o) { o.steps = 0; }), "0 steps requested");
+  expect(with([](PictureOptions& o) { o.height = 50; }), "height 50 is not a multiple of 4");
+  expect(with([](PictureOptions& o) { o.height = 50; }), "use 52, the next multiple");
+  expect(with([](PictureOptions& o) { o.width = 0; }), "width 0 is not a multiple of 4");
   std::string words;
   for (int i = 0; i < 80; ++i) words += "the ";
   expect(with([](PictureOptions&) {}, words + "last"), "the prompt has ");
@@ -128,19 +128,19 @@ TEST(TextToImage, WrongFolder_IsRefusedWithWhatToDo) {
           {"down_blocks.0.resnets.1"});
   changed(
       [](const TestFolder& folder) { folder.set("text_encoder/config.json", "/vocab_size", 700); },
-      {"is not among the 700 of the text encoder"});
+      {"is out of range; the text encoder has 700 tokens"});
   changed(
       [](const TestFolder& folder) {
         folder.write("tokenizer/special_tokens_map.json", R"({"pad_token": "nothing"})");
       },
       {"the pad token 'nothing' is not in the vocabulary"});
   changed([](const TestFolder& folder) { folder.set("vae/config.json", "/latent_channels", 8); },
-          {"channels of the UNet and of the VAE: 4 and 8"});
+          {"channels of the UNet and of the VAE do not match: 4 and 8"});
   changed(
       [](const TestFolder& folder) {
         folder.set("unet/config.json", "/_class_name", "SD3Transformer2DModel");
       },
-      {"'SD3Transformer2DModel' is not there; those that are"});
+      {"'SD3Transformer2DModel' is not supported; supported:"});
 }
 
 }  // namespace

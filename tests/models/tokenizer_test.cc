@@ -94,16 +94,16 @@ TEST(Tokenizer, WrongInput_IsRefusedWithWhatToDo) {
                  {"has no tokenizer.json", "save_pretrained"});
   empty.write("tokenizer.model", "x");
   expect_message([&] { Tokenizer::open(empty.path()); },
-                 {"a tokenizer of another kind (tokenizer.model)", "save_pretrained"});
+                 {"another kind of tokenizer (tokenizer.model)", "save_pretrained"});
   empty.write("tokenizer.json", "{");
-  expect_message([&] { Tokenizer::open(empty.path()); }, {"tokenizer.json is no JSON"});
+  expect_message([&] { Tokenizer::open(empty.path()); }, {"tokenizer.json is not valid JSON"});
 
   const struct {
     const char* key;
     nlohmann::json value;
     std::vector<std::string> message;
   } cases[] = {
-      {"/model/type", "Unigram", {"'Unigram' is not there; those that are: BPE, WordPiece"}},
+      {"/model/type", "Unigram", {"'Unigram' is not supported; supported: BPE, WordPiece"}},
       {"/normalizer", {{"type", "Precompiled"}}, {"normalizer: 'Precompiled'", "NFKC"}},
       {"/pre_tokenizer", {{"type", "UnicodeScripts"}}, {"'UnicodeScripts'", "ByteLevel"}},
       {"/decoder", {{"type", "CTC"}}, {"decoder: 'CTC'", "Metaspace"}},
@@ -111,9 +111,9 @@ TEST(Tokenizer, WrongInput_IsRefusedWithWhatToDo) {
       {"/model/merges/0",
        {"nobody", "knows"},
        {"merges", "'nobody", "which is not in the vocabulary"}},
-      {"/model/merges/0", 5, {"'merges' has 5, which is no pair"}},
-      {"/model/vocab/twice", 7, {"'vocab' gives the number 7 to"}},
-      {"/model/vocab", {{"a", "b"}}, {"'vocab' gives 'a' the number"}},
+      {"/model/merges/0", 5, {"'merges' has 5, which is not a pair"}},
+      {"/model/vocab/twice", 7, {"'vocab' gives the id 7 to"}},
+      {"/model/vocab", {{"a", "b"}}, {"'vocab' gives 'a' the id"}},
       {"/pre_tokenizer",
        {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}},
        {"the pattern '(a' cannot be used"}},

@@ -52,9 +52,9 @@ TEST(DiffusionProgram, WrongInput_EndsWithItsMessage) {
   } cases[] = {
       {kSmall + "--output nowhere/picture.png", "nowhere/picture.png cannot be written: No such"},
       {kSmall + "--output folder.png", "folder.png cannot be written: it is a folder"},
-      {kModel + "--height 48 --steps 0", "0 steps are asked for"},
+      {kModel + "--height 48 --steps 0", "0 steps requested"},
       {kModel + "--steps 4 --height 50",
-       "the height of 50 is no multiple of 4\n  hint: 52 is the next"},
+       "height 50 is not a multiple of 4\n  hint: use 52, the next multiple"},
       {kSmall + "--max-memory some", "some"},
       {kSmall + "--max-memory 30MB", "max_memory"},
       {"--model nowhere --prompt a", "nowhere/"},
