@@ -1,5 +1,5 @@
-// The MLP of 201 million parameters that the benchmarks of memory and checkpoints train;
-// bench/python/models.py has it in Python.
+// The MLP of 201 million parameters for the memory and checkpoint benchmarks;
+// bench/python/models.py has the same model in Python.
 #pragma once
 
 #include <ATen/Functions.h>

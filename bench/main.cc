@@ -1,4 +1,5 @@
-// bench NAME ARGUMENTS…; without a name that it knows: the names, and exit code 2.
+// bench NAME ARGUMENTS… runs a benchmark. Without a known name, it lists the names and exits
+// with 2.
 #include <coupler/error.h>
 
 #include <cstdio>

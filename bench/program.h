@@ -1,5 +1,5 @@
-// The programs of benchmarks that need LibTorch are one executable: `bench NAME ARGUMENTS…` runs
-// the one that registered NAME, so that they compile together. All of it in the thread of main.
+// All benchmark programs that need LibTorch are in one executable, so that they compile together:
+// `bench NAME ARGUMENTS…` runs the one registered as NAME. Used by the main thread only.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace coupler::bench {
 
-// As main, with NAME as argv[0].
+// Like main, with NAME as argv[0].
 using Program = int (*)(int argc, char** argv);
 
-// A static object of the program's source, and so made before main. name is kept, not copied.
+// A static object in the program's source file, so it is constructed before main.
 struct Registration {
   Registration(const char* name, Program program);
 };
 
-// The values of a program's options, all of which have to be there and in this order, as "--folder
-// FOLDER --control SOCKET". Throws Error (kUsage) if they are not.
+// The values of a program's options, such as "--folder FOLDER --control SOCKET". All options are
+// required, in this order; otherwise throws Error(kUsage).
 std::vector<std::string> values_of(int argc, char** argv, const std::string& options);
 
 }  // namespace coupler::bench

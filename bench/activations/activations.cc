@@ -1,6 +1,6 @@
-// Trains a GPT of 24 layers in turns, as bench/run says, with activation checkpointing or without:
-// bench activations --control SOCKET, and the arguments of the configuration. Modes: steps;
-// retained, whose loss is the MiB of heap that a forward leaves for backward.
+// Trains a GPT of 24 layers in turns, driven by bench/run, with or without activation
+// checkpointing: bench activations --control SOCKET, plus configuration arguments. Modes: steps;
+// retained, which reports as its loss the MiB of heap that a forward retains for backward.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>

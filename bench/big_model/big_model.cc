@@ -1,19 +1,19 @@
-// A model of 1.04 billion parameters (4.2 GB) out of a checkpoint in shards: loaded, and run from
-// memory and from disk, in turns, as bench/run says: bench big_model --checkpoint FOLDER --control
-// SOCKET. Modes:
-//   load      into the CPU's memory, and touched: a number of each page is read
-//   read      the same files by plain reads into one buffer
+// Loads a model of 1.04 billion parameters (4.2 GB) from a sharded checkpoint and runs it from
+// memory and from disk, in turns, driven by bench/run: bench big_model --checkpoint FOLDER
+// --control SOCKET. Modes:
+//   load      loads into CPU memory and reads one value of each page
+//   read      reads the same files into one buffer with plain reads
 //   memory    forward of the model in memory
-//   disk      forward of the model whose weights are all on the disk, loaded before (prepare-disk);
-//             output: the same, for its output
-//   drop      nothing; the files leave the page cache
-//   first     from no model at all to the first output with all weights on the disk
-//   cold      forward with weights on the disk, just after drop
-//   raw       the same bytes past the page cache, as fast as the disk gives them
-//   empty, empty-memory  a model of 100 billion parameters is made on the meta device; free: and
-//   goes
-// What is answered in place of a loss: of load, disk and empty-memory the MiB by which anonymous
-// memory grew at the most, which takes time to look at, of the others a checksum of the output.
+//   disk      forward with all weights on disk, loaded before by prepare-disk
+//   output    the same as disk, but answers with the output
+//   drop      drops the files from the page cache
+//   first     builds the model and computes the first output with all weights on disk
+//   cold      forward with the weights on disk, just after drop
+//   raw       reads the same bytes with direct I/O, as fast as the disk allows
+//   empty, empty-memory  makes a model of 100 billion parameters on the meta device
+//   free      destroys that model
+// The answer in place of a loss: for load, disk and empty-memory the peak growth of anonymous
+// memory in MiB (sampling it takes time); for the others a checksum of the output.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <coupler/big_model.h>
@@ -74,7 +74,7 @@ void drop_from_page_cache(const std::vector<std::string>& files) {
   }
 }
 
-// direct: past the page cache, by two threads, which keeps a disk busy.
+// direct: bypasses the page cache and reads from two threads, which keeps a disk busy.
 void read_all(const std::vector<std::string>& files, bool direct) {
   const auto read_some = [&](size_t first, size_t step) {
     struct Free {
@@ -128,7 +128,7 @@ struct Placed {
   coupler::DispatchedModel handle;
 };
 
-// One number of each page: the least for which all of it must be there.
+// Reads one value of each page, which forces all of the model into memory.
 double touch(nn::Sequential& model) {
   const torch::NoGradGuard no_grad;
   double sum = 0;

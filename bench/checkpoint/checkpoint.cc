@@ -1,16 +1,16 @@
 // Saves and loads an MLP of 201 million parameters and AdamW's state, or trains it while
-// checkpoints are written, in turns, as bench/run says: bench checkpoint --folder FOLDER --steps N
-// --control SOCKET, and the arguments of the configuration. The counterpart is
-// bench/python/checkpoint.py.
+// checkpoints are written, in turns, driven by bench/run: bench checkpoint --folder FOLDER --steps
+// N
+// --control SOCKET, plus configuration arguments. The counterpart is bench/python/checkpoint.py.
 //
-// A turn's mode, and what its number is:
-//   steps          so many of training, N an epoch, to the end of what is being written by then
-//   keep, load     saves to FOLDER/kept, loads it
+// A turn's mode and what its number means:
+//   steps          trains for that many steps, N per epoch, and waits for a pending checkpoint
+//   keep, load     saves to FOLDER/kept, or loads it
 //   save           saves to FOLDER/measured
-//   raw            writes so many bytes to FOLDER/measured and forces them to the disk
-//   clear          removes what these two wrote, and waits for the disk
-// In place of the loss the answer has the MiB by which the process has grown at the highest, with
-// "-anonymous" after the mode those that are no file's.
+//   raw            writes that many bytes to FOLDER/measured and forces them to disk
+//   clear          removes the files of save and raw, and waits for the disk
+// The answer in place of a loss is the peak growth of the process's memory in MiB; with the suffix
+// "-anonymous" on the mode, of its anonymous memory only.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kWidth = LargeMLPImpl::kWidth, kBatch = 4;
 
-// What the disk does at best: a file from memory, in large pieces, and fsync.
+// The best the disk can do: writes a file from memory in large pieces, then calls fsync.
 void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& from) {
   const auto check = [&](int64_t result) {
     if (result < 0) throw std::system_error(errno, std::generic_category(), path);
@@ -61,7 +61,7 @@ void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& fro
   ::close(file);
 }
 
-// Not the folder: the job holds it.
+// Keeps the folder itself, because the job holds it.
 void remove_written(const std::string& folder) {
   fs::create_directories(folder);
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -89,7 +89,7 @@ int program(int argc, char** argv) {
                                                   at::randint(kWidth, {samples}, at::kLong)),
                            {.batch_size = kBatch});
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
-  // As large as the largest tensor of a checkpoint, and like it.
+  // The size and kind of the largest tensor of a checkpoint.
   const at::Tensor plain = at::randn({kWidth, kWidth});
 
   const auto train = [&, &net = net, &opt = opt, &batches = batches](int64_t steps) {

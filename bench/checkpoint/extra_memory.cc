@@ -23,7 +23,7 @@ ExtraMemory::ExtraMemory(bool anonymous)
     : anonymous_(anonymous), before_(status_kib(anonymous ? "RssAnon" : "VmRSS")) {
   highest_ = before_;
   if (!anonymous) {
-    std::ofstream("/proc/self/clear_refs") << 5;  // VmHWM begins anew at what there is
+    std::ofstream("/proc/self/clear_refs") << 5;  // resets VmHWM to the current VmRSS
     return;
   }
   watcher_ = std::thread([this] {

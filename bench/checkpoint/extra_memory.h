@@ -1,5 +1,5 @@
-// ExtraMemory: how far this process's memory has risen above what it was at the start. Used by one
-// thread; with `anonymous` a thread of its own looks every millisecond.
+// ExtraMemory: the peak growth of this process's memory since construction. Used by one thread;
+// with `anonymous`, its own thread samples memory every millisecond.
 #pragma once
 
 #include <atomic>
@@ -9,19 +9,20 @@ namespace coupler::bench {
 
 class ExtraMemory {
  public:
-  // anonymous: of what is no file's, as the thread sees it; else of all, as the kernel keeps it.
+  // anonymous: counts anonymous memory, as sampled; otherwise all resident memory, as the kernel
+  // records it.
   explicit ExtraMemory(bool anonymous);
   ~ExtraMemory() { stop(); }
   ExtraMemory(const ExtraMemory&) = delete;
   ExtraMemory& operator=(const ExtraMemory&) = delete;
 
-  double mib();  // ends it
+  double mib();  // stops measuring
 
  private:
   void stop();
 
   const bool anonymous_;
-  long before_ = 0;  // KiB, as all
+  long before_ = 0;  // KiB, like all members
   std::atomic<long> highest_{0};
   std::atomic<bool> over_{false};
   std::thread watcher_;

@@ -1,5 +1,5 @@
-// The gloo_cpu backend against c10d::ProcessGroupGloo, what PyTorch's DDP uses on CPUs, from the
-// same LibTorch. Started by bench/run under `coupler launch`.
+// The gloo_cpu backend against c10d::ProcessGroupGloo from the same LibTorch, which PyTorch's DDP
+// uses on CPUs. Started by bench/run under `coupler launch`.
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 
@@ -24,7 +24,7 @@ c10::intrusive_ptr<c10d::TCPStore> meet(Session& session) {
   options.numWorkers = session.world();
   options.waitWorkers = false;
   options.timeout = kTimeout;
-  options.port = 0;  // a free one
+  options.port = 0;  // any free port
   if (session.rank() != 0) {
     const auto port = session.store().get(kPortKey, kTimeout);
     if (!port) throw std::runtime_error("rank 0 did not publish the port of its TCPStore");

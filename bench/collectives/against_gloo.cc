@@ -1,6 +1,5 @@
-// The gloo_cpu backend against the algorithms of libgloo itself, on connections that are warm. A
-// program without LibTorch, whose gloo symbols clash with libgloo's. Started by bench/run under
-// `coupler launch`.
+// The gloo_cpu backend against libgloo's own algorithms on warm connections. Does not link
+// LibTorch, whose gloo symbols clash with libgloo's. Started by bench/run under `coupler launch`.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>
@@ -19,7 +18,7 @@ namespace {
 constexpr std::chrono::seconds kTimeout{60};
 constexpr uint64_t kWarmUpCount = uint64_t{4} << 20;  // floats; cold connections stall
 
-// libgloo meets through the job's store.
+// libgloo connects its ranks through the job's store.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
   explicit GlooStore(coupler::Store& store) : store_(store) {}
@@ -28,7 +27,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
   std::vector<char> get(const std::string& key) override {
     const auto value = store_.get("gloo/" + key, kTimeout);
-    if (!value) throw std::runtime_error("libgloo's key " + key + " did not come");
+    if (!value) throw std::runtime_error("libgloo's key " + key + " did not arrive in time");
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {

@@ -1,5 +1,5 @@
-// What our interface costs over MPI: the mpi backend against the MPI calls it makes, in one
-// process, on a communicator of their own. Started by bench/run under `coupler launch`.
+// The overhead of our interface over MPI: the mpi backend against the MPI calls it makes, in the
+// same process, on a separate communicator. Started by bench/run under `coupler launch`.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -16,7 +16,7 @@ void check(int code, const char* call) {
 }
 
 void run(int argc, char** argv) {
-  Session session(argc, argv);  // which has started MPI and will end it
+  Session session(argc, argv);  // initializes and finalizes MPI
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &raw), "MPI_Comm_dup");
   const Contender blocking{

@@ -16,7 +16,7 @@ using Operation = std::function<void()>;
 
 constexpr int64_t kFewest = 3;
 constexpr int64_t kMost = 5000;
-constexpr int kWarmUp = 2;  // at the start of each turn, not counted: the ranks come together
+constexpr int kWarmUp = 2;  // per turn, not measured: the ranks synchronize
 
 using Buffer = std::unique_ptr<float, void (*)(void*)>;
 
@@ -56,7 +56,7 @@ double time_one(const Operation& operation) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// How many operations fill the plan's time; the same on every rank.
+// The number of operations that fill the plan's time; the same on every rank.
 int64_t choose_count(const Operation& operation, const ContestPlan& plan,
                      const std::function<int64_t(int64_t)>& agree) {
   std::vector<double> times(5);

@@ -1,6 +1,6 @@
-// Contest: several implementations of an all_reduce (sum of floats, in place) measured in the same
-// processes, in turns: in every round each of them performs a number of operations on one buffer,
-// beginning with another one each time. Collective; used by one thread.
+// Contest: measures several implementations of an in-place all_reduce (sum of floats) in turns in
+// the same processes. In each round, each of them runs a number of operations on one buffer; each
+// round starts with a different one. Collective; used by one thread.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace coupler::bench {
 
-// Makes the operation for one buffer; whatever can be prepared ahead is, on every side.
+// Makes the operation for one buffer. Every contender prepares ahead whatever it can.
 struct Contender {
   std::string name;
   std::function<std::function<void()>(float* data, uint64_t count)> prepare;
@@ -30,8 +30,7 @@ struct ContestResult {
   double p99_us = 0;               // over all rounds
 };
 
-// Rank 0's times. agree gives rank 0's number to all ranks. Throws where a contender's sum is
-// wrong.
+// Returns rank 0's times. agree: broadcasts rank 0's number. Throws if a contender's sum is wrong.
 std::vector<ContestResult> hold_contest(const std::vector<Contender>& contenders,
                                         const ContestPlan& plan, int rank, int world,
                                         const std::function<int64_t(int64_t)>& agree);

@@ -14,7 +14,7 @@
 namespace coupler::bench {
 namespace {
 
-// The largest buffers move slowly on machines that are busy otherwise.
+// The largest buffers are slow on busy machines.
 constexpr uint64_t kDefaultBytes[] = {8,         64,      1 << 10, 8 << 10,  64 << 10,
                                       256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20};
 
@@ -22,7 +22,7 @@ uint64_t parse_number(const std::string& name, std::string_view text) {
   uint64_t number = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (status != std::errc() || stop != text.data() + text.size() || number == 0) {
-    throw Error(ErrorCode::kUsage, fmt::format("{}: '{}' is no whole number above 0", name, text),
+    throw Error(ErrorCode::kUsage, fmt::format("{}: '{}' is not a positive integer", name, text),
                 {.subject = name, .hint = "see bench/README.md"});
   }
   return number;
@@ -38,7 +38,7 @@ std::vector<uint64_t> parse_numbers(const std::string& name, std::string_view te
   }
 }
 
-// To the local_rank-th of the cores we may use.
+// Binds to the local_rank-th allowed core.
 void bind_to_core(int local_rank) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -101,9 +101,10 @@ Session::Session(int argc, char** argv)
     }
   }
   if (out_.empty() || process_.world < 2) {
-    throw Error(ErrorCode::kUsage,
-                out_.empty() ? "--out FILE is missing" : "a contest needs two processes or more",
-                {.subject = "contest", .hint = "start it with bench/run"});
+    throw Error(
+        ErrorCode::kUsage,
+        out_.empty() ? "--out FILE is missing" : "this benchmark needs at least two processes",
+        {.subject = "contest", .hint = "start it with bench/run"});
   }
   if (pin) bind_to_core(process_.local_rank);
   store_ = join_store(process_, config_);
@@ -150,7 +151,7 @@ void Session::hold(const std::vector<Contender>& contenders) {
   file.close();
   if (!file) {
     throw Error(ErrorCode::kIo, "cannot write " + out_,
-                {.subject = out_, .hint = "see whether its folder exists and has room"});
+                {.subject = out_, .hint = "check that its folder exists and has space left"});
   }
 }
 

@@ -1,5 +1,5 @@
-// Session: what every contest of collectives has in common: its arguments, the rank's core, the
-// job's store, and our own contenders over the configured backend. Used by one thread.
+// Session: shared by all contests of collectives: the arguments, core binding, the job's store, and
+// our own contenders over the configured backend. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@ namespace coupler::bench {
 
 class Session {
  public:
-  // PROGRAM --out FILE [--bytes B,…] [--rounds N] [--milliseconds M] [--no-pin], and the arguments
-  // of the configuration. Collective: joins the other ranks of the launch. Binds the process to one
-  // core first, so that threads made later stay on it, too.
+  // PROGRAM --out FILE [--bytes B,…] [--rounds N] [--milliseconds M] [--no-pin], plus configuration
+  // arguments. Collective: joins the other ranks of the launch. Binds the process to one core
+  // first, so that threads created later stay on it, too.
   Session(int argc, char** argv);
 
   int rank() const { return process_.rank; }
@@ -26,7 +26,7 @@ class Session {
   Contender blocking();      // Communicator::run
   Contender asynchronous();  // Communicator::submit, Work::wait
 
-  // Holds the contest and writes rank 0's figures to --out, as a JSON array of {name, bytes,
+  // Runs the contest and writes rank 0's results to --out as a JSON array of {name, bytes,
   // medians_us, p99_us}.
   void hold(const std::vector<Contender>& contenders);
 
@@ -39,7 +39,7 @@ class Session {
   std::shared_ptr<Communicator> communicator_;
 };
 
-// The body of a main function: runs it, prints what it throws, returns the exit code.
+// Runs the body of a main function, prints any exception, and returns the exit code.
 int guarded(const std::function<void()>& body);
 
 }  // namespace coupler::bench

@@ -1,4 +1,4 @@
-"""Training beyond memory: what offload and activation checkpointing cost, and save."""
+"""Training beyond memory: what offload and activation checkpointing cost and save."""
 import contextlib
 import os
 
@@ -18,7 +18,7 @@ def group(context, stack, name, program, options, *words):
 
 
 def activations(context):
-    """Steps of a GPT of 24 layers, one process, with activation checkpointing and without."""
+    """Steps of a GPT of 24 layers, one process, with and without activation checkpointing."""
     steps = 1 if context.quick else 4
     with contextlib.ExitStack() as stack:
         sides = {name: group(context, stack, f"activations-{name}", "activations",
@@ -38,13 +38,13 @@ def activations(context):
     return [Row("gpt of 24 layers, a step with activation checkpointing / without", "s",
                 seconds["with"], seconds["without"], Bar("<=", 1.35), less_is_better=True,
                 faster=False),
-            Row("what forward leaves for backward / the units' inputs and one unit", "MiB",
+            Row("memory kept for backward / the units' inputs and one unit", "MiB",
                 [retained["with"]], [limit], Bar("<=", 1.0), less_is_better=True, faster=False,
                 extra={"without_mib": round(retained["without"], 1)})]
 
 
 def offload(context):
-    """A step of AdamW, 50M parameters, one process: state on a disk, in memory, and the disk alone."""
+    """An AdamW step, 50M parameters, one process: state on disk, in memory, and the disk alone."""
     steps = 1 if context.quick else 3
     with contextlib.ExitStack() as stack:
         folder = os.path.join(context.folder, "offload")
@@ -68,9 +68,9 @@ def offload(context):
             for name in list(turns)[::1 if round_number % 2 == 0 else -1]:
                 side, mode = turns[name]
                 seconds[name].append(side.turn(mode, steps)[0] / steps)
-    return [Row("AdamW 50M, a step with its state on a disk / the disk alone", "s",
+    return [Row("AdamW 50M, a step with its state on disk / the disk alone", "s",
                 seconds["disk"], seconds["raw"], Bar(">=", 0.7), less_is_better=True),
             Row("AdamW 50M, a step with its state offloaded to host memory / resident", "s",
                 seconds["cpu"], seconds["memory"], Bar(">=", 0.8), less_is_better=True),
-            Row("a loop of 50M, state on a disk, the optimizer in backward / behind it", "s",
+            Row("a loop of 50M, state on disk, optimizer in backward / after it", "s",
                 seconds["loop in backward"], seconds["loop"], None, less_is_better=True)]

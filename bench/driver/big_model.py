@@ -1,4 +1,4 @@
-"""Models beyond memory, 1.04 billion parameters out of shards: against Accelerate and the disk."""
+"""Models beyond memory, 1.04 billion parameters from shards: against Accelerate and the disk."""
 import contextlib
 import glob
 import os

@@ -1,4 +1,4 @@
-"""What a newcomer waits for: set-up, build and tests in a bare Debian, and a program of their own."""
+"""What a newcomer waits for: setup, build and tests on a bare Debian, and their own program."""
 import os
 import re
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from .children import Failed, environment
 from .report import Bar, Row
 
-# In a clone with nothing else, in the order of a first day.
+# In a fresh clone, in the order of a first day.
 NEWCOMER = {
     "scripts/quickstart": "quickstart",
     "scripts/test": "test after it",
@@ -19,7 +19,7 @@ NEWCOMER = {
     "echo '// changed' >>host/train/mixed_precision.cc && scripts/build dev unit_torch && "
     "ctest --test-dir build/dev -R '^train_test$'": "a line of host/train changed",
 }
-# In another: from nothing to tested.
+# In another clone: from scratch to tested.
 TESTER = {
     "scripts/setup --tests && scripts/get-test-models": "set-up",
     "scripts/build release all": "build",
@@ -30,7 +30,7 @@ SHORT = {"scripts/quickstart": "quickstart"}
 
 
 def in_bare_system(context, commands):
-    """{name: (seconds, seconds of CPU)} of the commands, in a system that is removed afterwards."""
+    """{name: (seconds, seconds of CPU)} of the commands, in a system that is removed afterward."""
     log = os.path.join(context.folder, "fresh-check.log")
     with open(log, "w") as out:
         done = subprocess.run([os.path.join(context.source, "scripts/fresh-check"), *commands],
@@ -38,7 +38,7 @@ def in_bare_system(context, commands):
     with open(log) as file:
         text = file.read()
     if done.returncode != 0:
-        raise Failed(f"scripts/fresh-check ended with {done.returncode}:\n{text[-2000:]}")
+        raise Failed(f"scripts/fresh-check exited with {done.returncode}:\n{text[-2000:]}")
     taken = {}
     for command, seconds, cpu in re.findall(
             r"^fresh-check: (.*) passed in ([\d.]+) s \(([\d.]+) s of CPU\)$", text, re.M):
@@ -48,9 +48,9 @@ def in_bare_system(context, commands):
 
 
 def build(context):
-    """Set-up, build and tests of a clone in a bare Debian, against what they may take at most."""
+    """Setup, build and tests of a clone on a bare Debian, against their time limits."""
     if os.getuid() != 0:
-        raise Failed("a bare Debian is made by debootstrap, as root")
+        raise Failed("debootstrap needs root to make a bare Debian; run as root")
     if context.quick:
         taken = in_bare_system(context, SHORT)
         return [row("quickstart", taken["quickstart"][0], 300)]
@@ -61,10 +61,11 @@ def build(context):
     cpu = tester["build"][1] + tester["benchmarks"][1]
     return [
         row("clone to trained digits", seconds["quickstart"], 300),
-        row("scripts/test after it", seconds["test after it"], 780),
-        row("scripts/test from nothing", nothing, 1080),
+        row("scripts/test after quickstart", seconds["test after it"], 780),
+        row("scripts/test from scratch", nothing, 1080),
         row("CPU time of the whole build", cpu, 1200),
-        row("a line of host/train to its tests' result", seconds["a line of host/train changed"], 40),
+        row("a changed line in host/train, to test results", seconds["a line of host/train changed"],
+            40),
         row("program of coupler new, first build", seconds["program, first build"], 25),
         row("program of coupler new, after a change", seconds["program, changed"], 7),
     ]

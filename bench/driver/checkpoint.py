@@ -1,4 +1,4 @@
-"""Checkpoints of a 201M MLP and AdamW's state on 2 ranks: against the disk, and Accelerate."""
+"""Checkpoints of a 201M MLP and AdamW's state on 2 ranks: against the disk and Accelerate."""
 import contextlib
 import os
 import shutil
@@ -37,7 +37,7 @@ def file_sizes(folder):
 
 
 def extra_memory(group, mode):
-    """MiB by which the rank that grew most grew, of all memory and of what is no file's."""
+    """Peak growth of the rank that grew most, in MiB: of all memory and of anonymous memory."""
     grown = []
     for turn in (mode, mode + "-anonymous"):
         group.turn(turn, 1)
@@ -56,7 +56,7 @@ def measure(context, side, rounds, barred):
         groups = {"ours": ours, "accelerate": peer}
         for group in groups.values():
             group.turn("steps", 2)
-        # The first of each tells of memory, and leaves the files in the page cache, for both alike.
+        # The first save and load measure memory and put both sides' files into the page cache.
         saving = extra_memory(ours, "save")
         ours.turn("clear", 1)
         for group in groups.values():
@@ -102,7 +102,7 @@ def checkpoint(context):
 
 
 def measure_stall(context, side, rounds, steps, bar):
-    """Windows of as many steps with a checkpoint and without, in turns."""
+    """Windows of equally many steps, alternately with and without a checkpoint."""
     folder = os.path.join(context.folder, "stall")
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -118,9 +118,9 @@ def measure_stall(context, side, rounds, steps, bar):
             without.append(group.turn("steps", steps)[0])
         made = os.listdir(os.path.join(folder, "training"))
         if not any(name.startswith("checkpoint_") for name in made):
-            raise children.Failed(f"stall: no checkpoint was made: {made}")
+            raise children.Failed(f"stall: no checkpoint was written: {made}")
         share = sum(file_sizes(os.path.join(folder, "training"))) / MIB / WORLD
-    # Each between its neighbours, so that a machine that drifts has no say; the first is warm-up.
+    # Compares each window with its neighbors, to cancel drift of the machine; the first is warm-up.
     between = [(a + b) / 2 for a, b in zip(without, without[1:])]
     limit = 0.035 * BETWEEN
     return [Row(f"{side} {steps} steps with a checkpoint / without", "s", with_one[1:], between,
@@ -132,7 +132,7 @@ def measure_stall(context, side, rounds, steps, bar):
 
 
 def stall(context):
-    """What an asynchronous save costs the training that goes on meanwhile, 201M model, 2 ranks."""
+    """What an asynchronous save costs concurrent training, 201M model, 2 ranks."""
     steps = 4 if context.quick else 12
     rounds = context.rounds_or(4)
     return (measure_stall(context, "replicate", rounds, steps, True) +

@@ -1,16 +1,16 @@
-"""Child processes: a clean environment, a deadline, and nothing left behind."""
+"""Child processes: a clean environment, a deadline, and no leftovers."""
 import os
 import signal
 import subprocess
 
-# Whoever started us must not decide who our children are.
+# Our environment must not change the children's rank or settings.
 FOREIGN = ("COUPLER_", "OMPI_", "PMIX_", "PRTE_", "SLURM_", "TORCHELASTIC_", "ACCELERATE_",
            "GLOO_", "NCCL_", "TORCH_", "MASTER_", "OMP_", "MKL_", "KMP_", "GROUP_", "ROLE_")
 FOREIGN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LD_PRELOAD")
 
 
 class Failed(Exception):
-    """A benchmark that could not be run; the text says why."""
+    """A benchmark that could not run; the message says why."""
 
 
 def environment(**more):
@@ -20,7 +20,7 @@ def environment(**more):
 
 
 def end(process, grace=10):
-    """Waits for the process, then ends what is left of its group."""
+    """Waits for the process, then kills the rest of its process group."""
     try:
         process.wait(grace)
     except subprocess.TimeoutExpired:
@@ -42,7 +42,7 @@ def start(command, folder, env, log):
 
 
 def run(command, folder, limit, env=None):
-    """Runs a command to its end; its output. Failed where it fails or takes longer than limit."""
+    """Runs a command and returns its output. Raises Failed if it fails or exceeds limit."""
     process = subprocess.Popen(command, cwd=folder, env=env or environment(), text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, start_new_session=True)

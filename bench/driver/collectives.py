@@ -1,4 +1,4 @@
-"""All-reduce of floats between two ranks, ours and others' in the same processes, in turns."""
+"""All-reduce of floats between two ranks: ours and others', in turns in the same processes."""
 import json
 import os
 
@@ -11,7 +11,7 @@ QUICK_BYTES = "8,1024,65536,1048576,16777216"
 def contest(context, program, backend):
     """{contender: {bytes: result}} of a contest program."""
     out = os.path.join(context.folder, program + ".json")
-    # Two of the programs hold the host without libcoupler, beside which backends are looked for.
+    # Two programs link the host statically, without libcoupler, next to which plugins are searched.
     plugins = json.dumps([os.path.join(context.build, "lib", "coupler")])
     command = context.launch(2, backend, "-o", "backend.plugin_path=" + plugins,
                              context.program("bench/" + program), "--out", out, "--rounds",
@@ -37,7 +37,7 @@ def size_name(size):
 
 
 def compare(results, ours, peers, bar_of, title):
-    """A row a size, against the peer that was fastest there."""
+    """One row per size, against the fastest peer at that size."""
     rows = []
     for size, mine in results[ours].items():
         middle = lambda name: sorted(results[name][size]["medians_us"])[
@@ -52,7 +52,7 @@ def compare(results, ours, peers, bar_of, title):
 
 
 def mpi(context):
-    """Own cost over MPI: a communicator of ours against the calls it makes."""
+    """Overhead over MPI: our communicator against the MPI calls it makes."""
     results = contest(context, "bench_against_mpi", "mpi")
     blocking = Bar("<=", 1, "difference", "own cost <= 1 us")
     deferred = Bar("<=", 10, "difference", "own cost <= 10 us")
@@ -63,7 +63,7 @@ def mpi(context):
 
 
 def gloo(context):
-    """gloo_cpu against the fastest of libgloo's own algorithms at every size."""
+    """gloo_cpu against the fastest of libgloo's own algorithms at each size."""
     results = contest(context, "bench_against_gloo", "gloo_cpu")
     peers = ["gloo ring", "gloo halving-doubling", "gloo bcube"]
     bar = Bar(">=", 1 / 1.03, text="at most 3 % slower")

@@ -1,4 +1,4 @@
-"""What a person waits for who asks the program something: coupler --help and coupler env."""
+"""How long a user waits for coupler --help and coupler env."""
 import os
 import statistics
 import time
@@ -6,11 +6,11 @@ import time
 from . import children
 from .report import Bar, Row
 
-TIMES = 20  # of ours, for one of Accelerate's
+TIMES = 20  # runs of ours for each run of Accelerate's
 
 
 def milliseconds(command):
-    """To the end of a command whose output nobody reads; without what Python's subprocess takes."""
+    """Time of a command with its output discarded, without the overhead of Python's subprocess."""
     quiet = [(os.POSIX_SPAWN_OPEN, stream, "/dev/null", os.O_RDWR, 0) for stream in (0, 1, 2)]
     start = time.perf_counter()
     pid = os.posix_spawnp(command[0], command, children.environment(), file_actions=quiet)

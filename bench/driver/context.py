@@ -1,4 +1,4 @@
-"""Context: what every benchmark gets from the command line."""
+"""Context: the command line's settings for every benchmark."""
 import dataclasses
 import os
 import subprocess
@@ -14,24 +14,24 @@ class Context:
     source: str  # the repository
     build: str   # a build folder
     python: str  # an interpreter with torch, accelerate and transformers
-    folder: str  # temporary, also where children run
-    rounds: int  # 0: each benchmark's own
+    folder: str  # temporary; also the children's working directory
+    rounds: int  # 0: each benchmark's default
     quick: bool
-    pin: bool    # ranks of the collectives to a core each
+    pin: bool    # bind each rank of the collectives to a core
 
     def program(self, name):
         path = os.path.join(self.build, "bin", name)
         if not os.access(path, os.X_OK):
-            raise children.Failed(f"{path} is missing: scripts/build release benchmarks, or name "
-                                  "another build folder by --build")
+            raise children.Failed(f"{path} is missing: run scripts/build release benchmarks, or "
+                                  "pass another build folder with --build")
         return path
 
     def bench(self, name):
-        """The words that start one of bench/main.cc's programs."""
+        """The command line of one of bench/main.cc's programs."""
         return [self.program("bench/bench"), name]
 
     def launch(self, processes, backend, *command, options=()):
-        """options: further settings, "backend.fsdp.base=mpi"."""
+        """The command line of a launch. options: more settings, such as "backend.fsdp.base=mpi"."""
         words = [self.program("coupler"), "launch", "-n", str(processes)]
         for option in (f"backend.use={backend}", *options):
             words += ["-o", option]
@@ -44,17 +44,17 @@ class Context:
         return self.rounds or (3 if self.quick else usual)
 
     def need_python(self, *modules):
-        """Failed, saying what to install, where a module is absent."""
+        """Raises Failed with installation advice if a module is missing."""
         try:
             test = subprocess.run([self.python, "-c", "import " + ", ".join(modules)],
                                   capture_output=True, text=True, timeout=120)
             missing = test.returncode != 0
         except OSError as error:
-            raise children.Failed(f"cannot run {self.python}: {error.strerror}; name an "
-                                  "interpreter by --python or COUPLER_BENCH_PYTHON")
+            raise children.Failed(f"cannot run {self.python}: {error.strerror}; pass an "
+                                  "interpreter with --python or COUPLER_BENCH_PYTHON")
         if missing:
-            raise children.Failed(f"{self.python} cannot import {', '.join(modules)}: {NEEDED} "
-                                  "(in a virtual environment), then name its interpreter by "
+            raise children.Failed(f"{self.python} cannot import {', '.join(modules)}: run {NEEDED} "
+                                  "in a virtual environment, then pass its interpreter with "
                                   "--python or COUPLER_BENCH_PYTHON")
 
     def say(self, text):

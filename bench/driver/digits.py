@@ -6,7 +6,7 @@ from .report import Bar, Row
 
 
 def digits(context):
-    """Final losses relative to one process's, and accuracies."""
+    """Final losses relative to one process, and accuracies."""
     program = context.program("digits")
 
     def train(command):

@@ -1,4 +1,4 @@
-"""Greedy decoding by a language model, out of memory and out of its files."""
+"""Greedy decoding by a language model, with weights in memory and on disk."""
 import contextlib
 import os
 
@@ -6,7 +6,7 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-TOKENS = 32  # new ones a turn
+TOKENS = 32  # new tokens per turn
 
 
 def generate(context):
@@ -25,7 +25,7 @@ def generate(context):
                 lambda path: [[*command, "--checkpoint", checkpoint, "--control", path]])))
         mine = group("generate", *context.bench("generate"))
         theirs = group("generate-transformers", context.python, context.script("generate.py"))
-        # Warm, and the same tokens on all sides.
+        # Warm up, and check that all sides generate the same tokens.
         answers = [side.turn(mode, 8)[2] for side in (mine, theirs) for mode in ours]
         if max(answers) != min(answers):
             raise children.Failed(f"generate: the tokens differ: {answers}")

@@ -1,4 +1,4 @@
-"""On a GPU: training against Accelerate, what submitting costs, weights from page-locked memory."""
+"""On a GPU: training against Accelerate, submit cost, weights from page-locked memory."""
 import contextlib
 import json
 import os
@@ -8,18 +8,18 @@ from .report import Bar, Row
 from .turns import Group
 
 STEPS, WARM_UP, PROFILED = 20, 10, 5
-TOKENS = 8 * 1024  # of one step
-BUSY = ("kernel", "gpu_memcpy", "gpu_memset")  # what a trace calls the device's work
+TOKENS = 8 * 1024  # per step
+BUSY = ("kernel", "gpu_memcpy", "gpu_memset")  # a trace's categories of device work
 
 
 def idle_share(path):
-    """Of the time between the first and the last work of the device in a Chrome trace."""
+    """The idle share of the time between the device's first and last work in a Chrome trace."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
                    if event.get("cat") in BUSY)
     if not spans:
-        raise children.Failed(f"{path} has nothing of the device's in it")
+        raise children.Failed(f"{path} has no device events")
     busy, end = 0.0, spans[0][0]
     for begin, until in spans:
         busy += max(0.0, until - max(begin, end))
@@ -60,7 +60,7 @@ def gpt(context):
                 Bar(">=", 1.05)),
             Row("GPT 124M bf16 / accelerate, compiled", "tokens/s", speed["ours"],
                 speed["compiled"]),
-            Row("share of the time that the GPU is idle / accelerate, eager", "", [idle["ours"]],
+            Row("share of time the GPU is idle / accelerate, eager", "", [idle["ours"]],
                 [idle["eager"]], Bar("<=", 1), less_is_better=True, faster=False)]
 
 
@@ -79,7 +79,7 @@ def submit(context):
 
 
 def stream(context):
-    """A forward whose weights come from page-locked memory, against a plain copy of as much."""
+    """A forward that streams its weights from page-locked memory, against a plain copy of them."""
     ours, copy = pairs(context, "stream", 7)
     return [Row("weights from page-locked memory / a plain copy", "GB/s", ours, copy,
                 Bar(">=", 0.85))]

@@ -1,4 +1,4 @@
-"""What the intercept costs when every parameter is resident."""
+"""The intercept's overhead when every parameter is resident."""
 from . import children
 from .report import Bar, Row
 

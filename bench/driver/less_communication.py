@@ -1,5 +1,5 @@
-"""What compressed gradients and LocalSGD gain a step, over loopback and over a slow network, and what
-they cost in the loss of a training on text."""
+"""What compressed gradients and LocalSGD gain per step, over loopback and a slow network, and how
+they affect the loss when training on text."""
 import contextlib
 import os
 import re
@@ -12,8 +12,8 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-WARM_UP = 24  # steps: the choice of buckets takes 20
-AVERAGES_AFTER = 8  # steps of LocalSGD: one in each of its turns
+WARM_UP = 24  # steps: bucket tuning takes 20
+AVERAGES_AFTER = 8  # steps of LocalSGD: averages once per turn
 
 
 def powersgd(rank, start_step):
@@ -34,29 +34,29 @@ SENT = {
     "powersgd 4": powersgd(4, 10),
     "powersgd 32": powersgd(32, 10),
     "local-sgd": (f"communication.local_sgd_steps={AVERAGES_AFTER}",),
-    # What no compression can surpass.
+    # The upper bound for any compression.
     "nothing sent": ("communication.local_sgd_steps=1000000000",),
 }
 BARS = {"bf16": 1.2, "powersgd 4": 1.2, "powersgd 32": 1.2}
-# Steps of the training whose loss is compared: PowerSGD begins after a tenth of them, as torch's
-# documentation of its hook advises to begin. The last bytes of the text are not trained on.
+# Steps of the training whose loss is compared. PowerSGD starts after a tenth of them, as torch's
+# documentation of its hook recommends. The last UNSEEN bytes of the text are held out.
 TRAINED = 600
 START = TRAINED // 10
-# Our options, and what text_loss.py takes for torch's own hook of the kind.
+# Our options, and text_loss.py's arguments for torch's corresponding hook.
 TRAINED_WITH = {
     "none": ((), ()),
     "bf16": (SENT["bf16"], ("--hook", "bf16")),
     **{f"powersgd {rank}": (powersgd(rank, START), torch_powersgd(rank, START)) for rank in (4, 32)},
 }
 UNSEEN = 1 << 16
-# A network namespace in which loopback carries so much for both directions together: as a link that
-# carries half of it each way.
+# A network namespace in which loopback carries this rate in both directions together, like a link
+# with half of it in each direction.
 SLOW = ("ip link set lo up && tc qdisc add dev lo root tbf rate {rate} burst 512kb latency 200ms && "
         'exec "$@"')
 NETWORKS = {"loopback": None, "1 Gbit/s": "2gbit"}
-STEPS = {"loopback": 5, "1 Gbit/s": 3}  # of one turn
+STEPS = {"loopback": 5, "1 Gbit/s": 3}  # per turn
 ROUNDS = 5
-# Where a machine takes longer for these rounds the rest of them is left out, but for three.
+# After this time no further rounds start, but at least three always run.
 LONGEST = 60  # s
 
 
@@ -85,7 +85,7 @@ def open_group(context, stack, kind, network, backend="gloo_cpu"):
 
 
 def in_turns(context, groups, network):
-    """{kind: [(milliseconds, milliseconds of processor) a step of each round]}."""
+    """{kind: [(milliseconds, CPU milliseconds) per step, for each round]}."""
     figures = {kind: [] for kind in groups}
     kinds, rounds = list(groups), context.rounds_or(ROUNDS)
     end = time.monotonic() + LONGEST
@@ -104,11 +104,11 @@ def in_turns(context, groups, network):
 
 
 def loss_rows(context):
-    """examples/gpt on the King James text with each kind that has a bar and with nothing compressed,
-    and the same with torch's own hooks; the loss on a text that was not trained on, since that of
-    one batch is mostly noise."""
+    """examples/gpt on the King James text, uncompressed and with each kind that has a bar, and the
+    same with torch's own hooks. Compares the loss on held-out text, because the loss of one batch is
+    mostly noise."""
     if shutil.which("bible") is None:
-        context.say("less-communication: the losses are left out: apt-get install bible-kjv")
+        context.say("less-communication: skipping the losses; run apt-get install bible-kjv")
         return []
     text = os.path.join(context.folder, "kjv.txt")
     children.run([os.path.join(context.source, "examples/gpt/get-text"), text], context.folder, 60)
@@ -166,13 +166,13 @@ def measure(context, network):
 
 
 def less_communication(context):
-    """GPT of 10.5 million parameters on 2 ranks of gloo_cpu: steps with what is sent made less."""
+    """GPT of 10.5 million parameters on 2 ranks of gloo_cpu: steps with reduced communication."""
     if not context.quick:
         context.need_python("torch")
     rows = []
     for network, rate in NETWORKS.items():
         if rate is not None and not can_slow_down():
-            context.say(f"{network} is left out: it needs root, unshare, ip and tc with tbf")
+            context.say(f"skipping {network}: it needs root, unshare, ip and tc with tbf")
             continue
         rows += measure(context, network)
     return rows if context.quick else rows + loss_rows(context)

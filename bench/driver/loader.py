@@ -1,4 +1,4 @@
-"""Epochs over 60000x784 floats in batches of 64, one process, nothing but loading."""
+"""Epochs over 60000x784 floats in batches of 64, one process, loading only."""
 from . import children
 from .report import Bar, Row
 
@@ -7,7 +7,7 @@ SAMPLES = 60000
 
 
 def speeds(context, command, epochs):
-    """Samples a second by order."""
+    """Samples per second for each order."""
     lines = children.run([*command, str(epochs)], context.folder, LIMIT).split("\n")
     return {name: SAMPLES / float(seconds)
             for name, seconds in (line.split() for line in lines if line)}

@@ -6,12 +6,12 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = 200  # of one turn: two epochs
+STEPS = 200  # per turn: two epochs
 WARM_UP = 400
 
 
 def race(context, threads):
-    """Batches a second by side, a figure a round."""
+    """Batches per second of each side, one value per round."""
     program, script = context.bench("loop"), context.script("loop_in_turns.py")
     with contextlib.ExitStack() as stack:
         def start(name, *command):
@@ -28,9 +28,9 @@ def race(context, threads):
                  "bare": (bare, "bare")}
         losses = {name: group.turn(mode, WARM_UP)[2] for name, (group, mode) in sides.items()}
         del losses["bare"]  # it learns nothing
-        # The orders of the samples differ, and the losses with them.
+        # The order of samples differs between the sides, and so do the losses.
         if max(losses.values()) > 1.2 * min(losses.values()):
-            raise children.Failed(f"loop: the sides do not learn alike: {losses}")
+            raise children.Failed(f"loop: the losses differ too much: {losses}")
         speed = {name: [] for name in sides}
         for round_number in range(context.rounds_or(9)):
             order = list(sides) if round_number % 2 == 0 else list(sides)[::-1]

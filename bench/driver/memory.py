@@ -9,7 +9,7 @@ LIMIT = 900
 PARAMETERS = 12 * (4096 * 4096 + 4096)
 UNIT = 4096 * 4096 + 4096  # elements of one layer
 RANKS = 2
-# Bytes a rank by the theory of each stage (parameters, gradients, AdamW's state, all fp32), and 5 %.
+# Theoretical bytes per rank of each stage (parameters, gradients, AdamW's state, all fp32) + 5 %.
 LIMITS = {
     "fsdp": 1.05 * (16 * PARAMETERS / RANKS + 2 * 4 * UNIT),
     "ZeRO-3": 1.05 * (16 * PARAMETERS / RANKS + 2 * 4 * UNIT),
@@ -27,7 +27,7 @@ def fresh_folder(context):
 
 
 def highest(folder):
-    """MiB of the rank that used most."""
+    """MiB of the rank that used the most."""
     figures = []
     for rank in range(RANKS):
         with open(os.path.join(folder, str(rank))) as file:
@@ -43,7 +43,7 @@ def peak(context, command):
 
 
 def python_peak(context):
-    """Both ranks at once, as torchrun would start them."""
+    """Runs both ranks at once, as torchrun would."""
     folder = fresh_folder(context)
     words = [context.python, context.script("peak_memory.py"), "--world", str(RANKS), "--meet",
              os.path.join(folder, "meet"), "--report", folder, "--rank"]

@@ -1,4 +1,4 @@
-"""How soon a lost rank is named: killed or stopped at any moment of a training job."""
+"""How soon a lost rank is reported: killed or stopped at a random moment of a training job."""
 import contextlib
 import os
 import random
@@ -11,14 +11,14 @@ from . import children, steps
 from .report import Bar, Row
 from .turns import Group
 
-LIMIT = 30  # s, to name it: beyond that the round is lost
+LIMIT = 30  # s, to report it; after that the round counts as LIMIT
 WORLD = 2
 CELLS = (("gloo_cpu", ()), ("mpi", ()),
          ("fsdp", ("backend.fsdp.base=gloo_cpu",)), ("fsdp", ("backend.fsdp.base=mpi",)))
 
 
 def process_of(rank, launcher_log):
-    """The process id of that rank of the job that writes this log, or None."""
+    """The process id of a rank of the job that writes this log, or None."""
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -30,7 +30,7 @@ def process_of(rank, launcher_log):
                     and os.readlink(f"/proc/{entry}/exe").endswith("/digits")):
                 return int(entry)
         except OSError:
-            continue  # it has just ended
+            continue  # it has just exited
     return None
 
 
@@ -41,8 +41,8 @@ def start(context, command, log_path):
 
 
 def seconds_to_name(context, command, number, moment):
-    """From the signal, `moment` seconds after the start, to the line that says who; None where the
-    job had ended before."""
+    """Seconds from the signal, sent `moment` seconds after the start, to the line that names the
+    rank; None if the job ended first."""
     log_path = os.path.join(context.folder, "job.log")
     process = start(context, command, log_path)
     try:
@@ -69,7 +69,7 @@ def seconds_to_name(context, command, number, moment):
 
 
 def peers(context):
-    """A rank of the digits example is killed or stopped at a random moment: seconds until its name."""
+    """A rank of the digits example is killed or stopped at random: seconds until it is reported."""
     rows = []
     random.seed(1)
     program = context.program("digits")
@@ -88,7 +88,7 @@ def peers(context):
                     taken.append(seconds)
             taken.sort()
             p99 = taken[min(len(taken) - 1, int(0.99 * len(taken)))]
-            rows.append(Row(f"{name}: a rank {what} is named, p99 of {len(taken)} / promised", "s",
+            rows.append(Row(f"{name}: {what} rank reported, p99 of {len(taken)} / promised", "s",
                             [p99], [1.0], Bar("<=", 1, "ours", "p99 <= 1 s"),
                             less_is_better=True,
                             extra={"median": statistics.median(taken), "max": taken[-1]}))
@@ -96,7 +96,7 @@ def peers(context):
 
 
 def watch(context):
-    """GPT steps of 2 ranks that watch each other against the same with backend.peer_timeout = 0s."""
+    """GPT steps of 2 ranks that watch each other, against backend.peer_timeout = 0s."""
     program = context.bench("steps")
     count = steps.STEPS["gpt"]
     with contextlib.ExitStack() as stack:

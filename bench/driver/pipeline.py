@@ -6,7 +6,7 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = {"train": 2, "infer": 6}  # batches of one turn
+STEPS = {"train": 2, "infer": 6}  # batches per turn
 
 
 def pipeline(context):
@@ -22,7 +22,7 @@ def pipeline(context):
             groups[name] = stack.enter_context(contextlib.closing(
                 Group("pipeline-" + name, context.folder, world,
                       lambda path, make=make: [make(path)])))
-        # The same model: the loss of the first steps, which rank 0 of a pipeline knows in training.
+        # Check that the models match by the first training losses, which rank 0 of a pipeline has.
         losses = {name: [group.turn("train", 1)[2] for _ in range(3)]
                   for name, group in groups.items()}
         for name, seen in losses.items():
@@ -39,7 +39,7 @@ def pipeline(context):
                     speed.setdefault((mode, name), []).append(batches / seconds)
                     cpu.setdefault((mode, name), []).append(1e3 * used / batches)
     return [
-        # The processor time is of rank 0, and says what a busy machine's clock cannot.
+        # CPU time is rank 0's; unlike wall time, it does not depend on the machine's load.
         Row(f"{mode}: 2 ranks {name} / 1 rank", "batches/s", speed[mode, name],
             speed[mode, "alone"], Bar(">=", 1.6),
             extra={"ours_cpu_ms": statistics.median(cpu[mode, name]),

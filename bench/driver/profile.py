@@ -1,4 +1,4 @@
-"""What [profile] costs a step, while it records and while it does not."""
+"""What [profile] costs per step, while it records and while it does not."""
 import contextlib
 import glob
 import os
@@ -7,19 +7,19 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = 10  # of a turn, all of which are recorded
-# A turn is a round: bench profile makes a pass before its clock starts and one behind it.
+STEPS = 10  # per turn; all are recorded
+# A turn is a round: bench profile runs one pass before its clock starts and one after it stops.
 ROUNDS = ("profile.wait=1", "profile.warmup=0", f"profile.active={STEPS + 1}", "profile.repeat=0")
 SIDES = {
     "absent": (),
     "inactive": ("profile.dir=inactive", "profile.skip_first=1000000000"),
     "active": ("profile.dir=active", *ROUNDS),
 }
-WARM_UP = 3  # turns: the choice of buckets, and the profiler's own first round
+WARM_UP = 3  # turns: bucket tuning and the profiler's first round
 
 
 def profile(context):
-    """GPT of 10.5 million parameters on 2 ranks of gloo_cpu: 10 steps recorded, or not, against none."""
+    """GPT of 10.5M parameters, 2 ranks of gloo_cpu: active and inactive [profile], against none."""
     times = {name: [] for name in SIDES}
     writing = {name: [] for name in SIDES}
     with contextlib.ExitStack() as stack:
@@ -50,14 +50,14 @@ def profile(context):
 
     return [row("step while recorded / without [profile]", times["active"], times["absent"],
                 Bar("<=", 1.10)),
-            row("step with [profile] that is not active / without", times["inactive"],
+            row("step with inactive [profile] / without", times["inactive"],
                 times["absent"], Bar("<=", 1.01)),
-            row("the pass that writes a trace / the same without", writing["active"],
+            row("the pass that writes a trace / the same pass without", writing["active"],
                 writing["absent"])]
 
 
 def check_traces(context, rounds):
-    """Failed where not each turn was recorded, or what should not have been was."""
+    """Raises Failed unless each active turn, and no inactive one, was recorded."""
     for name, expected in (("active", rounds), ("inactive", 0)):
         found = len(glob.glob(os.path.join(context.folder, name, "trace-rank0*.json")))
         if found != expected:

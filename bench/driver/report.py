@@ -1,4 +1,4 @@
-"""Rows of figures: what is printed, and what is written to bench/results."""
+"""Rows of results: what is printed, and what is written to bench/results."""
 import dataclasses
 import datetime
 import json
@@ -10,10 +10,10 @@ import subprocess
 
 @dataclasses.dataclass
 class Bar:
-    """What is to be reached: the median over the rounds, at least or at most `limit`."""
+    """The target for the median over the rounds: at least or at most `limit`."""
     sign: str  # ">=" or "<="
     limit: float
-    of: str = "ratio"  # or "difference", ours - peer, or "ours" alone, in the row's unit
+    of: str = "ratio"  # or "difference" (ours - peer) or "ours", in the row's unit
     text: str = ""
 
     def __str__(self):
@@ -25,10 +25,10 @@ class Bar:
 
 @dataclasses.dataclass
 class Row:
-    """One comparison: a figure of ours and of the peer for every round, in the order of rounds.
+    """One comparison: our value and the peer's value for each round, in order.
 
-    ratio is ours / peer, per round, and its median is what is held against the bar. Of times it is
-    peer / ours, so that more is better wherever `faster` is not switched off.
+    The ratio is ours / peer, per round; its median is compared with the bar. For times it is
+    peer / ours, so that more is better, unless `faster` is False.
     """
     name: str
     unit: str
@@ -51,7 +51,7 @@ class Row:
         return self.ratios()
 
     def verdict(self):
-        """pass where the median of the rounds reaches the bar, else miss."""
+        """"pass" if the median of the rounds reaches the bar, otherwise "miss"."""
         if not self.bar:
             return ""
         return "pass" if self.bar.reached(statistics.median(self.values())) else "miss"
@@ -83,7 +83,7 @@ def geometric_mean_row(name, rows, bar):
 
 
 def table(rows):
-    head = ["", "ours", "peer", "unit", "ratio", "min", "max", "bar", "is", ""]
+    head = ["", "ours", "peer", "unit", "ratio", "min", "max", "bar", "value", ""]
     lines = [head]
     for row in rows:
         data = row.as_json()

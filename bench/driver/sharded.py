@@ -1,4 +1,4 @@
-"""Training steps a second with divided parameters: ours against PyTorch's FSDP2 and our own replicas."""
+"""Training steps per second with sharded parameters, against PyTorch's FSDP2 and our replicas."""
 import contextlib
 import os
 

@@ -1,4 +1,4 @@
-"""Start-up: from the command to the end of a job whose ranks did one collective."""
+"""Startup: from the command to the end of a job whose ranks run one collective."""
 import os
 import shutil
 import socket
@@ -23,7 +23,7 @@ def timed(command, context):
 
 
 def measure(context, command, ranks=2):
-    """Wall seconds, and the peak memory in MiB of the rank that used most."""
+    """Wall seconds, and the peak memory in MiB of the rank that used the most."""
     folder = os.path.join(context.folder, "peaks")
     shutil.rmtree(folder, ignore_errors=True)
     os.mkdir(folder)
@@ -36,7 +36,7 @@ def measure(context, command, ranks=2):
 
 
 def accelerate_command(context, script, *arguments):
-    # --multi_gpu on purpose: with --cpu accelerate silently starts one process.
+    # --multi_gpu on purpose: with --cpu, accelerate silently starts only one process.
     return [context.python, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu",
             "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
             "--dynamo_backend", "no", "--main_process_port", str(free_port()),
@@ -44,7 +44,7 @@ def accelerate_command(context, script, *arguments):
 
 
 def startup(context):
-    """coupler launch against accelerate launch: 2 ranks to a finished first collective and exit."""
+    """coupler launch against accelerate launch: 2 ranks run one collective and exit."""
     context.need_python("torch", "accelerate")
     program = context.bench("first_collective")
     sides = {"gloo_cpu": lambda: context.launch(2, "gloo_cpu", *program),
@@ -79,5 +79,5 @@ def launcher(context):
     for _ in range(context.rounds_or(30)):
         ours.append(1e3 * timed(through, context))
         peer.append(1e3 * timed(both, context))
-    return [Row("coupler launch -n 2 true / the same by sh", "ms", ours, peer,
+    return [Row("coupler launch -n 2 true / the same from sh", "ms", ours, peer,
                 Bar("<=", 20, "difference", "own cost <= 20 ms"), less_is_better=True)]

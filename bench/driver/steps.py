@@ -1,4 +1,4 @@
-"""Training steps a second: ours over each transport and alone, against PyTorch, in turns."""
+"""Training steps per second: each transport and one process against PyTorch, in turns."""
 import contextlib
 import os
 
@@ -6,8 +6,8 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = {"mlp": 50, "gpt": 12}  # of one turn
-# Long enough for what settles in the first steps: allocators, connections, the choice of buckets.
+STEPS = {"mlp": 50, "gpt": 12}  # per turn
+# Long enough for allocators, connections and bucket tuning to settle.
 WARM_UP = 32
 BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
 
@@ -35,7 +35,7 @@ def open_groups(context, model, stack):
 
 
 def train(context, model):
-    """{side: [steps a second of each round]}, and {side: milliseconds of processor a step}."""
+    """{side: [steps per second]} and {side: [CPU milliseconds per step]}, one entry per round."""
     steps = STEPS[model]
     with contextlib.ExitStack() as stack:
         groups = open_groups(context, model, stack)
@@ -50,7 +50,7 @@ def train(context, model):
         speed = {name: [] for name in sides}
         cpu = {name: [] for name in sides}
         for round_number in range(context.rounds_or(9)):
-            # Every round begins with another side, every other round goes backwards.
+            # Each round starts with another side; every other round runs in reverse order.
             order = list(sides)[round_number % len(sides):] + list(sides)[:round_number % len(sides)]
             for name in order if round_number % 2 == 0 else order[::-1]:
                 group, mode, ranks = sides[name]
@@ -59,13 +59,13 @@ def train(context, model):
                 cpu[name].append(1e3 * used / steps)
         for group in groups.values():
             if group.idle_share() > 0.02:
-                context.say(f"warning: {group.name} used {group.idle_share():.1%} of a core while "
-                            "it was not its turn")
+                context.say(f"warning: {group.name} used {group.idle_share():.1%} of a core "
+                            "between its turns")
     return speed, cpu
 
 
 def check_same_training(model, groups, sides):
-    """Warms up; and the sides of one world must see the same losses, or they do different work."""
+    """Warms up, and checks that sides of the same world size see the same losses."""
     parameters = {name: group.parameters for name, group in groups.items()}
     if len(set(parameters.values())) != 1:
         raise children.Failed(f"{model}: the models differ in their parameters: {parameters}")
@@ -106,10 +106,10 @@ def rows_of(context, model):
 
 
 def mlp(context):
-    """MLP 784-512-512-10, batch 64 a rank."""
+    """MLP 784-512-512-10, batch of 64 per rank."""
     return rows_of(context, "mlp")
 
 
 def gpt(context):
-    """GPT of 10.5 million parameters, 4 sequences of 64 tokens a rank."""
+    """GPT of 10.5 million parameters, 4 sequences of 64 tokens per rank."""
     return rows_of(context, "gpt")

@@ -1,4 +1,4 @@
-"""What tracking costs a training step."""
+"""What tracking costs per training step."""
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -6,11 +6,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from . import children
 from .report import Bar, Row
 
-STEPS = 1500  # of a turn: some seconds
+STEPS = 1500  # per turn: a few seconds
 
 
 class Mlflow(BaseHTTPRequestHandler):
-    """As much of an MLflow server as a run needs, in this process: a real one is on another machine."""
+    """A minimal MLflow server, in this process because a real one runs on another machine."""
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
@@ -31,7 +31,7 @@ class Mlflow(BaseHTTPRequestHandler):
 
 
 def measure(context, threads):
-    """Five figures a round, as bench tracking prints them."""
+    """Five values per round, as bench tracking prints them."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mlflow)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -50,14 +50,14 @@ def measure(context, threads):
 
 
 def tracking(context):
-    """MLP steps with 10 values a step to csv, jsonl, tensorboard and mlflow, against none."""
+    """MLP steps with 10 values per step to csv, jsonl, tensorboard and mlflow, against none."""
     rows = []
     for threads in sorted({1, os.cpu_count()}):
         without, tracked, cpu_without, cpu_with, log = measure(context, threads)
-        name = f"MLP step, {threads} thread{'s' if threads > 1 else ''}: tracked / not"
+        name = f"MLP step, {threads} thread{'s' if threads > 1 else ''}: with tracking / without"
         rows.append(Row(name, "us", tracked, without, Bar("<=", 1.01), less_is_better=True,
                         faster=False))
-        rows.append(Row(name + ", processor time of all threads", "us", cpu_with, cpu_without,
+        rows.append(Row(name + ", CPU time of all threads", "us", cpu_with, cpu_without,
                         less_is_better=True, faster=False))
         rows.append(Row(name.split(":")[0] + ": in accelerator.log / whole step", "us", log,
                         without, Bar("<=", 0.01), less_is_better=True, faster=False))

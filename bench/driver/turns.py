@@ -1,4 +1,4 @@
-"""Long-lived processes that train in turns. See bench/steps/control.h for the lines they speak."""
+"""Long-lived processes that train in turns. bench/steps/control.h describes their protocol."""
 import os
 import socket
 import time
@@ -10,15 +10,15 @@ TURN_LIMIT = 300   # s, for the steps of one turn
 
 
 class Group:
-    """The ranks of one job, steered together."""
+    """The ranks of one job, driven together."""
 
     def __init__(self, name, folder, world, command_of):
-        """command_of(socket path) gives the commands to start: one, or one a rank."""
+        """command_of(socket path) returns the commands to start: one, or one per rank."""
         self.name, self.world = name, world
         self.log_path = os.path.join(folder, name + ".log")
         path = os.path.join(folder, name + ".socket")
         self.processes, self.ranks, self.last = [], {}, {}
-        self.figures = []  # of the last turn, by rank: what it gave as its loss
+        self.figures = []  # of the last turn, by rank: what each reported as its loss
         self.idle_cpu = self.idle_wall = 0.0
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, \
                 open(self.log_path, "w") as log:
@@ -38,7 +38,7 @@ class Group:
         deadline = time.monotonic() + READY_LIMIT
         while len(self.ranks) < self.world:
             if any(process.poll() is not None for process in self.processes):
-                raise self._failed("ended before it was ready")
+                raise self._failed("exited before it was ready")
             if time.monotonic() > deadline:
                 raise self._failed(f"was not ready after {READY_LIMIT} s")
             try:
@@ -56,7 +56,7 @@ class Group:
             return children.Failed(f"{self.name} {what}:\n{log.read()[-3000:]}")
 
     def turn(self, mode, steps, ranks=None):
-        """Seconds of the slowest rank, processor seconds of rank 0, and rank 0's last loss."""
+        """Seconds of the slowest rank, and rank 0's CPU seconds and last loss."""
         ranks = sorted(self.ranks) if ranks is None else ranks
         start = time.monotonic()
         for rank in ranks:
@@ -68,7 +68,7 @@ class Group:
             except (TimeoutError, ConnectionError) as error:
                 raise self._failed(f"rank {rank}: {error or 'no answer'}")
             if not line.startswith("done "):
-                raise self._failed(f"rank {rank} ended in a turn")
+                raise self._failed(f"rank {rank} exited during a turn")
             answers[rank] = [float(word) for word in line.split()[1:]]
             before, after = answers[rank][1:3]
             if rank in self.last:
@@ -80,7 +80,7 @@ class Group:
         return max(a[0] for a in answers.values()), main[2] - main[1], main[3]
 
     def idle_share(self):
-        """Of one core, used by a rank between its turns; should be next to nothing."""
+        """Share of one core that ranks used between their turns; should be close to zero."""
         return self.idle_cpu / self.idle_wall if self.idle_wall > 0 else 0.0
 
     def close(self):
@@ -89,6 +89,6 @@ class Group:
                 print("quit", file=lines, flush=True)
                 lines.close()
             except (OSError, ValueError):
-                pass  # it has ended already
+                pass  # it has already exited
         for process in self.processes:
             children.end(process)

@@ -1,7 +1,7 @@
-// A language model of 135 million parameters goes on with a prompt, greedily, out of memory and out
-// of its files, in turns with transformers, as bench/run says: bench generate --checkpoint FOLDER
-// --control SOCKET. Modes: memory and disk; steps: how many new tokens. What is answered in place
-// of a loss is a checksum of the new tokens.
+// Greedy decoding by a language model of 135 million parameters, with weights in memory and on
+// disk, in turns with transformers, driven by bench/run: bench generate --checkpoint FOLDER
+// --control SOCKET. Modes: memory and disk; steps: the number of new tokens. The answer in place of
+// a loss is a checksum of the new tokens.
 #include <ATen/Parallel.h>
 #include <coupler/pipeline.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/gpu-check runs on a device, and its report. Benchmarks follow where all is right."""
+"""Runs the device checks of scripts/gpu-check and writes their report."""
 import argparse
 import datetime
 import json
@@ -20,16 +20,16 @@ LIMIT = 300  # seconds of one check
 
 
 def device_of(kind):
-    """What the machine has, in words."""
+    """A description of the machine's device."""
     if kind != "cuda":
-        return f"{kind}: an accelerator's double, no GPU"
+        return f"{kind}: a fake accelerator, not a GPU"
     asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
                             "--format=csv,noheader"], capture_output=True, text=True, check=True)
     return asked.stdout.strip()
 
 
 def checks_of(build, kind, scratch):
-    """(name, command) of everything that is to be right."""
+    """(name, command) of every check."""
     program = os.path.join(build, "bin", "coupler")
     checks = os.path.join(build, "bin", "tests", "device_checks")
     matrix = os.path.join(build, "bin", "tests", "coupler_matrix")
@@ -42,7 +42,7 @@ def checks_of(build, kind, scratch):
             command += ["-o", word]
         return command + [checks] + ([only] if only else [])
 
-    # One GPU takes one rank of nccl; several share it over gloo_cpu, through host memory.
+    # nccl takes one rank per GPU; several ranks share a GPU over gloo_cpu, through host memory.
     alone = "nccl" if on_gpu else "gloo_cpu"
     fsdp = ["backend.fsdp.unit_join_below=0"]
     result = []
@@ -85,7 +85,7 @@ def checks_of(build, kind, scratch):
 
 
 def run(name, command):
-    """A row of the report."""
+    """Runs a check; returns its row of the report."""
     began = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

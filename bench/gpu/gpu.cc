@@ -1,9 +1,9 @@
-// What a GPU is for, measured against what is below us:
-//   bench gpu submit ROUNDS    host microseconds of an all_reduce of 1 KiB in a world of one: a
-//   line
-//                              "OURS RAW" a round, RAW being ncclAllReduce itself
-//   bench gpu stream ROUNDS    GB/s of weights that come from page-locked memory for a forward, and
-//                              of a plain copy of as much: "OURS COPY" a round
+// GPU operations, measured against the layer below us:
+//   bench gpu submit ROUNDS    host microseconds to submit an all_reduce of 1 KiB with world size
+//   1;
+//                              prints "OURS RAW" per round, where RAW is ncclAllReduce itself
+//   bench gpu stream ROUNDS    GB/s of weights streamed from page-locked memory during a forward,
+//                              and of plain copies of the same size; prints "OURS COPY" per round
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -38,14 +38,14 @@ void synchronize(c10::Device device) {
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-// NCCL's own functions, from the library that the plugin uses: it is in the process by then.
+// NCCL's own functions, from the library that the plugin has already loaded.
 struct RawNccl {
   using Comm = void*;
   using InitAll = int (*)(Comm*, int, const int*);
   using AllReduce = int (*)(const void*, void*, size_t, int, int, Comm, void*);
   explicit RawNccl(int device) {
     void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
-    if (library == nullptr) throw std::runtime_error("libnccl.so.2 is not in the process");
+    if (library == nullptr) throw std::runtime_error("libnccl.so.2 is not loaded");
     all_reduce = reinterpret_cast<AllReduce>(::dlsym(library, "ncclAllReduce"));
     const auto init = reinterpret_cast<InitAll>(::dlsym(library, "ncclCommInitAll"));
     if (all_reduce == nullptr || init == nullptr || init(&comm, 1, &device) != 0) {
@@ -60,7 +60,7 @@ void submit(int rounds, c10::Device device) {
   constexpr int kCalls = 2000, kFloat32 = 7, kSum = 0;
   BackendConfig backend;
   backend.use = "nccl";
-  // Without DeviceMemory: in a world of one the host would copy, and not call the backend at all.
+  // Without DeviceMemory: with world size 1 the host would copy instead of calling the backend.
   const auto communicator = Communicator::create(
       {.plugin = Plugin::load(backend), .process = {}, .store = nullptr, .backend = &backend});
   const at::Tensor values = at::ones({256}, at::TensorOptions(device));

@@ -1,6 +1,6 @@
-// What it costs that operations on a parameter come through the intercept, when everything is
-// resident: forward and backward of a Linear whose parameters are managed, against the same with
-// plain ones, in turns in one process. Prints "SIZE PLAIN MANAGED" (microseconds) a line and round.
+// The overhead of the intercept when all parameters are resident: forward and backward of a Linear
+// with managed parameters against one with plain parameters, in turns in one process. Prints
+// "SIZE PLAIN MANAGED" (microseconds) per size and round.
 //   bench intercept --rounds N
 #include "residency/intercept.h"
 
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 64;
 
-// The values as they were: filled once, since the unit stays.
+// Provides copies of the values; filled once, because the unit stays resident.
 class Copy : public coupler::Source {
  public:
   explicit Copy(std::vector<at::Tensor> values) : values_(std::move(values)) {}

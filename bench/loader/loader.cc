@@ -1,6 +1,6 @@
-// Iterates over 60000×784 floats in batches of 64, one process, and prints for each order the
-// median seconds of an epoch: "sequential S", "shuffled S". bench loader [EPOCHS]. The counterpart
-// is bench/python/loader_epochs.py.
+// Iterates over 60000×784 floats in batches of 64 in one process and prints the median seconds per
+// epoch for each order: "sequential S", "shuffled S". bench loader [EPOCHS]. The counterpart is
+// bench/python/loader_epochs.py.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <coupler/data_loader.h>
@@ -26,7 +26,7 @@ double epoch_of(coupler::DataLoader<coupler::TensorDataset>& loader) {
   for (auto& batch : loader) samples += batch.data.size(0);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   if (samples < kSamples)
-    throw coupler::Error(coupler::ErrorCode::kInternal, "an epoch lacks samples");
+    throw coupler::Error(coupler::ErrorCode::kInternal, "an epoch is missing samples");
   return time.count();
 }
 
@@ -36,7 +36,7 @@ int program(int argc, char** argv) {
   const int epochs = argc > 1 ? std::atoi(argv[1]) : 3;
   if (epochs < 1)
     throw coupler::Error(coupler::ErrorCode::kUsage, "usage: bench loader [EPOCHS]",
-                         {.subject = "EPOCHS", .hint = "give 1 or more"});
+                         {.subject = "EPOCHS", .hint = "pass 1 or more"});
   at::set_num_threads(1);
   const coupler::TensorDataset dataset(at::rand({kSamples, kValues}),
                                        at::randint(10, {kSamples}, at::kLong));

@@ -1,7 +1,7 @@
-// The full loop of a training program: loader, accumulation, clipping, schedule; an MLP, in turns,
-// as bench/run says: bench loop [--bare] --control SOCKET. A turn is whole epochs. --bare leaves
-// only forward and backward, which every side has to compute: what no loop can be faster than. The
-// counterpart is bench/python/loop_in_turns.py.
+// The full loop of a training program (loader, accumulation, clipping, schedule) over an MLP, in
+// turns, driven by bench/run: bench loop [--bare] --control SOCKET. A turn is a number of whole
+// epochs. --bare runs only forward and backward, which every side must compute: a lower bound for
+// any loop. The counterpart is bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>

@@ -1,6 +1,6 @@
-// Trains an MLP of 201 million parameters for a few steps and writes what memory it took:
-// FOLDER/RANK gets "BASE PEAK" (KiB), before the model and at the highest. bench memory --report
-// FOLDER, and the arguments of the configuration. The counterpart is bench/python/peak_memory.py.
+// Trains an MLP of 201 million parameters for a few steps and writes its memory use to FOLDER/RANK:
+// "BASE PEAK" (KiB), before the model and at the peak. bench memory --report FOLDER, plus
+// configuration arguments. The counterpart is bench/python/peak_memory.py.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>

@@ -1,7 +1,7 @@
-// Steps of AdamW over 50 million parameters whose state is in memory or on a disk, in turns, as
-// bench/run says: bench offload --folder FOLDER --control SOCKET, and the arguments of the
-// configuration. Modes: steps, of the optimizer alone; raw, which reads and writes at the same time
-// what such a step reads and writes; loop, of forward, backward and step.
+// AdamW steps over 50 million parameters whose state is in memory or on disk, in turns, driven by
+// bench/run: bench offload --folder FOLDER --control SOCKET, plus configuration arguments. Modes:
+// steps, optimizer steps alone; raw, which concurrently reads and writes the bytes of such a step;
+// loop, forward, backward and step.
 #include <ATen/ops/ones.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -26,10 +26,10 @@ namespace coupler::bench::offload {
 namespace {
 
 constexpr int64_t kWidth = 2048, kLayers = 12;
-constexpr int64_t kRows = 256;  // of a batch of the loop
+constexpr int64_t kRows = 256;  // rows per batch in the loop
 constexpr size_t kPiece = size_t{8} << 20;
 
-// A file without a name that holds a step's bytes, and what moves them past the page cache.
+// An unnamed file that holds one step's bytes; reads and writes it with direct I/O.
 class RawFile {
  public:
   RawFile(const std::string& folder, int64_t bytes)
@@ -81,7 +81,7 @@ int program(int argc, char** argv) {
     accelerator.backward(net->forward(at::ones({rows, kWidth})).mean());
   };
   backward(1);
-  opt.step();  // ends what a backward began that has updated
+  opt.step();  // completes the step that backward began (optimizer_in_backward)
 
   const RawFile raw(values[0], parameters * 4 * 4);
   const auto train = [&, &opt = opt](const std::string& mode, int64_t times) {
@@ -94,7 +94,7 @@ int program(int argc, char** argv) {
         opt.step();
         continue;
       }
-      // Parameters, gradients and two moments in, all but the gradients out.
+      // Reads parameters, gradients and two moments; writes all but the gradients.
       std::thread writer([&] { raw.write(parameters * 4 * 3); });
       raw.read(parameters * 4 * 4);
       writer.join();

@@ -1,7 +1,7 @@
-// What the Accelerator costs a step: a loop over a small layer with accumulate, backward, step and
-// zero_grad through it, against the same loop by hand in LibTorch, in turns in one process. Adagrad
-// runs as it is on both sides, so that the loops differ by the Accelerator alone; AdamW, SGD and
-// Adam are fused by it. Prints "OPTIMIZER HAND OURS" (microseconds a step) a line and round.
+// The Accelerator's overhead per step: a loop over a small layer with the Accelerator's accumulate,
+// backward, step and zero_grad, against the same loop written in plain LibTorch, in turns in one
+// process. Adagrad is the same on both sides, so the loops differ only by the Accelerator; AdamW,
+// SGD and Adam are fused by it. Prints "OPTIMIZER HAND OURS" (microseconds per step) per round.
 //   bench overhead --rounds N
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

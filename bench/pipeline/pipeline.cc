@@ -1,6 +1,6 @@
-// Trains a GPT and runs it in turns, as bench/run says: bench pipeline --control SOCKET, and the
-// arguments of the configuration. In one process it is the unsplit model on whole batches; in
-// several a pipeline over them, each on one thread. Modes: train, infer; steps: batches.
+// Training and inference of a GPT in turns, driven by bench/run: bench pipeline --control SOCKET,
+// plus configuration arguments. One process runs the unsplit model on whole batches; several run a
+// pipeline, one thread per process. Modes: train, infer; steps: batches.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

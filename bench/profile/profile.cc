@@ -1,8 +1,7 @@
-// What [profile] costs a step: the loop of bench steps over the GPT, whose passes the profile of
-// the configuration counts. bench/run starts it with a schedule of rounds of one pass that is
-// waited and 11 that are recorded, and without; a turn of 10 steps is one round: the pass before
-// its clock starts is the one that is waited, and the one behind it writes the trace. What a turn
-// gives as its loss are the seconds of that last pass.
+// The cost of [profile] per step: the loop of bench steps over the GPT. bench/run starts it without
+// a profile, and with a schedule whose rounds are one waiting pass and 11 recorded passes. A turn
+// of 10 steps is one round: the pass before its clock starts is the waiting one, and the pass after
+// it writes the trace. A turn reports the seconds of that last pass as its loss.
 //   bench profile --control SOCKET
 #include <coupler/accelerator.h>
 #include <torch/optim/adamw.h>

@@ -1,8 +1,8 @@
-"""The counterpart of bench/steps/main.cc on a GPU: Accelerate, eager and compiled, in turns.
+"""The counterpart of bench/steps/steps.cc on a GPU: Accelerate, eager and compiled, in turns.
 
 accelerate_in_turns.py --model gpt2-small --control SOCKET --precision bf16
-Modes: eager, compiled, and profile:FILE, eager with a trace of the turn. The lines of the control
-socket are in bench/steps/control.h.
+Modes: eager, compiled, and profile:FILE (eager, with a trace of the turn). bench/steps/control.h
+describes the protocol of the control socket.
 """
 import argparse
 import socket
@@ -24,7 +24,7 @@ class Trainer:
         self.net, self.optimizer = accelerator.prepare(net, optimizer)
         self.batches = batches
         self.last = None
-        self.taken = 0  # over all turns, as in bench/steps/main.cc
+        self.taken = 0  # over all turns, as in bench/steps/steps.cc
 
     def train(self, steps):
         for _ in range(steps):

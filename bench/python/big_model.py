@@ -1,7 +1,7 @@
-"""The counterpart of bench/big_model/main.cc: Accelerate's big-model inference on the same files.
+"""The counterpart of bench/big_model/big_model.cc: Accelerate's big-model inference, same files.
 
 big_model.py --checkpoint FOLDER --control SOCKET, or --make FOLDER, which writes the checkpoint.
-Modes: load, disk, output, drop, first, empty and prepare-disk, as there.
+Modes: load, disk, output, drop, first, cold, empty, free and prepare-disk, as in the C++ program.
 """
 import argparse
 import glob
@@ -28,7 +28,7 @@ def make(folder):
 
 
 class AnonymousMemory:
-    """How far the memory that is no file's rises above what it was."""
+    """The peak growth of anonymous memory."""
 
     def __init__(self):
         self.before = self.highest = self.now()
@@ -92,7 +92,7 @@ class Side:
         shutil.rmtree(folder, ignore_errors=True)
         with init_empty_weights():
             model = model_of()
-        # A map of one place is loaded, not offloaded: the first layer stays in memory.
+        # Accelerate does not offload if the map has only one place: the first layer stays in memory.
         places = {str(i): "disk" if i > 0 else "cpu" for i in range(LAYERS)}
         model = load_checkpoint_and_dispatch(model, self.checkpoint, device_map=places,
                                              offload_folder=folder)

@@ -1,7 +1,7 @@
-"""The counterpart of bench/checkpoint/main.cc: Accelerate's save_state and load_state of the 201M MLP.
+"""The counterpart of bench/checkpoint/checkpoint.cc: Accelerate's save_state and load_state.
 
-checkpoint.py --control SOCKET --folder FOLDER, started by accelerate launch. Modes: steps, keep and
-load, as there; what it answers in place of the loss, too.
+checkpoint.py --control SOCKET --folder FOLDER, started by accelerate launch. Modes (steps, keep and
+load) and the answer in place of the loss are as in the C++ program.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ def status_kib(name):
 
 
 class ExtraMemory:
-    """How far the memory has risen: of all as the kernel keeps it, or of what is no file's."""
+    """The peak growth of all resident memory, as the kernel records it, or of anonymous memory."""
 
     def __init__(self, anonymous):
         self.anonymous = anonymous
@@ -34,7 +34,7 @@ class ExtraMemory:
             self.watcher.start()
         else:
             with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # VmHWM begins anew at what there is
+                file.write("5")  # resets VmHWM to the current VmRSS
 
     def _watch(self):
         while not self.over.wait(0.001):

@@ -1,4 +1,4 @@
-"""The counterpart of bench/startup/first_collective.cc, as Accelerate has its users write it."""
+"""The counterpart of bench/startup/first_collective.cc, as Accelerate's users would write it."""
 import sys
 
 import torch

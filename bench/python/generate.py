@@ -1,7 +1,7 @@
-"""The counterpart of bench/generate/main.cc: transformers, and Accelerate's disk_offload of it.
+"""The counterpart of bench/generate/generate.cc: transformers, in memory and with disk_offload.
 
 generate.py --checkpoint FOLDER --control SOCKET, or --make FOLDER, which writes a random LLaMA of
-SmolLM-135M's shape. Modes: memory and disk, as there.
+SmolLM-135M's shape. Modes: memory and disk, as in the C++ program.
 """
 import argparse
 import os

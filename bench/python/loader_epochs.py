@@ -1,5 +1,5 @@
-"""The counterpart of bench/loader/main.cc: torch's DataLoader over a TensorDataset, as the tutorials
-have it. loader_epochs.py [EPOCHS]"""
+"""The counterpart of bench/loader/loader.cc: torch's DataLoader over a TensorDataset, as in the
+tutorials. loader_epochs.py [EPOCHS]"""
 import statistics
 import sys
 import time

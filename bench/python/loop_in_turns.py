@@ -1,8 +1,8 @@
-"""The counterpart of bench/loop/main.cc: the loop of Accelerate's documentation, trained in turns.
+"""The counterpart of bench/loop/loop.cc: the loop from Accelerate's documentation, in turns.
 
 loop_in_turns.py --control SOCKET
-Modes: default (AdamW as torch makes it) and fused. The lines of the control socket are in
-bench/steps/control.h.
+Modes: default (AdamW with torch's defaults) and fused. bench/steps/control.h describes the protocol
+of the control socket.
 """
 import argparse
 import socket

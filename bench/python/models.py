@@ -1,4 +1,4 @@
-"""The models, batches and losses that bench/steps/models.h has in C++, in plain PyTorch."""
+"""The models, batches and losses of bench/steps/models.h, in plain PyTorch."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ class MLP(nn.Module):
 
 
 class LargeMLP(nn.Module):
-    """201 million parameters, as bench/large_mlp.h has them."""
+    """201 million parameters, as in bench/large_mlp.h."""
     WIDTH, LAYERS = 4096, 12
 
     def __init__(self):
@@ -66,7 +66,7 @@ class GPT(nn.Module):
 
 
 def gpt2_small():
-    """The shape of GPT-2 with 124 million parameters, and a head of its own."""
+    """The shape of GPT-2 124M, with an untied head."""
     return GPT(vocabulary=50304, width=768, layers=12, heads=12, sequence=1024)
 
 

@@ -1,4 +1,4 @@
-"""The counterpart of bench/memory/main.cc: the peak memory of PyTorch's FSDP2 training the 201M MLP.
+"""The counterpart of bench/memory/memory.cc: peak memory of training the 201M MLP with FSDP2.
 
 peak_memory.py --rank R --world N --meet FILE --report FOLDER; writes "BASE PEAK" (KiB) to FOLDER/R.
 """

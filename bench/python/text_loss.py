@@ -1,5 +1,5 @@
-"""What examples/gpt trains, in plain PyTorch's DDP: the same model, text, optimiser and steps, with
-torch's own hooks for gradients. Prints the loss on a text that was not trained on.
+"""The training of examples/gpt in plain PyTorch DDP: the same model, text, optimizer and steps, with
+torch's own communication hooks. Prints the loss on held-out text.
 
 torchrun --nproc-per-node 2 text_loss.py --trained FILE --unseen FILE --steps N
     [--hook bf16|powersgd --powersgd-rank 4 --powersgd-start-step 60]
@@ -17,7 +17,7 @@ BATCH, SEQUENCE = 4, 128
 
 
 def windows(path):
-    """Every SEQUENCE bytes of a file with the byte that follows each."""
+    """A file's bytes in windows of SEQUENCE, and the byte that follows each."""
     with open(path, "rb") as file:
         text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     count = (len(text) - 1) // SEQUENCE
@@ -75,7 +75,7 @@ def main():
     dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
     torch.manual_seed(0)
     model = models.GPT(vocabulary=256, width=384, layers=6, heads=6, sequence=SEQUENCE)
-    # One bucket: over gloo the hook orders the operations of several differently on each rank.
+    # One bucket: with several over gloo, the hook orders operations differently on each rank.
     net = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1024)
     add_hook(net, arguments)
     train(net, arguments)

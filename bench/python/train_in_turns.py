@@ -1,9 +1,9 @@
-"""The counterpart of bench/steps/main.cc: PyTorch's DDP and FSDP2 on gloo, trained in turns.
+"""The counterpart of bench/steps/steps.cc: PyTorch's DDP and FSDP2 on gloo, trained in turns.
 
 train_in_turns.py --model mlp|gpt --control SOCKET --rank R --world N --meet FILE [--modes A,B]
 Modes: ddp, fsdp2 and their -fused variants on all ranks, single and single-fused on rank 0 alone.
-FSDP2 wraps each Linear of the MLP and each Block of the GPT. The lines of the control socket are in
-bench/steps/control.h.
+FSDP2 wraps each Linear of the MLP and each Block of the GPT. bench/steps/control.h describes the
+protocol of the control socket.
 """
 import argparse
 import datetime
@@ -37,7 +37,7 @@ class Trainer:
         fused = {"fused": True} if mode.endswith("-fused") else {}
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, **fused)
         self.last = None
-        self.taken = 0  # over all turns, as in bench/steps/main.cc
+        self.taken = 0  # over all turns, as in bench/steps/steps.cc
 
     def ready(self):
         if self.distributed:

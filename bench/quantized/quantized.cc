@@ -1,7 +1,7 @@
-// A LLaMA of 551 million random parameters goes on with a prompt, greedily: its weights in float,
-// with 8 bits and with 4, in turns, as bench/run says: bench quantized --control SOCKET. Modes:
-// float32, int8 and int4; steps: how many new tokens. No model fits the processor's cache, so a
-// token takes as long as reading its weights.
+// Greedy decoding by a LLaMA of 551 million random parameters with weights in float32, 8 and 4
+// bits, in turns, driven by bench/run: bench quantized --control SOCKET. Modes: float32, int8 and
+// int4; steps: the number of new tokens. None of the models fits the processor's cache, so a token
+// takes as long as reading the weights.
 #include <ATen/Parallel.h>
 #include <coupler/generation.h>
 #include <coupler/language_model.h>
@@ -30,7 +30,7 @@ constexpr const char* kConfig = R"({
 
 struct Model {
   std::shared_ptr<coupler::LanguageModel> net;
-  std::vector<coupler::DispatchedModel> quantized;  // none, or what keeps it so
+  std::vector<coupler::DispatchedModel> quantized;  // empty, or the handle that keeps it quantized
 };
 
 Model make(const coupler::ModelConfig& config, int bits) {

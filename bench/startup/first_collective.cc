@@ -1,5 +1,5 @@
-// The shortest distributed program: joins the others, adds a number up over all ranks, and ends.
-// --report FOLDER: each rank writes its peak memory in KiB there. The counterpart is
+// The shortest distributed program: joins the other ranks, sums a number over all ranks, and exits.
+// --report FOLDER: each rank writes its peak memory (KiB) there. The counterpart is
 // bench/python/first_collective.py.
 #include <ATen/ops/ones.h>
 #include <coupler/accelerator.h>
@@ -13,7 +13,7 @@
 namespace coupler::bench::first_collective {
 namespace {
 
-// Of this program alone: getrusage would count that of the launcher before exec, too.
+// Of this program only: getrusage would include the launcher's memory before exec.
 std::string peak_memory_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -82,7 +82,7 @@ void Control::serve(int rank, int64_t parameters, const Turn& turn) {
     std::string go, mode;
     int64_t steps = 0;
     if (!(words >> go >> mode >> steps) || go != "go" || steps < 1) {
-      throw std::runtime_error("control socket: the driver said '" + line + "'");
+      throw std::runtime_error("control socket: unexpected line from the driver: '" + line + "'");
     }
     const double cpu_before = cpu_seconds();
     turn.ready();

@@ -1,9 +1,9 @@
-// Control: how bench/run steers a long-lived process that trains in turns with its counterparts.
-// While it is not its turn the process is blocked in a read of a Unix socket. The lines are
+// Control: lets bench/run drive a long-lived process that trains in turns with its counterparts.
+// Between its turns the process blocks in a read from a Unix socket. The lines are
 //   process: ready RANK PARAMETERS    driver:  go MODE STEPS    or    quit
 //   process: done SECONDS CPU_BEFORE CPU_AFTER LOSS
-// with the seconds of the turn and the processor time of the whole process, from which the driver
-// also sees what was used between two turns. Used by one thread.
+// with the seconds of the turn and the CPU time of the whole process, from which the driver also
+// computes the CPU time used between turns. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Answers go until quit, or until the driver is gone. ready() brings the ranks together before
-  // the clock starts, train() performs the steps in the driver's mode, loss() is the last one's.
+  // Answers "go" lines until "quit" or until the driver closes the socket. ready() synchronizes the
+  // ranks before the clock starts, train() runs the steps in the given mode, and loss() returns the
+  // last loss.
   struct Turn {
     std::function<void()> ready;
     std::function<void(const std::string& mode, int64_t steps)> train;

@@ -27,7 +27,7 @@ MLP make_mlp() {
   return {};
 }
 
-// The constructor draws the head's values before the blocks', Python's after them.
+// The constructor initializes the head before the blocks; Python's does so after them.
 static GPT drawn_as_in_python(const GPTOptions& options) {
   GPT model(options);
   torch::manual_seed(0);

@@ -1,5 +1,6 @@
-// The models, batches and losses of bench/python/models.py in C++: the same shapes, and the same
-// numbers for the same seed. The GPT is examples/gpt/model.h. Plain functions, no thread rule.
+// The models, batches and losses of bench/python/models.py in C++, with the same shapes and the
+// same values for the same seed. The GPT is from examples/gpt/model.h. Plain functions without
+// shared state except LibTorch's global seed.
 #pragma once
 
 #include <model.h>
@@ -25,11 +26,11 @@ struct Batch {
   at::Tensor data, target;
 };
 
-MLP make_mlp();         // 0.67 million parameters
-GPT make_gpt();         // 10.5 million
-GPT make_gpt2_small();  // GPT-2's shape of 124 million, with a head of its own
-std::vector<Batch> mlp_batches(uint64_t seed);         // of 64 rows
-std::vector<Batch> gpt_batches(uint64_t seed);         // of 4 sequences of 64 tokens
+MLP make_mlp();                                 // 0.67 million parameters
+GPT make_gpt();                                 // 10.5 million
+GPT make_gpt2_small();                          // the shape of GPT-2 124M, with an untied head
+std::vector<Batch> mlp_batches(uint64_t seed);  // of 64 rows
+std::vector<Batch> gpt_batches(uint64_t seed);  // of 4 sequences of 64 tokens
 std::vector<Batch> gpt2_small_batches(uint64_t seed);  // of 8 sequences of 1024 tokens
 
 at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target);

@@ -1,6 +1,6 @@
-// Trains a model in turns, as bench/run says: --model mlp|gpt|gpt2-small --control SOCKET, and the
-// arguments of the configuration. The mode profile:FILE writes a trace of the turn there. Its loop
-// is that of the examples. The counterpart is bench/python/train_in_turns.py.
+// Trains a model in turns, driven by bench/run: bench steps --model mlp|gpt|gpt2-small --control
+// SOCKET, plus configuration arguments. The mode profile:FILE writes a trace of the turn to FILE.
+// The loop is the same as in the examples. The counterpart is bench/python/train_in_turns.py.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -30,7 +30,7 @@ void serve(Accelerator& accelerator, Model model, std::vector<Batch> batches,
   auto [net, opt] = accelerator.prepare(model, optimizer);
 
   at::Tensor last;
-  size_t taken = 0;  // over all turns: what is learned does not depend on how steps are divided
+  size_t taken = 0;  // over all turns: training does not depend on how steps are divided
   const auto train = [&, &net = net, &opt = opt](const std::string& mode, int64_t steps) {
     const Trace trace(mode.rfind(kProfile, 0) == 0 ? mode.substr(kProfile.size()) : "");
     for (int64_t i = 0; i < steps; ++i) {

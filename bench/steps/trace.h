@@ -1,5 +1,5 @@
-// Trace: while it lives LibTorch's profiler runs; its end writes a Chrome trace. For the thread
-// that trains.
+// Trace: runs LibTorch's profiler during its lifetime; the destructor writes a Chrome trace. Used
+// by the training thread.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace coupler::bench {
 
 class Trace {
  public:
-  explicit Trace(std::string path);  // empty: nothing is written
+  explicit Trace(std::string path);  // empty: no profiling
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;

@@ -1,7 +1,7 @@
 // Simulated ranks meet in a job's store: bench_store [--ranks N] [--rounds R] [--threads T]
-// [--bytes B]. Prints a line for each round: the seconds of a meeting in which each rank gets all
-// ranks' values, of one in which rank 0 gets them in one request and tells the others, and of one
-// in which it asks for each value alone, as it had to without get_ranks.
+// [--bytes B]. Prints the seconds of three kinds of meetings per round: each rank gets all ranks'
+// values; rank 0 gets them in one request and publishes a verdict; rank 0 requests each value
+// separately, as it had to before get_ranks.
 #include <coupler/error.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   }
   try {
     raise_descriptor_limit();
-    // Thousands of ranks' buffers in one process: give none of them back to the kernel.
+    // Keeps the buffers of thousands of ranks in the heap instead of returning them to the kernel.
     ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
     for (int round = 0; round < rounds; ++round) {

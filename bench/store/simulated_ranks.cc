@@ -45,7 +45,7 @@ class Rank {
   int fd() const { return fd_.get(); }
   bool done() const { return done_; }
 
-  // Takes what has come, answers it. The problem, or "".
+  // Reads and answers pending data. Returns the problem, or "".
   std::string advance() {
     std::array<char, 1 << 16> bytes;
     while (!done_) {
@@ -96,7 +96,7 @@ class Rank {
 
   std::string on_hello() {
     if (std::string_view(in_).substr(0, kMagic.size()) != kMagic) {
-      return "no store answered";
+      return "the server is not a store";
     }
     std::memcpy(server_nonce_.data(), in_.data() + kMagic.size(), server_nonce_.size());
     nonce_ = random_bytes32();
@@ -110,7 +110,7 @@ class Rank {
   std::string on_proof() {
     const auto expected = proof(secret_, Side::kServer, server_nonce_, nonce_);
     if (!equal_constant_time(expected, reinterpret_cast<const uint8_t*>(in_.data()))) {
-      return "the server has no proof";
+      return "the server's proof is wrong";
     }
     sealer_.emplace(frame_key(secret_, Side::kClient, server_nonce_, nonce_));
     opener_.emplace(frame_key(secret_, Side::kServer, server_nonce_, nonce_));
@@ -136,35 +136,35 @@ class Rank {
 
   std::string on_frame(std::string_view frame) {
     const auto body = opener_->open(frame);
-    // The long ones are compared where they lie: to copy them thousands of times, on one machine,
-    // would be our cost and not the store's.
+    // Long replies are compared in place: copying them thousands of times on one machine would be
+    // our cost, not the store's.
     if (body && body->size() > expected_.size() && plan_.kind == Kind::kAll &&
         body->substr(sizeof(uint32_t), expected_.size()) == expected_) {
       return conclude();
     }
     auto reply = body ? decode_reply(*body) : std::nullopt;
     if (!reply || reply->status != Status::kOk) {
-      return "a reply is not authentic, or a refusal";
+      return "a reply is not authentic, or reports an error";
     }
     if (reply->id == 1) {
-      return "";  // the set
+      return "";  // the reply to the set
     }
     if (reply->id == 3) {
-      done_ = true;  // the verdict is out
+      done_ = true;  // the verdict is published
       return "";
     }
     if (plan_.kind != Kind::kAll && rank_ != 0) {
       done_ = true;
-      return reply->value == "ok" ? "" : "a wrong verdict";
+      return reply->value == "ok" ? "" : "wrong verdict";
     }
     if (plan_.kind == Kind::kOneByOne) {
       if (reply->value != value_of_rank(next_, plan_.value_bytes)) {
-        return "a wrong value";
+        return "wrong value";
       }
       return ++next_ < plan_.ranks ? write(ask_for(next_)) : conclude();
     }
     if (reply->value != expected_) {
-      return "not the values of all";
+      return "wrong values of all ranks";
     }
     return conclude();
   }
@@ -187,15 +187,15 @@ class Rank {
                                         .wait = true}));
   }
 
-  // A fresh socket has room for what a rank says.
+  // The send buffer of a fresh socket is large enough for a rank's requests.
   std::string write(const std::string& bytes) {
     const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    return sent == static_cast<ssize_t>(bytes.size()) ? "" : "a request was not taken";
+    return sent == static_cast<ssize_t>(bytes.size()) ? "" : "a request was not sent completely";
   }
 
   const MeetingPlan& plan_;
   const Bytes32& secret_;
-  const std::string& expected_;  // the values of all, as they travel
+  const std::string& expected_;  // all ranks' values, in wire format
   const int rank_;
   UniqueFd fd_;
   bool greeted_ = false;
@@ -207,7 +207,7 @@ class Rank {
   std::string in_;
 };
 
-// Every threads-th rank, from `first` on.
+// Every threads-th rank, starting at `first`.
 class Crowd {
  public:
   Crowd(const MeetingPlan& plan, const Bytes32& secret, const std::string& expected, int first)
@@ -236,7 +236,7 @@ class Crowd {
       for (int i = 0; i < ready; ++i) {
         auto* rank = static_cast<Rank*>(events[static_cast<size_t>(i)].data.ptr);
         if (rank->done()) {
-          return "a rank that had done heard more";
+          return "a rank received data after it was done";
         }
         if (auto problem = rank->advance(); !problem.empty()) {
           return problem;

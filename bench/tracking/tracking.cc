@@ -1,7 +1,8 @@
-// What tracking costs a step: the loop of bench steps over the MLP, one process, with 10 values a
-// step logged to csv, jsonl, tensorboard and mlflow, and without, in turns. A line a round:
+// The cost of tracking per step: the loop of bench steps over the MLP in one process, with 10
+// values per step logged to csv, jsonl, tensorboard and mlflow, and without, in turns. Prints per
+// round:
 //   WITHOUT WITH CPU_WITHOUT CPU_WITH LOG
-// microseconds a step: of the clock, of all threads' processor time, and inside of log() itself.
+// in microseconds per step: wall time, CPU time of all threads, and time inside log() itself.
 // MLFLOW_TRACKING_URI names a server.
 //   bench tracking --rounds N --steps N --folder FOLDER
 #include <ATen/Functions.h>
@@ -26,9 +27,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Microseconds = std::chrono::duration<double, std::micro>;
 
-// Steps that fill the trackers' queues as they are in the middle of a run.
+// Fills the trackers' queues to the level of a steady run.
 constexpr auto kWarmUp = std::chrono::milliseconds(300);
-// Longer than trackers collect values: what was logged is written then.
+// Longer than trackers buffer values, so everything logged has been written.
 constexpr auto kDrained = std::chrono::milliseconds(700);
 
 double processor_microseconds() {

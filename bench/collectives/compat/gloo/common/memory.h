@@ -1,8 +1,8 @@
-// Stands in for a header that libgloo's own pair.h and context.h include and Debian's libgloo-dev
-// leaves out. Declares what they need: three boxes of a smart pointer, with the names and the
-// layout that the library was compiled with (one std::shared_ptr or std::weak_ptr each). No
-// benchmark uses them; they are members of classes that one uses.
-// Used only where the real header is absent (see CMakeLists.txt).
+// Replaces a header that libgloo's own pair.h and context.h include but Debian's libgloo-dev lacks.
+// Declares what they need: three smart-pointer wrappers with the names and the layout that the
+// library was compiled with (one std::shared_ptr or std::weak_ptr each). Benchmarks do not use them
+// directly; they are members of classes that one benchmark uses.
+// Used only if the real header is missing (see CMakeLists.txt).
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ class NonOwningPtr final {
   std::shared_ptr<T> pointer_;
 };
 
-// Refers to an object that may be gone.
+// Refers to an object that may have been destroyed.
 template <typename T>
 class WeakNonOwningPtr final {
   std::weak_ptr<T> pointer_;
 };
 
-// The object's own reference to itself, from which the others are made.
+// The object's reference to itself, from which the others are made.
 template <typename T>
 class ShareableNonOwningPtr final {
  public:
