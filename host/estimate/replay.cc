@@ -1,5 +1,6 @@
 #include "estimate/replay.h"
 
+#include <algorithm>
 #include <deque>
 #include <unordered_map>
 
@@ -12,6 +13,12 @@ namespace coupler {
 namespace {
 
 using Kind = StepEvent::Kind;
+
+// One in so many bytes of a heap that is never trimmed is lost to fragmentation beyond the replay,
+// whose allocations always come in the same order. In training, communication threads allocate in
+// between, and repeated runs of one job peak up to a tenth apart (measured: 1 to 11 % above the
+// replay).
+constexpr uint64_t kInterleavedShare = 20;
 
 class Replay {
  public:
@@ -110,10 +117,18 @@ MemoryEstimate replay(const StepLog& log, const std::vector<EstimatePlan>& plans
     HeapModel heap;
     return replay(log, plans, heap);
   }
-  return in_own_process([&] {
+  MemoryEstimate estimate = in_own_process([&] {
     ProcessHeap heap;
     return replay(log, plans, heap);
   });
+  const bool trims = std::any_of(plans.begin(), plans.end(),
+                                 [](const EstimatePlan& plan) { return plan.sharded(); });
+  if (!trims) {
+    const uint64_t lost = (estimate.peak - estimate.base) / kInterleavedShare;
+    estimate.peak += lost;
+    estimate.heap += lost;
+  }
+  return estimate;
 }
 
 }  // namespace coupler
