@@ -46,7 +46,10 @@ std::optional<OptionName> split_option(std::string_view key) {
 
 [[noreturn]] void fail_unknown(std::string_view key, const std::string& where) {
   std::vector<std::string> known = schema_names();
-  known.insert(known.end(), {"backend", "training", "launch"});
+  for (const std::string& name : schema_names()) {
+    const std::string table = name.substr(0, name.find('.'));
+    if (std::find(known.begin(), known.end(), table) == known.end()) known.push_back(table);
+  }
   const std::string nearest = nearest_name(key, known);
   const std::string message = fmt::format("{}: unknown key '{}'", where, key);
   if (nearest.empty()) fail_config(message, key, kSeeAllKeys);
@@ -90,8 +93,12 @@ void set_option(Config& config, std::string_view full_key, OptionName name, Opti
   options.push_back({std::move(name.key), std::move(value), std::move(source)});
 }
 
+// A table of the schema, such as [training].
 bool is_group(std::string_view key) {
-  return key == "backend" || key == "training" || key == "launch";
+  const std::vector<std::string> names = schema_names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::string_view(name).substr(0, name.find('.')) == key;
+  });
 }
 
 // The table [backend.NAME].

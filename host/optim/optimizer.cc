@@ -87,7 +87,7 @@ void OptimizerState::require_divisible() const {
                 "LBFGS needs all parameters at once, but no rank holds them all under sharding",
                 {.subject = "LBFGS",
                  .hint = "use an optimizer that works element by element (SGD, Adam, AdamW, "
-                         "RMSprop, Adagrad), or a backend that replicates"});
+                         "RMSprop), or a backend that replicates"});
   }
 }
 

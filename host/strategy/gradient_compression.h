@@ -39,8 +39,6 @@ class GradientCompression {
   NamedTensors carried() const;
 
  private:
-  void require_operations(const Communicator& comm) const;
-
   const FlatParameters& flat_;
   const int rank_, ranks_;
   std::shared_ptr<const GradientCodec> codec_;  // null: not used
