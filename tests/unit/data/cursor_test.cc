@@ -159,9 +159,10 @@ TEST(Cursor, WrongInput_IsRefusedNamingIt) {
   LoaderCursor cursor = loader.state();
   cursor.dataset_samples = 8;
   expect_says(refusal([&] { loader.load_state(cursor); }),
-              "saved with a dataset of 8 samples for a dataset of 7 samples");
+              "saved with a dataset of 8 samples, but this loader has a dataset of 7 samples");
   cursor.dataset_samples = -1;
-  expect_says(refusal([&] { loader.load_state(cursor); }), "saved with a stream for");
+  expect_says(refusal([&] { loader.load_state(cursor); }),
+              "saved with a stream, but this loader has a dataset");
   cursor.dataset_samples = 7;
   cursor.samples = 8;
   expect_says(refusal([&] { loader.load_state(cursor); }), "cannot begin at sample 8");
@@ -180,7 +181,7 @@ TEST(Cursor, WrongInput_IsRefusedNamingIt) {
 
   auto stream = data_loader(NumberStream(7), {.batch_size = 2});
   stream.skip_first_batches(5);
-  expect_says(refusal([&] { batches_of(stream); }), "the stream has 7 samples, 10 were to be");
+  expect_says(refusal([&] { batches_of(stream); }), "the stream has 7 samples, but 10 were to be");
 }
 
 }  // namespace

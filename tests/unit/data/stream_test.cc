@@ -222,7 +222,7 @@ TEST(Stream, WrongInput_IsRefusedNamingIt) {
     }
   };
   expect_says(loop(Lopsided(9, 9), {.batch_size = 2}),
-              "a batch cannot be split: its tensor 1 has 3 rows, another 2");
+              "a batch cannot be split: its tensor 1 has 3 rows, another has 2");
   struct Scalar : BlockStream {
     using BlockStream::BlockStream;
     std::optional<torch::data::Example<>> get_batch(size_t) override {

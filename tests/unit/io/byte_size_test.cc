@@ -63,8 +63,8 @@ TEST(ParseByteSize, UnitsSpelledOtherwise_AreRefused_NamingTheValidOnes) {
       size_refusal("10Gb"),
       "max_shard_size: '10Gb' is not a size: its unit 'Gb' is not one of B, KB, MB, GB, TB, KiB, "
       "MiB, GiB, TiB");
-  EXPECT_NE(size_refusal("1,5GB").find("its unit ',5GB' is none of"), std::string::npos);
-  EXPECT_NE(size_refusal("1.5.5GB").find("its unit '.5GB' is none of"), std::string::npos);
+  EXPECT_NE(size_refusal("1,5GB").find("its unit ',5GB' is not one of"), std::string::npos);
+  EXPECT_NE(size_refusal("1.5.5GB").find("its unit '.5GB' is not one of"), std::string::npos);
 }
 
 TEST(ParseByteSize, WhatIsNoPositiveNumber_IsRefused) {

@@ -93,7 +93,7 @@ TEST_F(CheckedFiles, AFlippedBit_IsFound_WhereItMatters) {
   file.read(0, into.data(), 10);
   file.read(data_.size() - 10, into.data(), 10);
   const auto said = refusal([&] { file.read(kCheckedChunk + 1000, into.data(), 10); });
-  EXPECT_NE(said.find(path_ + " is damaged between byte 4194304 and 8388608: its checksum"),
+  EXPECT_NE(said.find(path_ + " is damaged between bytes 4194304 and 8388608: its checksum"),
             std::string::npos)
       << said;
   // Not remembered as read.
@@ -102,7 +102,7 @@ TEST_F(CheckedFiles, AFlippedBit_IsFound_WhereItMatters) {
 
 TEST_F(CheckedFiles, AnotherSize_IsRefused) {
   std::filesystem::resize_file(path_, data_.size() - 1);
-  EXPECT_NE(refusal([&] { open(); }).find(" has 8400952 bytes, 8400953 were written"),
+  EXPECT_NE(refusal([&] { open(); }).find(" has 8400952 bytes, but 8400953 were written"),
             std::string::npos);
   EXPECT_NE(refusal([&] { CheckedFile(path_ + "x", 1, {0}); }).find("cannot be opened"),
             std::string::npos);

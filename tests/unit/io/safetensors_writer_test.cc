@@ -179,7 +179,7 @@ TEST_F(SafetensorsWriter, TooManyBytes_AreRefused_AndNoFileIsLeft) {
               writer.write("a", "1234567", 7);
               writer.write("a", "89", 2);
             }),
-            path() + ": tensor 'a' has 8 bytes, but 9 came");
+            path() + ": tensor 'a' has 8 bytes, but 9 were written");
   EXPECT_EQ(misuse([](Writer& writer) {
               writer.write("a", "12345678", 8);
               writer.write("b", "123", 3);

@@ -108,7 +108,7 @@ TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
   }
   EXPECT_LT(Clock::now() - start, milliseconds(10000));
   const std::string text = captured.text();
-  EXPECT_TRUE(has(text, "tracker 'scripted' is too slow: 10 entries wait")) << text;
+  EXPECT_TRUE(has(text, "tracker 'scripted' is too slow: 10 entries are waiting")) << text;
   EXPECT_TRUE(has(text,
                   "it did not finish in time; of 101 entries 90 were dropped, 0 failed and "
                   "11 were not written"))

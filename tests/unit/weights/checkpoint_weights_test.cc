@@ -177,10 +177,10 @@ TEST_F(CheckpointWeights, WithGapsAndOverlaps_AreRefused_NamingTheElements) {
   EXPECT_EQ(refused(with_parts({part("v", "abcd")}, {})),
             "C: tensor 'w': elements 0 to 10 are missing from its files");
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[3:10]", "defghij")})),
-            "C/model-00002-of-00002.safetensors: it has elements 3 to 10 of tensor 'w', and "
+            "C/model-00002-of-00002.safetensors: it has elements 3 to 10 of tensor 'w', but "
             "C/model-00001-of-00002.safetensors has 0 to 4");
   EXPECT_EQ(refused(with_parts({part("w", "abcdefghij")}, {part("w", "abcdefghij")})),
-            "C/model-00002-of-00002.safetensors: it has elements 0 to 10 of tensor 'w', and "
+            "C/model-00002-of-00002.safetensors: it has elements 0 to 10 of tensor 'w', but "
             "C/model-00001-of-00002.safetensors has 0 to 10");
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[4:11]", "efghijk")})),
             "C/model-00002-of-00002.safetensors: it has elements 4 to 11 of tensor 'w', which has "
@@ -210,7 +210,7 @@ TEST_F(CheckpointWeights, WithDamagedBytes_AreRefused_NamingThePlace) {
   bytes.back() = 'X';
   std::ofstream(file, std::ios::binary) << bytes;
   EXPECT_NE(
-      refused(folder).find("C/model-00002-of-00002.safetensors is damaged between byte 0 and "),
+      refused(folder).find("C/model-00002-of-00002.safetensors is damaged between bytes 0 and "),
       std::string::npos);
   std::filesystem::remove(file);
   EXPECT_EQ(refused(folder), "C/model-00002-of-00002.safetensors is missing");

@@ -77,7 +77,7 @@ TEST_F(IndexWeights, ThatDoNotFitTheirFiles_AreRefused_NamingTheTensor) {
   write("m/b.safetensors",
         {{"v", {safetensors::DType::kU8, {1}, "b"}}, {"w", {safetensors::DType::kU8, {1}, "b"}}});
   EXPECT_EQ(refusal(folder_ / "m", ErrorCode::kIo),
-            at + "its file 'b.safetensors' holds tensor 'w', which should be in 'a.safetensors'");
+            at + "its file 'b.safetensors' has tensor 'w', which should be in 'a.safetensors'");
 }
 
 TEST_F(IndexWeights, ATensorThatIsAnothersTiedName_IsRefused) {
