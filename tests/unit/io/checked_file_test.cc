@@ -117,7 +117,7 @@ TEST_F(CheckedFiles, ARangeBeyondTheEnd_AndTooFewSums_AreRefused) {
   EXPECT_NE(refusal([&] { file.read(~uint64_t{0}, &byte, 2); }), "no error");
   EXPECT_NE(refusal([&] {
               CheckedFile(path_, written_.bytes, {1, 2});
-            }).find("2 checksums"),
+            }).find("has the wrong number of checksums: 2 for"),
             std::string::npos);
 }
 
