@@ -1,4 +1,4 @@
-// What most tests that see LibTorch include, compiled once for all of them
+// The common includes of most tests that use LibTorch, compiled once for all of them
 // (cmake/Precompiled.cmake). Never included by hand: each source includes what it uses.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The models of a Stable Diffusion take turns on an accelerator, of which a double stands here.
+// The models of a Stable Diffusion take turns on an accelerator, here a test double.
 #include <coupler/safetensors.h>
 #include <coupler/text_to_image.h>
 
@@ -13,7 +13,7 @@ using coupler::testing::most_device_bytes;
 using coupler::testing::reset_device_bytes;
 using coupler::testing::test_device;
 
-// Attention and sums in another order move a value to the next byte at most.
+// Attention and sums in another order change a byte by at most one.
 TEST(TextToImageOnADevice, ModelsTakeTurns_AndPaintTheSamePicture) {
   const at::Tensor expected =
       SafeTensors::open(fixture("diffusion/reference.safetensors")).tensor("picture.plain");
@@ -30,7 +30,7 @@ TEST(TextToImageOnADevice, ModelsTakeTurns_AndPaintTheSamePicture) {
       EXPECT_TRUE(picture.device().is_cpu());
       EXPECT_LE(picture.to(at::kInt).sub(expected.to(at::kInt)).abs().max().item<int>(), 1);
       EXPECT_GT(most_device_bytes(0), 0U);
-      EXPECT_EQ(device_bytes(0), 0U) << "all have left";
+      EXPECT_EQ(device_bytes(0), 0U) << "all models have left the device";
     }
   }
 }

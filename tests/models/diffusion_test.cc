@@ -1,5 +1,5 @@
-// Stable Diffusion's parts against transformers and diffusers, whose answers
-// make_diffusion_fixtures.py stored, in memory and out of their files.
+// Stable Diffusion's parts, in memory and from their files, against the results of transformers and
+// diffusers that make_diffusion_fixtures.py stored.
 #include <ATen/core/grad_mode.h>
 #include <coupler/big_model.h>
 #include <coupler/diffusion.h>
@@ -31,7 +31,7 @@ ModelConfig config_of(const std::string& part) {
   return ModelConfig::open(fixture(kFolder + part));
 }
 
-// In memory, and used where it lies in its file.
+// In memory, and in place in its file.
 template <class Model, class Test>
 void for_every_place(const std::string& part, const std::string& file,
                      std::string (*rename)(const std::string&), const Test& test) {
@@ -81,7 +81,7 @@ TEST(DiffusionUNet, LinearProjectionsAndHeadsOfEachLevel_GiveDiffusersNoise) {
                         [](UNet& model) { expect_diffusers("linear", model); });
 }
 
-// Strips of four rows, and of what is left of six.
+// Strips of four rows, and of the remainder of six.
 TEST(DiffusionVae, Latents_GiveDiffusersImage) {
   for_every_place<VaeDecoder>("vae", kWeights, vae_checkpoint_name, [](VaeDecoder& model) {
     EXPECT_EQ(model.factor(), 4);
@@ -141,7 +141,7 @@ TEST(Ddim, WrongInput_IsRefusedWithWhatToDo) {
   EXPECT_NE(with("steps_offset", 400).find("leads to timestep 1200"), std::string::npos);
 }
 
-// Out of vocab.json and merges.txt, and out of the tokenizer.json that newer versions write.
+// From vocab.json and merges.txt, and from the tokenizer.json that newer versions write.
 TEST(ClipTokenizer, Prompts_GiveTransformersTokens) {
   const nlohmann::json table = read_json(fixture(kFolder + "prompts.json"));
   ASSERT_GE(table.size(), 20U);

@@ -1,5 +1,5 @@
-// What make_fixtures.py wrote: folders as transformers saves them, with reference tensors and
-// tables. Plain functions of one thread.
+// The output of make_fixtures.py: folders as transformers saves them, with reference tensors and
+// tables. Plain functions for one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ inline double apart(const at::Tensor& a, const at::Tensor& b) {
   return a.sub(b).abs().max().item<double>();
 }
 
-// A folder of the test's own.
+// A temporary folder of one test.
 class TestFolder {
  public:
   TestFolder() {
@@ -49,7 +49,7 @@ class TestFolder {
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name, std::ios::binary) << text;
   }
-  // A fixture's files, to be changed.
+  // Copies a fixture's files, to be modified.
   void copy(const std::string& name) const {
     std::filesystem::copy(fixture(name), path_, std::filesystem::copy_options::recursive);
   }
@@ -64,7 +64,7 @@ class TestFolder {
   std::filesystem::path path_;
 };
 
-// The message of the error that action throws; "" where it throws none.
+// The message of the error that action throws; "" if it throws none.
 template <class Action>
 std::string message_of(const Action& action) {
   try {

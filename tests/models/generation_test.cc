@@ -1,4 +1,4 @@
-// Sampling against transformers' own, other people's checkpoints, and what wrong input gets.
+// Sampling against transformers' own, other people's checkpoints, and the errors for wrong input.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/big_model.h>
@@ -38,7 +38,7 @@ TEST(Sampling, Seed_MakesRunsEqual) {
   EXPECT_EQ(generator("The License", options).tokens, first);
   options.seed = 2;
   EXPECT_NE(generator("The License", options).tokens, first);
-  options.top_k = 1;  // only the likeliest is left
+  options.top_k = 1;  // only the most likely token is left
   EXPECT_EQ(generator("The License", options).tokens,
             generator("The License", {.max_new_tokens = 16}).tokens);
 }
@@ -63,7 +63,7 @@ TEST(Generation, Context_EndsTexts) {
   EXPECT_FALSE(given[0].ended);
 }
 
-// The first GPT-2 checkpoint has no head, no prefix, and masks beside the weights.
+// The first GPT-2 checkpoint has no head and no prefix, and stores masks alongside the weights.
 TEST(Checkpoints, WithoutPrefixAndWithMasks_AreRead) {
   const TestFolder folder;
   folder.copy("gpt2");
@@ -81,7 +81,7 @@ TEST(Checkpoints, WithoutPrefixAndWithMasks_AreRead) {
     const auto config = ModelConfig::open(fixture("gpt2"));
     save_pretrained(bare, config, folder.path());
   }
-  // LibTorch allows no dots in names, so the header is renamed as it lies.
+  // LibTorch does not allow dots in names, so the header is renamed in place.
   const std::string path = folder.path() + "/model.safetensors";
   std::stringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -186,7 +186,7 @@ TEST(SavePretrained, Transformers_OpensTheFolder) {
   const char* const python = std::getenv("COUPLER_TEST_PYTHON");
   if (python == nullptr ||
       std::system(fmt::format("{} -c 'import transformers' 2>/dev/null", python).c_str()) != 0)
-    GTEST_SKIP() << "COUPLER_TEST_PYTHON names no Python with transformers";
+    GTEST_SKIP() << "COUPLER_TEST_PYTHON does not name a Python with transformers";
   for (const char* name : {"gpt2", "gptj", "llama", "llama3"}) {
     const TestFolder saved;
     auto generator = pipeline("text-generation", fixture(name));

@@ -1,5 +1,5 @@
-// Language models against what transformers says of the same folders: in memory, out of their
-// files, with a cache and without, in batches and one by one.
+// Language models against the results of transformers for the same folders: in memory, from their
+// files, with and without a cache, in batches and one by one.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <coupler/big_model.h>
@@ -37,7 +37,7 @@ class LanguageModels : public ::testing::TestWithParam<const char*> {
 TEST_P(LanguageModels, EveryPlace_GivesTransformersLogits) {
   for (const DeviceMap& map : {DeviceMap{{"", "cpu"}}, DeviceMap{{"", "disk"}},
                                DeviceMap{{"", "disk"}, {"lm_head", "cpu"}}}) {
-    // A tied head cannot be apart from the embedding.
+    // A tied head cannot be separate from the embedding.
     const bool tied =
         map.entries().size() > 1 && (folder == fixture("gpt2") || folder == fixture("llama3"));
     if (tied) continue;
@@ -47,7 +47,7 @@ TEST_P(LanguageModels, EveryPlace_GivesTransformersLogits) {
     EXPECT_LT(apart(scores({.device_map = mode}), logits), 1e-4) << mode;
 }
 
-// What a pipeline over ranks divides.
+// The layers that a pipeline over ranks divides.
 TEST_P(LanguageModels, LayersOneAfterTheOther_GiveTransformersLogits) {
   auto generator = pipeline("text-generation", folder, {});
   const at::NoGradGuard no_grad;
@@ -75,7 +75,7 @@ TEST_P(LanguageModels, Cache_ChangesNothing) {
   auto generator = pipeline("text-generation", folder);
   LanguageModel& model = generator.model();
   const at::NoGradGuard no_grad;
-  KeyValueCache cache;  // without room: it grows
+  KeyValueCache cache;  // without capacity: it grows
   std::vector<at::Tensor> parts;
   int64_t at = 0;
   for (const int64_t count : {4, 1, 1, 5, 2}) {

@@ -1,7 +1,7 @@
-"""Writes the folder fixtures/diffusion beside it: a small random Stable Diffusion as diffusers saves
-it, what its parts give, its picture of a prompt, and what CLIP's tokenizer makes of some prompts.
+"""Writes the folder fixtures/diffusion next to this script: a small random Stable Diffusion as diffusers saves
+it, the output of its parts, its picture of a prompt, and the tokens of CLIP's tokenizer for some prompts.
 
-Run by hand where a fixture is to change. Made with diffusers 0.42.1, transformers 5.23.0, tokenizers
+Run by hand to change a fixture. Made with diffusers 0.42.1, transformers 5.23.0, tokenizers
 0.23.3 and PyTorch 2.11.0.
 """
 import json
@@ -30,7 +30,7 @@ torch.set_grad_enabled(False)
 
 
 def spread(model):
-    """Values of every part count, those of norms and biases, too."""
+    """Adds noise to norms and biases, so that their values matter too."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -47,7 +47,7 @@ def tokenizer():
     trained.train_from_iterator(CORPUS, trainers.BpeTrainer(
         vocab_size=300, end_of_word_suffix="</w>", show_progress=False))
     merges = [tuple(pair) for pair in json.loads(trained.to_str())["model"]["merges"]]
-    # As OpenAI's is laid out: bytes, bytes at the end of words, merges, and two more.
+    # Laid out as OpenAI's: bytes, bytes at the end of words, merges, and two special tokens.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = alphabet + [letter + "</w>" for letter in alphabet] + [a + b for a, b in merges]
     words += ["<|startoftext|>", "<|endoftext|>"]

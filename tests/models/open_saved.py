@@ -1,4 +1,4 @@
-"""Opens a folder that save_pretrained wrote, and compares with what transformers said before.
+"""Opens a folder that save_pretrained wrote, and compares it with the results that transformers gave before.
 
     open_saved.py FOLDER FIXTURE
 """

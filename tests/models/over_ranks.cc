@@ -1,6 +1,6 @@
 // Run as every rank of a job by over_ranks_test: each folder's model, divided over the ranks by the
-// backend, gives transformers' logits and goes on with a text as transformers does; prompts that
-// are divided among ranks are each answered once. Ends with 0 where all of that is so.
+// backend, gives transformers' logits and continues a text as transformers does; of prompts divided
+// among ranks, each is answered once. Exits with 0 if all of this holds.
 #include <ATen/core/grad_mode.h>
 #include <coupler/accelerator.h>
 #include <coupler/big_model.h>
@@ -59,7 +59,7 @@ bool prompts_are_divided(coupler::Accelerator& accelerator) {
     all.insert(all.end(), part.begin(), part.end());
   std::vector<std::string> alone;
   for (const auto& text : generator(prompts, options)) alone.push_back(text.text);
-  return expect(all == alone, "answers of all ranks are not those of one");
+  return expect(all == alone, "the answers of all ranks differ from those of one rank");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class QuantizedModels : public ::testing::TestWithParam<const char*> {
     options.device_map = DeviceMap{{"", place}};
     options.offload_folder = here.path();
     options.quantize = QuantizeOptions{.bits = bits, .group_size = 32};
-    // Its 48 inputs are no whole number of groups.
+    // Its 48 inputs are not a whole number of groups.
     if (bits == 4 && folder.find("llama") != std::string::npos)
       options.quantize->skip = {"mlp.down_proj"};
     return options;
@@ -35,7 +35,7 @@ class QuantizedModels : public ::testing::TestWithParam<const char*> {
   at::Tensor tokens = reference.tensor("tokens"), logits = reference.tensor("logits");
 };
 
-// Relative to what scores differ among themselves.
+// Relative to the spread of the scores.
 double relative_distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).norm() / (b - b.mean()).norm()).item<double>();
 }
@@ -51,9 +51,9 @@ TEST_P(QuantizedModels, Logits_AreClose_InMemoryAndFromTheDisk) {
   }
 }
 
-// Token by token, which takes the kernels of few rows; as long as the best is apart from the next
-// by more than what 8 bits change (random weights of so few inputs: some percent of what scores
-// differ among themselves).
+// Token by token, which uses the kernels for few rows, while the best score leads the next by more
+// than the 8-bit error (for random weights with so few inputs, a few percent of the spread of the
+// scores).
 TEST_P(QuantizedModels, Int8_GoesOnWithTheSameTokens) {
   auto whole = pipeline("text-generation", folder, {.device_map = DeviceMap{{"", "cpu"}}});
   auto quantized = pipeline("text-generation", folder, with(8));

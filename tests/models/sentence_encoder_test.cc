@@ -1,5 +1,5 @@
 // Embeddings against those of Python's sentence-transformers: of a small random BERT, and of the
-// real all-MiniLM-L6-v2 where scripts/get-test-models has fetched it.
+// real all-MiniLM-L6-v2 if scripts/get-test-models has downloaded it.
 #include <coupler/safetensors.h>
 #include <coupler/sentence_encoder.h>
 #include <fcntl.h>
@@ -67,7 +67,7 @@ TEST(SentenceEncoder, WrongFolder_IsRefusedWithWhatToDo) {
                  {"models.Dense' is not supported"});
 }
 
-// 90 MB of weights, which are fetched, not stored.
+// 90 MB of weights, which are downloaded, not stored in the repository.
 class MiniLm : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -75,7 +75,7 @@ class MiniLm : public ::testing::Test {
     folder = named != nullptr ? named : COUPLER_SOURCE_DIR "/.deps/minilm/model";
     if (!std::filesystem::exists(folder + "/model.safetensors"))
       GTEST_SKIP() << "all-MiniLM-L6-v2 is not in " << folder
-                   << ": scripts/get-test-models fetches it (83 MB)";
+                   << ": run scripts/get-test-models to download it (83 MB)";
   }
   void expect_pythons(const SentenceEncoder& encoder, size_t batch) const {
     const std::vector<std::string> sentences = texts("sentences");
@@ -102,7 +102,7 @@ uint64_t status_bytes(const std::string& key) {
   return 0;
 }
 
-// The next read of it is the disk's, in pieces as large as the kernel likes.
+// The next read comes from the disk, in pieces as large as the kernel likes.
 void forget_pages(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY);
   ASSERT_GE(file, 0) << path;
@@ -110,13 +110,13 @@ void forget_pages(const std::string& path) {
   ::close(file);
 }
 
-// 87 MiB of weights run with 64 MiB more than the process had: what max_memory says is kept.
+// 87 MiB of weights run with 64 MiB more than the process used before: max_memory is respected.
 TEST_F(MiniLm, Budget64MiB_IsKept) {
   constexpr uint64_t kBudget = uint64_t{64} << 20;
   forget_pages(folder + "/model.safetensors");
   (void)SentenceEncoder::open(fixture("bert")).encode(texts("sentences"));  // libraries are warm
   (void)Tokenizer::open(folder);                  // reading it takes memory that the heap keeps
-  std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM begins anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
   const uint64_t before = resident_bytes();
   MaxMemory memory;
   memory.set("cpu", before + kBudget);

@@ -1,4 +1,4 @@
-// A whole small Stable Diffusion against diffusers' pipeline, and what wrong input gets.
+// A whole small Stable Diffusion against diffusers' pipeline, and the errors for wrong input.
 #include <coupler/safetensors.h>
 #include <coupler/text_to_image.h>
 
@@ -35,7 +35,7 @@ TEST(TextToImage, SmallModel_PaintsDiffusersPicture) {
   };
   const at::Tensor guided = paint(kPrompt, options);
   EXPECT_EQ(told, 4);
-  // Values at the border of two bytes may fall to either side.
+  // Values at the border between two bytes may round to either side.
   const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
     return a.to(at::kInt).sub(b.to(at::kInt)).abs().max().item<int>();
   };
@@ -50,12 +50,12 @@ TEST(TextToImage, Bound_ChangesNothing) {
   auto small_one = TextToImage::open(fixture("diffusion"), bounded());
   const at::Tensor first = paint(kPrompt, small());
   EXPECT_TRUE(first.equal(small_one(kPrompt, small())));
-  // Each again, since models' turns come back.
+  // Each model runs again, since it is used several times.
   EXPECT_TRUE(first.equal(small_one(kPrompt, small())));
   EXPECT_TRUE(first.equal(paint(kPrompt, small())));
 }
 
-// As in Stable Diffusion 2, whose prompts are filled up with "!".
+// As in Stable Diffusion 2, which pads prompts with "!".
 TEST(TextToImage, PadTokenOfTheFolder_IsHeeded) {
   const auto painted = [](const char* map) {
     const TestFolder folder;

@@ -1,5 +1,5 @@
-// Tokenizers against what Python's tokenizers make of a table of texts, and of numbers that no text
-// gave.
+// Tokenizers against the results of Python's tokenizers for a table of texts, and for numbers that
+// no text produces.
 #include <coupler/tokenizer.h>
 
 #include <string>
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(, Tokenizers,
 TEST(Tokenizer, Emoji_ComesOutOfTheStreamOnceItIsWhole) {
   const auto tokenizer = Tokenizer::open(fixture("tokenizers/byte-level"));
   const std::vector<int64_t> ids = tokenizer.encode("\U0001F9ED");
-  ASSERT_GT(ids.size(), 1U);  // no token of its own
+  ASSERT_GT(ids.size(), 1U);  // it has no token of its own
   TextStream stream(tokenizer);
   for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_EQ(stream.add(ids[i]), "");
   EXPECT_EQ(stream.add(ids.back()), "\U0001F9ED");

@@ -1,4 +1,4 @@
-// What an action is refused with, as a user reads it. Any thread.
+// The message of a refusal, as a user reads it. Any thread.
 #pragma once
 
 #include <coupler/error.h>
@@ -9,8 +9,7 @@
 
 namespace coupler::testing {
 
-// The message of the Error that `action` ends with, of which the code must be `code`, or
-// "accepted".
+// The message of the Error that `action` throws, whose code must be `code`, or "accepted".
 inline std::string refusal_of(ErrorCode code, const std::function<void()>& action) {
   try {
     action();
@@ -26,7 +25,7 @@ inline std::string refusal_of(ErrorCode code, const std::function<void()>& actio
   return "accepted";
 }
 
-// The whole message of the Error that `action` ends with, or "". Other exceptions pass.
+// The whole message of the Error that `action` throws, or "". Other exceptions pass through.
 inline std::string message_of(const std::function<void()>& action) {
   try {
     action();

@@ -13,13 +13,13 @@
 namespace coupler {
 namespace {
 
-// Two goes, for processes that end with the owner, and a moment after it, may still write. Where
-// the owner has removed the folder there is nothing to do.
+// Tries twice, because processes that end with the owner, or a moment later, may still be writing.
+// If the owner has removed the folder, there is nothing to do.
 constexpr const char* kRemover =
     "exec 3<&0; { read -r line; rm -rf -- \"$0\" || { sleep 1; rm -rf -- \"$0\"; }; } <&3 3<&- &";
 
-// The shell's own shell is what waits: the first ends at once, so that the other is no child of
-// this process, and of no group and session of it.
+// A background shell of this shell waits: the outer shell exits at once, so the waiting one is not
+// a child of this process, nor in its process group or session.
 void start_remover(const std::string& path, int lifeline) {
   std::array<std::string, 4> words = {"/bin/sh", "-c", kRemover, path};
   std::array<char*, 5> arguments = {words[0].data(), words[1].data(), words[2].data(),
@@ -59,7 +59,7 @@ TemporaryFolder::TemporaryFolder(const std::string& name) {
 }
 
 TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;  // it lies among temporary files
+  std::error_code ignored;  // harmless: it is a temporary folder
   std::filesystem::remove_all(path_, ignored);
   close(lifeline_);
 }

@@ -1,6 +1,6 @@
-// TemporaryFolder: a folder of its owner's own, gone with the object, and with the process in
-// whatever way it ends: at a limit ctest kills a test with everything below it. A shell that is
-// below nobody waits for the end of a pipe, and removes what is left. Owned by one thread.
+// TemporaryFolder: its owner's own folder, removed with the object, or when the process ends in any
+// way: on a timeout ctest kills a test and all its descendants. A detached shell waits for the end
+// of a pipe and removes what is left. Owned by one thread.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ namespace coupler {
 
 class TemporaryFolder {
  public:
-  // NAME-XXXXXX among the temporary files. Throws std::runtime_error where it cannot be made.
+  // NAME-XXXXXX in the temporary directory. Throws std::runtime_error if it cannot be created.
   explicit TemporaryFolder(const std::string& name);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -20,7 +20,7 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
-  int lifeline_ = -1;  // the pipe's end that nobody else has
+  int lifeline_ = -1;  // the pipe's write end, which no other process has
 };
 
 }  // namespace coupler

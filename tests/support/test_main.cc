@@ -1,6 +1,6 @@
-// main of a program that holds the tests of several ctest entries: --sources=a.cc,b.cc runs the
-// tests of these sources, of which the ends of their paths are enough, and of these what
-// --gtest_filter lets through. Without it this is gtest_main.
+// main of a program with the tests of several ctest entries: --sources=a.cc,b.cc runs the tests of
+// these sources (the ends of their paths suffice) that also pass --gtest_filter. Without it this is
+// gtest_main.
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ bool is_one_of(const std::string& name, std::string_view patterns) {
   });
 }
 
-// As GoogleTest has it: patterns, and behind a minus those of what is left out.
+// As GoogleTest does: patterns, then, after a minus, the patterns to leave out.
 bool passes(const std::string& name, std::string_view filter) {
   const size_t minus = filter.find('-');
   const std::string_view in = minus == 0 ? "*" : filter.substr(0, minus);
@@ -43,7 +43,7 @@ bool passes(const std::string& name, std::string_view filter) {
   return is_one_of(name, in) && !is_one_of(name, out);
 }
 
-// The names of the tests, as --gtest_filter takes them.
+// The names of the tests, in the form of --gtest_filter.
 std::string tests_of(const std::vector<std::string>& sources, std::string_view filter) {
   std::string names;
   const testing::UnitTest& program = *testing::UnitTest::GetInstance();

@@ -1,4 +1,4 @@
-// Small checkpoints in a folder of the test's own. Single-threaded.
+// Small checkpoints in a temporary folder of one test. Single-threaded.
 #pragma once
 
 #include <coupler/error.h>
@@ -43,7 +43,7 @@ class CheckpointFiles : public ::testing::Test {
     return {name, written.bytes, written.sha256};
   }
 
-  // A manifest of two files, which are written where begin() says.
+  // A manifest of two files, which are written to the folder that begin() returns.
   static Manifest fill(FolderWriter& writer, int64_t number) {
     const std::string folder = writer.begin(number);
     Manifest manifest;
@@ -63,7 +63,7 @@ class CheckpointFiles : public ::testing::Test {
     return writer.commit(fill(writer, number));
   }
 
-  // Names in the folder of checkpoints, sorted, without the lock.
+  // Names in the folder of checkpoints, sorted, without the lock file.
   std::string entries() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints()))

@@ -1,6 +1,6 @@
-// The calls to the disk by which the model of a save tells moments apart. In this program they come
-// before the C library's: the threads of a Conductor's ranks stop there and get their faults; all
-// others go on. Nothing is forced to the disk: no power fails here.
+// The disk calls that the model of a save distinguishes. In this program they replace the C
+// library's: threads of a Conductor's ranks stop there and receive their faults; all other threads
+// proceed. Nothing is synced to the disk, since the power does not fail here.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,12 +20,12 @@ namespace {
 using model::Action;
 using model::Fault;
 
-thread_local int piece = -1;              // that this rank has open
-thread_local bool forcing_fails = false;  // the next call that forces something to the disk
+thread_local int piece = -1;              // the piece that this rank has open
+thread_local bool forcing_fails = false;  // the rank's next fsync fails
 
 std::string_view name_in(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// Whether the call is to be made; errno is set where it is not.
+// Whether to make the call; if not, errno is set.
 bool may_go_on(std::optional<Action> action) {
   if (!action || !Conductor::is_rank()) return true;
   const Conductor::Turn turn = Conductor::stop(*action);
@@ -87,11 +87,11 @@ int rename(const char* from, const char* to) {
   return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 
-// The manifest goes before the rest of a folder that is removed.
+// When a folder is removed, its manifest goes first.
 int unlink(const char* path) {
   const bool removes = std::string_view(path).ends_with(".removed/manifest.json");
   if (removes && !may_go_on(Action::kRemove)) return -1;
-  // What a rank has left unfinished stays where its process is killed.
+  // A killed process leaves its unfinished files behind.
   if (coupler::checkpoint::Conductor::is_dead()) {
     errno = EIO;
     return -1;

@@ -14,7 +14,7 @@ using model::Fault;
 
 namespace {
 
-// Far more than a call takes: a rank that does not get on is a failure, not a test that hangs.
+// Far longer than a call takes: a rank that makes no progress is a failure, not a hanging test.
 constexpr auto kPatience = std::chrono::seconds(60);
 
 }  // namespace
@@ -96,7 +96,7 @@ void Conductor::free() {
   for (Seat& seat : seats_) seat.changed.notify_all();
 }
 
-// As seen by one rank. What belongs to a job that was killed reaches nobody.
+// The store as seen by one rank. Messages of a killed job reach no other rank.
 class ConductedStore : public Store {
  public:
   explicit ConductedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -108,7 +108,7 @@ class ConductedStore : public Store {
   }
   std::optional<std::string> get(const std::string& key,
                                  std::chrono::nanoseconds timeout) override {
-    // Rank 0's: all reports, one after the other.
+    // Rank 0 collects all reports, one after the other.
     if (key.ends_with("/files/1"))
       collects_late_ = Conductor::stop(Action::kCollect).event.fault == Fault::kTimeout;
     if (key.ends_with("/result")) Conductor::stop(Action::kLearn);

@@ -1,7 +1,7 @@
-// Conductor: the ranks of a job, here threads, take turns at what the model of a save tells apart:
-// each stops before such a call, of a store or to the disk (conducted_calls.cc), until it is told
-// to make it, and with which fault. What is static is for the ranks, all else for the test's
-// thread.
+// Conductor: the ranks of a job, here threads, take turns at the calls that the model of a save
+// distinguishes. Each rank stops before such a call, to a store or to the disk
+// (conducted_calls.cc), until it is told to make it, and with which fault. Static members are
+// called by the ranks, all others by the test's thread.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace coupler::checkpoint {
 
 class Conductor {
  public:
-  // What a rank is to do. free: by itself, without a fault.
+  // What a rank does next. free: it proceeds by itself, without a fault.
   struct Turn {
     model::Event event;
     bool free = false;
@@ -30,25 +30,25 @@ class Conductor {
 
   struct Seat;
   Seat& seat_of(int rank) { return *at_.at(static_cast<size_t>(rank)); }
-  // The calling thread is that rank from now on, until it leaves.
+  // The calling thread acts as that rank until it leaves.
   static void enter(Seat& seat) { seat_ = &seat; }
   static void leave();
-  // At a call of the calling thread. One that is no rank's goes on.
+  // Called before a conducted call. A thread that is not a rank proceeds at once.
   static Turn stop(model::Action action);
   static bool is_rank();
   static bool is_dead();  // its process was killed
-  // That, or its job was: there is nobody whom it can tell anything.
+  // Its process or its job was killed: it cannot tell anyone anything.
   static bool is_cut_off();
 
-  // Makes that rank do that, and returns once it has stopped again, or waits for another rank. ""
-  // or what it was about to do instead.
+  // Makes that rank take that step, and returns once it has stopped again or waits for another
+  // rank: "", or what the rank was about to do instead.
   std::string go(const model::Event& event);
-  // Ends all ranks but `survivor`, which is model::kSurvivor from now on.
+  // Ends all ranks except `survivor`, which is model::kSurvivor from now on.
   void kill(int survivor);
-  // All go on by themselves.
+  // All ranks proceed by themselves.
   void free();
 
-  // One rank's view of its job's store, whose calls are conducted.
+  // One rank's view of its job's store, with conducted calls.
   static std::shared_ptr<Store> conducted(std::shared_ptr<Store> store);
 
  private:
@@ -56,25 +56,25 @@ class Conductor {
   static thread_local Seat* seat_;  // of the calling thread
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // for the test
+  std::condition_variable changed_;  // wakes the test
   std::list<Seat> seats_;
   std::array<Seat*, model::kRanks + 1> at_{};
   bool free_ = false;
 };
 
-// Of one process.
+// The state of one process.
 struct Conductor::Seat {
   explicit Seat(Conductor* all) : conductor(all) {}
   bool is_still() const { return gone || waits || (at && !next); }
 
   Conductor* const conductor;
-  std::condition_variable changed;  // for the rank
-  std::optional<model::Action> at;  // where it has stopped
+  std::condition_variable changed;  // wakes the rank
+  std::optional<model::Action> at;  // the call before which it has stopped
   std::optional<model::Event> next;
   bool waits = false;    // for another rank
   bool gone = false;     // it has left
   bool dead = false;     // its process was killed
-  bool cut_off = false;  // its job was
+  bool cut_off = false;  // its job was killed
 };
 
 }  // namespace coupler::checkpoint

@@ -94,7 +94,7 @@ TEST_F(CheckpointFolder, Verify_FindsWhatChanged_InTheFilesAskedFor) {
   FolderWriter writer(checkpoints());
   const std::string path = save(writer, 0);
   EXPECT_TRUE(verify(path).empty());
-  put(path + "/model.bin", "model Of 0");  // as long
+  put(path + "/model.bin", "model Of 0");  // of the same length
   const auto differences = verify(path);
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].file, "model.bin");

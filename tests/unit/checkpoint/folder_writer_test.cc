@@ -1,4 +1,4 @@
-// Writing folders of checkpoints. What kills and failing disks do is in tests/fault/checkpoint.
+// Writing folders of checkpoints. Kills and failing disks are tested in tests/fault/checkpoint.
 #include "checkpoint/folder_writer.h"
 
 #include <fmt/format.h>
@@ -106,7 +106,7 @@ TEST_F(CheckpointWriter, WrongOrder_IsRefused) {
 TEST_F(CheckpointWriter, ACheckpointThatIsThere_IsNeverReplaced) {
   FolderWriter writer(checkpoints());
   const Manifest manifest = fill(writer, 0);
-  fs::create_directory(at("checkpoints/checkpoint_0"));  // meanwhile
+  fs::create_directory(at("checkpoints/checkpoint_0"));  // created in the meantime
   EXPECT_TRUE(error_of([&] {
                 writer.commit(manifest);
               }).starts_with(writer.folder() + "/checkpoint_0 already exists"));
@@ -208,7 +208,7 @@ TEST_F(CheckpointWriter, AFolderThatMayNotBeWrittenTo_IsNamed) {
   fs::permissions(checkpoints(), fs::perms(0555));
   const pid_t child = ::fork();
   if (child == 0) {
-    // Permissions do not bind root.
+    // File permissions do not restrict root.
     if (::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(3);
     const std::string lock = error_of([&] { FolderWriter writer(checkpoints()); });
     const std::string make = error_of([&] { FolderWriter writer(at("checkpoints/new")); });

@@ -46,7 +46,7 @@ class JobWriters : public CheckpointFiles {
     return {name, file.finish()};
   }
 
-  // What every rank does in one save; returns what each came to: a path, or what it threw.
+  // What every rank does in one save. save() returns each rank's result: a path, or what it threw.
   using Write = std::function<std::vector<NamedFile>(int rank, const JobWriter::Save& save)>;
   std::vector<std::string> save(const Write& write, std::vector<ErrorCode>* codes = nullptr,
                                 const std::vector<int64_t>& steps = {}) {
@@ -70,7 +70,7 @@ class JobWriters : public CheckpointFiles {
     return said;
   }
 
-  // Its own file on each.
+  // Each rank has its own file.
   static std::string piece_name(int rank) { return fmt::format("part_{}.safetensors", rank); }
   static std::vector<NamedFile> one_each(int rank, const JobWriter::Save& save) {
     return {write_piece(save, piece_name(rank), std::string(100 + rank, 'x'))};
@@ -134,7 +134,7 @@ TEST_F(JobWriters, AFolderThatCannotBeMade_IsEveryRanksError) {
 
 TEST_F(JobWriters, ARankThatDoesNotWrite_IsNamedByAll) {
   make(3, 300ms);
-  writers_.pop_back();  // it does not come
+  writers_.pop_back();  // rank 2 does not take part
   std::vector<ErrorCode> codes;
   const auto said = save(one_each, &codes);
   EXPECT_NE(said[0].find("rank 2 made no progress with the checkpoint within 0.3 s"),
@@ -201,7 +201,7 @@ TEST_F(JobWriters, APieceExchangedAfterwards_IsFoundByEveryReader) {
   make(2);
   const std::string first = save(one_each)[0];
   const std::string second = save(one_each)[0];
-  // The same size and contents, but of the save before.
+  // Same size and contents, but from the previous save.
   std::filesystem::copy_file(first + "/" + piece_name(1), second + "/" + piece_name(1),
                              std::filesystem::copy_options::overwrite_existing);
   const std::string rule =
@@ -225,7 +225,7 @@ TEST_F(JobWriters, APieceExchangedAfterwards_IsFoundByEveryReader) {
             std::string::npos);
 }
 
-// As a disk does that fails: it is no error of the program's.
+// A failing disk is not a programming error.
 TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
   make(2);
   std::vector<ErrorCode> codes;
@@ -240,7 +240,7 @@ TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
   EXPECT_NE(ends[1].find("cannot read "), std::string::npos) << ends[1];
 }
 
-// Of an earlier job with the same store, say.
+// For example, of an earlier job with the same store.
 TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
   const auto store = std::make_shared<MemoryStore>();
   JobWriter writer(store, {.rank = 0, .world = 2, .timeout = 20s});
@@ -258,8 +258,8 @@ TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
   EXPECT_EQ(entries(), "");
 }
 
-// What a hook puts into the folder is no piece, whatever it is called, and no reader takes it for
-// one.
+// A file that a hook adds to the folder is not a piece, whatever its name, and no reader takes it
+// for one.
 TEST_F(JobWriters, AFileThatNoRankWrote_IsNoPiece) {
   make(2);
   const std::string path = save([](int rank, const JobWriter::Save& save) {

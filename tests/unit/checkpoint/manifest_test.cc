@@ -43,7 +43,7 @@ std::string manifest_refusal(const std::string& text) {
   return manifest_message([&] { parse(text, "m.json"); }, ErrorCode::kIo);
 }
 
-// The example with one piece of its text replaced, and a checksum that fits.
+// The example with one part of its text replaced and a matching checksum.
 std::string changed(const std::string& from, const std::string& to) {
   std::string text = format(example());
   text.erase(text.find(",\n  \"checksum\""));
@@ -96,7 +96,7 @@ TEST(CheckpointManifest, ALaterMajorVersion_IsRefused_NamingBoth) {
             "m.json: 'format' is 'other/1', not coupler.checkpoint/1");
 }
 
-// As a Coupler wrote it whose saves had no identity.
+// As written by a Coupler whose saves had no identity.
 TEST(CheckpointManifest, AnEarlierMinorVersion_IsRead_WithoutAnIdentity) {
   const std::string text = R"({
   "format": "coupler.checkpoint/1",

@@ -1,4 +1,4 @@
-// Pieces of tensors: divided among ranks, written by each, read back by any other number of ranks.
+// Pieces of tensors: divided among ranks, written by each, read back by any number of ranks.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 class Pieces : public CheckpointFiles {
  protected:
-  // A tensor of its own shape and dtype.
+  // A tensor of random shape and dtype.
   at::Tensor some_tensor() {
     static constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong,
                                                 at::kBool};
@@ -26,7 +26,7 @@ class Pieces : public CheckpointFiles {
   }
   int number(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
 
-  // Each tensor divided over groups of `world / copies` ranks, every group with a copy of it all.
+  // Each tensor is divided over groups of `world / copies` ranks; every group holds a whole copy.
   std::vector<StatePiece> pieces_of(const std::map<std::string, at::Tensor>& tensors, int world,
                                     int copies, int rank) const {
     const int group = world / copies, place = rank % group;
@@ -46,7 +46,7 @@ class Pieces : public CheckpointFiles {
     return pieces;
   }
 
-  // As a job of that many ranks writes them.
+  // Writes as a job of that many ranks does.
   std::vector<std::string> write(const std::map<std::string, at::Tensor>& tensors, int world,
                                  int copies) {
     manifest_ = {};
@@ -103,7 +103,7 @@ TEST_F(Pieces, OfEqualCopies_EachRankSavesAboutAsMuch_AndEveryPieceOnce) {
   EXPECT_EQ(saved.size(), tensors.size());
   for (const auto& [name, times] : saved) EXPECT_EQ(times, 1) << name;
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
-  EXPECT_LT(*most - *least, 4000u);  // one tensor
+  EXPECT_LT(*most - *least, 4000u);  // the size of one tensor
 }
 
 TEST_F(Pieces, APartThatIsInNoFile_IsNamed) {

@@ -135,7 +135,7 @@ class Explorer {
     return {event.action, event.fault, event.rank, event.save, event.folder, phases};
   }
 
-  // The longest first: they have the most kinds.
+  // Longest paths first: they contain the most kinds.
   void choose_paths() {
     std::set<Kind> chosen;
     for (size_t last = nodes_.size() - 1; last > 0; --last) {
@@ -154,14 +154,14 @@ class Explorer {
 };
 
 std::string to_string(const Event& event) {
-  constexpr const char* kActions[] = {"steps",           "begins",         "hides",  "removes",
-                                      "makes a folder",  "opens",          "writes", "collects",
-                                      "lists",           "gives the name", "tells",  "learns",
-                                      "survives the job"};
-  constexpr const char* kFaults[] = {"", ", which fails", ", which fails once it is done",
+  constexpr const char* kActions[] = {
+      "steps", "begins", "hides",           "removes", "makes a folder",
+      "opens", "writes", "collects",        "lists",   "names the checkpoint",
+      "tells", "learns", "survives the job"};
+  constexpr const char* kFaults[] = {"", ", which fails", ", which fails after it is done",
                                      ", without waiting longer"};
   const std::string who = event.rank == kSurvivor ? "the survivor"
-                          : event.rank == kNo     ? "nobody"
+                          : event.rank == kNo     ? "no rank"
                                                   : fmt::format("rank {}", event.rank);
   const std::string what =
       event.folder == kNo ? "" : fmt::format(" the folder of save {}", event.folder);

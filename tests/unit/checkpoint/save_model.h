@@ -1,8 +1,8 @@
-// An explicit-state model of how three ranks save checkpoints while they train: every interleaving
-// of their calls, with every fault and a kill possible at each one, is looked at once (breadth
-// first). It models host/checkpoint/job_writer.h with folder_writer.h, call by call as far as other
-// processes can tell them apart, and when host/train/checkpoints.cc begins a save; total_limit is
-// 1. Single-threaded; plain values.
+// An explicit-state model of three ranks that save checkpoints while they train. Every interleaving
+// of their calls, with every fault and a kill possible at each, is explored once, breadth-first. It
+// models host/checkpoint/job_writer.h with folder_writer.h, call by call as far as other processes
+// can distinguish them, and when host/train/checkpoints.cc begins a save; total_limit is 1.
+// Single-threaded; plain values.
 #pragma once
 
 #include <array>
@@ -16,16 +16,16 @@
 namespace coupler::checkpoint::model {
 
 inline constexpr int kRanks = 3;
-inline constexpr int kSaves = 3;          // of one job
-inline constexpr int kIds = kSaves + 1;   // and one of the job that starts after a kill
-inline constexpr int kSurvivor = kRanks;  // in place of a rank: what outlived its job and writes on
-inline constexpr int kNo = -1;            // rank or folder
+inline constexpr int kSaves = 3;          // per job
+inline constexpr int kIds = kSaves + 1;   // plus one of the job that starts after a kill
+inline constexpr int kSurvivor = kRanks;  // as a rank: a process that outlives its job
+inline constexpr int kNo = -1;            // no rank or no folder
 
-// What the code does; each can be left out, to see what would happen.
+// The rules of the code; each can be left out, to see what would go wrong.
 struct Protocol {
-  bool own_folder = true;      // of every save; else the path of one that failed is used again
+  bool own_folder = true;      // every save; otherwise the path of a failed one is reused
   bool steps_compared = true;  // with rank 0's, before a rank writes
-  bool begins_alike = true;    // a rank that learns late of a failure leaves no save out
+  bool begins_alike = true;    // a rank that learns late of a failure does not skip a save
   bool prunes_last = true;     // once the new checkpoint has its name
 };
 inline constexpr Protocol kAsItWas{
@@ -33,34 +33,34 @@ inline constexpr Protocol kAsItWas{
 
 enum class Action : uint8_t {
   kStep,     // one more optimizer step, and the end of the loop's body
-  kBegin,    // rank 0 begins a save; the others hear of it
-  kHide,     // rank 0: what it is to remove gets another name
-  kRemove,   // rank 0: what has that name
-  kMake,     // rank 0: the save's folder, and announces it
+  kBegin,    // rank 0 begins a save; the others learn of it
+  kHide,     // rank 0: renames a folder that it will remove
+  kRemove,   // rank 0: removes that folder
+  kMake,     // rank 0: creates the save's folder and announces it
   kOpen,     // the rank's piece
-  kWrite,    // forces it to the disk; and reports it to rank 0
-  kCollect,  // rank 0: all reports, and whether the files are there
-  kList,     // rank 0: the manifest
-  kName,     // rank 0: the checkpoint gets its name
-  kTell,     // rank 0: how it ended
-  kLearn,    // the others
-  kKill,     // the job, but for `rank`'s writing; then it starts again
+  kWrite,    // syncs the piece to the disk and reports it to rank 0
+  kCollect,  // rank 0: all reports, and whether the files exist
+  kList,     // rank 0: writes the manifest
+  kName,     // rank 0: gives the checkpoint its name
+  kTell,     // rank 0: announces the result
+  kLearn,    // the other ranks learn the result
+  kKill,     // kills the job, except for the writing of `rank`; then the job restarts
 };
 
 enum class Fault : uint8_t {
   kNone,
   kFails,
-  kFailsAfter,  // done, but not forced to the disk
-  kTimeout,     // rank 0 waits no longer for reports
+  kFailsAfter,  // done, but not synced to the disk
+  kTimeout,     // rank 0 stops waiting for reports
 };
 
 struct Event {
   Action action{};
   int rank = 0;
   Fault fault = Fault::kNone;
-  int save = 0;      // that is under way there, counted over both jobs
-  int step = 0;      // that the rank is at, or saves
-  int folder = kNo;  // that is hidden or removed: of that save
+  int save = 0;      // in progress on that rank, counted over both jobs
+  int step = 0;      // that the rank has reached, or that it saves
+  int folder = kNo;  // the hidden or removed one, by its save
 };
 std::string to_string(const std::vector<Event>& events);
 
@@ -69,29 +69,29 @@ enum class End : uint8_t { kOpen, kSaved, kFailed };
 
 struct Path {
   std::vector<Event> events;
-  // After them, by save:
+  // The state after the events, by save:
   std::array<Place, kIds> folders{};
-  std::array<End, kIds> ends{};  // that rank 0 has told
+  std::array<End, kIds> ends{};  // as announced by rank 0
 };
 
 enum class Violation : uint8_t {
-  kTorn,     // a checkpoint lacks a piece, or has one of another save or step, or an open one
-  kForeign,  // a save's folder has a piece of another save
-  kLost,     // the newest checkpoint that was reported, and all newer ones, are gone
+  kTorn,     // a checkpoint lacks a piece, or has an open one, or one of another save or step
+  kForeign,  // a save's folder contains a piece of another save
+  kLost,     // the newest reported checkpoint and all newer ones are gone
   kStuck,    // ranks wait for each other
 };
 
 struct Found {
-  std::map<Violation, Path> violations;  // the shortest way to the first of each kind
-  size_t states = 0;                     // looked at
+  std::map<Violation, Path> violations;  // the shortest path to the first of each kind
+  size_t states = 0;                     // explored
   size_t events = 0;
   std::map<std::pair<Action, Fault>, size_t> kinds;  // of events
-  std::vector<Path> paths;                           // which have every kind of event
+  std::vector<Path> paths;                           // together they contain every kind of event
 };
 
 struct Exploration {
-  std::optional<Violation> until = {};  // stops there
-  bool contexts = false;  // in `paths`: events in other phases of the ranks are of another kind
+  std::optional<Violation> until = {};  // the exploration stops there
+  bool contexts = false;  // for `paths`: kinds of events also differ by the ranks' phases
 };
 Found explore(const Protocol& protocol, const Exploration& exploration = {});
 

@@ -22,7 +22,7 @@ TEST(SaveModel, WhateverFailsInWhateverOrder_ACheckpointIsOfOneSaveAndStep_AndTh
   EXPECT_TRUE(found.violations.empty()) << found_text(found);
   std::printf("%zu states, %zu events\n", found.states, found.events);
   EXPECT_GT(found.states, 100000u);
-  // It has looked at each call, with each fault that it can have, often.
+  // Each call was explored many times, with each fault that it can have.
   for (int action = 0; action <= static_cast<int>(Action::kKill); ++action)
     EXPECT_GT((found.kinds.at({static_cast<Action>(action), Fault::kNone})), 300u) << action;
   for (const Action action : {Action::kHide, Action::kRemove, Action::kMake, Action::kOpen,
@@ -32,7 +32,7 @@ TEST(SaveModel, WhateverFailsInWhateverOrder_ACheckpointIsOfOneSaveAndStep_AndTh
   EXPECT_GT((found.kinds.at({Action::kCollect, Fault::kTimeout})), 300u);
 }
 
-// The model can fail: each thing that the code does is there for a reason.
+// The model can fail: each rule of the code is needed.
 
 TEST(SaveModel, AsItWas_ACheckpointOfTwoStepsIsFound) {
   const Found found = explore(kAsItWas, {.until = Violation::kTorn});
@@ -43,11 +43,11 @@ TEST(SaveModel, AsItWas_ACheckpointOfTwoStepsIsFound) {
 TEST(SaveModel, WithoutAFolderOfItsOwn_ASaveGetsPiecesOfAnother) {
   const Found found = explore({.own_folder = false}, {.until = Violation::kTorn});
   EXPECT_TRUE(found.violations.contains(Violation::kForeign));
-  // What was left of a killed job removes a piece of the next one's, which is checked already.
+  // Leftovers of a killed job remove a piece of the next job's save, after it was checked.
   EXPECT_TRUE(found.violations.contains(Violation::kTorn));
 }
 
-// Ranks that begin at different steps make a checkpoint of two, or, as long as steps are compared,
+// Ranks that begin at different steps write a checkpoint of two steps or, if steps are compared,
 // none.
 TEST(SaveModel, BeginningAtDifferentSteps_TearsOnlyWithoutComparingThem) {
   const Found torn =

@@ -1,6 +1,6 @@
-// JobWriter itself, on a real folder, in the orders that the model of a save has found: one rank
-// moves at a time, from one call that others can notice to the next, and what it comes to is what
-// the model says.
+// JobWriter itself, on a real folder, in the orders that the model of a save has found. One rank
+// moves at a time, from one call that others can observe to the next, and the result must be the
+// model's.
 #include <fmt/format.h>
 
 #include <array>
@@ -56,7 +56,7 @@ std::string text_of(const std::string& path) {
 
 bool has_failed(const std::string& end) { return end.starts_with("failed: "); }
 
-// One schedule: a job, and the one after it where it is killed.
+// One schedule: a job, and the next job if it is killed.
 class ConductedJobs {
  public:
   explicit ConductedJobs(std::string folder) : folder_(std::move(folder)) { start(0); }
@@ -68,9 +68,9 @@ class ConductedJobs {
   ConductedJobs(const ConductedJobs&) = delete;
   ConductedJobs& operator=(const ConductedJobs&) = delete;
 
-  // "" or why the code cannot do that now.
+  // "", or why the code cannot take that step now.
   std::string go(const Event& event) {
-    // Rank 0 alone makes no difference to itself by a step.
+    // A step of rank 0 alone does not change its state.
     if (event.action == Action::kStep) return "";
     if (event.action != Action::kKill) return conductor_.go(event);
     conductor_.kill(event.rank);
@@ -80,15 +80,15 @@ class ConductedJobs {
     return "";
   }
 
-  // All that is left to do, without a fault.
+  // Everything left to do, without faults.
   void finish() {
     conductor_.free();
     join();
     if (survivor_.joinable()) survivor_.join();
   }
 
-  // Of a save, once it has begun; what a rank was told of it: the checkpoint's path, or
-  // "failed: …"; "": nothing yet.
+  // save(): the save, once it has begun. end(): the result that a rank was given: the checkpoint's
+  // path, "failed: …", or "" if there is none yet.
   JobWriter::Save save(int id) {
     const std::lock_guard lock(mutex_);
     return saves_.at(static_cast<size_t>(id));
@@ -117,7 +117,7 @@ class ConductedJobs {
     }
   }
 
-  // A rank's process: what of it ends with it is ended on its thread.
+  // A rank's process: whatever ends with the process is destroyed on this thread.
   void be(int rank, int job, const std::shared_ptr<Store>& store) {
     JobWriter writer(
         Conductor::conducted(store),
@@ -140,7 +140,7 @@ class ConductedJobs {
     }
   }
 
-  // A rank that goes on by itself is where the first one was.
+  // A rank that proceeds by itself uses the step of the first rank.
   int64_t step_of(int id, const Conductor::Turn& turn) {
     const std::lock_guard lock(mutex_);
     const int64_t own = turn.free ? 100 + id : turn.event.step;
@@ -166,7 +166,7 @@ class ConductedJobs {
 
 class SaveSchedules : public CheckpointFiles {
  protected:
-  // "" or what is wrong: every checkpoint has the pieces of one save and one step, of all ranks.
+  // "", or what is wrong: every checkpoint has the pieces of one save and one step, from all ranks.
   std::string torn() {
     if (!std::filesystem::exists(checkpoints())) return "";
     for (const Entry& entry : list(checkpoints())) {
@@ -184,13 +184,13 @@ class SaveSchedules : public CheckpointFiles {
     return "";
   }
 
-  // Where the folders of saves are, by identity.
+  // Where the saves' folders are, by identity.
   std::map<std::string, Place> places() {
     std::map<std::string, Place> found;
-    if (!std::filesystem::exists(checkpoints())) return found;  // where no save could begin yet
+    if (!std::filesystem::exists(checkpoints())) return found;  // no save could begin yet
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
       const auto name = read_name(entry.path().filename().string());
-      if (!name) continue;  // the lock
+      if (!name) continue;  // the lock file
       const std::string manifest = entry.path() / kManifestName;
       const std::string save =
           !name->save.empty() ? name->save : parse(text_of(manifest), manifest).save;
@@ -201,7 +201,7 @@ class SaveSchedules : public CheckpointFiles {
     return found;
   }
 
-  // "" or what differs from what the model says.
+  // "", or the difference from the model.
   std::string differs(ConductedJobs& run, const Path& path) {
     auto found = places();
     for (int id = 0; id < kIds; ++id) {
@@ -210,17 +210,17 @@ class SaveSchedules : public CheckpointFiles {
       const auto [place, expected] =
           std::pair(found[save], path.folders.at(static_cast<size_t>(id)));
       if (place != expected)
-        return fmt::format("save {}'s folder is at place {}, not {}", id, static_cast<int>(place),
-                           static_cast<int>(expected));
+        return fmt::format("the folder of save {} is at place {}, not {}", id,
+                           static_cast<int>(place), static_cast<int>(expected));
       const std::string end = run.end(0, id);
       const End ended = end.empty() ? End::kOpen : has_failed(end) ? End::kFailed : End::kSaved;
       if (ended != path.ends.at(static_cast<size_t>(id)))
-        return fmt::format("save {} ended otherwise: {}", id, end);
+        return fmt::format("save {} ended differently: {}", id, end);
     }
     return "";
   }
 
-  // Step by step as the model says.
+  // Follows the model step by step.
   void follow(const Path& path) {
     std::filesystem::remove_all(checkpoints());
     ConductedJobs run(checkpoints());
@@ -245,10 +245,10 @@ class SaveSchedules : public CheckpointFiles {
     }
   }
 
-  int seen_ = 0;  // checkpoints that were looked at
+  int seen_ = 0;  // number of checkpoints checked
 };
 
-// In the full run in every combination of what the ranks are at.
+// The full run covers every combination of the ranks' phases.
 TEST_F(SaveSchedules, EveryKindOfEvent_IsWhatTheCodeDoes) {
   const bool is_full = std::getenv("COUPLER_TEST_SCHEDULES_FULL") != nullptr;
   const model::Found found = model::explore({}, {.contexts = is_full});
@@ -258,13 +258,13 @@ TEST_F(SaveSchedules, EveryKindOfEvent_IsWhatTheCodeDoes) {
     if (HasFatalFailure()) return;
     events += path.events.size();
   }
-  std::printf("%zu schedules of %zu events, %d looks at checkpoints\n", found.paths.size(), events,
+  std::printf("%zu schedules of %zu events, %d checkpoints checked\n", found.paths.size(), events,
               seen_);
   EXPECT_GT(found.paths.size(), is_full ? 500u : 30u);
   EXPECT_GT(seen_, is_full ? 10000 : 1000);
 }
 
-// What would harm a weaker protocol does not harm this one.
+// Event sequences that break a weaker protocol do not break this one.
 TEST_F(SaveSchedules, ThoseThatTearWithoutOneOfItsRules_LeaveWholeCheckpoints) {
   for (const auto& [protocol, violation] :
        {std::pair(model::kAsItWas, model::Violation::kTorn),
@@ -279,7 +279,7 @@ TEST_F(SaveSchedules, ThoseThatTearWithoutOneOfItsRules_LeaveWholeCheckpoints) {
     std::filesystem::remove_all(checkpoints());
     ConductedJobs run(checkpoints());
     for (const Event& event : events) {
-      run.go(event);  // as far as the code can
+      run.go(event);  // as far as the code allows
       ASSERT_EQ(torn(), "") << model::to_string(events);
     }
     run.finish();
@@ -287,7 +287,7 @@ TEST_F(SaveSchedules, ThoseThatTearWithoutOneOfItsRules_LeaveWholeCheckpoints) {
   }
 }
 
-// Where ranks are at different steps, each says so.
+// Ranks at different steps report the difference.
 TEST_F(SaveSchedules, BeginningAtDifferentSteps_IsRefused) {
   const model::Found found = model::explore({.steps_compared = false, .begins_alike = false},
                                             {.until = model::Violation::kTorn});

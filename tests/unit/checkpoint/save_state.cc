@@ -24,7 +24,7 @@ void forget_save(State& state, uint8_t id, const Protocol& protocol) {
                        [&](const Rank& rank) { return holds(state, rank, id); });
   };
   if (all(has_begun)) state.announced[id] = 0;
-  // As it was, a rank looked at the end once more.
+  // The old protocol: a rank read the result once more.
   if (all(has_learnt) && protocol.begins_alike) state.ends[id] = End::kOpen;
   const bool is_led = has_begun(state, leader, id) && !has_learnt(state, leader, id);
   const bool is_collecting = leader.phase == Phase::kBegun || leader.phase == Phase::kOpened ||
@@ -33,7 +33,7 @@ void forget_save(State& state, uint8_t id, const Protocol& protocol) {
   Folder& folder = state.folders[id];
   if (protocol.own_folder) folder.number = 0;
   if (is_led || folder.place == Place::kCommitted) return;
-  // Nobody looks into it any more.
+  // No step reads it any more.
   for (Piece& piece : folder.pieces) {
     if (piece.save == id) piece = {};
   }

@@ -5,7 +5,7 @@ namespace {
 
 constexpr Fault kMayFail[] = {Fault::kNone, Fault::kFails};
 
-// A job's after a kill ends behind its one save.
+// The job after a kill ends after its one save.
 uint8_t last_step(const State& state) { return state.job == 0 ? kSaves + 1 : 1; }
 uint8_t last_save(const State& state) { return state.job == 0 ? kSaves : 1; }
 
@@ -21,7 +21,7 @@ void report(State& next, size_t r, uint8_t what) {
   next.ranks[r].phase = Phase::kReported;
 }
 
-// The first in that place that is not of rank 0's own save; nobody: there is none.
+// The first folder in that place that is not of rank 0's own save; kNobody if there is none.
 uint8_t first_in(const State& state, Place place) {
   for (uint8_t id = 0; id < kIds; ++id) {
     if (state.folders[id].place == place && id != id_of(state, state.ranks[0])) return id;
@@ -29,7 +29,7 @@ uint8_t first_in(const State& state, Place place) {
   return kNobody;
 }
 
-// What was hidden and not removed comes before what was left behind.
+// Folders hidden but not removed come before unfinished ones.
 uint8_t leftover(const State& state) {
   const uint8_t hidden = first_in(state, Place::kHidden);
   return hidden != kNobody ? hidden : first_in(state, Place::kPartial);
@@ -85,7 +85,7 @@ void Steps::of_rank(const State& state, int number) {
   }
 }
 
-// Ranks step together: none is more than one ahead, since their gradients are averaged.
+// Ranks step together: none is more than one step ahead, since their gradients are averaged.
 void Steps::step(const State& state, int number) {
   const auto r = static_cast<size_t>(number);
   const Rank& now = state.ranks[r];
@@ -105,14 +105,14 @@ void Steps::step(const State& state, int number) {
   visit(next, event_of(next, Action::kStep, number));
 }
 
-// How its save has ended. A rank that has waited for that begins the next one.
+// The rank learns how its save ended. If it has waited for that, it begins the next one.
 void Steps::learn(State& next, size_t r) const {
   Rank& rank = next.ranks[r];
   rank.phase = Phase::kEnded;
   if (rank.want != Want::kToWait) return;
   rank.phase = Phase::kTraining;
   rank.want = Want::kToBegin;
-  // As it was: the failure came out of begin(), which was tried again after the next step.
+  // The old protocol: begin() reported the failure, and was tried again after the next step.
   if (!protocol_.begins_alike && next.ends[id_of(next, rank)] == End::kFailed)
     rank.want = Want::kNothing;
 }
@@ -144,7 +144,7 @@ void Steps::begin(const State& state, int number) {
 
 // ---- a piece ----
 
-// The folder that has the path of that save's; nobody: there is none.
+// The folder at that save's path; kNobody if there is none.
 uint8_t Steps::at_path(const State& state, uint8_t id) const {
   for (uint8_t other = 0; other < kIds; ++other) {
     const Folder& folder = state.folders[other];
@@ -155,7 +155,7 @@ uint8_t Steps::at_path(const State& state, uint8_t id) const {
   return kNobody;
 }
 
-// Rank r's, by itself or by what survived of it. Not if the folder is gone, or the file there.
+// Opens rank r's piece, by the rank or its survivor, unless the folder is gone or the file exists.
 void Steps::open(State& next, Rank& process, size_t r, uint8_t id, Fault fault) const {
   process.phase = Phase::kTraining;
   const uint8_t folder = at_path(next, id);
@@ -167,7 +167,7 @@ void Steps::open(State& next, Rank& process, size_t r, uint8_t id, Fault fault) 
   process.phase = Phase::kOpened;
 }
 
-// To where it was opened, whatever that is called by now. One that fails is removed, by its path.
+// Writes to the opened file, whatever its current path. A failed piece is removed by its path.
 void Steps::write(State& next, Rank& process, size_t r, uint8_t id, Fault fault) const {
   Piece& piece = next.folders[std::exchange(process.opened, kNobody)].pieces[r];
   process.phase = Phase::kTraining;
@@ -183,7 +183,7 @@ Phase Steps::after_pruning() const {
   return protocol_.prunes_last ? Phase::kTelling : Phase::kNaming;
 }
 
-// Past phases in which there is nothing to do.
+// Skips phases in which there is nothing to do.
 void Steps::settle(State& next) const {
   Phase& phase = next.ranks[0].phase;
   const bool swept = leftover(next) == kNobody;
@@ -217,7 +217,7 @@ void Steps::lead(const State& state) {
       return remove(state, Action::kHide, first_in(state, Place::kCommitted), phase,
                     after_pruning());
     case Phase::kAbandoning:
-      // One that has its name is not found under the other.
+      // A checkpoint that has its name is not found under the old one.
       if (state.folders[own].place == Place::kCommitted)
         return go_on(state, Action::kHide, Phase::kTelling);
       return remove(state, Action::kHide, own, Phase::kDiscarding, Phase::kTelling);

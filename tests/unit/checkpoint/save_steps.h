@@ -1,4 +1,4 @@
-// Steps: what can happen next in the model of save_model.h. Single-threaded.
+// Steps: the possible next events in the model of save_model.h. Single-threaded.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ class Steps {
   using Visit = std::function<void(const State& next, const Event& event)>;
   Steps(const Protocol& protocol, Visit visit) : protocol_(protocol), visit_(std::move(visit)) {}
 
-  // Of the ranks. Returns whether anything can happen, or all are done.
+  // Events of the ranks. Returns whether any event is possible or all ranks are done.
   bool of_ranks(const State& state);
-  // Of what has survived, and a kill.
+  // Events of a survivor, and a kill.
   void of_others(const State& state);
 
  private:

@@ -46,7 +46,7 @@ TEST(ChildProcess, ThatIsNeverLetGo_IsKilled) {
   EXPECT_EQ(errno, ESRCH);
 }
 
-// Started one after the other, so that the first could be over before the second is watched.
+// Started one after another, so that the first may exit before the second is watched.
 TEST(ChildProcess, WatchedBeforeTheyAreLetGo_EndInTheirOrder) {
   for (int round = 0; round < 20; ++round) {
     ChildProcess first = shell("exit 0"), second = shell("exit 0");

@@ -12,8 +12,8 @@ namespace {
 
 using Lists = std::vector<std::vector<int>>;
 
-// A machine as the kernel shows it: two NUMA nodes of two cores of two threads each, numbered as
-// Linux does: threads 4 to 7 are the second ones of cores 0 to 3.
+// A machine as the kernel presents it: two NUMA nodes with two cores of two threads each. As Linux
+// numbers them, threads 4 to 7 are the second threads of cores 0 to 3.
 class BindingTest : public ::testing::Test {
  protected:
   BindingTest() {

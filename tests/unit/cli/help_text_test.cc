@@ -1,4 +1,4 @@
-// The layout of help texts, and that the one of `coupler launch` documents what it takes.
+// The layout of help texts, and that the help of `coupler launch` documents all its options.
 #include "cli/text/help_text.h"
 
 #include <coupler/error.h>
@@ -56,13 +56,13 @@ TEST(HelpText, IsTakenApart) {
 TEST(HelpText, OfAnotherLayout_IsAnError) {
   const std::string usage = "usage: coupler thing\n\n";
   EXPECT_THROW(parse_help("coupler thing\n"), std::invalid_argument);
-  EXPECT_THROW(parse_help(usage + "  --word\n"), std::invalid_argument) << "without a meaning";
+  EXPECT_THROW(parse_help(usage + "  --word\n"), std::invalid_argument) << "without a description";
   EXPECT_THROW(parse_help(usage + "Text\n    further in\n"), std::invalid_argument);
   EXPECT_THROW(parse_help(usage + "  --word  means\nthis\n"), std::invalid_argument);
   EXPECT_THROW(parse_help(usage + "Text"), std::invalid_argument) << "without an end";
 }
 
-// Whether the word takes any of what the words of the table take.
+// Whether the option accepts any of these values.
 bool takes_something(const LaunchWord& word) {
   for (const char* value : {"1", "core", "mpirun", "jobset", "bf16", "backend.use=single", "x"}) {
     try {
@@ -70,7 +70,7 @@ bool takes_something(const LaunchWord& word) {
       word.apply(options, value, word.name);
       return true;
     } catch (const Error&) {
-      // This value it does not take, or none: it is there to say why.
+      // Refused with this value, or listed only to be refused with an explanation.
     }
   }
   return false;

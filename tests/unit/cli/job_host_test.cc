@@ -1,4 +1,4 @@
-// What the launcher offers its ranks: where the store listens and what the job file says.
+// What the launcher offers its ranks: the store's address and the content of the job file.
 #include "cli/launch/job_host.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Joins as a rank would, by the job file, and sets what the launcher must hear of.
+// Joins as a rank does, by the job file, and sets the keys that the launcher observes.
 void expect_joined(const JobAddress& job) {
   StoreClient rank(job.host, job.port, job.secret, 20s, job.tls);
   rank.set("key", "value");
@@ -38,11 +38,11 @@ TEST(JobHost, Tls_IsInTheJobFile_AndSpoken) {
   const JobAddress job = read_job_file(host.job_file());
   EXPECT_TRUE(job.tls);
   expect_joined(job);
-  host.tell_shims({.signal = 0});  // the launcher's own client speaks it too
+  host.tell_shims({.signal = 0});  // the launcher's own client speaks TLS too
 }
 
-// As a launcher waits: what comes while it takes what came before is not forgotten until something
-// else happens.
+// As the launcher waits: an event that arrives while earlier ones are handled must not stay
+// unnoticed until the next one.
 TEST(JobHost, WakesForEverythingThatIsSaid) {
   constexpr int kRanks = 4, kRounds = 200;
   JobHost host({.processes = kRanks});

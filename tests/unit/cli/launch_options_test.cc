@@ -1,4 +1,4 @@
-// The words of the command line: ours and Accelerate's.
+// The options of the command line: ours and Accelerate's.
 #include "cli/launch/launch_options.h"
 
 #include "refusal.h"

@@ -1,4 +1,4 @@
-// What is read of a machine, from copies of what kernels show.
+// Reading a machine's properties, from copies of kernel files.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ TEST_F(MachineTest, CgroupV2_TheTightestGroupCounts) {
 
 TEST_F(MachineTest, CgroupV1_EachControllerHasItsOwnFolder) {
   write("/proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/abc\n3:pids:/\n0::/");
-  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648");  // all a container sees
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648");  // all that a container sees
   write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000");
   write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000");
   write("/sys/fs/cgroup/pids/pids.max", "max");
@@ -64,7 +64,7 @@ TEST_F(MachineTest, NoCgroup_HasNoLimits) {
   EXPECT_EQ(describe(cgroup_limits(root_)), "the kernel shows none");
   write("/proc/self/cgroup", "4:memory:/");
   write("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "9223372036854771712");  // version 1's "none"
+        "9223372036854771712");  // cgroup version 1's "none"
   EXPECT_EQ(describe(cgroup_limits(root_)), "v1, no limits");
 }
 
@@ -96,7 +96,7 @@ TEST_F(MachineTest, Governor_ThatSavesPowerIsAWarning) {
   write(cpu + "scaling_driver", "acpi-cpufreq");
   EXPECT_EQ(check_frequency(root_)[0].level, Level::kWarning);
   EXPECT_EQ(check_frequency(root_)[0].what, "1 of 1 processors use the powersave governor");
-  // The same word of a driver that chooses by itself.
+  // The same setting under a driver that manages frequencies itself.
   write(cpu + "scaling_driver", "intel_pstate");
   write(cpu + "energy_performance_preference", "balance_performance");
   EXPECT_EQ(check_frequency(root_)[0].level, Level::kOk);

@@ -1,4 +1,4 @@
-// The folder that the members of a group use: removed with the last user, and not before.
+// The folder that a group's members use: removed with its last user, and not before.
 #include "cli/process/process_guard.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr auto kGuardPatience = 20s;
-constexpr auto kWhile = 200ms;  // in which what must not happen would have happened
+constexpr auto kWhile = 200ms;  // long enough for a wrong removal to happen
 
 bool becomes(const std::function<bool()>& so) {
   const auto deadline = std::chrono::steady_clock::now() + kGuardPatience;
@@ -47,7 +47,7 @@ class ProcessGuardTest : public ::testing::Test {
 
   bool is_gone() const { return !fs::exists(folder_); }
 
-  // A launcher with a guard and a member, which both outlive it if nobody kills them.
+  // A launcher with a guard and a member, which both outlive it unless they are killed.
   pid_t start_launcher() {
     int ready[2];
     EXPECT_EQ(::pipe(ready), 0);
@@ -137,7 +137,7 @@ TEST_F(ProcessGuardTest, Release_KillsTheGroupAndRemovesTheFolder) {
   ASSERT_EQ(::waitpid(member, &status, 0), member);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_TRUE(becomes([&] { return is_gone(); }));
-  guard.signal_members(SIGKILL);  // there is nobody, least of all us
+  guard.signal_members(SIGKILL);  // no members are left, least of all this process
 }
 
 TEST_F(ProcessGuardTest, ReleaseOfAStoppedGuard_EndsAllTheSame) {
@@ -148,7 +148,7 @@ TEST_F(ProcessGuardTest, ReleaseOfAStoppedGuard_EndsAllTheSame) {
   EXPECT_EQ(::kill(-group, 0), -1);
 }
 
-// The path may be another folder's by then, as at a restart of the job.
+// By then the path may belong to another folder, for example after a restart of the job.
 TEST_F(ProcessGuardTest, FolderMadeAnew_IsNobodyElses) {
   const UniqueFd before = use_folder(folder_);
   fs::remove_all(folder_);

@@ -1,4 +1,4 @@
-// The message of the Error that a call throws, for tests of what it says.
+// The message of the Error that a call throws, for tests of messages.
 #pragma once
 
 #include <coupler/error.h>
