@@ -1,4 +1,4 @@
-// Operations, errors and their spread over the ranks, on the test double.
+// Operations, errors and how they reach all ranks, on the test double.
 #include "comm/communicator.h"
 
 #include <atomic>
@@ -108,7 +108,7 @@ TEST(Communicator, UnsupportedOperation_OnEveryRank_IsRefusedAndTheNextOneWorks)
       EXPECT_FALSE(c.supports(op));
       try {
         c.run(op);
-        FAIL() << "the operation was taken";
+        FAIL() << "the operation was accepted";
       } catch (const Error& error) {
         ASSERT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
       }

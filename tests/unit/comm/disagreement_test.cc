@@ -1,4 +1,4 @@
-// Ranks that do not call the same: an error naming both, on every rank, and never a hang.
+// Ranks that call different operations: an error on every rank that names both, never a hang.
 #include <functional>
 
 #include "coupler/call_site.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
-// Hides the board from the ranks, as if they were on several machines: an offer nobody can open.
+// Hides the order board from the ranks, as if they were on several machines: no rank can open it.
 class FarStore : public Store {
  public:
   explicit FarStore(std::shared_ptr<Store> parent) : parent_(std::move(parent)) {}
@@ -28,7 +28,7 @@ class FarStore : public Store {
 
 void far_apart(RankSetup& setup) { setup.store = std::make_shared<FarStore>(setup.store); }
 
-// Two good steps, then what change makes of the third on rank 1; three ranks.
+// Two matching steps, then a third, which `change` modifies on rank 1; three ranks.
 std::vector<std::optional<Error>> third_differs(const std::function<void(db_op&)>& change,
                                                 const SetupFunction& setup = {}) {
   return run_ranks(
@@ -114,7 +114,7 @@ TEST(Mismatch, FirstErrorStays_LaterCallsGetItAgain) {
     }
     try {
       c.run(barrier());
-      ADD_FAILURE() << "the communicator went on";
+      ADD_FAILURE() << "the communicator continued";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch);
       EXPECT_EQ(error.what(), first);
@@ -124,7 +124,7 @@ TEST(Mismatch, FirstErrorStays_LaterCallsGetItAgain) {
 
 TEST(Mismatch, OneRankRefusedTheOperation_TheOthersAreToldAndNotStuck) {
   const auto errors = run_ranks(2, [](Communicator& c) {
-    // The double refuses a broadcast whose own rank has no buffer.
+    // The double refuses a broadcast if its own rank has no buffer.
     std::vector<float> values(8);
     db_op op = all_reduce(values);
     op.kind = DB_BROADCAST;
@@ -196,7 +196,7 @@ TEST(CannotAbortDeathTest, StuckRank_ProcessEndsWithFourAndTheText) {
               std::vector<float> values(8);
               db_op op = all_reduce(values);
               op.count = c.rank() == 0 ? 8 : 4;
-              // Both at once would see that they differ, and neither be stuck.
+              // If both arrived at once, they would see the mismatch, and neither would get stuck.
               if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
               try {
                 c.run(op);

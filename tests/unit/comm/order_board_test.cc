@@ -1,4 +1,4 @@
-// The board itself, between two processes and beyond its ring.
+// The board itself, between two processes and beyond the length of its ring.
 #include "comm/order_board.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ Fingerprint reduction(uint64_t count) {
   return fingerprint_of(op, 2);
 }
 
-// Two views of one memory.
+// Two views of the same memory.
 struct Pair {
   Pair() {
     auto memory = BoardMemory::create(OrderBoard::bytes(2));
@@ -49,7 +49,7 @@ TEST(OrderBoard, OtherOperation_TheLaterRankSeesTheEarlierOnes) {
 TEST(OrderBoard, DifferenceBeyondTheRing_IsSeenByTheChain) {
   Pair pair;
   uint64_t chain = 0, other_chain = 0;
-  // The first runs ahead by more than the ring, so that the difference of operation 3 is gone.
+  // The first rank gets further ahead than the ring is long, so operation 3 has left the ring.
   for (uint64_t i = 1; i <= 600; ++i) {
     chain = chain_hash(chain, reduction(i));
     EXPECT_FALSE(pair.first->enter(i, reduction(i), chain));

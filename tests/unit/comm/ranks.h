@@ -47,7 +47,7 @@ inline RankSetup setup_of(int rank, int world, const std::shared_ptr<Store>& sto
 using RankFunction = std::function<void(Communicator&)>;
 using SetupFunction = std::function<void(RankSetup&)>;
 
-// The Error each rank ended in, none where it returned.
+// The Error of each rank, or nullopt if the function returned.
 inline std::vector<std::optional<Error>> run_ranks(int world, const RankFunction& function,
                                                    const SetupFunction& change = {},
                                                    const std::string& plugin = "double") {
@@ -92,7 +92,7 @@ inline void expect_no_error(const std::vector<std::optional<Error>>& errors) {
   }
 }
 
-// Every rank ended in an error of that code whose text has all the parts.
+// Expects on every rank an error of that code whose text has all the parts.
 inline void expect_errors(const std::vector<std::optional<Error>>& errors, ErrorCode code,
                           const std::vector<std::string>& parts) {
   for (size_t rank = 0; rank < errors.size(); ++rank) {

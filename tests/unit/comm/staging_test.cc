@@ -1,4 +1,4 @@
-// Operations on a device's memory over a backend of host memory.
+// Operations on device memory over a backend for host memory.
 #include "comm/staging.h"
 
 #include <array>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
-// A device whose addresses nobody can read or write but its own copies.
+// A device whose memory can be accessed only through its own copies.
 class OtherMemory final : public DeviceMemory {
  public:
   template <class T>
@@ -40,8 +40,8 @@ class OtherMemory final : public DeviceMemory {
   static constexpr uintptr_t kMark = uintptr_t{1} << 62;
   static void* in_reach(const void* device) {
     const auto address = reinterpret_cast<uintptr_t>(device);
-    EXPECT_NE(address & kMark, 0U) << "host memory was taken for the device's";
-    return reinterpret_cast<void*>(address & ~kMark);  // NOLINT: it was one
+    EXPECT_NE(address & kMark, 0U) << "host memory was passed as device memory";
+    return reinterpret_cast<void*>(address & ~kMark);  // NOLINT: it was a pointer
   }
 };
 
@@ -116,7 +116,7 @@ TEST(Staging, RunAndSubmit_OverABackendOfHostMemory_GoThroughTheHost) {
       EXPECT_EQ(to, std::vector<float>(4, 6.0f));
       EXPECT_EQ(from, std::vector<float>(4, 2.0f));
       std::vector<float> on_host(2, 1.0f);
-      c->run(all_reduce(on_host));  // what is the host's stays there
+      c->run(all_reduce(on_host));  // host memory is not staged
       EXPECT_EQ(on_host, std::vector<float>(2, 3.0f));
       EXPECT_TRUE(c->supports(on_device(all_reduce(to))));
     });
@@ -143,7 +143,7 @@ TEST(Staging, WorldOfOne_IsACopyOnTheDevice) {
   db_op scaled = all_reduce(to);
   scaled.reduce = DB_PREMUL_SUM;
   scaled.scale = 2;
-  c->run(on_device(scaled));  // more than a copy
+  c->run(on_device(scaled));  // needs more than a copy
   EXPECT_EQ(to, (std::vector<float>{2, 4, 6}));
 }
 

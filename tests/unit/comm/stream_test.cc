@@ -1,4 +1,4 @@
-// Operations on a device's memory that the backend takes: streams wait for them, threads do not.
+// Operations on device memory that the backend supports: streams wait for them, threads do not.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
-// A device whose memory is host memory, with a stream for each thread: a counter of its waits.
+// A device whose memory is host memory. Each thread has a stream: a counter of its waits.
 class CountingDevice final : public DeviceMemory {
  public:
   static std::atomic<int>& waits() {
@@ -30,7 +30,7 @@ class CountingDevice final : public DeviceMemory {
   void copy(void*, const void*, size_t) const override { ADD_FAILURE(); }
 };
 
-// Of a backend of the device's memory, with another one for the host's.
+// A communicator with one backend for device memory and another for host memory.
 std::shared_ptr<Communicator> mixed(const RankSetup& setup) {
   CommunicatorOptions options = options_of(setup);
   options.device = std::make_shared<CountingDevice>();
@@ -62,7 +62,7 @@ void run_mixed(int world, const std::function<void(Communicator&)>& function,
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rank 1 begins when rank 0 has both of its operations behind it.
+// Rank 1 starts after rank 0 has issued both of its operations.
 TEST(Streams, RunAndSubmit_OnTheDevice_DoNotWaitForOtherRanks) {
   std::atomic<bool> returned{false};
   run_mixed(2, [&](Communicator& c) {
@@ -74,10 +74,10 @@ TEST(Streams, RunAndSubmit_OnTheDevice_DoNotWaitForOtherRanks) {
     c.submit(in_device_memory(all_reduce(second))).wait();
     EXPECT_EQ(CountingDevice::waits(), 2);
     if (c.rank() == 0) returned = true;
-    c.run(barrier());  // of the host side: both are complete behind it
+    c.run(barrier());  // on the host side: both are complete once it returns
     EXPECT_EQ(first, std::vector<float>(3, 2.0f));
     EXPECT_EQ(second, std::vector<float>(5, 4.0f));
-    EXPECT_EQ(CountingDevice::waits(), 2) << "the host's operations went to the stream";
+    EXPECT_EQ(CountingDevice::waits(), 2) << "host operations were issued to the stream";
   });
 }
 
@@ -103,7 +103,7 @@ TEST(Streams, Abort_EndsTheHostSide_Too) {
     if (c.rank() == 0) c.abort("it is over");
     try {
       c.run(barrier());
-      ADD_FAILURE() << "rank " << c.rank() << " went through a barrier";
+      ADD_FAILURE() << "rank " << c.rank() << " passed a barrier";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
       EXPECT_NE(std::string(error.what()).find("it is over"), std::string::npos) << error.what();
@@ -111,7 +111,7 @@ TEST(Streams, Abort_EndsTheHostSide_Too) {
   });
 }
 
-// Which names of spans were told, and how often.
+// Counts the recorded spans by name.
 class SpanCounter final : public SpanRecorder {
  public:
   SpanCounter() { set_span_recorder(this); }
@@ -142,7 +142,7 @@ TEST(Streams, Spans_AreToldOnce_WhicheverWayTheOperationGoes) {
   EXPECT_EQ(spans.of("barrier"), 2);
 }
 
-// The stream waits, so nobody is told at once: the next operation says what became of it.
+// The stream waits, so the error is not known at once: the next operation reports it.
 TEST(Streams, AnOperationThatNobodyJoins_IsTheErrorOfTheNext) {
   std::atomic<bool> over{false};
   run_mixed(
@@ -189,7 +189,7 @@ TEST(Streams, ABackendOfDeviceMemoryOnly_WithoutADevice_IsRefused) {
   }
 }
 
-// Memory that the backend knows, and forgets before it is gone.
+// Memory that the backend registers, and unregisters before it is freed.
 TEST(Streams, Registrations_EndWithTheirObjects_AndNeverMatter) {
   const std::string path = double_path("double_of_devices");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -206,9 +206,9 @@ TEST(Streams, Registrations_EndWithTheirObjects_AndNeverMatter) {
       Registration moved = std::move(first);
       const Registration second = of_values();
       EXPECT_EQ(count, 2);
-      const Registration refused = of_values();  // a third is one too many
+      const Registration refused = of_values();  // the double takes only two
       EXPECT_EQ(count, 2);
-      moved = of_values();  // refused, too; what it held is given back
+      moved = of_values();  // also refused; it releases what it held
       EXPECT_EQ(count, 1);
       const Registration nothing = c.register_memory(values.data(), 0);
       EXPECT_EQ(count, 1);
@@ -218,7 +218,7 @@ TEST(Streams, Registrations_EndWithTheirObjects_AndNeverMatter) {
     c.abort();
     EXPECT_THROW(of_values(), Error);
   });
-  EXPECT_EQ(count, 1) << "a communicator that has ended was asked to forget";
+  EXPECT_EQ(count, 1) << "unregistered with a communicator that has ended";
   EXPECT_EQ(dlclose(library), 0);
 }
 

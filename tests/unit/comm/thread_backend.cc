@@ -1,8 +1,8 @@
-// A test double of a backend: the ranks are threads of one process and meet in memory. It performs
-// what it is told and checks nothing, so that ranks which disagree get stuck or get garbage: what
-// the host makes of that is what the tests want to see. Built four times: as it is, with
-// DOUBLE_CANNOT_ABORT, as a wrapper around a base with DOUBLE_WRAPS, and with DOUBLE_OF_DEVICES as
-// one of a device's memory (which is host memory), whose streams are counters of those who wait.
+// A test double of a backend: the ranks are threads of one process and exchange data in memory. It
+// does what it is told without checks, so ranks that disagree hang or get garbage: the tests look
+// at how the host handles that. Built four times: plain, with DOUBLE_CANNOT_ABORT, with
+// DOUBLE_WRAPS as a wrapper around a base, and with DOUBLE_OF_DEVICES as a backend for device
+// memory (which is host memory), whose streams count their waits.
 #include <coupler/distributed_backend.h>
 #include <coupler/registration.h>
 
@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As a library that cannot end what it waits for does not end it at a deadline either.
+// Like a library that cannot abort what it waits for: a deadline does not end the wait either.
 #if defined(DOUBLE_CANNOT_ABORT)
 constexpr bool kKeepsDeadlines = false;
 #else
@@ -45,7 +45,7 @@ struct Part {
   std::vector<uint64_t> send_counts, recv_counts;
 };
 
-// One collective: complete once every rank is here; the last one moves the bytes for all.
+// One collective, complete once every rank has arrived; the last one moves the data for all.
 struct Round {
   std::vector<Part> parts;
   int arrived = 0;
@@ -75,7 +75,7 @@ struct Communicator {
   int64_t timeout_ns = 0;
   uint64_t next = 0, next_split = 0;
   std::map<std::string, uint64_t> pairs;
-  bool aborted = false;  // under the group's mutex
+  bool aborted = false;  // guarded by the group's mutex
   db_communicator* wrapped = nullptr;
 };
 
@@ -163,7 +163,7 @@ db_status outcome(const Request& request, db_error* error) {
   }
   if (request.owner->aborted) return fail(error, DB_ERR_ABORTED, "aborted", DB_ERROR_COMM_DEAD);
   if (Clock::now() >= request.deadline) {
-    return fail(error, DB_ERR_TIMEOUT, "nobody came", DB_ERROR_COMM_DEAD);
+    return fail(error, DB_ERR_TIMEOUT, "no other rank came", DB_ERROR_COMM_DEAD);
   }
   return DB_IN_PROGRESS;
 }
@@ -200,7 +200,7 @@ void post_part(Communicator* mine, const db_op* op, Request& request) {
   part.here = true;
   part.op = *op;
   if (++round->arrived == mine->group->size) {
-    // Ranks in different kinds of operation wait for each other for ever.
+    // Ranks in different kinds of operations wait for each other forever.
     for (const Part& other : round->parts) {
       if (other.op.kind != op->kind) return;
     }
@@ -279,7 +279,7 @@ extern const db_communicator_functions kFunctions;
 #if defined(DOUBLE_OF_DEVICES)
 }  // namespace
 
-// How many are registered now; for tests, which look for the name. At most two are taken.
+// The current number of registrations, for tests, which look up the symbol. At most two are taken.
 extern "C" {
 __attribute__((visibility("default"))) std::atomic<int> double_registrations{0};
 }
@@ -288,7 +288,8 @@ namespace {
 
 db_status add_registration(db_communicator*, void* buffer, uint64_t, void** handle,
                            db_error* error) {
-  if (double_registrations == 2) return fail(error, DB_ERR_UNSUPPORTED, "two are enough", 0);
+  if (double_registrations == 2)
+    return fail(error, DB_ERR_UNSUPPORTED, "no more than two registrations", 0);
   ++double_registrations;
   *handle = buffer;
   return DB_OK;
@@ -309,7 +310,7 @@ const void* get_extension(const db_communicator*, const char* id) {
 constexpr auto get_extension = nullptr;
 #endif
 
-// Of the caller's colour: everybody takes part in one round first, keys equal old ranks.
+// By the caller's color: all ranks first take part in one round; keys equal the old ranks.
 db_status split(db_communicator* communicator, int32_t color, int32_t, db_communicator** result,
                 db_error*) {
   Communicator* mine = self(communicator);
@@ -380,8 +381,8 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t capacity)
 
 const db_option kFactor = {
     sizeof(db_option), "factor", DB_OPTION_F64, 0, 0, 1.5, nullptr, "A number without a meaning."};
-const db_option kMode = {sizeof(db_option),          "mode", DB_OPTION_STRING, 0, 0, 0, "plain",
-                         "A text without a meaning."};
+const db_option kMode = {
+    sizeof(db_option), "mode", DB_OPTION_STRING, 0, 0, 0, "plain", "A string without a meaning."};
 const db_option* const kOptions[] = {&kFactor, &kMode};
 
 const db_option* const* default_options(uint64_t* count) {
@@ -408,7 +409,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
         // NOLINTNEXTLINE(bugprone-sizeof-expression): the pointer itself
         params->store->set(params->store->context, "group", &shared, sizeof(shared), error);
     if (status != DB_OK) return status;
-    // The last to come deletes the pointer; rank 0 counts as well.
+    // The last to arrive deletes the pointer; rank 0 counts too.
   } else {
     std::shared_ptr<Group>* shared = nullptr;
     uint64_t size = sizeof(shared);  // NOLINT(bugprone-sizeof-expression): the pointer itself

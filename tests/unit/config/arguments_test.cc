@@ -33,7 +33,7 @@ std::string refusal_of(const std::vector<std::string>& arguments) {
     EXPECT_EQ(error.code(), ErrorCode::kUsage);
     return error.what();
   }
-  return "nothing was thrown";
+  return "no exception was thrown";
 }
 
 using Texts = std::vector<std::string>;

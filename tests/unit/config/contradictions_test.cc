@@ -1,4 +1,4 @@
-// Keys that do not go together.
+// Keys that contradict each other.
 #include "config/contradictions.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Contradictions, TheFirstIsThrown) {
   ASSERT_EQ(both.size(), 2u);
   try {
     throw_first(both);
-    FAIL() << "nothing was thrown";
+    FAIL() << "no exception was thrown";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), both[0].what());
   }

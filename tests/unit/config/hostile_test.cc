@@ -1,4 +1,4 @@
-// Files made to hurt: deep, large, broken at every byte.
+// Malicious files: deep, large, broken at every byte.
 #include <random>
 
 #include "config/toml_guard.h"
@@ -61,7 +61,7 @@ TEST(HostileFile, BrokenTableHeaders_AreErrorsThatNameTheLine) {
   }
 }
 
-// Whatever the bytes are, reading ends in entries or in an Error.
+// Whatever the bytes, reading gives entries or throws an Error.
 void read_any(const std::string& text) {
   try {
     read_toml(text, "fuzz.toml");

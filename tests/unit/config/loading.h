@@ -1,4 +1,4 @@
-// Loading a configuration from texts, for the tests of this folder.
+// Loading a configuration from strings, for the tests of this folder.
 #pragma once
 
 #include <coupler/error.h>
@@ -14,7 +14,7 @@
 namespace coupler {
 
 struct Layers {
-  std::string file;  // the text of train.toml, "" for none
+  std::string file;  // the content of train.toml, "" for no file
   std::vector<std::string> environment;
   std::vector<std::string> overrides;
   std::vector<std::pair<std::string, OptionValue>> code;
@@ -33,7 +33,7 @@ inline Config load(const Layers& layers) {
   return load_config(request);
 }
 
-// The message of the Error(kConfig) that loading ends in.
+// The message of the Error(kConfig) that loading throws.
 inline std::string message_of(const Layers& layers) {
   try {
     load(layers);
@@ -42,7 +42,7 @@ inline std::string message_of(const Layers& layers) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.what();
   }
-  ADD_FAILURE() << "nothing was thrown";
+  ADD_FAILURE() << "no exception was thrown";
   return "";
 }
 

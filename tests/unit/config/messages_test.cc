@@ -1,4 +1,4 @@
-// Every wrong input a configuration can hold, and the message the user reads.
+// Every kind of invalid input in a configuration, and the message that the user reads.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -163,7 +163,7 @@ std::string with_file(const std::string& name) {
     EXPECT_EQ(error.code(), ErrorCode::kConfig);
     return error.what();
   }
-  return "nothing was thrown";
+  return "no exception was thrown";
 }
 
 TEST(ConfigMessages, FileThatCannotBeRead_SaysWhy) {
@@ -182,7 +182,7 @@ TEST(ConfigMessages, DefaultFileThatCannotBeRead_SaysWhoAskedForIt) {
   std::filesystem::create_directory("train.toml");
   try {
     load_config({});
-    FAIL() << "nothing was thrown";
+    FAIL() << "no exception was thrown";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "cannot read 'train.toml' (read because no --config was given): not a regular "

@@ -9,8 +9,8 @@ TEST(EditDistance, KnownPairs_AreRight) {
   EXPECT_EQ(edit_distance("", ""), 0U);
   EXPECT_EQ(edit_distance("abc", ""), 3U);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
-  EXPECT_EQ(edit_distance("seed", "sede"), 1U) << "neighbours swapped";
-  EXPECT_EQ(edit_distance("ca", "abc"), 3U) << "restricted: no edit inside a swap";
+  EXPECT_EQ(edit_distance("seed", "sede"), 1U) << "adjacent letters swapped";
+  EXPECT_EQ(edit_distance("ca", "abc"), 3U) << "restricted: swapped letters are not edited again";
 }
 
 TEST(EditDistance, EitherOrder_IsTheSame) {

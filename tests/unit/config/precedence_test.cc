@@ -1,4 +1,4 @@
-// Later layers beat earlier ones, for every key, and each value knows its source.
+// Later layers override earlier ones, for every key, and each value knows its source.
 #include "config/schema.h"
 #include "loading.h"
 
@@ -90,7 +90,7 @@ OptionValue to_code(const std::string& toml) {
   return static_cast<int64_t>(std::stoll(toml));
 }
 
-// What the value becomes when it stands alone.
+// The resulting value if only this layer sets it.
 std::string alone(const Sample& sample, size_t layer) {
   Layers layers;
   layers.overrides = {sample.key + "=" + sample.toml[layer]};

@@ -1,4 +1,4 @@
-// A folder for one test, which is the working directory while it lives. Not for several threads.
+// A temporary folder that is the working directory while the object is alive. Not thread-safe.
 #pragma once
 
 #include <stdlib.h>

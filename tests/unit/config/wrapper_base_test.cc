@@ -1,4 +1,4 @@
-// The base of a wrapper backend, as the configuration says it.
+// The base of a wrapper backend, as configured.
 #include "config/wrapper_base.h"
 
 #include <gtest/gtest.h>

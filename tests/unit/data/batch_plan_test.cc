@@ -36,7 +36,7 @@ std::string plan_refusal(const BatchPlanSpec& spec) {
   return "accepted";
 }
 
-// What the ranks together take in one step, in rank order.
+// What all ranks together take in one step, in rank order.
 std::vector<size_t> joined(BatchPlanSpec spec, size_t step) {
   std::vector<size_t> all, part;
   for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
@@ -65,7 +65,7 @@ TEST(BatchPlan, IncompleteLastStep_IsFilledFromTheStart) {
             (Batches{{0, 1}, {4, 5}}));
   EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 1, .world = 2}),
             (Batches{{2, 3}, {6, 0}}));
-  // Fewer samples than a step takes: around more than once.
+  // Fewer samples than a step takes: they are repeated more than once.
   EXPECT_EQ(batches({.samples = 1, .batch_size = 2, .rank = 1, .world = 2}), (Batches{{0, 0}}));
 }
 
@@ -103,7 +103,7 @@ TEST(BatchPlan, WrongSpecs_AreRefusedNamingTheValues) {
             std::string::npos);
 }
 
-// Accelerate's own BatchSamplerShard, recorded: fixtures/README.md.
+// Recorded results of Accelerate's own BatchSamplerShard: see fixtures/README.md.
 void expect_recorded(const std::string& name, size_t count) {
   std::ifstream file(std::string(COUPLER_SOURCE_DIR) + "/tests/unit/data/fixtures/" + name);
   const auto rows = nlohmann::json::parse(file);
@@ -173,7 +173,7 @@ TEST(BatchPlanProperty, TenThousandSpecs_YieldEverySampleOnceUnlessDroppedOrFill
   }
 }
 
-// From wherever an epoch is resumed.
+// An epoch may be resumed at any sample.
 TEST(BatchPlanProperty, TenThousandSpecs_OwnEverySampleFromTheStartOnExactlyOnce) {
   std::mt19937_64 random(20260103);
   for (int i = 0; i < 10'000; ++i) {
@@ -217,8 +217,7 @@ TEST(BatchPlanProperty, SplitBatches_TakeTheSameSamplesInEveryStepForEveryWorld)
   }
 }
 
-// The values come from a program of its own, written in Python after the specification in
-// shuffle.h.
+// The values come from a separate Python program, written from the specification in shuffle.h.
 TEST(ShuffledOrder, KnownSeedsAndEpochs_GiveTheSpecifiedOrder) {
   const auto order = [](size_t count, uint64_t seed, uint64_t epoch) {
     std::vector<size_t> out;
@@ -248,7 +247,7 @@ TEST(ShuffledOrder, AnyOrder_IsAPermutation) {
 }
 
 // All 24 orders of 4 samples over 24,000 epochs: chi-squared with 23 degrees of freedom stays below
-// 58 in all but one of 10,000 runs of a fair shuffle. The seed is fixed, so this cannot flicker.
+// 58 in all but one of 10,000 runs of a fair shuffle. The seed is fixed, so the test is not flaky.
 TEST(ShuffledOrder, OverManyEpochs_EveryOrderIsAsLikely) {
   std::map<std::vector<size_t>, int> counts;
   std::vector<size_t> order;

@@ -1,4 +1,4 @@
-// Skipping and resuming: what comes next is what would have come, sample by sample.
+// Skipping and resuming: the remaining samples are exactly those that would have followed.
 #include <random>
 
 #include "loaders.h"
@@ -13,8 +13,8 @@ using testing::Numbers;
 using testing::NumberStream;
 using testing::refusal;
 
-// What all ranks' loops yield and what counts of it, step by step in rank order, up to `steps`
-// steps; the cursor behind them.
+// What all ranks' loops yield, and which samples count, step by step in rank order, for up to
+// `steps` steps; and the cursor after them.
 struct Yielded {
   Numbers own;
   std::vector<Numbers> steps;
@@ -55,7 +55,7 @@ void expect_resumed_exactly(const Dataset& dataset, DataLoaderOptions options) {
       const Yielded rest = run_on(dataset, options, 2, kAll, &first.cursor);
       std::vector<Numbers> joined = first.steps;
       joined.insert(joined.end(), rest.steps.begin(), rest.steps.end());
-      EXPECT_EQ(joined, whole.steps) << stop;  // the filled last step included
+      EXPECT_EQ(joined, whole.steps) << stop;  // including the filled last step
       EXPECT_EQ(rest.cursor.epoch, 1);
       EXPECT_EQ(rest.cursor.samples, 0);
     }
@@ -86,7 +86,7 @@ TEST(Cursor, OtherWorldAndBatchSize_StillGiveEverySampleOnce) {
     };
     const NumberMap map(static_cast<size_t>(samples));
     const Yielded first = run_on(map, before, old_world, 1);
-    check(first, run_on(map, after, world, kAll, &first.cursor));  // with the seed of the cursor
+    check(first, run_on(map, after, world, kAll, &first.cursor));  // uses the cursor's seed
     DataLoaderOptions stream_before = before, stream_after = after;
     stream_before.shuffle = stream_after.shuffle = false;
     const NumberStream stream(samples);
@@ -110,7 +110,7 @@ TEST(Cursor, OfEachPlace_SaysWhatComesNext) {
   EXPECT_EQ(places, (std::vector<Place>{{0, 2}, {0, 4}, {0, 6}, {0, 8}, {1, 0}}));
   EXPECT_EQ(at(), Place(1, 0));
   for ([[maybe_unused]] auto& batch : loader) break;
-  EXPECT_EQ(at(), Place(2, 0));  // the break left the rest of epoch 1 out
+  EXPECT_EQ(at(), Place(2, 0));  // the break skipped the rest of epoch 1
   loader.skip_first_batches(2);
   EXPECT_EQ(at(), Place(2, 4));
 }
@@ -123,7 +123,7 @@ TEST(SkipFirstBatches, NextLoopOnly_LeavesThemOut) {
   EXPECT_EQ(loader.size(), 4);
   EXPECT_EQ(batches_of(loader).size(), 4u);
   loader.skip_first_batches(1);
-  loader.skip_first_batches(1);  // two in all
+  loader.skip_first_batches(1);  // two in total
   EXPECT_EQ(batches_of(loader), (std::vector<Numbers>{{4, 5}, {6, 0}}));
   loader.skip_first_batches(4);
   EXPECT_EQ(loader.size(), 0);
@@ -135,7 +135,7 @@ TEST(SkipFirstBatches, NextLoopOnly_LeavesThemOut) {
   EXPECT_EQ(batches_of(stream).size(), 4u);
 }
 
-// A dataset that cannot be read: skipping must not read.
+// A dataset that cannot be read, since skipping must not read.
 TEST(SkipFirstBatches, OfAMapStyleDataset_ReadsNothing) {
   struct Counting : NumberMap {
     using NumberMap::NumberMap;
@@ -177,7 +177,7 @@ TEST(Cursor, WrongInput_IsRefusedNamingIt) {
                 for ([[maybe_unused]] auto& batch : loader) loader.skip_first_batches(1);
               }),
               "skip_first_batches called inside a loop");
-  EXPECT_EQ(loader.size(), 4);  // unharmed
+  EXPECT_EQ(loader.size(), 4);  // still usable
 
   auto stream = data_loader(NumberStream(7), {.batch_size = 2});
   stream.skip_first_batches(5);

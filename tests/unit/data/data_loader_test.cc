@@ -19,7 +19,7 @@ TensorDataset numbered(int64_t samples) {
   return {numbers.to(at::kFloat).unsqueeze(1).repeat({1, 3}), numbers};
 }
 
-// A dataset of the plain torch kind: one get() a sample.
+// A plain torch dataset: one get() per sample.
 struct Squares : torch::data::datasets::Dataset<Squares> {
   torch::data::Example<> get(size_t index) override {
     const auto i = static_cast<int64_t>(index);
@@ -28,7 +28,7 @@ struct Squares : torch::data::datasets::Dataset<Squares> {
   std::optional<size_t> size() const override { return 5; }
 };
 
-// Examples of another type than tensors, and samples of different lengths.
+// Examples that are not tensors, and samples of different lengths.
 struct Words : torch::data::datasets::Dataset<Words, std::string> {
   std::string get(size_t index) override { return std::string(index, 'x'); }
   std::optional<size_t> size() const override { return 4; }
@@ -212,7 +212,7 @@ TEST(DataLoader, WrongInput_IsRefusedNamingIt) {
   auto loader = data_loader(numbered(32), {.batch_size = 8, .split_batches = true});
   expect(refusal([&] { loader.bind(0, 3, at::kCPU); }), "batch_size 8 cannot be split over 3");
   expect(refusal([&] { loader.set_epoch(-1); }), "set_epoch(-1)");
-  EXPECT_EQ(loader.size(), 4);  // unharmed
+  EXPECT_EQ(loader.size(), 4);  // still usable
 }
 
 }  // namespace

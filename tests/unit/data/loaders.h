@@ -1,5 +1,5 @@
-// What the tests of data loaders share: datasets of numbers, the message of an error, and ranks
-// that are threads of the test.
+// Code that the data loader tests share: datasets of numbers, error messages, and ranks that are
+// threads of the test.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,8 +66,8 @@ std::vector<Numbers> batches_of(Loader& loader) {
   return all;
 }
 
-// Ranks that are threads: values put on a table that everybody reads between two barriers. A rank
-// that never comes ends the wait of the others with an exception.
+// Ranks that are threads: each puts a value on a table, which all read between two barriers. If a
+// rank never arrives, the others' wait ends with an exception.
 class Table {
  public:
   explicit Table(int world) : values_(static_cast<size_t>(world)) {}
@@ -89,7 +89,7 @@ class Table {
       ++round_;
       all_here_.notify_all();
     } else if (!all_here_.wait_for(lock, std::chrono::seconds(20), [&] { return round_ != round; }))
-      throw std::runtime_error("a rank is not in step with the others");
+      throw std::runtime_error("a rank is out of step with the others");
   }
 
   std::mutex mutex_;
@@ -115,7 +115,7 @@ class ThreadPeers : public detail::LoaderPeers {
       throw std::runtime_error("the ranks broadcast tensors of different sizes");
     if (rank_ != 0)
       std::memcpy(tensor.data_ptr(), reinterpret_cast<const void*>(addresses[0]), tensor.nbytes());
-    all(0);  // rank 0's memory stays until everybody has read it
+    all(0);  // rank 0's memory stays until all ranks have read it
   }
 
  private:
@@ -123,7 +123,7 @@ class ThreadPeers : public detail::LoaderPeers {
   int rank_;
 };
 
-// Runs rank(r, peers) for every rank on a thread of its own; rethrows what the first of them threw.
+// Runs rank(r, peers) for every rank on its own thread; rethrows the first exception.
 template <class Rank>
 void run_loaders(int world, const Rank& rank) {
   const auto table = std::make_shared<Table>(world);

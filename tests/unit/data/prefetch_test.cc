@@ -1,4 +1,4 @@
-// Loaders with worker threads: the same batches in the same order, and what a dataset throws.
+// Loaders with worker threads: the same batches in the same order, and exceptions of a dataset.
 #include <atomic>
 #include <memory>
 
@@ -13,7 +13,7 @@ using testing::NumberMap;
 using testing::Numbers;
 using testing::refusal;
 
-// Remembers, over all its copies, how many there were; each copy is used by one thread at a time.
+// Counts the copies made; each copy is used by one thread at a time.
 struct Copied : torch::data::datasets::Dataset<Copied, int64_t> {
   explicit Copied(size_t samples) : count(samples), copies(std::make_shared<std::atomic<int>>(0)) {}
   Copied(const Copied& other) : Dataset(), count(other.count), copies(other.copies) { ++*copies; }
@@ -59,7 +59,7 @@ TEST(Prefetch, EachWorker_HasACopyOfTheDatasetMadeOnce) {
   const int before = *copies;
   for (int epoch = 0; epoch < 4; ++epoch) EXPECT_EQ(batches_of(loader).size(), 32u);
   EXPECT_EQ(*copies - before, 3);
-  loader.dataset().count = 64;  // whoever asks for the dataset may have changed it
+  loader.dataset().count = 64;  // the program may change the dataset through this reference
   batches_of(loader);
   EXPECT_EQ(*copies - before, 6);
 }
@@ -82,7 +82,7 @@ TEST(Prefetch, ExceptionOfTheDataset_ReachesTheLoopNamingTheBatch) {
     size_t batches = 0;
     try {
       for ([[maybe_unused]] auto& batch : loader) ++batches;
-      FAIL() << "nothing was thrown";
+      FAIL() << "no exception was thrown";
     } catch (const Error& error) {
       expect_says(error.what(), "batch 4 of epoch 0 (samples 16, 17, 18, 19): the disk is gone");
       EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);  // the dataset's own

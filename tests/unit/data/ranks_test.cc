@@ -24,7 +24,7 @@ Numbers numbers_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
 }
 
-// A stream of examples, of which only rank 0 may read.
+// A stream of examples that only rank 0 may read.
 struct RankZeroOnly {
   std::optional<torch::data::Example<>> next() {
     if (rank != 0) throw std::runtime_error("this rank must not read");
@@ -57,7 +57,7 @@ Seen loop(Loader& loader) {
     seen.own.push_back(core->own_samples());
     seen.stands_in.push_back(core->stands_in());
     seen.last.push_back(core->at_last_batch());
-    batch.data.fill_(-7);  // the loop's own
+    batch.data.fill_(-7);  // the batch belongs to the loop
     batch.target.fill_(-7);
   }
   return seen;
@@ -107,7 +107,7 @@ TEST(LoaderDispatch, EveryRank_GetsWhatItWouldHaveRead) {
   }
 }
 
-// All ranks end, each with a message, and none waits for another.
+// All ranks end with a message, and none waits for another.
 void expect_all_refused(const std::string& part, const std::string& elsewhere,
                         const std::function<void(int, std::shared_ptr<detail::LoaderPeers>)>& go) {
   run_loaders(2, [&](int rank, const auto& peers) {
@@ -137,7 +137,7 @@ TEST(LoaderDispatch, ErrorOfTheReader_IsThrownByAllRanks) {
                      });
 }
 
-// A dataset whose batches have another number of rows than samples were asked for.
+// A dataset whose batches have a different number of rows than the requested samples.
 struct Summed : torch::data::datasets::BatchDataset<Summed, torch::data::Example<>> {
   torch::data::Example<> get_batch(c10::ArrayRef<size_t>) override {
     return {at::zeros({1, 2}), at::zeros({1}, at::kLong)};
@@ -172,12 +172,12 @@ TEST(Join, RanksWithFewerBatches_RepeatTheirLastOne) {
       EXPECT_EQ(seen.stands_in[0], rank == 3);
       EXPECT_TRUE(seen.last[0]);
       loader.core()->join(false, std::nullopt);
-      EXPECT_EQ(loop(loader).batches[0].size(), 4u);  // even batches again
+      EXPECT_EQ(loop(loader).batches[0].size(), 4u);  // batches are even again
     });
   }
 }
 
-// Each rank has a stream of its own, of another length.
+// Each rank has its own stream, of a different length.
 TEST(Join, StreamsThatEndAtDifferentTimes_StayInStepToTheLongest) {
   for (const int64_t workers : {0, 1}) {
     run_loaders(3, [&](int rank, const auto& peers) {
@@ -242,7 +242,7 @@ TEST(Bind, FewerSamplesThanProcesses_AreRefused) {
   auto loader = data_loader(NumberMap(3));
   expect_says(refusal([&] { loader.bind(0, 4, at::kCPU); }),
               "dataset has 3 samples, fewer than the 4 processes");
-  EXPECT_EQ(loader.size(), 3);  // unharmed
+  EXPECT_EQ(loader.size(), 3);  // still usable
   auto stream = data_loader(NumberStream(3));
   stream.bind(0, 4, at::kCPU);
   expect_says(refusal([&] { batches_of(stream); }),

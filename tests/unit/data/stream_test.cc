@@ -1,4 +1,4 @@
-// Streaming datasets: what each rank gets of them, which batch is the last, what is refused.
+// Streaming datasets: each rank's share, the last batch, and refused input.
 #include <ATen/Functions.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ using testing::Numbers;
 using testing::NumberStream;
 using testing::refusal;
 
-// A stream of torch's kind: blocks of at most `most` samples, as tensors.
+// A torch stream: blocks of at most `most` samples, as tensors.
 struct BlockStream : torch::data::datasets::StatefulDataset<BlockStream, torch::data::Example<>> {
   BlockStream(int64_t samples, int64_t at_most) : count(samples), most(at_most) {}
   std::optional<torch::data::Example<>> get_batch(size_t wanted) override {
@@ -100,8 +100,8 @@ TEST(Stream, RecordedShards_AreReproduced) {
   EXPECT_EQ(counts.too_small, 142);
 }
 
-// Accelerate loses every sample of a batch of 1 that is to be split, without a word; ours refuses.
-// Where only its len() is wrong, what it yields is right.
+// Accelerate silently loses every sample if a batch of 1 is to be split; Coupler refuses. In rows
+// where only its len() is wrong, its batches are right.
 TEST(Stream, RecordedSplitShards_AreReproducedButForTheListedDifferences) {
   const Recorded counts = compare("iterable_dataset_shard_split.json");
   EXPECT_EQ(counts.not_split, 72);
@@ -153,7 +153,7 @@ TEST(Stream, BlocksOfTorch_ArePutTogetherAndFilled) {
         EXPECT_EQ(batch.data.sizes(), (at::IntArrayRef{2, 2}));
         EXPECT_TRUE(at::equal(batch.data.select(1, 1), batch.target));
         for (int64_t i = 0; i < 2; ++i) targets[rank].push_back(batch.target[i].item<int64_t>());
-        batch.data.fill_(-1);  // the loop's own: must not come back in the last step
+        batch.data.fill_(-1);  // the loop's own batch: must not come back in the last step
         batch.target.fill_(-1);
       }
     }

@@ -60,15 +60,15 @@ TEST(Workers, Exception_ComesOutAtItsPlaceAndEndsTheWork) {
     }
     try {
       workers.await(7);
-      FAIL() << "nothing was thrown";
+      FAIL() << "no exception was thrown";
     } catch (const std::runtime_error& error) {
       EXPECT_STREQ(error.what(), "piece 7");
     }
   }
 }
 
-// Ends while workers wait for room, while they work, and before they began: without a hang, which
-// the test's timeout would find.
+// Destroyed while workers wait for room, while they work, and before they start: without a hang,
+// which the test's timeout would catch.
 TEST(Workers, BrokenOff_End) {
   for (int round = 0; round < 200; ++round) {
     Workers workers(1 + static_cast<size_t>(round) % 4, 4, [&](size_t, uint64_t) {

@@ -24,7 +24,7 @@ std::string refusal(const std::string& wanted) {
     EXPECT_EQ(error.detail().subject, "training.device");
     return error.what();
   }
-  ADD_FAILURE() << "nothing was thrown";
+  ADD_FAILURE() << "no exception was thrown";
   return {};
 }
 

@@ -1,4 +1,4 @@
-// What a process says of a machine's driver, in processes of their own with a double of the driver.
+// What a process reports about the driver, in child processes with a double of the driver.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-// The probe's output under these variables.
+// The probe's output with these variables.
 std::string reason_with(const std::vector<std::string>& variables) {
   const std::string command =
       fmt::format("env '{}' '{}'", fmt::join(variables, "' '"), DEVICE_PROBE);
@@ -43,8 +43,8 @@ TEST(CudaLibrary, DriverDoesNotStart_SaysItsError) {
   expect_reason(reason_with({driver(), "DRIVER_STATUS=999"}), "error 999 from cuInit");
 }
 
-// Whether LibTorch's CUDA libraries are installed is this machine's: without them a device of no
-// use is said to be for their lack, with them for the driver, which serves too little.
+// Whether LibTorch's CUDA libraries are installed depends on the machine. Without them, their
+// absence is the reported reason; with them, the driver, which is too old.
 TEST(CudaLibrary, DeviceThatLibTorchCannotUse_SaysWhy) {
   const std::string text = reason_with({driver(), "DRIVER_VERSION=11040"});
   const bool installed = text.find("are not all installed") == std::string::npos;

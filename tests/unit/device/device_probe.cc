@@ -1,4 +1,4 @@
-// Prints why this process has no CUDA device, and nothing where it has one.
+// Prints why this process has no CUDA device; nothing if it has one.
 #include <cstdio>
 
 #include "device/cuda_library.h"

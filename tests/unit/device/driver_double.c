@@ -1,5 +1,6 @@
 /* A double of NVIDIA's driver library, libcuda.so.1, for device_test: DRIVER_STATUS is what cuInit
- * returns, DRIVER_DEVICES how many devices there are, DRIVER_VERSION what it serves (13000). */
+ * returns, DRIVER_DEVICES how many devices there are, DRIVER_VERSION the CUDA version it supports
+ * (13000). */
 #include <stdlib.h>
 
 static int number(const char* name, int otherwise) {

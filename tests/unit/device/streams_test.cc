@@ -1,4 +1,4 @@
-// Which stream does what, told by the accelerator's double.
+// Which stream does what, as logged by the accelerator's double.
 #include "device/streams.h"
 
 #include <ATen/Functions.h>
@@ -49,7 +49,7 @@ TEST(TorchDeviceMemory, CopiesGoThereAndBack) {
   EXPECT_TRUE(at::equal(other.cpu(), there.cpu()));
 }
 
-// What is fetched ahead is used behind its arrival, by whichever stream.
+// Prefetched values are used only after their arrival, on whichever stream.
 TEST(Residency, OnADevice_UsesWaitForWhatWasFetchedAhead_Once) {
   const c10::Device device = testing::test_device(0);
   BufferPool pool(device);

@@ -104,7 +104,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void synchronizeStream(const c10::Stream&) const override {}
-  // All is done when it is issued. An event is the number of its stream, and one more.
+  // All work is done when it is issued. An event is the number of its stream plus one.
   void record(void** event, const c10::Stream& of, c10::DeviceIndex,
               c10::EventFlag) const override {
     *event = reinterpret_cast<void*>(of.id() + 1);
@@ -131,7 +131,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
-  // Operations draw from the CPU's: these are there to be saved and loaded.
+  // Operations draw from the CPU's generator: these exist only to be saved and loaded.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     static const std::array<at::Generator, kDevices> kGenerators = {
         at::make_generator<at::CPUGeneratorImpl>(1), at::make_generator<at::CPUGeneratorImpl>(2)};
@@ -157,7 +157,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                            c10::dtype_or_default(type));
 }
 
-// The same memory as a tensor of the CPU's.
+// The same memory as a CPU tensor.
 at::Tensor on_host(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
   return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
@@ -192,7 +192,7 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return tensor;
 }
 
-// LibTorch's own for others' devices throws.
+// LibTorch's own convolution throws for PrivateUse1 devices.
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, c10::IntArrayRef stride,
                        c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
