@@ -36,7 +36,7 @@ constexpr double kNear = 1e-4;
 class Devices : public ::testing::Test {
  protected:
   Devices() {
-    test_device(0);  // registered
+    test_device(0);  // registers the test double
     write_safetensors(file(), tensors_of(*whole_));
   }
   std::string file() const { return here_.at("model.safetensors"); }
@@ -65,7 +65,7 @@ TEST_F(Devices, EachLayerRunsWhereTheMapSays) {
   EXPECT_LT(error(model, tokens().to(test_device(1))), kNear);
   const at::Tensor output = model->forward(tokens());
   EXPECT_EQ(output.device(), test_device(0));
-  // What came out of it meets what the program has on the CPU.
+  // The output can be combined with the program's CPU tensors.
   EXPECT_NEAR((output - expected_).abs().sum().item<float>(), 0, 1e-3);
 }
 
@@ -87,7 +87,7 @@ TEST_F(Devices, InitOnDevice_MakesModelsThere_TheInnermostOnes) {
   EXPECT_TRUE(third->weight.is_cpu());
 }
 
-// Searched for with measured rates, and run: a first layer that no accelerator has room for.
+// Searched with measured rates, and run: the first layer fits on no accelerator.
 TEST_F(Devices, OptimalMap_RunsAsItSays) {
   SmallGpt model = empty_gpt();
   const auto placed =
@@ -118,7 +118,7 @@ TEST_F(Devices, OffloadedLayers_TakeTheDevicesMemoryOnlyWhileTheyAreUsed) {
       for (int pass = 0; pass < 3; ++pass) {
         EXPECT_LT(difference(output_of(model), expected), kNear) << place << pass;
       }
-      // One in use, two on their way (a unit is half a block), and activations.
+      // One in use, two in transit (a unit is half a block), and activations.
       EXPECT_LT(most_device_bytes(0) - before, 3 * kBlock) << place;
     }
     EXPECT_EQ(device_bytes(0), before);
@@ -157,7 +157,7 @@ TEST_F(Devices, Gradients_ReachTheInput) {
   EXPECT_TRUE(x.grad().allclose(expected, 1e-6, 1e-7));
 }
 
-// Modules of many kinds, under maps at random.
+// Modules of many kinds, under random maps.
 TEST_F(Devices, AnyMap_GivesTheSameResults) {
   struct ConvNetImpl : nn::Module {
     ConvNetImpl() {

@@ -1,4 +1,4 @@
-// Models on the CPU: weights used in their files.
+// Models on the CPU whose weights are used in their files.
 #include <fstream>
 
 #include "estimate/resident.h"
@@ -99,9 +99,9 @@ TEST_F(Dispatch, ModelWithValues_GoesToTheDisk_AndAccelerateReadsIt) {
   EXPECT_TRUE(same(again));
 }
 
-// Of the type that is computed with, and of another, which is read and converted for each use.
+// With weights of the compute dtype, and of another one, which are read and converted for each use.
 TEST_F(Dispatch, Bounded_DropsWhatItUsed) {
-  constexpr int64_t kLayers = 12, kWidth = 512;  // of 8 MiB a block
+  constexpr int64_t kLayers = 12, kWidth = 512;  // 8 MiB per block
   SmallGpt large = real_gpt(kLayers, kWidth);
   const at::Tensor expected = output_of(large);
   auto tensors = tensors_of(*large);

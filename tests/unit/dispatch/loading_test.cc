@@ -1,4 +1,4 @@
-// load_checkpoint_in_model, and files that are not what they should be.
+// load_checkpoint_in_model, and invalid files.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ TEST_F(Loading, IntoAnEmptyModel_MapsTheFile_WhichWritesDoNotReach) {
   EXPECT_TRUE(output_of(again).equal(expected_));
 }
 
-// The folder that Accelerate's page on big models describes.
+// The folder described on Accelerate's page about big models.
 TEST_F(Loading, ShardsWithTheOlderIndex_AreRead) {
   NamedTensors first = tensors_of(*whole_), second;
   std::string index;
@@ -90,7 +90,7 @@ TEST_F(Loading, OfAnotherModel_ListsEveryTensor) {
   tensors["norm.bias"] = torch::zeros({32});
   write_safetensors(here_.at("other.safetensors"), tensors);
   load_checkpoint_in_model(model, here_.at("other.safetensors"), {}, {.strict = false});
-  EXPECT_TRUE(model->norm->weight.equal(torch::ones({32})));  // as its constructor gives
+  EXPECT_TRUE(model->norm->weight.equal(torch::ones({32})));  // as its constructor sets it
 }
 
 TEST_F(Loading, TensorThatStaysWithoutValues_IsNamed) {
@@ -141,7 +141,7 @@ TEST_F(Loading, FileThatIsShortenedWhileItIsUsed_IsNamed) {
 
 using LoadingDeathTest = Loading;
 
-// What lies on the CPU is read without anybody's asking.
+// Weights on the CPU are read through their mapping, so no call can report the error.
 TEST_F(LoadingDeathTest, FileThatIsShortenedUnderTheCpusWeights_EndsTheProcessNamingIt) {
   const std::string path = here_.at("model.safetensors");
   SmallGpt large = real_gpt(4, 256);

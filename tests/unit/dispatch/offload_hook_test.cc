@@ -1,4 +1,4 @@
-// Models taking turns on a device.
+// Models that take turns on a device.
 #include "small_gpt.h"
 #include "test_device.h"
 
@@ -29,7 +29,7 @@ TEST(OffloadHook, ModelsTakeTurns) {
     EXPECT_LT(difference(output_of(second), expected), 1e-4);
     EXPECT_LT(difference(output_of(third), expected), 1e-4);
     EXPECT_LE(device_bytes(0), one) << round;
-    last.offload();  // the first of the next round does not know of the last of this one
+    last.offload();  // the next round's first model does not move the last one away
   }
   last.offload();
   next.offload();

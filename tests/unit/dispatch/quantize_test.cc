@@ -1,4 +1,4 @@
-// Quantised models: in memory, on a disk, and what cannot be done with one.
+// Quantized models: in memory, on a disk, and unsupported uses.
 #include <coupler/quantize.h>
 #include <utime.h>
 
@@ -22,7 +22,7 @@ const at::Tensor& up_weight(SmallGpt& model, size_t block = 0) {
   return model->blocks[block]->as<coupler::testing::BlockImpl>()->up->weight;
 }
 
-// The model with the values that quantising left, as ordinary tensors.
+// The model with the dequantized values, as ordinary tensors.
 SmallGpt dense_copy(SmallGpt& quantized) {
   SmallGpt copy = real_gpt();
   const torch::NoGradGuard no_grad;
@@ -82,7 +82,7 @@ TEST_P(Quantized, InMemory_ComputesWithWhatItSaysItsValuesAre) {
   }
 }
 
-// Whatever takes a quantised weight gets the same values.
+// Every operation on a quantized weight sees the same values.
 TEST_P(Quantized, EveryOperation_SeesTheValues) {
   SmallGpt model = real_gpt();
   const auto held = quantize(model, options());
@@ -108,7 +108,7 @@ TEST_P(Quantized, EveryOperation_SeesTheValues) {
   EXPECT_TRUE(weight.to(at::kDouble).equal(values.to(at::kDouble)));
   EXPECT_TRUE(torch::cat({weight, values}).equal(torch::cat({values, values})));
   EXPECT_TRUE(weight.view({64, 64}).detach().reshape({-1}).equal(values.reshape({-1})));
-  EXPECT_EQ(weight.data_ptr(), nullptr);  // nobody takes packed bytes for numbers
+  EXPECT_EQ(weight.data_ptr(), nullptr);  // packed bytes cannot be mistaken for numbers
   const at::Tensor half = x.to(at::kBFloat16);
   EXPECT_NE(hinted_message_of([&] {
               try {
@@ -117,7 +117,7 @@ TEST_P(Quantized, EveryOperation_SeesTheValues) {
                 throw Error(ErrorCode::kUsage, error.what_without_backtrace(), {.hint = "h"});
               }
             }),
-            "no error");  // LibTorch's own, as of any float weight
+            "no error");  // LibTorch's own error, as for any float weight
 }
 
 TEST_P(Quantized, FromACheckpoint_OnEveryPlace_IsTheSame) {
@@ -146,11 +146,11 @@ TEST_P(Quantized, OnTheDisk_IsWrittenOnce_AndReused) {
     } else {
       first = output_of(model);
     }
-    // What operations use lies in the packed file.
+    // Operations use the weight in place in the packed file.
     const Home* const home = home_of(up_weight(model));
     EXPECT_NE(file_at(home->memory).find("quantized-"), std::string::npos);
   }
-  // Another time of change is another checkpoint.
+  // A different modification time means a different checkpoint.
   const utimbuf time{1000, 1000};
   ASSERT_EQ(::utime(checkpoint_.c_str(), &time), 0);
   SmallGpt model = empty_gpt();
@@ -201,7 +201,7 @@ TEST_P(Quantized, Training_IsRefusedByName) {
   const std::string message = hinted_message_of([&] { output.sum().backward(); });
   EXPECT_NE(message.find("blocks.2.down.weight"), std::string::npos) << message;
   EXPECT_NE(message.find("no gradients"), std::string::npos) << message;
-  // Through an operation that is no product, too.
+  // Also through an operation other than a product.
   up_weight(model).set_requires_grad(true);
   const std::string other = hinted_message_of([&] { (up_weight(model) * 2).sum().backward(); });
   EXPECT_NE(other.find("blocks.0.up.weight"), std::string::npos) << other;

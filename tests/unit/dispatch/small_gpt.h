@@ -1,5 +1,5 @@
-// A small model with what makes placing one hard: residual connections, a tied head, buffers of
-// both kinds; and its checkpoints. Single-threaded.
+// A small model with the features that make placement hard: residual connections, a tied head, both
+// kinds of buffers; and its checkpoints. Single-threaded.
 #pragma once
 
 #include <ATen/ops/gelu.h>
@@ -48,7 +48,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-// Shares a weight with another module.
+// Shares its weight with another module.
 struct HeadImpl : nn::Module {
   explicit HeadImpl(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
   at::Tensor forward(const at::Tensor& x) { return nn::functional::linear(x, weight); }
@@ -90,12 +90,12 @@ inline at::Tensor output_of(SmallGpt& model, const at::Tensor& input = tokens())
   return model->forward(input).cpu();
 }
 
-// The largest difference, of results that another kernel may have computed.
+// The largest difference between results that different kernels may have computed.
 inline double difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.cpu() - b.cpu()).abs().max().item<double>();
 }
 
-// A folder of the test's own.
+// A temporary folder of one test.
 class Folder {
  public:
   Folder() {
@@ -115,7 +115,7 @@ class Folder {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-// Parameters and buffers, tied ones under their first names.
+// Parameters and buffers; tied ones under their first names.
 inline NamedTensors tensors_of(const nn::Module& module) {
   NamedTensors result;
   std::vector<const void*> seen;
@@ -142,7 +142,7 @@ inline void write_safetensors(const std::string& path, const NamedTensors& tenso
   writer.finish();
 }
 
-// The message of the Error that action throws, which has to have a hint.
+// The message of the Error that action throws, which must have a hint.
 inline std::string hinted_message_of(const std::function<void()>& action) {
   try {
     action();
@@ -153,7 +153,7 @@ inline std::string hinted_message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-// The file in whose mapping an address of this process lies; "" for other memory.
+// The file whose mapping contains this address; "" for other memory.
 inline std::string file_at(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

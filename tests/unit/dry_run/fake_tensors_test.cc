@@ -1,5 +1,5 @@
-// Operations on fake tensors give the shapes, strides and types that they give with memory. A dry
-// run never ends, so this is a program of its own.
+// Operations on fake tensors give the same shapes, strides and dtypes as real ones. A dry run never
+// ends, so this is a program of its own.
 #include "dry_run/fake_tensors.h"
 
 #include <ATen/ATen.h>
@@ -46,7 +46,7 @@ at::Tensor fake(at::IntArrayRef sizes, bool trains = false) {
   return fake_like(real).requires_grad_(trains);
 }
 
-// The same done twice: with memory, then without.
+// Runs the same code twice: with memory, then without.
 void expect_same_shapes(const std::vector<std::vector<int64_t>>& inputs,
                         const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run) {
   counter();

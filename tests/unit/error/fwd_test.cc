@@ -1,4 +1,4 @@
-// A header of a user's that names Coupler's types compiles where LibTorch is not even to be found.
+// A user's header that names Coupler's types compiles without LibTorch on the include path.
 #include <coupler/fwd.h>
 #include <gtest/gtest.h>
 

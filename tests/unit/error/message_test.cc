@@ -1,4 +1,4 @@
-// The two parts of an Error's text.
+// The two parts of an Error's message.
 #include "error/message.h"
 
 #include <coupler/error.h>

@@ -15,13 +15,13 @@ namespace {
 using ::testing::ExitedWithCode;
 using ::testing::KilledBySignal;
 
-// "threadsafe" starts the child anew: it may have threads of its own.
+// "threadsafe" starts the child from scratch, so that it may have its own threads.
 class TerminateDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-// noexcept, so that googletest cannot catch what is thrown.
+// noexcept, so that GoogleTest cannot catch the exception.
 template <typename F>
 // NOLINTNEXTLINE(bugprone-exception-escape): on purpose
 void uncaught(F throwing) noexcept {
@@ -68,7 +68,7 @@ TEST_F(TerminateDeathTest, TwoThreadsAtOnce_EndOnce) {
               ExitedWithCode(4), "^coupler: error: late\n$");
 }
 
-// Standard output becomes the pipe that the test reads, fully buffered.
+// Standard output is the fully buffered pipe that the test reads.
 TEST_F(TerminateDeathTest, OutputBufferedByStdio_IsFlushed) {
   EXPECT_EXIT(uncaught([] {
                 std::fflush(stdout);
@@ -93,7 +93,7 @@ TEST_F(TerminateDeathTest, OutputBufferedByCout_IsFlushed) {
 
 TEST_F(TerminateDeathTest, StreamHeldByAnotherThread_DoesNotHoldTheProcess) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer holds back a signal while fflush waits";
+  GTEST_SKIP() << "the thread sanitizer delays a signal while fflush waits";
 #endif
   EXPECT_EXIT(uncaught([] {
                 std::thread([] {

@@ -18,7 +18,7 @@ TEST(HeapModel, FreedNeighbours_AreUsedAgain) {
   EXPECT_GE(before, 8 * kMiB);
   for (const uint64_t block : blocks) heap.give_back(block);
   EXPECT_EQ(heap.live(), 0u);
-  EXPECT_EQ(heap.resident(), before);  // kept for the next ones
+  EXPECT_EQ(heap.resident(), before);  // kept for later allocations
   heap.take(6 * kMiB);
   EXPECT_EQ(heap.resident(), before);
 }

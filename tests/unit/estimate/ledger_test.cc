@@ -5,7 +5,7 @@
 namespace coupler {
 namespace {
 
-// Of the room it has, some was there before.
+// A heap with free room: allocations add resident memory only beyond it.
 class RoomyHeap : public Heap {
  public:
   explicit RoomyHeap(uint64_t free) : free_(free) {}

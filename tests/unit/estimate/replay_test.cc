@@ -1,4 +1,4 @@
-// Replays of a small log by hand: two parameters of 1 MiB, one use each.
+// Replays of a small hand-made log: two parameters of 1 MiB, one use each.
 #include "estimate/replay.h"
 
 #include <coupler/distributed_backend.h>
@@ -82,8 +82,8 @@ double buffers_with(const CommunicationConfig& communication, EstimatePlan plan)
   return static_cast<double>(replayed(plan).of(Part::kBuffers)) / static_cast<double>(kMiB);
 }
 
-// Two ranks: a code of all, its sums, and half of it from the other one; 4 bytes a parameter of
-// what is carried to the next step.
+// Two ranks: an encoding of everything, its sums, and half an encoding from the other rank; 4 bytes
+// per parameter are carried to the next step.
 TEST(Replay, CompressedGradients_TakeTheirCodesAndWhatIsCarried) {
   const EstimatePlan whole{.world = 2, .group_size = 2};
   EXPECT_NEAR(buffers_with({.gradients = "none"}, whole), 0, 0.02);
@@ -102,7 +102,7 @@ TEST(Replay, PowerSgd_TakesNarrowMatricesAndWhatGoesWhole) {
   expect_about(replay(log, {plan}, heap).of(Part::kBuffers), 2 + 1.0 / 32 + 1.0 / 16 + 1);
 }
 
-// Of units that stay: the code of one that was gathered would lie where the unit was.
+// For units that stay resident: the encoding of a gathered unit would reuse the unit's memory.
 TEST(Replay, CompressedShards_TakeTheirCodesAndWhatIsCarried) {
   const EstimatePlan plan = divided(DB_KEEP_ALWAYS, false);
   const double none = buffers_with({.gradients = "none"}, plan);
@@ -125,7 +125,7 @@ TEST(Replay, ReplicatedWithStateOnADisk_HoldsPiecesOfItOnly) {
   expect_about(estimate.of(Part::kOptimizer), 0);
   expect_about(estimate.of(Part::kGradients), 2);
   EXPECT_GE(estimate.of(Part::kBuffers), 2 * kMiB);  // both tensors of a piece
-  EXPECT_LE(estimate.of(Part::kBuffers), 4 * kMiB);  // what is ahead and behind
+  EXPECT_LE(estimate.of(Part::kBuffers), 4 * kMiB);  // read ahead and written back
 }
 
 TEST(Replay, Stage1_DividesTheOptimizerOnly) {

@@ -1,4 +1,4 @@
-// Sizes of blocks in tests.
+// Block sizes for tests.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Numbers of parameters as the models' cards, or counting their published weights, have them.
+// Numbers of parameters from the models' cards, or counted in their published weights.
 #include "estimate/transformer.h"
 
 #include <coupler/error.h>

@@ -38,7 +38,7 @@ TEST(ParseByteSize, OneSpaceBeforeTheUnit_IsAllowed) {
 TEST(ParseByteSize, Decimals_AreExact_AndRoundedDown) {
   EXPECT_EQ(size_of("1.5GB"), 1'500'000'000u);
   EXPECT_EQ(size_of("0.5KiB"), 512u);
-  // What a double makes of this is a byte less.
+  // As a double, this value would be a byte less.
   EXPECT_EQ(size_of("4.35GB"), 4'350'000'000u);
   EXPECT_EQ(size_of("1.3GiB"), 1'395'864'371u);
   EXPECT_EQ(size_of("1.999999999999999999999999999999KB"), 1'999u);

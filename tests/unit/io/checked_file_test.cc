@@ -96,7 +96,7 @@ TEST_F(CheckedFiles, AFlippedBit_IsFound_WhereItMatters) {
   EXPECT_NE(said.find(path_ + " is damaged between bytes 4194304 and 8388608: its checksum"),
             std::string::npos)
       << said;
-  // Not remembered as read.
+  // The chunk is not marked as verified.
   EXPECT_NE(refusal([&] { file.read(kCheckedChunk + 1000, into.data(), 10); }), "no error");
 }
 

@@ -51,7 +51,7 @@ std::string io_error(const std::function<void()>& action) {
 TEST_F(DurableFiles, WhatIsWrittenInPieces_IsThere_WithItsSizeAndHash) {
   std::string expected;
   DurableFile file(at("data"));
-  // Smaller and larger than what is handed to the disk at once.
+  // Smaller and larger than the block that is written to the disk at once.
   for (const size_t size : {0u, 1u, 4096u, (1u << 20) - 1, 9u << 20, 7u}) {
     const std::string piece(size, static_cast<char>('a' + size % 26));
     file.write(piece.data(), piece.size());
@@ -63,8 +63,8 @@ TEST_F(DurableFiles, WhatIsWrittenInPieces_IsThere_WithItsSizeAndHash) {
   EXPECT_EQ(bytes_of(at("data")), expected);
 }
 
-// Of what a thread of its own writes there are full blocks and one that is not, none of them where
-// the caller's pieces end.
+// The background thread writes full blocks and one partial block; none ends where the caller's
+// pieces end.
 TEST_F(DurableFiles, ALargeOne_IsThere_WithItsSizeHashAndSums) {
   std::string expected(33'333'333, '\0');
   for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<char>(i * 7 + i / 4096);
@@ -100,7 +100,7 @@ TEST_F(DurableFiles, ALargeOneThatIsNotFinished_IsRemoved) {
   EXPECT_FALSE(fs::exists(at("data")));
 }
 
-// In the middle of a block, too, where the system writes a part of it first.
+// Also with a limit inside a block, part of which the system still writes.
 TEST_F(DurableFiles, ADiskThatIsFullInTheMiddleOfALargeOne_IsAnError_AndNothingIsLeft) {
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
@@ -162,7 +162,7 @@ TEST_F(DurableFiles, Replacing_KeepsTheOldOne_WhereTheNewCannotBeWritten) {
   replace_file(at("manifest"), "old");
   replace_file(at("manifest"), "new");
   EXPECT_EQ(bytes_of(at("manifest")), "new");
-  std::ofstream(at("manifest.new")) << "of one that was killed";
+  std::ofstream(at("manifest.new")) << "left by a killed process";
   replace_file(at("manifest"), "newer");
   EXPECT_EQ(bytes_of(at("manifest")), "newer");
   EXPECT_FALSE(fs::exists(at("manifest.new")));

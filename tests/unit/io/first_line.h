@@ -1,4 +1,4 @@
-// An error's message without the hint that follows it.
+// An error's message without the hint.
 #pragma once
 
 #include <coupler/error.h>

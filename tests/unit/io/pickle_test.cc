@@ -16,9 +16,9 @@ using coupler::testing::first_line;
 using coupler::testing::text_of;
 using namespace std::string_literals;
 
-// What a pickle holds, as Python would write it; or the message that reading it fails with.
+// The content of a pickle, as Python would print it, or the message of the error from reading it.
 std::string shown_pickle(const std::string& bytes) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<char> exact(bytes.begin(), bytes.end());
   try {
     return text_of(*read({exact.data(), exact.size()}, "m.pt"));
@@ -30,7 +30,7 @@ std::string shown_pickle(const std::string& bytes) {
   }
 }
 
-// The instructions between the protocol's number and the end.
+// The opcodes between the protocol number and the end.
 std::string run(const std::string& instructions) {
   return shown_pickle("\x80\x02" + instructions + ".");
 }
@@ -52,7 +52,7 @@ std::string storage(const std::string& type, const std::string& elements) {
          "tQ";
 }
 
-// A tensor whose arguments from the storage on are given.
+// A tensor with the given arguments after the storage.
 std::string tensor(const std::string& arguments) { return kTensor + "(" + arguments + "tR"; }
 
 const std::string kFloats = storage("torch\nFloatStorage", "K\x06");
@@ -105,7 +105,7 @@ TEST(Pickle_Containers, OfEveryKind_KeepTheirOrder) {
 }
 
 TEST(Pickle_Containers, Sets_AreListsOfTheirMembers) {
-  // Of protocol 2 and 3, as functions; of protocol 4, as instructions.
+  // Function calls in protocols 2 and 3, opcodes in protocol 4.
   EXPECT_EQ(run("c__builtin__\nset\n](K\1K\2e\x85R"), "[1, 2]");
   EXPECT_EQ(run("cbuiltins\nset\n]\x85R"), "[]");
   EXPECT_EQ(run("cbuiltins\nset\n)R"), "[]");
@@ -125,7 +125,7 @@ TEST(Pickle_Containers, SetsOfOtherThanAList_AreRefused) {
   EXPECT_EQ(run("K\1\x91"), refused(4, "the start of a container is missing"));
   EXPECT_EQ(run("cbuiltins\nset\n"),
             "m.pt: its pickle: 'builtins.set' itself where a value is expected");
-  // A set that holds itself.
+  // A set that contains itself.
   EXPECT_EQ(run("\x8fq\0(h\0\x90"s), "m.pt: its pickle: a container holds itself");
 }
 
@@ -189,7 +189,7 @@ TEST(Pickle_Bounds, DeepNesting_IsRefused) {
   EXPECT_EQ(run(std::string(101, '(')), refused(102, "it nests deeper than 100 levels"));
 }
 
-// Each list holds the one before twice: a walk of the whole would take 2^60 steps.
+// Each list contains the previous one twice: a full walk would take 2^60 steps.
 TEST(Pickle_Bounds, SharedContainersThatUnfoldWithoutEnd_AreRefused) {
   std::string instructions = "]q\0"s;
   for (int i = 0; i < 60; ++i) {
@@ -240,7 +240,7 @@ TEST(Pickle_Globals, OfAnyOtherName_AreRefusedByIt) {
   EXPECT_EQ(run(string("os") + string("system") + "\x93"), refused(14, not_allowed("os.system")));
   EXPECT_EQ(run("cnumpy.core.multiarray\n_reconstruct\n"),
             refused(2, not_allowed("numpy.core.multiarray._reconstruct")));
-  // What an allowed name begins with, or ends with.
+  // The beginning or the end of an allowed name.
   EXPECT_EQ(run("ctorch._utils._rebuild_tensor_v2\nx\n"),
             refused(2, not_allowed("torch._utils._rebuild_tensor_v2.x")));
   EXPECT_EQ(run("cx.torch\nSize\n"), refused(2, not_allowed("x.torch.Size")));

@@ -1,4 +1,4 @@
-// Writes what a pickle holds as Python would, for tests to compare.
+// Prints the content of a pickle as Python would, for tests to compare.
 #pragma once
 
 #include <fmt/format.h>

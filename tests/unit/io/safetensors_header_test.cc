@@ -16,12 +16,12 @@ using coupler::testing::file_bytes;
 using coupler::testing::length_bytes;
 
 Header parse_exact(const std::string& bytes) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   return parse_header(exact.data(), exact.size(), "model.safetensors");
 }
 
-// The message parsing `bytes` fails with, or "accepted".
+// The message of the error from parsing `bytes`, or "accepted".
 std::string header_refusal(const std::string& bytes) {
   try {
     parse_exact(bytes);
@@ -87,7 +87,7 @@ TEST(SafetensorsHeader_Valid, EveryDType_HasItsSize) {
   for (const auto& [name, bits_each] : sizes) {
     const auto header = parse_exact(
         file_bytes("{" + entry("w", name, "8", 0, bits_each) + "}",
-                   std::string(bits_each, 'x')));  // 8 elements: as many bytes as bits each
+                   std::string(bits_each, 'x')));  // 8 elements: as many bytes as bits per element
     EXPECT_EQ(to_string(header.tensors[0].dtype), name);
     EXPECT_EQ(bits(header.tensors[0].dtype), bits_each);
   }
@@ -129,7 +129,7 @@ TEST(SafetensorsHeader_Json, InvalidUtf8_IsRefused) {
   expect_refused(file_bytes("{\"\xff\":{}}"), {"UTF-8"});
   expect_refused(file_bytes("{\"\xc0\xaf\":{}}"), {"UTF-8"});          // overlong
   expect_refused(file_bytes("{\"\xed\xa0\x80\":{}}"), {"UTF-8"});      // a surrogate
-  expect_refused(file_bytes("{\"\\ud800\":{}}"), {"not valid JSON"});  // a lone one, escaped
+  expect_refused(file_bytes("{\"\\ud800\":{}}"), {"not valid JSON"});  // a lone surrogate, escaped
 }
 
 TEST(SafetensorsHeader_Json, DeepNesting_IsRefusedAtOnce) {
@@ -241,8 +241,7 @@ TEST(SafetensorsHeader_Names, ControlCharacters_AreShownEscaped) {
   expect_refused(file_bytes("{\"a\\u001b[31m\":1}"), {"tensor 'a\\x1b[31m'"});
 }
 
-// Every file shortened by any number of bytes, and with any one byte flipped, is refused or parsed;
-// nothing else happens.
+// Every file truncated to any length, or with any one byte flipped, is either refused or parsed.
 TEST(SafetensorsHeader_Damage, EveryTruncationAndByteFlip_IsHandled) {
   const std::string good =
       file_bytes("{\"__metadata__\":{\"k\":\"v\"}," + entry("a", "F32", "2", 0, 8) + "," +

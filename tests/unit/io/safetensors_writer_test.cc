@@ -58,7 +58,7 @@ class SafetensorsWriter : public ::testing::Test {
 
   std::string path() const { return (folder_ / "model.safetensors").string(); }
 
-  // The file that holds these tensors, with the fixtures' data, in pieces of at most `piece` bytes.
+  // The file with these tensors and the fixtures' data, written in pieces of at most `piece` bytes.
   std::string written(std::vector<TensorEntry> entries, const Metadata& metadata = {},
                       uint64_t piece = 5) const {
     Writer writer(path(), std::move(entries), metadata);
@@ -210,7 +210,7 @@ TEST_F(SafetensorsWriter, AFileThatIsThere_IsNotWrittenOver) {
   EXPECT_EQ(bytes_of(path()), "old");
 }
 
-// Random tensors are read back as they were given, whatever their names.
+// Random tensors are read back unchanged, whatever their names.
 TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
   std::mt19937 random(20261122);
   const auto below = [&](uint32_t limit) { return static_cast<uint32_t>(random() % limit); };
@@ -226,7 +226,7 @@ TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
     for (uint32_t i = below(12); i > 0; --i) {
       TensorEntry entry{name(), static_cast<DType>(below(22)), {}};
       for (uint32_t rank = below(4); rank > 0; --rank) entry.shape.push_back(below(5));
-      // Whole bytes of any dtype.
+      // Whole bytes for any dtype.
       if (bits(entry.dtype) < 8) entry.shape.push_back(4);
       entries.push_back(std::move(entry));
     }
@@ -242,7 +242,7 @@ TEST_F(SafetensorsWriter, RandomTensors_ReadBackTheSame) {
       const TensorInfo& read = header.tensors[header.index.at(entry.name)];
       EXPECT_EQ(read.dtype, entry.dtype);
       EXPECT_EQ(read.shape, entry.shape);
-      // Elements begin where the machine wants them.
+      // Elements are aligned for the machine.
       if (read.begin != read.end && bits(read.dtype) >= 8) {
         EXPECT_EQ(read.begin % (bits(read.dtype) / 8), 0u);
       }
@@ -287,7 +287,7 @@ TEST(SafetensorsLayout, ShapesThatDoNotFit_AreRefused) {
 }
 
 TEST(SafetensorsLayout, DataThatExceeds63Bits_IsRefused) {
-  // 2^63 / 8 - 1 bytes each, the most that one tensor can have.
+  // 2^63 / 8 - 1 bytes each, the maximum for one tensor.
   std::vector<TensorEntry> entries;
   for (int i = 0; i < 9; ++i)
     entries.push_back({std::to_string(i), DType::kU8, {(int64_t{1} << 60) - 1}});
@@ -306,7 +306,7 @@ TEST(SafetensorsLayout, HeadersThatAreTooLong_AreRefused) {
   const std::string rule = "out: the header needs more than the format's 100000000 bytes";
   EXPECT_EQ(layout_refusal({{std::string(kMaxHeaderBytes, 'x'), DType::kU8, {}}}), rule);
   EXPECT_EQ(layout_refusal({}, {{"k", std::string(kMaxHeaderBytes, 'x')}}), rule);
-  // As long as the reader takes, and a byte more.
+  // The longest header that the reader accepts, and one byte more.
   const std::string frame = "{\"__metadata__\":{\"k\":\"\"}}";
   const std::string value(kMaxHeaderBytes - frame.size(), 'x');
   EXPECT_EQ(lay_out({}, {{"k", value}}, "out").head.size(), sizeof(uint64_t) + kMaxHeaderBytes);

@@ -25,7 +25,7 @@ using coupler::testing::zip_bytes;
 using coupler::testing::ZipEntry;
 using namespace std::string_literals;
 
-// Written by PyTorch; see make_fixtures.py beside them.
+// Written by PyTorch; see make_fixtures.py in the same folder.
 std::string archive_path(const std::string& name) {
   return COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/" + name;
 }
@@ -47,16 +47,16 @@ std::string error_of(const std::function<void()>& action, ErrorCode code) {
   return "no error";
 }
 
-// The message that opening a fixture fails with, without its folder.
+// The message of the error from opening a fixture, without its folder.
 std::string archive_refusal(const std::string& name, ErrorCode code = ErrorCode::kIo) {
   std::string message = error_of([&] { TorchArchive::open(archive_path(name)); }, code);
   const size_t at = message.find(archive_path(""));
   return at == std::string::npos ? message : message.erase(at, archive_path("").size());
 }
 
-// The message that the tensors of a file of these bytes fail with.
+// The message of the error from reading the tensors of a file with these bytes.
 std::string bytes_refusal(const std::string& bytes, ErrorCode code = ErrorCode::kIo) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   return error_of([&] { TorchArchive(exact.data(), exact.size(), "m.pt").tensors(); }, code);
 }
@@ -141,7 +141,7 @@ TEST(TorchArchive_StateDict, ItsBytes_AreWhereTheRangesSay) {
   EXPECT_EQ(values<float>(archive, of("empty")), (std::vector<float>{}));
   EXPECT_EQ(values<float>(archive, of("scalar")), (std::vector<float>{42}));
   EXPECT_EQ(values<float>(archive, of("head.weight")), (std::vector<float>{0, 1, 2, 3, 4, 5}));
-  // A part of a storage of 12 elements.
+  // Part of a storage of 12 elements.
   EXPECT_EQ(of("slice").storage.end - of("slice").storage.begin, 48u);
   EXPECT_EQ(of("slice").bytes.begin - of("slice").storage.begin, 16u);
 }
@@ -265,7 +265,7 @@ TEST(TorchArchive_Refusals, OfWhatCannotBeRepresented_SayWhy) {
   EXPECT_NE(archive_refusal("no_checksums.pt").find("its checksum is"), std::string::npos);
 }
 
-// An archive of torch.save's with other entries.
+// An archive as torch.save writes it, with other entries.
 std::vector<ZipEntry> entries_with(const std::string& name, const std::string& data) {
   std::vector<ZipEntry> entries{
       {"m/data.pkl", "\x80\x02}."}, {"m/byteorder", "little"}, {"m/version", "3\n"}};
@@ -315,12 +315,12 @@ TEST(TorchArchive_Layout, OtherEntriesThanTorchSaves_AreRefused) {
             "m.pt: entry 'n/x' is outside the folder 'm/'");
   EXPECT_EQ(bytes_refusal(zip_bytes(entries_with("m/constants.pkl", "x")), ErrorCode::kUnsupported),
             "m.pt: it is a TorchScript program (it has 'm/constants.pkl'), not a state dict");
-  // A zip bomb is refused before anything of it is read.
+  // A zip bomb is refused before any of it is read.
   EXPECT_NE(bytes_refusal(zip_bytes({{"m/data.pkl", "x", 0x0808, 8}})).find("it is compressed"),
             std::string::npos);
 }
 
-// A state dict of one tensor 'w' of float32 in a storage '0' said to have `elements`.
+// A state dict with one float32 tensor 'w' in a storage '0' of `elements` declared elements.
 std::string pickled_tensor(const std::string& elements, const std::string& offset_shape_strides) {
   return "\x80\x02}\x8c\1wctorch._utils\n_rebuild_tensor_v2\n((\x8c\7storagectorch\nFloatStorage\n"
          "\x8c\1"
@@ -406,7 +406,7 @@ TEST(TorchArchive_Damage, EveryTruncation_IsAnError) {
   }
 }
 
-// Flips in the data and in what nobody reads (times, attributes) are no errors; none does harm.
+// Flips in the data and in unused fields (times, attributes) are not errors; none does harm.
 TEST(TorchArchive_Damage, EveryBitFlip_IsHandled) {
   const std::string good = archive_bytes(archive_path("parameters.pt"));
   size_t accepted = 0;

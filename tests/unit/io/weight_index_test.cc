@@ -20,7 +20,7 @@ std::string index_text() {
 }
 
 WeightIndex parse_index(const std::string& text) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<char> exact(text.begin(), text.end());
   return parse_weight_index({exact.data(), exact.size()}, "index.json");
 }
@@ -197,7 +197,7 @@ TEST(WeightIndex, WhatNoReaderWouldTake_IsNotFormatted) {
 TEST(WeightIndex, NamesFromTheFile_AreShownShortAndWithoutControlCharacters) {
   EXPECT_EQ(index_refusal(R"({"weight_map":{"a\u001b[31m":1}})"),
             "index.json: tensor 'a\\x1b[31m': its file must be a string, not a number");
-  // Cut between characters, not within one.
+  // Cut between characters, not inside one.
   std::string long_name = "x";
   for (int i = 0; i < 100; ++i) long_name += "é";
   const std::string message = index_refusal("{\"weight_map\":{\"" + long_name + "\":1}}");

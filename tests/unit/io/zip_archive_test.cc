@@ -22,9 +22,9 @@ using coupler::testing::ZipEntry;
 
 const std::vector<ZipEntry> kTwo{{"m/a", "alpha"}, {"m/b", ""}};
 
-// The names and bytes of an archive as "name=bytes;…", or the message that reading it fails with.
+// The names and bytes of an archive as "name=bytes;…", or the message of the error from reading it.
 std::string listed(const std::string& bytes) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   try {
     const ZipArchive zip(exact.data(), exact.size(), "model.pt");
@@ -44,7 +44,7 @@ std::string listed(const std::string& bytes) {
   }
 }
 
-// The archive with a number changed at a place counted from where `mark` is found last.
+// The archive with one number changed, at an offset from the last occurrence of `mark`.
 template <typename T>
 std::string changed(std::string bytes, const std::string& mark, size_t offset, T value) {
   const size_t at = bytes.rfind(mark);
@@ -84,7 +84,7 @@ TEST(ZipArchive_Valid, AnEntry_IsFoundByName) {
   EXPECT_EQ(zip.find("m/c"), nullptr);
 }
 
-// What an entry over 4 GiB has: sizes and place in an extra field of 64-bit numbers.
+// For an entry over 4 GiB: sizes and offset in an extra field of 64-bit numbers.
 TEST(ZipArchive_Valid, SizesIn64Bits_AreRead) {
   const auto with_extra = [](uint64_t size, const std::string& more) {
     std::string extra;
@@ -187,7 +187,7 @@ TEST(ZipArchive_Entries, Encrypted_AreRefused) {
 }
 
 TEST(ZipArchive_Entries, ThatOverlap_AreRefused) {
-  // The second one's header lies in the first one's data.
+  // The second entry's header lies inside the first entry's data.
   const std::string inner = zip_bytes({{"b", "x"}});
   const std::string header = inner.substr(0, inner.rfind(kCentral));
   const std::string bytes = zip_bytes({{"a", header}, {"b", "x"}});

@@ -1,4 +1,4 @@
-// Zip archives built by hand, byte by byte, as torch.save lays them out: for the tests of the
+// Zip archives built by hand, byte by byte, in the layout of torch.save: for the tests of the
 // reader, which need damaged ones, and for its fuzzer.
 #pragma once
 
@@ -16,7 +16,7 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Overwrites a number in an archive that is built already.
+// Overwrites a number in a finished archive.
 template <typename T>
 void put_at(std::string& bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
@@ -35,7 +35,7 @@ struct ZipEntry {
   uint16_t method = 0;
 };
 
-// The local headers have no sizes (flag 0x0008: they follow the data), as torch.save's.
+// Like torch.save's, the local headers have no sizes (flag 0x0008: they follow the data).
 inline std::string zip_bytes(const std::vector<ZipEntry>& entries) {
   std::string bytes;
   std::string directory;
@@ -70,7 +70,7 @@ inline std::string zip_bytes(const std::vector<ZipEntry>& entries) {
     put(directory, static_cast<uint16_t>(entry.name.size()));
     put<uint16_t>(directory, 0);  // extra fields
     put<uint16_t>(directory, 0);  // comment
-    put<uint16_t>(directory, 0);  // part of the archive
+    put<uint16_t>(directory, 0);  // disk number
     put<uint16_t>(directory, 0);  // attributes
     put<uint32_t>(directory, 0);
     put(directory, at);
@@ -82,7 +82,7 @@ inline std::string zip_bytes(const std::vector<ZipEntry>& entries) {
   bytes += "PK\6\6";
   put<uint64_t>(bytes, 44);
   put<uint32_t>(bytes, 0);
-  put<uint64_t>(bytes, 0);  // parts
+  put<uint64_t>(bytes, 0);  // disks
   put<uint64_t>(bytes, entries.size());
   put<uint64_t>(bytes, entries.size());
   put<uint64_t>(bytes, directory.size());
@@ -99,7 +99,7 @@ inline std::string zip_bytes(const std::vector<ZipEntry>& entries) {
   return bytes;
 }
 
-// What torch.save writes around a pickle and storages "0", "1", ….
+// The entries that torch.save writes around a pickle and storages "0", "1", ….
 inline std::string torch_bytes(const std::string& pickle,
                                const std::vector<std::string>& storages = {}) {
   std::vector<ZipEntry> entries{{"m/data.pkl", pickle}, {"m/byteorder", "little"}};

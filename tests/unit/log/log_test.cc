@@ -39,7 +39,7 @@ TEST(LogFilter, OneLevel_IsThatOfAllComponents) {
 TEST(LogFilter, Components_HaveTheirOwnLevels) {
   const LogFilter filter = parse("comm=trace, plugin=error ,info,comm=debug");
   EXPECT_TRUE(filter.allows(LogLevel::kDebug, "comm"));
-  EXPECT_FALSE(filter.allows(LogLevel::kTrace, "comm")) << "the later entry counts";
+  EXPECT_FALSE(filter.allows(LogLevel::kTrace, "comm")) << "the later entry wins";
   EXPECT_FALSE(filter.allows(LogLevel::kWarning, "plugin"));
   EXPECT_TRUE(filter.allows(LogLevel::kInfo, "store"));
   EXPECT_FALSE(filter.allows(LogLevel::kDebug, "store"));
@@ -62,7 +62,7 @@ TEST(LogFilter, UnknownLevelBesideAGoodOne_LeavesTheGoodOne) {
   EXPECT_NE(complaint, "");
 }
 
-// COUPLER_LOG is read once a process: each of these runs in a child.
+// COUPLER_LOG is read once per process, so each of these runs in a child.
 class LogDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }

@@ -71,7 +71,7 @@ TEST(BlockFile, RefusesAFile) {
   EXPECT_NE(message.find("Not a directory"), std::string::npos) << message;
 }
 
-// A limit of the process stands in for a full disk.
+// A resource limit of the process stands in for a full disk.
 TEST(BlockFile, SaysThatThereIsNoRoomBeforeAnythingIsWritten) {
   const WorkingFolder folder;
   BlockFile file(folder.path());

@@ -38,8 +38,8 @@ TEST(DiskSource, BeginsWithZeros) {
   EXPECT_TRUE(holds(memory, '\0'));
 }
 
-// Against a list in memory: units put away again and again, read at once, before or after the
-// thread has written them.
+// Compared with a list in memory: units are written again and again, and read at once, before or
+// after the thread has written them.
 TEST(DiskSource, GivesTheLatestOfEachUnit) {
   constexpr size_t kUnits = 5;
   for (const size_t behind : {size_t{1}, size_t{3}}) {
@@ -64,7 +64,7 @@ TEST(DiskSource, GivesTheLatestOfEachUnit) {
     const BufferPool::Buffer memory = pool.take(kBytes);
     source.fill(2, memory.data());
     EXPECT_TRUE(holds(memory, 's'));
-    // What waits, what is written and what was read are at most so many.
+    // At most this many blocks are queued, being written, or just read.
     EXPECT_LE(pool.peak_bytes(), (behind + 3) * kBytes);
   }
 }

@@ -1,4 +1,4 @@
-// State of a device whose place is host memory or a disk.
+// Device state offloaded to host memory or a disk.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <test_device.h>
@@ -12,7 +12,7 @@
 namespace coupler {
 namespace {
 
-constexpr int64_t kNumel = 3000;  // no whole number of pages
+constexpr int64_t kNumel = 3000;  // not a whole number of pages
 constexpr int kTensors = 5;
 
 // The same operations on tensors that stay on the device.
@@ -60,7 +60,7 @@ TEST(OffloadedMemory, OfADevice_TakesLittleOfIt) {
     for (int round = 0; round < 3; ++round) {
       for (at::Tensor& tensor : tensors) tensor.add_(1);
     }
-    // The one in use, the next, and one that is being put away.
+    // The one in use, the next, and one being written back.
     EXPECT_LE(testing::most_device_bytes(1) - before, 4 * kNumel * sizeof(float));
   }
   EXPECT_EQ(testing::device_bytes(1), before);

@@ -16,7 +16,7 @@
 namespace coupler {
 namespace {
 
-constexpr int64_t kNumel = 3000;  // no whole number of pages
+constexpr int64_t kNumel = 3000;  // not a whole number of pages
 
 TEST(OffloadedMemory, IsZerosAtFirst) {
   const WorkingFolder folder;
@@ -77,7 +77,7 @@ TEST(OffloadedMemory, KeepsLittleInMemory) {
     for (const at::Tensor& tensor : tensors) tensor.add_(1);
   }
   const size_t block = memory.bytes() / kTensors;
-  // In use, read ahead (2), waiting to be written (2), and one on its way either way.
+  // In use, read ahead (2), waiting to be written (2), and one in transit in each direction.
   EXPECT_LE(memory.peak_bytes(), 7 * block);
   for (const at::Tensor& tensor : tensors) EXPECT_TRUE(at::equal(tensor, at::full({kNumel}, 3.0F)));
 }
@@ -90,7 +90,7 @@ TEST(InUse, KeepsPointersValid) {
   {
     const InUse use(first, InUse::Access::kWrite);
     auto* const values = first.mutable_data_ptr<float>();
-    second.fill_(5);  // would push it out
+    second.fill_(5);  // would evict it
     for (int64_t i = 0; i < kNumel; ++i) values[i] = 7;
   }
   second.add_(1);
@@ -116,7 +116,7 @@ TEST(InUse, DropsWhatNeedNotBeKept) {
   const at::Tensor first = memory.make("first", kNumel, at::kFloat);
   const at::Tensor second = memory.make("second", kNumel, at::kFloat);
   first.fill_(1);
-  second.fill_(1);  // the first is away
+  second.fill_(1);  // the first one is evicted
   {
     InUse use(first);
     first.fill_(2);

@@ -1,4 +1,4 @@
-// Tensors of the test double's devices in host memory, and back.
+// Tensors of the test double's devices, copied to host memory and back.
 #include "offload/offloaded_tensors.h"
 
 #include <ATen/Functions.h>
@@ -110,11 +110,11 @@ TEST(OffloadedTensors, OnesMadeBefore_AreFetchedAhead) {
   EXPECT_EQ(device_bytes(0), before);
 }
 
-// The computation waits for a copy where it needs the values, else neither for the other.
+// Computation and copies wait for each other only when one needs the other's values.
 TEST(OffloadedTensors, Copies_HaveAStreamOfTheirOwn) {
   using Log = std::vector<std::string>;
   const at::Tensor tensor = on_device(numbers());
-  HostCopy::of(tensor);  // the stream is made with the first
+  HostCopy::of(tensor);  // the first copy creates the stream
   const auto offloaded = OffloadedTensors::make();
   EXPECT_EQ(streams_during([&] { offloaded->add(tensor); }),
             Log({"1 waits for 0", "1 copies", "1 holds memory"}));

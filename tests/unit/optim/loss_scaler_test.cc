@@ -1,4 +1,4 @@
-// The rule of the scale, and whose gradients carry which scale, on models of one process.
+// The rule of the scale, and which gradients carry which scale, on models of one process.
 #include "optim/loss_scaler.h"
 
 #include <ATen/Functions.h>
@@ -32,7 +32,7 @@ struct LossScaling : ::testing::Test {
   }
   static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
 
-  // A backward whose gradient of every element is slope, and a step's worth of scaling.
+  // One backward whose gradient is slope for every element, and the scaling of one step.
   bool step(LossScaler& scaler, const std::shared_ptr<Replica>& model, float slope) {
     for (const auto& known : model->model().parameters) known.tensor.mutable_grad().reset();
     backward(scaler, model, slope);
@@ -84,7 +84,7 @@ TEST_F(LossScaling, Overflow_HalvesAndRegularStepsGrow) {
   scaler.add(model);
   EXPECT_FALSE(step(scaler, model, 1));
   EXPECT_FALSE(step(scaler, model, 1));
-  EXPECT_TRUE(step(scaler, model, kInfinity));  // and the count begins anew
+  EXPECT_TRUE(step(scaler, model, kInfinity));  // and the count restarts
   EXPECT_EQ(scaler.scale(), 32768);
   EXPECT_FALSE(step(scaler, model, 1));
   EXPECT_FALSE(step(scaler, model, 1));
@@ -109,7 +109,7 @@ TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
   EXPECT_FLOAT_EQ(gradient(model), 1);
 }
 
-// As a model under lossy communication has to: what it carries is of gradients of the old scale.
+// Models with lossy communication need this: the residual that they carry has the old scale.
 TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
   struct Told : Replica {
     using Replica::Replica;
@@ -133,7 +133,7 @@ TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
   for (const auto& model : models) EXPECT_EQ(model->factors, (std::vector<double>{0.5, 3}));
 }
 
-// Both losses first, then both steps: the second model's gradients were made with the old scale.
+// Both losses first, then both steps: the second model's gradients have the old scale.
 TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
   LossScaler scaler(config, alone());
   const auto first = model_with({parameter()}), second = model_with({parameter()});
@@ -148,7 +148,7 @@ TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
   EXPECT_EQ(gradient(second), 5);
 }
 
-// Clipped before the other's backward: not unscaled again by its step.
+// Clipped before the other model's backward: its step does not unscale again.
 TEST_F(LossScaling, BackwardOfAnotherModel_LeavesUnscaledGradients) {
   LossScaler scaler(config, alone());
   const auto first = model_with({parameter()}), second = model_with({parameter()});
@@ -186,7 +186,7 @@ TEST_F(LossScaling, DroppedAfterUnscaling_TheNextBackwardBeginsAnew) {
   scaler.unscale({first.get()});
   scaler.gradients_dropped({first.get()});
   first->model().parameters[0].tensor.mutable_grad().reset();
-  // Which models this one reaches is not known.
+  // Which models this loss reaches is unknown.
   scaler.scale_loss((first->model().parameters[0].tensor * 7).sum(), {}).backward();
   EXPECT_FALSE(scaler.unscale({first.get()}));
   EXPECT_EQ(gradient(first), 7);

@@ -1,4 +1,4 @@
-// The formulas against numbers that fixtures/make_rates.py printed, and what wrong arguments get.
+// The formulas against numbers from fixtures/make_rates.py, and the errors for wrong arguments.
 #include <coupler/error.h>
 #include <coupler/schedule.h>
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@ std::string cut_refusal(const std::function<void()>& action) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     return error.what();
   }
-  ADD_FAILURE() << "nothing was thrown";
+  ADD_FAILURE() << "no exception was thrown";
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Schedules as data: each stage does each micro-batch once, holds no more of them than it must, and
-// stages that wait for each other come to the end.
+// Schedules as data: each stage processes each micro-batch once and keeps no more of them than it
+// must, and stages that wait for each other finish.
 #include "pipeline/schedule.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-// Calls check with each shape of a pipeline, of one stage and fewer micro-batches than stages, too.
+// Calls check for each pipeline shape, including one stage and fewer micro-batches than stages.
 template <class Check>
 void for_each_shape(const Check& check) {
   for (int stages = 1; stages <= 7; ++stages) {
@@ -50,8 +50,8 @@ TEST(TrainingSchedule, AnyShape_HoldsAtMostAsManyAsThereAreStagesToTheEnd) {
   });
 }
 
-// Each stage runs its own list; a step waits for what it needs of a neighbour. Gives how many
-// rounds of steps all took, -1 where they stand still before the end.
+// Each stage runs its own list; a step waits for its neighbor's results. Returns the number of
+// rounds, or -1 if the stages deadlock.
 int64_t simulate(int stages, int64_t micro_batches) {
   std::vector<std::vector<PipelineStep>> lists;
   std::vector<size_t> at(static_cast<size_t>(stages), 0);
@@ -85,8 +85,8 @@ int64_t simulate(int stages, int64_t micro_batches) {
 
 TEST(TrainingSchedule, StagesWaitingForEachOther_ComeToTheEndInTheLeastTime) {
   for_each_shape([](int stages, int64_t micro_batches) {
-    // Every stage's own 2 x micro_batches steps, and the time until the first one reaches the last
-    // stage and comes back.
+    // Every stage's own 2 x micro_batches steps, plus the time for the first micro-batch to reach
+    // the last stage and come back.
     EXPECT_EQ(simulate(stages, micro_batches), 2 * micro_batches + 2 * (stages - 1));
   });
 }
