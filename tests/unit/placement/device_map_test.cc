@@ -18,7 +18,7 @@ std::string first_line_of(const std::function<void()>& action) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_FALSE(error.detail().hint.empty());
-    const std::string text = error.what();  // the hint is on a line of its own
+    const std::string text = error.what();  // the hint is on its own line
     return text.substr(0, text.find('\n'));
   }
   return "no error";

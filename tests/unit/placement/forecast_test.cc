@@ -1,4 +1,4 @@
-// The model of predict_run, on runs short enough to work out by hand.
+// The model of predict_run, on runs short enough to compute by hand.
 #include "placement/forecast.h"
 
 #include <coupler/error.h>
@@ -33,7 +33,7 @@ TEST(PredictRun, OffloadedUnit_IsCopiedWhileOthersRun) {
   const DeviceMap map = {{"0", 0}, {"1", "cpu"}};
   const PredictedRun run =
       predicted_run(layers({400, 100}), map, options_with({{0, 500}, {"cpu", 100}}));
-  // The copy takes 10 s from the beginning; the first layer runs 4 s of them.
+  // The copy takes 10 s from the start; the first layer overlaps with 4 s of it.
   EXPECT_DOUBLE_EQ(run.waiting_seconds, 6);
   EXPECT_DOUBLE_EQ(run.seconds, 11);
   EXPECT_EQ(run.units[1].lies, MapDevice::cpu());
@@ -53,7 +53,7 @@ TEST(PredictRun, NoRoomForTheUnit_ItRunsOnTheCpu) {
 TEST(PredictRun, RoomForOneCopyOnly_TheNextWaitsForTheLast) {
   const DeviceMap map = {{"0", 0}, {"1", "cpu"}, {"2", "cpu"}};
   const ModuleTree tree = layers({100, 100, 100});
-  // With room for both the second copy begins at 10 and is there at 20, without at 11 and 21.
+  // With room for both, the second copy starts at 10 and ends at 20, otherwise at 11 and 21.
   EXPECT_DOUBLE_EQ(predicted_run(tree, map, options_with({{0, 300}, {"cpu", 200}})).seconds, 21);
   EXPECT_DOUBLE_EQ(predicted_run(tree, map, options_with({{0, 299}, {"cpu", 200}})).seconds, 22);
 }
@@ -80,7 +80,7 @@ TEST(PredictRun, WithoutAccelerator_TheCpuRunsAll) {
   const DeviceMap map = {{"0", "cpu"}, {"1", "disk"}};
   const PredictedRun run =
       predicted_run(layers({100, 100}), map, options_with({{0, 50}, {"cpu", 200}}));
-  EXPECT_DOUBLE_EQ(run.seconds, 50 + 20);  // read while the first runs, 20 s
+  EXPECT_DOUBLE_EQ(run.seconds, 50 + 20);  // read in 20 s while the first runs
   EXPECT_EQ(run.units[1].runs, MapDevice::cpu());
   EXPECT_FALSE(predicted_run(layers({100, 100}), map, options_with({{"cpu", 199}})).fits);
 }
@@ -104,7 +104,7 @@ TEST(PredictRun, Buffers_StayWhereTheUnitRuns) {
   options.offload_buffers = true;
   run = predicted_run(tree, map, options);
   EXPECT_DOUBLE_EQ(run.seconds, 15 + 1.5);
-  // The buffer alone is too much for what the first layer leaves.
+  // The buffer alone exceeds what the first layer leaves.
   options.max_memory.set(0, 149);
   EXPECT_TRUE(predicted_run(tree, map, options).fits);
   options.offload_buffers = false;

@@ -1,4 +1,4 @@
-// What make_golden.py recorded of Accelerate: trees, options and the maps it gave.
+// What make_golden.py recorded from Accelerate: trees, options and the resulting maps.
 #pragma once
 
 #include <coupler/device_map.h>
@@ -61,7 +61,7 @@ inline DeviceMapOptions options_of(const nlohmann::json& golden) {
   return options;
 }
 
-// Accelerate's result is a Python dict whose order after cleaning differs from run to run.
+// Accelerate's result is a Python dict whose order after cleaning varies between runs.
 inline std::map<std::string, MapDevice> unordered(const DeviceMap& map) {
   return {map.entries().begin(), map.entries().end()};
 }

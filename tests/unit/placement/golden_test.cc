@@ -1,5 +1,5 @@
-// Device maps of 500 random trees must be Accelerate's. Some 150 others show where and why they
-// are not.
+// Device maps of 500 random trees must equal Accelerate's. About 150 others show where and why they
+// differ.
 #include "golden.h"
 
 #include <coupler/error.h>
@@ -21,7 +21,7 @@ std::string map_text(const std::map<std::string, MapDevice>& map) {
   return text;
 }
 
-// Calls check with each case of a kind; gives their number.
+// Calls check with each case of a kind; returns their number.
 template <class Check>
 int for_each_case(const std::string& kind, const Check& check) {
   static const nlohmann::json golden = read_golden();
@@ -59,8 +59,8 @@ TEST(Golden, BalancedMemory_IsAccelerates) {
   EXPECT_GT(compared, 250);
 }
 
-// Accelerate's maps leave out the buffers of modules that it divides; its check_device_map then
-// refuses its own map where they are in the state dict.
+// Accelerate's maps leave out the buffers of modules that it splits; its check_device_map then
+// rejects its own map if they are in the state dict.
 TEST(Golden, BuffersThatAccelerateLosesHaveEntries) {
   const int cases =
       for_each_case("buffers", [](const auto& row, const auto& tree, const auto& options) {
@@ -76,8 +76,9 @@ TEST(Golden, BuffersThatAccelerateLosesHaveEntries) {
   EXPECT_EQ(cases, 60);
 }
 
-// Where Accelerate takes tied parameters apart, ends with an exception (IndexError in
-// get_module_size_with_ties and kin), or is misled by names: a map that covers all and keeps ties.
+// Accelerate separates tied parameters, raises an exception (IndexError in
+// get_module_size_with_ties and similar) or is misled by names: our map covers everything and keeps
+// ties.
 TEST(Golden, WhereAccelerateHasNoValidMap_OursIs) {
   int cases = 0;
   for (const char* kind : {"ties", "raised", "collides"})
@@ -104,7 +105,7 @@ TEST(Golden, LayerTooLargeForEveryDevice_IsAnError) {
   EXPECT_EQ(cases, 20);
 }
 
-// The map that Accelerate's page on big models prints for GPT-J-6B: blocks 0 to 23 on the first
+// The map for GPT-J-6B on Accelerate's page about big models: blocks 0 to 23 on the first
 // accelerator, the others, ln_f and lm_head on the second.
 TEST(Golden, GptJ_GivesThePrintedMap) {
   const nlohmann::json golden = read_golden()["gpt_j"];

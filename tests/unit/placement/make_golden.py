@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Makes device_maps.json: random module trees and what Accelerate's own functions answer for them.
+"""Makes device_maps.json: random module trees and the results of Accelerate's own functions for them.
 
 Run it with an interpreter that has torch and accelerate 1.15:  python make_golden.py
 
-Two things in Accelerate are not what a test could repeat. The order of groups of tied parameters is
-that of a Python set, a different one in each process: here it is the order of registration, which is
-one of those it could be. And a name counts as inside a module where the module's name stands anywhere
-in it ("0." in "10.weight"): names of the first level are chosen so that this does not happen, except
+A test cannot reproduce two things in Accelerate. The order of groups of tied parameters is
+that of a Python set, different in each process: here it is the order of registration, which is
+one of the possible orders. And a name counts as inside a module if the module's name occurs anywhere
+in it ("0." in "10.weight"): top-level names are chosen so that this does not happen, except
 in the cases made for it.
 
 "kind" says how a case is to be compared:
   same       the map must be equal
-  buffers    the map leaves buffers out (those of modules that are split): ours must be equal but for
-             these, each with an entry of its own
-  ties       the map takes tied parameters apart
-  raised     Accelerate ended with an exception of its own code, or ran for ever
-  collides   the same, and names collide in the way told above
+  buffers    the map leaves buffers out (those of modules that are split): ours must be equal except for
+             these, each of which has its own entry
+  ties       the map separates tied parameters
+  raised     Accelerate's own code raised an exception, or never finished
+  collides   the same, and names collide as described above
   too_small  no device could hold the largest layer
 """
 import collections
@@ -34,7 +34,7 @@ from accelerate.utils import modeling
 warnings.filterwarnings("ignore")
 logging.disable(logging.CRITICAL)
 WANTED = {"same": 500, "buffers": 60, "ties": 20, "raised": 40, "collides": 5, "too_small": 20}
-ONE_DEVICE = 80  # at most so many of the equal ones may have the whole model on one device
+ONE_DEVICE = 80  # at most this many of the equal cases may have the whole model on one device
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int64", "int8", "uint8", "bool", "float8_e4m3fn",
           "complex64"]
 TYPES = ["Alpha", "Beta", "Gamma", "Delta"]
@@ -121,7 +121,7 @@ class Maker:
             if self.modules and rng.random() < self.share:
                 child = rng.choice(self.modules)
             elif repeated and depth + 1 < levels:
-                # Blocks that are all alike, as transformers have them.
+                # Identical blocks, as in transformers.
                 state = rng.getstate()
                 rng.seed(seed)
                 child = self.module(depth + 1, levels)
@@ -187,7 +187,7 @@ def inputs(rng, model):
 
 
 def answer(model, case):
-    """Accelerate's own: what balancing makes of the memory, and the map."""
+    """Accelerate's own results: the balanced memory, and the map."""
     keywords = {"no_split_module_classes": list(case["no_split"]), "dtype": case["dtype"],
                 "special_dtypes": dict(case["special"]) or None}
     memory = {device: size for device, size in case["max_memory"]}
@@ -215,7 +215,7 @@ def kind_of(model, case):
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = dict(model.named_buffers(remove_duplicate=False))
     if any(device_of(name, device_map) is None for name in parameters):
-        return "ties"  # names beside the first of a shared module
+        return "ties"  # names other than the first of a shared module
     where = collections.defaultdict(set)
     for name, value in parameters.items():
         where[id(value)].add(device_of(name, device_map))
@@ -227,7 +227,7 @@ def kind_of(model, case):
 
 
 def collides(model):
-    """Whether a tied parameter's name has a module's name in it and not as its beginning."""
+    """Whether a tied parameter's name contains a module's name other than as its prefix."""
     tied = [name + "." for group in modeling.find_tied_parameters(model) for name in group]
     return any(module and module + "." in name and not name.startswith(module + ".")
                for module, _ in model.named_modules(remove_duplicate=False) for name in tied)
@@ -250,7 +250,7 @@ def make(seed):
     signal.alarm(5)
     try:
         case["map"] = answer(model, case)
-    except Exception as error:  # whatever it is, it is what Accelerate does
+    except Exception as error:  # whatever it is, it is Accelerate's result
         case["error"] = f"{type(error).__name__}: {error}"[:100]
     finally:
         signal.alarm(0)

@@ -54,7 +54,7 @@ struct GPTJForCausalLMImpl : nn::Module {
 };
 TORCH_MODULE(GPTJForCausalLM);
 
-// What the page on big models of Accelerate prints for this model, of which nothing has memory.
+// The map for this model on Accelerate's page about big models; nothing here has memory.
 TEST(ModuleMaps, GptJOnMeta_GivesThePrintedMap) {
   GPTJForCausalLM model{nullptr};
   {

@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-// The least seconds over all assignments, and how many fit.
+// The minimum of seconds over all assignments, and how many of them fit.
 std::pair<double, int> tried_all(const RunProblem& problem, const std::vector<RunUnit>& units) {
   size_t groups = 0;
   for (const RunUnit& unit : units) groups = std::max(groups, unit.group + 1);
@@ -51,8 +51,8 @@ DeviceMapOptions random_options(std::mt19937& random, const ModuleTree& tree) {
   return options;
 }
 
-// Against an implementation of nothing but the promise: every parameter and buffer on a device,
-// and none above its budget.
+// Checks only the guarantee: every parameter and buffer is on a device, and no device exceeds its
+// budget.
 void expect_covered_and_within(const ModuleTree& tree, const DeviceMap& map,
                                const DeviceMapOptions& options) {
   check_map(tree, map);
@@ -113,7 +113,7 @@ TEST(OptimalMap, RandomTrees_NeverSlowerThanSequentialAndWithinBudgets) {
     try {
       const PredictedRun theirs = predicted_run(tree, infer_device_map(tree, compatible), options);
       if (!theirs.fits) {
-        ++beyond;  // Accelerate does not count the buffers of modules that it divides
+        ++beyond;  // Accelerate does not count the buffers of modules that it splits
         continue;
       }
       EXPECT_LE(ours.seconds, theirs.seconds * (1 + 1e-9));
@@ -121,7 +121,7 @@ TEST(OptimalMap, RandomTrees_NeverSlowerThanSequentialAndWithinBudgets) {
       logs += std::log(theirs.seconds / ours.seconds);
       best = std::max(best, theirs.seconds / ours.seconds);
     } catch (const Error&) {
-      // A layer too large for the compatible mode, which does not divide it.
+      // A layer too large for the compatible mode, which does not split it.
     }
   }
   EXPECT_GT(compared, 150);
@@ -152,7 +152,7 @@ TEST(OptimalMap, FirstLayerTooBig_TheOthersAreOnTheAccelerator) {
   EXPECT_TRUE(map.device_of("0.weight")->is_cpu());
   for (int i = 1; i < 25; ++i) EXPECT_EQ(map.device_of(std::to_string(i)), MapDevice(0));
   EXPECT_GE(ratio, 1.3);
-  std::printf("first layer too big: %.2f times as fast\n", ratio);
+  std::printf("first layer too big: %.2f times as fast as sequential\n", ratio);
 }
 
 TEST(OptimalMap, FirstLayerTooBigOfParts_IsDivided) {
@@ -171,10 +171,10 @@ TEST(OptimalMap, FirstLayerTooBigOfParts_IsDivided) {
                           [](const auto& entry) { return entry.second.is_accelerator(); }),
             7);
   EXPECT_GE(ratio, 1.3);
-  std::printf("first layer too big, of parts: %.2f times as fast\n", ratio);
+  std::printf("first layer too big, split: %.2f times as fast as sequential\n", ratio);
 }
 
-// Layers of unequal size: a large one that is to come keeps room that others could have.
+// Layers of unequal size: a large later one needs room that earlier ones could take.
 TEST(OptimalMap, UnequalLayers_TheRoomIsUsed) {
   std::vector<uint64_t> bytes;
   for (int i = 0; i < 16; ++i) bytes.push_back((i % 4 == 3 ? 3000 : 500) * kMiB);
@@ -183,7 +183,7 @@ TEST(OptimalMap, UnequalLayers_TheRoomIsUsed) {
   DeviceMap map;
   const double ratio = sequential_to_optimal(layers(bytes), options, &map);
   EXPECT_GE(ratio, 1.3);
-  std::printf("unequal layers: %.2f times as fast\n", ratio);
+  std::printf("unequal layers: %.2f times as fast as sequential\n", ratio);
 }
 
 TEST(OptimalMap, HotModule_StaysNear) {
@@ -223,7 +223,8 @@ TEST(OptimalMap, ManyLayers_IsFoundAndNoSlower) {
   DeviceMap map;
   const double ratio = sequential_to_optimal(layers(bytes), options, &map);
   EXPECT_GE(ratio, 1);
-  std::printf("400 layers on two accelerators, CPU and disk: %.2f times as fast\n", ratio);
+  std::printf("400 layers on two accelerators, CPU and disk: %.2f times as fast as sequential\n",
+              ratio);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 namespace coupler {
 
-// Adds one parameter of so many bytes; a storage of its own unless one is given.
+// Adds one parameter of this many bytes, with its own storage unless one is given.
 inline void add_bytes(ModuleTree& tree, size_t module, const std::string& name, uint64_t bytes,
                       TensorKind kind = TensorKind::kParameter, int64_t storage = -1) {
   tree.add_tensor(module, {.name = name,
@@ -23,13 +23,13 @@ inline void add_bytes(ModuleTree& tree, size_t module, const std::string& name, 
                                                    : 1000 + tree.tensors.size()});
 }
 
-// Below parent, of a type of its own number.
+// Adds a child of parent, with its own object number.
 inline size_t add_child(ModuleTree& tree, size_t parent, const std::string& name,
                         const std::string& type = "Layer") {
   return tree.add_module(parent, name, type, tree.modules.size());
 }
 
-// Layers "0", "1", … with one weight each of so many bytes.
+// Layers "0", "1", … with one weight each, of these sizes in bytes.
 inline ModuleTree layers(const std::vector<uint64_t>& bytes) {
   ModuleTree tree("Net");
   for (size_t i = 0; i < bytes.size(); ++i)
@@ -37,7 +37,7 @@ inline ModuleTree layers(const std::vector<uint64_t>& bytes) {
   return tree;
 }
 
-// Blocks of one to three layers, with buffers and ties here and there.
+// Blocks of one to three layers, some with buffers and ties.
 inline ModuleTree random_tree(std::mt19937& random, int blocks) {
   const auto up_to = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   ModuleTree tree("Net");
@@ -64,7 +64,7 @@ inline ModuleTree random_tree(std::mt19937& random, int blocks) {
   return tree;
 }
 
-// Rates at which the numbers of a test stay readable: bytes and seconds.
+// Rates that keep a test's numbers readable: bytes and seconds.
 inline DeviceRates plain_rates() {
   DeviceRates rates;
   rates.accelerator_compute = 100;

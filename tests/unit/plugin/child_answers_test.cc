@@ -22,7 +22,7 @@ TEST(ChildAnswers, Works_AnswerInTheirOrder) {
   for (int i = 0; i < 40; ++i) {
     works.emplace_back([i] {
       usleep(static_cast<useconds_t>(1000 * (40 - i)));
-      return std::to_string(i) + std::string(100000, 'x');  // more than a pipe holds
+      return std::to_string(i) + std::string(100000, 'x');  // more than the capacity of a pipe
     });
   }
   const std::vector<ChildAnswer> answers = answers_of_children(works, kLong);
@@ -51,7 +51,7 @@ TEST(ChildAnswers, BadWorks_CostTheirAnswersOnly) {
   EXPECT_EQ(answers[1].number, 3);
   EXPECT_EQ(answers[1].words, "no such thing");
   EXPECT_EQ(answers[2].text, std::string("zero\0byte\n", 10));
-  EXPECT_EQ(answers[3].end, End::kExit) << "an end without an answer is none";
+  EXPECT_EQ(answers[3].end, End::kExit) << "exiting without an answer is a failure";
   EXPECT_EQ(describe_end(answers[0], kLong), "crashed: signal 9 (Killed)");
   EXPECT_EQ(describe_end(answers[1], kLong, "while being asked"),
             "ended the process with exit code 3 while being asked: no such thing");
@@ -80,7 +80,8 @@ TEST(ChildAnswers, LeavingByExit_RunsWhatWasRegistered) {
   EXPECT_EQ(answers_of_children({work}, kLong)[0].text, "answer");
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_EQ(answers_of_children({work}, kLong, Leave::kByExit)[0].text, "answer");
-  EXPECT_TRUE(std::filesystem::exists(file)) << "an answer is returned when its child has ended";
+  EXPECT_TRUE(std::filesystem::exists(file))
+      << "an answer is returned only after its child has exited";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the tests of this folder share: a folder of their own with copies of the fixtures, and the
-// text of an expected Error.
+// Shared by the tests of this folder: a temporary folder with copies of the fixtures, and the
+// message of an expected Error.
 #pragma once
 
 #include <coupler/error.h>
@@ -36,7 +36,7 @@ class Folder {
     return "libcoupler_" + fixture + ".so";
   }
 
-  // A copy of a fixture; returns its path.
+  // Adds a copy of a fixture; returns its path.
   std::string add(const std::string& fixture, const std::string& as = "") const {
     std::string to = path(file_name(as.empty() ? fixture : as));
     std::filesystem::copy_file(std::filesystem::path(COUPLER_FIXTURES) / file_name(fixture), to);
@@ -59,7 +59,7 @@ inline void patch(const std::string& file, int64_t offset, const std::string& by
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// The message of the Error(code) that function throws; a test failure where it throws none.
+// The message of the Error(code) that function throws; a test failure if it throws none.
 inline std::string message_of(ErrorCode code, const std::function<void()>& function) {
   try {
     function();

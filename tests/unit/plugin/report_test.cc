@@ -22,7 +22,7 @@ class PluginReports : public ::testing::Test {
     ADD_FAILURE() << "no row " << name;
     return {};
   }
-  // A PATH on which mpirun is, or is not.
+  // Sets a PATH with or without mpirun.
   void set_mpirun(bool there) {
     if (there) {
       std::filesystem::permissions(folder_.write("mpirun", "#!/bin/sh\n"),
@@ -119,7 +119,7 @@ TEST_F(PluginReports, Auto_InAProcessThatMpirunDidNotStart_IsNotMpi) {
 }
 
 TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
-  // Whatever lies in the build tree is hidden by unusable plugins of the same names.
+  // Unusable plugins of the same names hide those in the build tree.
   folder_.add("nccl_unusable", "nccl");
   folder_.add("throws", "mpi");
   folder_.write(Folder::file_name("gloo_cpu"), "hello");

@@ -163,7 +163,7 @@ TEST_F(SelfBackend, ReceiveFirst_IsWokenBySend) {
   int32_t got = 0, value = 7;
   db_request* received = nullptr;
   EXPECT_EQ(submit(make(DB_RECV, DB_I32, nullptr, &got, 1), &received), DB_IN_PROGRESS);
-  EXPECT_EQ(wait(received, 1000), DB_ERR_TIMEOUT);  // without harm
+  EXPECT_EQ(wait(received, 1000), DB_ERR_TIMEOUT);  // harmless
   std::thread waiter([&] { EXPECT_EQ(wait(received), DB_OK); });
   EXPECT_EQ(submit(make(DB_SEND, DB_I32, &value, nullptr, 1)), DB_OK);
   waiter.join();

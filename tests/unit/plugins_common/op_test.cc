@@ -94,7 +94,7 @@ TEST(Validate_InPlaceForms_AreSeen, WhereTheTableAllowsThem) {
   raw.send = memory + 8;
   ASSERT_TRUE(validate(&raw, 1, 2, 1, &op).ok());
   EXPECT_TRUE(op.in_place);
-  EXPECT_NE(problem(raw, 0), "");  // rank 0's part is elsewhere
+  EXPECT_NE(problem(raw, 0), "");  // for rank 0, send is not its own part
   raw.kind = DB_REDUCE_SCATTER;
   raw.send = memory;
   raw.recv = memory + 8;

@@ -1,5 +1,5 @@
-// The arithmetic kernels against a naive reference: every type, reduction, a range of lengths and
-// alignments, in place or not, on both instruction sets.
+// The arithmetic kernels against a naive reference: every type and reduction, a range of lengths
+// and alignments, in-place or not, on both instruction sets.
 #include "common/reduce.h"
 
 #include <gtest/gtest.h>
@@ -123,7 +123,7 @@ std::vector<char> naive(db_dtype dtype, db_reduce r, const std::vector<char>& a,
   return out;
 }
 
-// Random values of a type: any bits for integers, finite numbers for floating types.
+// Random values of a type: arbitrary bits for integers, finite numbers for floating types.
 std::vector<char> random_values(db_dtype dtype, size_t count, std::mt19937* random) {
   const size_t element = dtype_size(dtype);
   std::vector<char> bytes(count * element);

@@ -1,4 +1,4 @@
-// The queue that gives transports their asynchrony, over an executor that records what it is asked.
+// The queue that makes transports asynchronous, over an executor that records its calls.
 #include "common/serial_queue.h"
 
 #include <gtest/gtest.h>
@@ -125,7 +125,7 @@ TEST(SerialQueue_ReleasedBeforeDone_StillRuns, AndItsMemoryIsUsedAgain) {
   EXPECT_EQ(SerialQueue::wait(last, -1, nullptr), DB_OK);
   SerialQueue::release(last);
   EXPECT_EQ(recorder.order.size(), 200u);
-  EXPECT_EQ(start(&queue, barrier_op()), last);  // what was released last
+  EXPECT_EQ(start(&queue, barrier_op()), last);  // the last released one
 }
 
 TEST(SerialQueue_NobodyWaits_TheWorkerRunsIt, Soon) {

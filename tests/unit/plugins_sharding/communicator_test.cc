@@ -1,5 +1,5 @@
-// What both plugins have in common: their tables, the communicator that passes everything on, and
-// what create and plan refuse whatever the options are.
+// What both plugins share: their tables, the communicator that forwards everything, and refusals of
+// create and plan that do not depend on the options.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -40,7 +40,7 @@ TEST_P(Sharding, Table_SaysWhatItIs_AndHasTheExtension) {
   const db_option* const* options = table.default_options(&count);
   for (uint64_t i = 0; i < count; ++i) {
     EXPECT_NE(options[i]->description, nullptr) << options[i]->key;
-    EXPECT_EQ(strchr(options[i]->description, '|'), nullptr) << "would break the table of docs/";
+    EXPECT_EQ(strchr(options[i]->description, '|'), nullptr) << "would break the table in docs/";
   }
 }
 
@@ -67,7 +67,7 @@ TEST_P(Sharding, Split_Result_IsWrappedAndOwnsItsBase) {
   db_communicator* mine = create(base, rank_of(0, 2));
   db_communicator* part = nullptr;
   ASSERT_EQ(mine->functions->split(mine, 0, 1, &part, nullptr), DB_OK);
-  mine->functions->destroy(mine);  // a part may outlive what it was split from
+  mine->functions->destroy(mine);  // a part may outlive its parent
   ASSERT_NE(part, nullptr);
   EXPECT_EQ(part->rank, 1);
   TestModel model;

@@ -1,5 +1,5 @@
-// The deepspeed_like backend: exact plans of small models, stage by stage, and what it says to
-// wrong options.
+// The deepspeed_like backend: exact plans of small models, stage by stage, and the errors for wrong
+// options.
 #include <gtest/gtest.h>
 
 #include "sharding_plugin.h"
@@ -49,7 +49,7 @@ TEST(DeepspeedLike_Stage0_Replicates, HostCutsUnlessTold) {
 }
 
 TEST(DeepspeedLike_Stages1And2_AreFlatBuckets, InReverseOrderWithoutTheFrozen) {
-  // 242 elements: rank 1 begins at a multiple of 16 of the parameter in which 121 lies.
+  // 242 elements: rank 1 starts at a multiple of 16 in the parameter that contains element 121.
   EXPECT_EQ(rendered({}),
             "bucket 0 always shard: fc2.bias [0 2 2], fc2.weight [0 80 80], fc1.bias [0 32 40], "
             "fc1.weight [0 0 120]\n");

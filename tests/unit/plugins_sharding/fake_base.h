@@ -1,5 +1,5 @@
-// FakeBase: a test double of a transport's communicator. It moves nothing and remembers how it was
-// called. One thread.
+// FakeBase: a test double of a transport's communicator. It moves no data and records its calls.
+// For one thread.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -15,7 +15,7 @@ class FakeBase {
   explicit FakeBase(int32_t rank = 0, int32_t size = 1, bool splits = true);
 
   db_communicator* handle() { return &communicator_; }
-  // What was called on it and on what it was split into, in order: "submit", "split", ….
+  // The calls to it and to its splits, in order: "submit", "split", ….
   const std::vector<std::string>& calls() const { return *calls_; }
 
  private:
@@ -24,7 +24,7 @@ class FakeBase {
   static FakeBase& self(const db_communicator* communicator);
   void note(const char* call) const { calls_->push_back(call); }
 
-  db_communicator communicator_{};  // first: the wrapper's pointer is a pointer to this
+  db_communicator communicator_{};  // first member: the wrapper's pointer points to this
   db_communicator_functions functions_{};
   std::shared_ptr<std::vector<std::string>> calls_;
 };

@@ -1,4 +1,4 @@
-// The fsdp backend: exact plans of small models, option by option, and what it says to wrong ones.
+// The fsdp backend: exact plans of small models, option by option, and errors for wrong options.
 #include <gtest/gtest.h>
 
 #include "sharding_plugin.h"

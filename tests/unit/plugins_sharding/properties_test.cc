@@ -1,6 +1,6 @@
-// What holds for every plan, whatever the model, the number of ranks and the options: every element
-// has one owner or its parameter is in no unit, units are disjoint and of one type, and all ranks
-// have the same ones. Random models from fixed seeds.
+// Properties of every plan, whatever the model, the number of ranks and the options: every element
+// has one owner or its parameter is in no unit; units are disjoint and of one dtype; all ranks have
+// the same units. Random models from fixed seeds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ std::set<uint64_t> expect_sound(const Plan& plan, TestModel& model, int32_t rank
       EXPECT_TRUE(seen.insert(parameter.index).second) << "in two units: " << parameter.index;
       EXPECT_EQ(model.parameters()[parameter.index].dtype,
                 model.parameters()[unit.parameters[0].index].dtype);
-      // Rising from 0 to the last element: every element is in exactly one rank's range.
+      // Non-decreasing from 0 to the last element: every element is in exactly one rank's range.
       EXPECT_EQ(parameter.bounds.size(), static_cast<size_t>(ranks) + 1);
       EXPECT_EQ(parameter.bounds.front(), 0u);
       EXPECT_EQ(parameter.bounds.back(), model.elements(parameter.index));
@@ -73,7 +73,7 @@ std::set<uint64_t> expect_sound(const Plan& plan, TestModel& model, int32_t rank
   return seen;
 }
 
-// Plans of all ranks of a world in groups of `group`; returns the first one's.
+// Plans of all ranks of a world, in groups of `group`; returns the first rank's plan.
 Plan plan_world(const ShardingPlugin& plugin, TestModel& model, int32_t world, int32_t group,
                 const Givens& options) {
   Plan first;
@@ -98,7 +98,7 @@ void expect_whole_rows(const Plan& plan, TestModel& model) {
   }
 }
 
-// Every way of making units that this model can have. The strings are the model's or literals.
+// Every unit policy that applies to this model. The strings are the model's or literals.
 std::vector<Givens> policies_for(TestModel& model) {
   std::vector<Givens> policies = {
       {},
@@ -117,7 +117,7 @@ std::vector<Givens> policies_for(TestModel& model) {
   return policies;
 }
 
-// Strategies with the sizes of group that a world can have.
+// Strategies with the group sizes that are possible for a world.
 std::vector<std::pair<Givens, int32_t>> strategies_for(int32_t world) {
   std::vector<std::pair<Givens, int32_t>> strategies = {
       {{text("strategy", "full_shard")}, world}, {{text("strategy", "shard_grad_op")}, world}};
@@ -162,7 +162,7 @@ TEST(FsdpProperties, AnyIgnoredParameter_IsInNoUnitAndTheOthersAre) {
   }
 }
 
-// Parts of a flat unit differ by rounding and alignment only.
+// Parts of a flat unit differ only by rounding and alignment.
 void expect_balanced(const Plan& plan, TestModel& model, int32_t ranks) {
   for (const Plan::Unit& unit : plan.units) {
     uint64_t total = 0;
@@ -174,8 +174,8 @@ void expect_balanced(const Plan& plan, TestModel& model, int32_t ranks) {
       const double slack = equal >= 16 ? 17 : 1;
       EXPECT_NEAR(static_cast<double>(owned), equal, slack) << unit.name << " rank " << rank;
     }
-    // One rank's parts lie one after another: where it owns some of a parameter, it owns the one
-    // before to the end, or has nothing to do with it.
+    // One rank's parts are consecutive: if it owns some of a parameter, it owns the previous one to
+    // its end, or none of it.
     for (size_t i = 1; i < unit.parameters.size(); ++i) {
       const std::vector<uint64_t>& before = unit.parameters[i - 1].bounds;
       const std::vector<uint64_t>& after = unit.parameters[i].bounds;
@@ -207,7 +207,7 @@ TEST(DeepspeedLikeProperties, AnyModelWorldAndStage_EveryElementHasOneOwner) {
           for (uint64_t p = 0; p < model.parameters().size(); ++p) {
             const bool trains = model.parameters()[p].trainable != 0;
             const bool in_unit = seen.count(p) != 0;
-            // Stage 3 shards large frozen parameters as well.
+            // Stage 3 shards large frozen parameters too.
             const bool may = stage == 3 || (stage > 0 && trains);
             const bool must = stage > 0 && trains;
             EXPECT_TRUE(in_unit ? may : !must) << p;

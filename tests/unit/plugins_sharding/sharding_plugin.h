@@ -1,5 +1,5 @@
-// The plugins as a host sees them: opened, asked for a communicator over a test double, and for the
-// plan of a model. One thread.
+// The plugins as a host uses them: loaded, asked for a communicator over a test double, and for the
+// plan of a model. For one thread.
 #pragma once
 
 #include <coupler/sharding.h>
@@ -15,7 +15,7 @@
 
 namespace db {
 
-// An option as the user sets it.
+// An option as set by the user.
 struct Given {
   const char* key;
   std::variant<const char*, int64_t, bool, double> value;
@@ -26,7 +26,7 @@ inline Given text(const char* key, const char* value) { return {key, value}; }
 inline Given number(const char* key, int64_t value) { return {key, value}; }
 inline Given flag(const char* key, bool value) { return {key, value}; }
 
-// A db_plan in memory of its own, with bounds of `ranks` ranks.
+// A copy of a db_plan, with bounds for `ranks` ranks.
 struct Plan {
   struct Parameter {
     uint64_t index;
@@ -42,7 +42,7 @@ struct Plan {
     bool operator==(const Unit&) const = default;
   };
   struct Offload {
-    db_place place = DB_PLACE_STAY;  // where there is none, too
+    db_place place = DB_PLACE_STAY;  // also if there is none
     bool pinned = false;
     std::string folder;
     int32_t buffers = 0;
@@ -78,16 +78,16 @@ class ShardingPlugin {
   const DistributedBackend& table() const { return *table_; }
   const db_sharding& sharding() const { return *sharding_; }
 
-  // create, and where it fails its message.
+  // create, and its message if it fails.
   db_status create(const Where& where, const Givens& options, db_communicator* base,
                    db_communicator** result, std::string* message) const;
 
-  // create over a FakeBase, plan and release; ranks: of a group, for the bounds.
+  // create over a FakeBase, plan and release. ranks: per group, for the bounds.
   Answer plan(TestModel& model, const Where& where, const Givens& options, int32_t ranks) const;
   Answer plan(TestModel& model, const Where& where, const Givens& options = {}) const {
     return plan(model, where, options, where.size);
   }
-  // The message of create or plan, whichever refuses; both with DB_ERR_INVALID_ARGUMENT.
+  // The message of create or plan, whichever fails, with DB_ERR_INVALID_ARGUMENT.
   std::string refusal(TestModel& model, const Where& where, const Givens& options) const;
 
  private:
@@ -95,7 +95,7 @@ class ShardingPlugin {
   const db_sharding* sharding_;
 };
 
-// One line a unit: "fc1 use shard: fc1.weight [0 320 640], fc1.bias [0 32 64]".
+// One line per unit: "fc1 use shard: fc1.weight [0 320 640], fc1.bias [0 32 64]".
 std::string render(const Plan& plan, TestModel& model);
 
 }  // namespace db

@@ -1,4 +1,4 @@
-// TestModel: a model's description, built by hand, as the host would give it. One thread.
+// TestModel: a hand-built model description, as the host passes it. For one thread.
 #pragma once
 
 #include <coupler/sharding.h>
@@ -33,7 +33,7 @@ class TestModel {
                            static_cast<uint32_t>(kept.size()), dtype, trainable ? 1 : 0, 0});
   }
 
-  // A module with a weight of out x in elements and a bias.
+  // Adds a module with a weight of out x in elements and a bias.
   size_t add_linear(const std::string& name, uint64_t in, uint64_t out, int64_t parent = 0) {
     const size_t module = add_module(name, "torch::nn::LinearImpl", parent);
     add_parameter(module, "weight", {out, in});
@@ -41,7 +41,7 @@ class TestModel {
     return module;
   }
 
-  // Valid until the next add.
+  // Valid until something is added.
   const db_model* describe() {
     module_pointers_.clear();
     parameter_pointers_.clear();

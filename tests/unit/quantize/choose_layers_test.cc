@@ -1,4 +1,4 @@
-// Which layers are quantised, and what wrong options get.
+// Which layers are quantized, and the errors for wrong options.
 #include "quantize/choose_layers.h"
 
 #include <coupler/error.h>
@@ -64,7 +64,7 @@ void expect_choice_refused(const QuantizeOptions& options, const Names& parts) {
 }
 
 TEST(ChooseLayers, LinearWeightsAndClassesNamed_NothingElse) {
-  // up is shared with a class that nobody called linear.
+  // up is shared with a class that is not named as linear.
   EXPECT_EQ(chosen({}), Names({"down.weight"}));
   EXPECT_EQ(chosen({.linear_classes = {"Sharing"}}), Names({"up.weight", "down.weight"}));
   EXPECT_EQ(chosen({.transposed_classes = {"Turned"}}), Names({"down.weight", "turned.weight"}));
@@ -89,7 +89,7 @@ TEST(ChooseLayers, Skip_TakesPartsOfPaths) {
 TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
   expect_choice_refused({.bits = 3}, {"quantize.bits is 3", "8 or 4"});
   expect_choice_refused({.bits = 4, .group_size = 48}, {"group_size is 48", "32, 64, 128"});
-  // A part of a word is no part of a path, and what is not quantised cannot be skipped.
+  // Part of a word is not part of a path, and a layer that is not quantized cannot be skipped.
   for (const char* part : {"dow", "lm_head", "norm", ""})
     expect_choice_refused({.skip = {part}},
                           {"quantize.skip: '" + std::string(part) + "'", "no linear"});

@@ -1,4 +1,4 @@
-// Packing against the formulas, written naively; every set of kernels against what was packed.
+// Packing against naive implementations of the formulas; every kernel set against the packed data.
 #include "quantize/pack.h"
 
 #include <ATen/ops/from_blob.h>
@@ -56,8 +56,8 @@ at::Tensor unpacked(const PackedKernels& with, const PackedLayout& layout,
   return result;
 }
 
-// A rounding error of half a step, plus what rounding a 4-bit scale and zero to bfloat16 (2^-9 of
-// the largest weight each, 8 bits of scale) puts beyond the ends of the range.
+// A rounding error of half a step, plus the overshoot at the ends of the range from rounding a
+// 4-bit scale and zero to bfloat16 (2^-9 of the largest weight each, 8 bits of scale).
 double step_of(const PackCase& of, const at::Tensor& group) {
   const double most = group.abs().max().item<double>();
   if (of.layout.bits == 8) return most / 127 / 2 * 1.0001;
@@ -89,12 +89,12 @@ TEST(Pack, Int8_IsTheNaiveFormula) {
   const at::Tensor scale = weights.abs().amax(1, true) / 127;
   const at::Tensor expected = (weights / scale).round().clamp(-127, 127) * scale;
   const at::Tensor packed = pack(of.layout, weights, false, "w").first;
-  // A weight in the middle between two levels may fall to either.
+  // A weight halfway between two levels may round to either.
   const at::Tensor off = (unpacked(kPackedScalar, of.layout, packed) - expected).abs();
   EXPECT_LE(off.gt(1e-6).sum().item<int64_t>(), 1);
 }
 
-// The parts of the format that files hold, byte by byte.
+// The parts of the format that are stored in files, byte by byte.
 TEST(Pack, Bytes_AreTheDocumentedOnes) {
   std::vector<float> weights(32);
   for (size_t i = 0; i < 32; ++i) weights[i] = static_cast<float>(i % 16);
@@ -103,7 +103,7 @@ TEST(Pack, Bytes_AreTheDocumentedOnes) {
   EXPECT_EQ(packed.size(), 128U);
   EXPECT_EQ(pack_rows(four, 0, 1, weights.data(), packed.data()).most, 0);
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(packed[i], i * 17) << i;
-  // Scale 1 (0x3f80) above, zero 8 (0x4100) below.
+  // Scale 1 (0x3f80) in the upper half, zero 8 (0x4100) in the lower.
   const uint32_t word = *reinterpret_cast<const uint32_t*>(packed.data() + four.scales_begin());
   EXPECT_EQ(word, 0x3f804100U);
   const PackedLayout eight{8, 1, 2, 0};
@@ -154,7 +154,7 @@ TEST(Kernels, Unpack_IsTheSameEverywhere) {
     const at::Tensor packed = pack(of.layout, weights_of(of), false, "w").first;
     const at::Tensor expected = unpacked(kPackedScalar, of.layout, packed);
     for (const PackedKernels* const with : kernels()) {
-      // Fused multiply-add rounds once where the plain one rounds twice.
+      // Fused multiply-add rounds once; the plain kernel rounds twice.
       const at::Tensor off = (unpacked(*with, of.layout, packed) - expected).abs();
       EXPECT_LE(off.max().item<double>(), 1e-6 * expected.abs().max().item<double>()) << with->name;
     }
@@ -173,11 +173,11 @@ TEST(Kernels, Multiply_IsWithinRoundingOfDouble) {
       const at::Tensor sums =
           layout.bits == 4 ? x.view({count, layout.groups(), layout.group}).sum(-1) : at::Tensor();
       const at::Tensor expected = x.to(at::kDouble).mm(weights.t());
-      // Of a sum of n products in float: n * eps * sum of |x||w|; a zero adds that of its scale.
+      // For a sum of n products in float: n * eps * sum of |x||w|; a zero adds that of its scale.
       const at::Tensor magnitude = x.to(at::kDouble).abs().mm((weights.abs() + 16 * of.scale).t());
       for (const PackedKernels* const with : kernels()) {
         const at::Tensor y = at::zeros({count, layout.rows});
-        // In two parts, as threads have it.
+        // In two parts, as threads divide the work.
         const int64_t half = layout.rows / 2;
         for (const auto& [begin, end] : {std::pair{int64_t{0}, half}, {half, layout.rows}}) {
           with->multiply(layout, packed.const_data_ptr<uint8_t>(), begin, end,

@@ -1,5 +1,5 @@
 // Every proof and every MAC is compared by OpenSSL's CRYPTO_memcmp, over its whole length. A
-// program of its own, since its CRYPTO_memcmp stands in for OpenSSL's.
+// separate program, since its CRYPTO_memcmp replaces OpenSSL's.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -35,11 +35,11 @@ TEST(ConstantTime, EveryProofAndEveryFrame_IsComparedWhole) {
     StoreClient client("127.0.0.1", server.port(), secret, 20s);
     EXPECT_EQ(g_compared, 2);  // each side's proof
     client.set("key", "value");
-    EXPECT_EQ(g_compared, 4);  // the request, the reply
+    EXPECT_EQ(g_compared, 4);  // the request and the reply
   }
   g_compared = 0;
   EXPECT_THROW(StoreClient("127.0.0.1", server.port(), random_bytes32(), 20s), Error);
-  EXPECT_EQ(g_compared, 2);  // the client's proof, and the refusal that came instead of one
+  EXPECT_EQ(g_compared, 2);  // the client's proof, and the refusal sent instead of one
   EXPECT_EQ(g_other_sizes, 0);
 }
 

@@ -1,4 +1,4 @@
-// Where a host's name leads, and how long a pod's is waited for.
+// Resolving a host's name, and how long to wait for a pod's.
 #include "rendezvous/host_lookup.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The store that rank 0 hosts where there is no launcher of ours.
+// The store that rank 0 hosts when the job runs without our launcher.
 #include "rendezvous/hosted_store.h"
 
 #include <coupler/error.h>
@@ -69,7 +69,7 @@ TEST_F(HostedStoreTest, TwoJobsOfOneId_AreRefused_WithAHint) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_NE(std::string(error.what()).find("MASTER_PORT"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(files(), 2U);  // those of the first
+  EXPECT_EQ(files(), 2U);  // those of the first store
 }
 
 TEST_F(HostedStoreTest, FilesOfAKilledRankZero_AreIgnoredAndReplaced) {
@@ -94,11 +94,11 @@ TEST_F(HostedStoreTest, FilesOfAKilledRankZero_AreIgnoredAndReplaced) {
   EXPECT_EQ(files(), 2U);  // the new ones
 }
 
-// A job of another id replaces no file of this one's, but takes its socket away.
+// The next job removes the socket of a killed rank 0, but not the job file of another id.
 TEST_F(HostedStoreTest, SocketOfAKilledRankZero_IsRemovedByTheNextJob_AndNoOther) {
   int go[2];
   ASSERT_EQ(::pipe(go), 0);
-  const pid_t child = ::fork();  // before there are threads
+  const pid_t child = ::fork();  // before any thread is started
   if (child == 0) {
     char byte = 0;
     (void)!::read(go[0], &byte, 1);

@@ -1,5 +1,5 @@
-// A stranger's way to a store: a connection that is begun without waiting for anything. Plain
-// function; may be called between fork() and exec().
+// How a stranger approaches a store: a connection that is started without waiting. Plain function;
+// may be called between fork() and exec().
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,11 +17,11 @@
 namespace coupler {
 
 struct StoreAddress {
-  std::string host;  // as StoreServer has it
+  std::string host;  // in StoreServer's notation
   int port = 0;
 };
 
-// errno is 0, EINPROGRESS, EAGAIN where the listener's queue is full, or why there is no way.
+// errno is 0, EINPROGRESS, EAGAIN if the listener's queue is full, or the error.
 inline UniqueFd connect_without_waiting(const StoreAddress& store) {
   sockaddr_in tcp{};
   tcp.sin_family = AF_INET;

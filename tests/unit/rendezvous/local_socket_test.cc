@@ -1,5 +1,5 @@
-// The Unix sockets on which the ranks of one machine meet: who is at the other end, what is on
-// disk, and a queue that is full. Other users: store_users_test.cc.
+// The Unix sockets on which the ranks of one machine meet: the peer's identity, the files on disk,
+// and a full queue. Other users: store_users_test.cc.
 #include "rendezvous/local_socket.h"
 
 #include <coupler/error.h>
@@ -53,7 +53,7 @@ Error error_of(Call call) {
   return {ErrorCode::kInternal, "none"};
 }
 
-// Where a listener of that process without a name has a file all the same.
+// The files of that process's unnamed listeners, wherever they may be.
 std::set<std::string> files_of(pid_t process) {
   std::set<std::string> found;
   const auto part = "-" + std::to_string(process) + "-";
@@ -98,7 +98,7 @@ TEST_F(LocalSocketTest, InAFolder_IsAFileOfOnesOwn_RemovedInTheEnd_AndNamedAnewE
   EXPECT_EQ(files(), 0U);
 }
 
-// An address has room for 107 bytes.
+// A socket address holds at most 107 bytes.
 TEST_F(LocalSocketTest, InAFolderWithALongPath_IsReachedAsWell) {
   const auto folder = folder_ + "/" + std::string(200, 'f');
   fs::create_directory(folder);
@@ -123,7 +123,7 @@ TEST_F(LocalSocketTest, NobodyListening_IsAnErrorAtOnce_NamingThePath) {
   const auto error = error_of([&] { connect_locally(path, deadline_after(20s)); });
   EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
   EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
-  // A path that no listener of ours has is not cut to one that fits.
+  // A path that is not one of our listeners' is not truncated to fit.
   const auto longer = error_of([&] { connect_locally(path + std::string(80, 'x'), {}); });
   EXPECT_NE(std::string(longer.what()).find("too long"), std::string::npos) << longer.what();
 }
@@ -152,7 +152,7 @@ TEST_F(LocalSocketTest, FullQueue_IsWaitedFor_UntilTheDeadline) {
   taking.join();
 }
 
-// A store in a process of its own, to be killed.
+// A store in its own process, to be killed.
 class ServerToKill {
  public:
   explicit ServerToKill(const Bytes32& secret) {
@@ -197,8 +197,8 @@ TEST_F(LocalSocketTest, ServerIsKilled_NothingIsLeft) {
             ErrorCode::kPeerLost);
 }
 
-// The path of a store that has ended may be that of the next one; those who knew the first are no
-// members of the second.
+// The path of a closed store may be reused by the next one; members of the first are not members of
+// the second.
 TEST_F(LocalSocketTest, NextStoreOfAProcess_DoesNotServeMembersOfTheOneBefore) {
   const Bytes32 first = random_bytes32();
   std::string path;

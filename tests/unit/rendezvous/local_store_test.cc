@@ -1,4 +1,4 @@
-// The store of a world of one, views with a prefix, and where join_store() goes.
+// The store for a world of one, views with a prefix, and where join_store() connects.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 

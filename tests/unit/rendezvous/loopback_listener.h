@@ -1,4 +1,4 @@
-// LoopbackListener: a listening socket on a free port of loopback, for tests that are the other end
+// LoopbackListener: a listening socket on a free loopback port, for tests that act as the other end
 // of a connection. As thread-safe as an int.
 #pragma once
 

@@ -1,5 +1,5 @@
-// A rank that joins its job's store, tells the others its rank and waits for all of theirs; prints
-// "rank 1 of 2 met 2". With an argument: that many seconds for the meeting (default 20).
+// A rank that joins its job's store, announces its rank and waits for all others; prints "rank 1 of
+// 2 met 2". The optional argument is the timeout in seconds (default 20).
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
       const auto text = store->get(fmt::format("here/{}", rank), timeout);
       met += text == std::to_string(rank) ? 1 : 0;
     }
-    // Nobody leaves before all have met: rank 0 may host the store.
+    // No rank leaves before all have met, since rank 0 may host the store.
     store->add("left", 1);
     while (store->add("left", 0) < process.world &&
            std::chrono::steady_clock::now() < begin + timeout) {

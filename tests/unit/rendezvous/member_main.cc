@@ -1,8 +1,8 @@
-// A rank in a process of its own, for tests that stop and kill it:
+// A rank in its own process, for tests that stop and kill it:
 //   rendezvous_member join HOST PORT SECRET RANK
-//     joins, sets ready/RANK, and told/RANK once it is given up
+// joins, sets ready/RANK, and told/RANK once it is declared lost
 //   rendezvous_member host ADDRESS SECRET
-//     is rank 0 and hosts the store, on TCP or a Unix socket; prints host and port
+// is rank 0 and hosts the store, on TCP or a Unix socket; prints host and port
 #include <unistd.h>
 
 #include <chrono>

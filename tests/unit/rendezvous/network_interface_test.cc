@@ -1,4 +1,4 @@
-// Where the store listens: loopback, a named interface or address, all only when asked to.
+// Where the store listens: loopback, or a named interface or address, or all if requested.
 #include "rendezvous/network_interface.h"
 
 #include <coupler/error.h>

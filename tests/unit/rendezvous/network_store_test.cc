@@ -38,7 +38,7 @@ class NetworkStore : public ::testing::Test {
     return path;
   }
 
-  // One of two ranks, each on a machine of its own.
+  // One of two ranks, each on its own machine.
   static ProcessInfo rank(int number, int port, const std::string& host = "127.0.0.1") {
     ProcessInfo process;
     process.launcher = LauncherKind::kTorchrun;
@@ -74,7 +74,7 @@ TEST_F(NetworkStore, RanksMeet_WhoeverIsFirst) {
     const int port = free_port();
     auto one = std::async(std::launch::async,
                           [&] { return host_or_join_network_store(rank(1, port), config_); });
-    std::this_thread::sleep_for(50ms);  // rank 1 finds nobody at first
+    std::this_thread::sleep_for(50ms);  // rank 1 finds no store at first
     const auto zero = host_or_join_network_store(rank(0, port), config_);
     zero->set("key", "value");
     EXPECT_EQ(one.get()->get("key", 20s), "value") << tls;
@@ -83,7 +83,7 @@ TEST_F(NetworkStore, RanksMeet_WhoeverIsFirst) {
 
 TEST_F(NetworkStore, NoInterfaceNamed_ListensAtMasterAddressOnly) {
   config_.backend.interface_name = "";
-  config_.backend.use = "mpi";  // whose processes reach each other by themselves
+  config_.backend.use = "mpi";  // its processes reach each other by themselves
   const int port = free_port();
   const auto zero = host_or_join_network_store(rank(0, port, "localhost"), config_);
   EXPECT_NO_THROW(host_or_join_network_store(rank(1, port), config_));
@@ -104,7 +104,7 @@ TEST_F(NetworkStore, RankZeroNeverComes_TimeoutNamesThePlace) {
   expect_part(refusal(rank(1, port)), "127.0.0.1:" + std::to_string(port));
 }
 
-// What is left of an earlier start does not get in.
+// Processes of an earlier start cannot join.
 TEST_F(NetworkStore, RankOfAnotherStart_IsRefused) {
   const int port = free_port();
   ::setenv("COUPLER_RESTART_COUNT", "1", 1);
@@ -124,10 +124,10 @@ TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
     zero->set("key", "value");
     const auto other = one.get();
     EXPECT_EQ(other->get("key", 20s), "value") << with_file;
-    EXPECT_NE(other->peers(), nullptr) << "they watch each other";
+    EXPECT_NE(other->peers(), nullptr) << "they should monitor each other";
     const auto said = agent.get("coupler/store", 0s);
     EXPECT_EQ(said->find(std::string(64, '0')) != std::string::npos, with_file)
-        << "with the file the secret lies nowhere else";
+        << "with a secret file, no other file may contain the secret";
   }
 }
 

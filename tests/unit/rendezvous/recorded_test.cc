@@ -1,5 +1,5 @@
-// Environments as launchers make them (environments/*.env, rank variables and what is near them),
-// and who the process is in each.
+// Environments as launchers set them (environments/*.env: rank variables and related ones), and the
+// process information in each.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ TEST(RecordedEnvironments, Files_AreAllExpected) {
   }
 }
 
-// Each recorded environment with variables of another one added: refused, naming both.
+// Each recorded environment plus variables from another one: refused with both names.
 struct Contradiction {
   const char* file;
   Variables added;
@@ -128,7 +128,7 @@ TEST(RecordedEnvironments, Contradictions_AreRefused_NamingBothVariables) {
     }
     try {
       const auto info = detect(variables);
-      ADD_FAILURE() << "taken as rank " << info.rank << " of " << info.world;
+      ADD_FAILURE() << "accepted as rank " << info.rank << " of " << info.world;
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_EQ(error.exit_code(), 2);

@@ -36,7 +36,7 @@ void Relay::run(int server_port) {
     return;
   }
   server_ = connect_tcp("127.0.0.1", server_port, deadline_after(5s), false);
-  // The handshake goes through as it is.
+  // The handshake passes unchanged.
   const auto copy = [](int from, int to, size_t bytes) {
     std::string text(bytes, '\0');
     return receive_all(from, text.data(), bytes, deadline_after(5s)) == IoResult::kOk &&
@@ -70,7 +70,7 @@ void Relay::pass(int from, int to, const Rule& rule) {
       send_all(to, bytes.data(), bytes.size(), deadline_after(5s));
     }
   }
-  // One direction's end is that of the connection.
+  // If one direction ends, the connection ends.
   ::shutdown(from, SHUT_RDWR);
   ::shutdown(to, SHUT_RDWR);
 }

@@ -1,5 +1,5 @@
-// Relay: stands between a client and a store's server and sees whole frames, which a test may
-// alter, hold back, repeat or turn round. A thread for each direction, ended by the destructor.
+// Relay: sits between a client and a store's server and handles whole frames, which a test may
+// modify, delay, repeat or reorder. One thread per direction, joined by the destructor.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ namespace coupler {
 
 class Relay {
  public:
-  // What goes on instead of the frame (length, body and MAC), the number-th of its direction.
+  // The frames to forward instead of `frame` (length, body, MAC), the number-th of its direction.
   using Rule = std::function<std::vector<std::string>(int number, const std::string& frame)>;
 
-  // Takes one connection. Null rules pass everything on.
+  // Accepts one connection. Null rules forward everything unchanged.
   Relay(int server_port, Rule to_server, Rule to_client);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   int port() const { return listener_.port; }
-  // What rules use to send the other way.
+  // Lets rules send in the other direction.
   void say_to_client(const std::string& bytes);
 
  private:

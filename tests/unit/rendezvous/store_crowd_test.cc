@@ -1,5 +1,5 @@
-// Thousands of strangers at once, and a server without descriptors: members are served, those still
-// to come get in, and what strangers hold is bounded.
+// Thousands of strangers at once, and a server without free descriptors: members are served, late
+// ones can still join, and the strangers' resources are bounded.
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ size_t open_descriptors() {
       std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
-// One of a crowd: says nothing, or something that is no proof.
+// One of a crowd: sends nothing, or something that is not a proof.
 UniqueFd knock(const StoreAddress& store, size_t number) {
   UniqueFd fd = connect_without_waiting(store);
   static const std::string kWords[] = {"", "GET / HTTP/1.1\r\n\r\n", std::string(64, 'x'),
@@ -52,7 +52,7 @@ UniqueFd knock(const StoreAddress& store, size_t number) {
   return fd;
 }
 
-// That many strangers while a member works and others join.
+// This many strangers while a member works and others join.
 void expect_undisturbed(size_t wanted, bool tls, const char* host) {
   const rlim_t limit = raise_descriptor_limit();
   const size_t crowd = std::min<size_t>(wanted, limit > 4000 ? limit - 2500 : limit / 2);
@@ -94,13 +94,13 @@ void expect_undisturbed(size_t wanted, bool tls, const char* host) {
   working.join();
   coming.join();
   EXPECT_EQ(strangers.size(), crowd);
-  // What the server itself held; those who came in meanwhile add a few.
+  // The server's own limit; strangers that arrive meanwhile add a few.
   EXPECT_LE(most_held, StoreLimits{}.strangers + 50);
   EXPECT_GE(member->add("came", 0), 20);
-  // Nobody outside has got in.
+  // No stranger has joined.
   const auto last = join();
   EXPECT_EQ(last->get("key", 20s), "value");
-  // Those who came and went may still be on their way out.
+  // Disconnected strangers may still be being removed.
   while (server.clients() > 2 && std::chrono::steady_clock::now() < deadline + 20s) {
     std::this_thread::sleep_for(5ms);
   }
@@ -115,12 +115,12 @@ TEST(StoreCrowd, ThousandsOfSocketsUnderTls_ChangeNothingEither) {
   expect_undisturbed(3000, true, "127.0.0.1");
 }
 
-// Of the same user, since others do not come that far: store_users_test.cc.
+// Of the same user; others do not get that far: see store_users_test.cc.
 TEST(StoreCrowd, ThousandsOfUnixSockets_ChangeNothingEither) {
   expect_undisturbed(3000, false, StoreServerOptions::kUnnamed);
 }
 
-// Strangers of a server in a process of its own, which has hardly any descriptors left.
+// Strangers at a server in its own process, which has hardly any descriptors left.
 class StarvedServer {
  public:
   explicit StarvedServer(const Bytes32& secret) {
@@ -168,7 +168,7 @@ class StarvedServer {
  private:
   static void serve(const Bytes32& secret, int port_pipe, int end_pipe) {
     const StoreServer server(secret);
-    // Sixteen are left, fewer than strangers may have by the limit the server saw.
+    // Sixteen are left, fewer than the server's limit allows to strangers.
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = open_descriptors() + 16;
@@ -191,7 +191,7 @@ TEST(StoreCrowd, NoDescriptorsLeft_AcceptWaitsWithoutSpinning_AndMembersComeIn) 
   member.set("key", "value");
   std::vector<UniqueFd> strangers;
   for (size_t i = 0; i < 100; ++i) {
-    // Idle: each stays for the handshake's deadline.
+    // Idle: each stays until the handshake's deadline.
     strangers.push_back(knock({"127.0.0.1", server.port()}, 0));
   }
   const long before = server.processor_time();
@@ -203,7 +203,7 @@ TEST(StoreCrowd, NoDescriptorsLeft_AcceptWaitsWithoutSpinning_AndMembersComeIn) 
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   const auto spent = static_cast<double>(server.processor_time() - before) /
                      static_cast<double>(::sysconf(_SC_CLK_TCK));
-  EXPECT_LT(spent, waited.count() / 2 + 0.1);  // spinning would have taken all of it
+  EXPECT_LT(spent, waited.count() / 2 + 0.1);  // a busy loop would have used all of it
   StoreClient late("127.0.0.1", server.port(), secret, 60s);
   late.set("late", "in");
   EXPECT_EQ(member.get("late", 20s), "in");

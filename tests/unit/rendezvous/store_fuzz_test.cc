@@ -1,5 +1,5 @@
-// Bytes of chance for whatever reads the wire. Each round has a number: a failure names it, and the
-// seeds below are the ones that are run always.
+// Random bytes for everything that reads from the wire. Each round has a number, which a failure
+// reports; the seeds below always run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::array<uint32_t, 4> kSeeds = {1, 20260117, 0x5eedf00d, 0xffffffff};
-constexpr int kRounds = 10'000;  // of each seed
+constexpr int kRounds = 10'000;  // per seed
 
 class Chance {
  public:
@@ -31,7 +31,7 @@ class Chance {
     }
     return text;
   }
-  // One to four changes: a bit, a byte, a number at its limits, bytes gone or doubled.
+  // One to four changes: a bit, a byte, a number set to a limit, bytes removed or doubled.
   std::string mutate(std::string text) {
     for (uint32_t change = 0, changes = 1 + below(4); change < changes && !text.empty(); ++change) {
       const size_t place = below(text.size());
@@ -77,7 +77,7 @@ class Chance {
 
 class StoreFuzz : public ::testing::TestWithParam<uint32_t> {};
 
-// What a decoder takes, it takes whole: encoded again it is the same bytes.
+// If a decoder accepts its input, encoding the result gives the same bytes.
 TEST_P(StoreFuzz, Decoders_TakeNothingButWhatTheEncodersMake) {
   Chance chance(GetParam());
   for (int round = 0; round < kRounds; ++round) {
@@ -119,7 +119,7 @@ TEST_P(StoreFuzz, FramesOtherThanTheOneThatWasSealed_DoNotOpen) {
   }
 }
 
-// A member gone mad, who seals what makes no sense, ends his own connection at most.
+// A broken member that seals nonsense ends at most its own connection.
 TEST_P(StoreFuzz, ServerThatMembersSendNonsense_ServesTheOthers) {
   Chance chance(GetParam());
   const Bytes32 secret = random_bytes32();

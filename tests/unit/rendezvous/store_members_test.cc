@@ -1,5 +1,5 @@
-// Who is lost, how that is known, and who is not. The ranks are processes, stopped and killed for
-// real; a lost connection between machines is in tests/e2e/hosts.
+// Which members are lost, how that is detected, and which are not. The ranks are processes that are
+// really stopped and killed; lost connections between machines are tested in tests/e2e/hosts.
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,8 +31,8 @@ using Reason = PeerLoss::Reason;
 // What is promised within a second is awaited for ten.
 constexpr auto kPromised = 10s;
 
-// A program, not a copy of the test: a copy of a process with threads may start none under the
-// thread sanitizer.
+// A separate program, not a fork of the test: a fork of a process with threads may not start
+// threads under the thread sanitizer.
 class Child {
  public:
   explicit Child(std::vector<std::string> arguments, int output = 1) {
@@ -61,7 +61,7 @@ class Child {
 
 const std::string kMember = COUPLER_BINARY_DIR "/bin/tests/rendezvous_member";
 
-// Over TCP, and over a Unix socket, which knows of no acknowledgements.
+// Over TCP, and over a Unix socket, which has no acknowledgements.
 class StoreMembersTest : public ::testing::TestWithParam<const char*> {
  protected:
   explicit StoreMembersTest(std::chrono::milliseconds timeout = 400ms) {
@@ -79,7 +79,7 @@ class StoreMembersTest : public ::testing::TestWithParam<const char*> {
     store->join(number);
     return store;
   }
-  // A rank in a process of its own, which is there when this returns.
+  // A rank in its own process, which has joined when this returns.
   std::unique_ptr<Child> child(int number) const {
     auto result = std::make_unique<Child>(
         std::vector<std::string>{kMember, "join", server_->host(), std::to_string(server_->port()),
@@ -130,7 +130,7 @@ TEST_P(StoreMembersTest, Stopped_IsLost_AndWaitsEndNamingIt) {
         << error.what();
   }
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kStopped);
-  // What is there can still be had, also by who comes later and hears of the loss at once.
+  // Existing values can still be read, even by a later member that learns of the loss at once.
   zero->set("key", "value");
   const auto two = rank(2);
   EXPECT_EQ(two->get("key", 20s), "value");
@@ -160,7 +160,7 @@ TEST_P(StoreMembersTest, HeldByADebugger_IsNotLost) {
   const auto zero = rank(0);
   const auto one = child(1);
   if (::ptrace(PTRACE_SEIZE, one->pid(), nullptr, nullptr) != 0) {
-    GTEST_SKIP() << "this machine lets nobody trace a process";
+    GTEST_SKIP() << "tracing processes is not permitted on this machine";
   }
   ::ptrace(PTRACE_INTERRUPT, one->pid(), nullptr, nullptr);
   int status = 0;
@@ -174,7 +174,7 @@ TEST_P(UnwatchedStoreMembersTest, Stopped_IsWaitedFor) {
   const auto one = child(1);
   one->signal(SIGSTOP);
   EXPECT_FALSE(zero->peers()->await_lost({1}, 1s));
-  one->signal(SIGKILL);  // which is known all the same
+  one->signal(SIGKILL);  // which is detected all the same
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kGone);
 }
 
@@ -184,7 +184,7 @@ TEST_P(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
   one.reset();
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kLeft);
   zero->set("still", "there");
-  EXPECT_FALSE(zero->get("what nobody sets", 500ms)) << "its leaving ends no wait";
+  EXPECT_FALSE(zero->get("a key that no rank sets", 500ms)) << "its leaving must not end the wait";
   one = rank(1);
   const auto until = std::chrono::steady_clock::now() + kPromised;
   while (zero->peers()->any_lost() && std::chrono::steady_clock::now() < until) {
@@ -204,7 +204,7 @@ TEST_P(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kFailed);
   EXPECT_EQ(client()->get(standing_key(0), kPromised), "operation 7");
   try {
-    zero->get("what nobody sets", 60s);
+    zero->get("a key that no rank sets", 60s);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("has left the job after an error"), std::string::npos);
@@ -214,7 +214,7 @@ TEST_P(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
   while (zero->peers()->any_lost() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(1ms);
   }
-  EXPECT_FALSE(zero->get("what nobody sets", 500ms)) << "it is back";
+  EXPECT_FALSE(zero->get("a key that no rank sets", 500ms)) << "it has returned";
   zero->peers()->remove_standing(this);
 }
 
@@ -268,7 +268,7 @@ TEST_P(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
     std::istringstream(text) >> host >> port;
     StoreClient one(host, port, secret, 20s);
     one.join(1);
-    EXPECT_FALSE(one.peers()->await_lost({0}, 600ms)) << "it lives";
+    EXPECT_FALSE(one.peers()->await_lost({0}, 600ms)) << "it is alive";
     zero.signal(how);
     const auto loss = loss_of(one, 0);
     ASSERT_TRUE(loss);
@@ -306,10 +306,10 @@ TEST(SilenceTest, ProcessThatRuns_IsMerelySlow) {
   const ProcessIdentity nobody{self.pid, "1"};
   EXPECT_EQ(judge({1s, -1, &nobody}, 800ms), Reason::kGone);
   EXPECT_FALSE(judge({700ms, -1, nullptr}, 800ms));
-  EXPECT_EQ(judge({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "of another machine";
+  EXPECT_EQ(judge({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "on another machine";
 }
 
-// Reading fails in the middle where it is reaped meanwhile.
+// Reading fails midway if the process is reaped meanwhile.
 TEST(ProcessStatusTest, OfProcessesThatEnd_IsItsStateOrNothing) {
   for (int i = 0; i < 300; ++i) {
     const pid_t pid = ::fork();

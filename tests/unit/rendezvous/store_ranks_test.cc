@@ -1,4 +1,4 @@
-// get_ranks: what every rank has set, in one request; also by a thousand ranks at once.
+// get_ranks: every rank's value in one request, also by a thousand ranks at once.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -49,7 +49,7 @@ TEST_F(StoreRanksTest, SomeMissing_AreNamedAtTheDeadline) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(store->get_ranks("a", 3, 50ms), (Values{std::nullopt, "one", std::nullopt}));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
-  // The wait that was given up disturbs nobody.
+  // The canceled wait affects no one else.
   store->set("a/0", "zero");
   store->set("a/2", "two");
   EXPECT_EQ(store->get_ranks("a", 3, 20s), (Values{"zero", "one", "two"}));

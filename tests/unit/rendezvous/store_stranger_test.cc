@@ -1,4 +1,4 @@
-// Strangers at the store's door: they learn nothing, change nothing, and disturb nobody.
+// Strangers that contact the store: they learn nothing, change nothing, and disturb no one.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ class StoreStrangerTest : public ::testing::Test {
     member_->set("key", "value");
   }
   ~StoreStrangerTest() override {
-    // Whatever the stranger did, the job goes on.
+    // Whatever the stranger did, the job continues.
     EXPECT_EQ(member_->get("key", 0s), "value");
     EXPECT_EQ(member_->get("stranger", 0s), std::nullopt);
     EXPECT_EQ(StoreClient("127.0.0.1", server_->port(), secret_, 20s).add("count", 1), 1);
@@ -40,7 +40,7 @@ class StoreStrangerTest : public ::testing::Test {
   UniqueFd connect() const {
     return connect_tcp("127.0.0.1", server_->port(), deadline_after(20s), false);
   }
-  // Whether the server closes the connection (after its greeting) within time.
+  // Whether the server closes the connection (after its greeting) in time.
   static bool is_closed(const UniqueFd& stranger, std::chrono::nanoseconds timeout) {
     char byte = 0;
     const auto deadline = deadline_after(timeout);
@@ -80,7 +80,7 @@ TEST_F(StoreStrangerTest, AByteNowAndThen_BuysNoTime) {
     open = send_all(stranger.get(), "x", 1, deadline_after(1s)) == IoResult::kOk;
     std::this_thread::sleep_for(20ms);
   }
-  EXPECT_FALSE(open);  // 63 bytes are no proof: only the deadline ends this
+  EXPECT_FALSE(open);  // 63 bytes are not a proof: only the deadline ends this
 }
 
 TEST_F(StoreStrangerTest, MembersFrameThatAnnouncesTooMuch_EndsThatConnectionOnly) {
@@ -114,7 +114,7 @@ TEST_F(StoreStrangerTest, Garbage_IsDropped) {
 }
 
 TEST_F(StoreStrangerTest, ReplayOfAMembersProof_IsRefused) {
-  // A proof answers one nonce; on another connection it is worth nothing.
+  // A proof answers one nonce; it is worthless on another connection.
   const auto first = connect();
   std::array<uint8_t, store_wire::kHelloSize> hello{};
   ASSERT_EQ(receive_all(first.get(), hello.data(), hello.size(), deadline_after(20s)),
@@ -152,7 +152,7 @@ TEST_F(StoreStrangerTest, MembersFrameWithWrongMac_EndsThatConnectionOnly) {
 TEST_F(StoreStrangerTest, MoreIdleConnectionsThanMayBe_KeepNobodyOut_TheOldestGoesFirst) {
   StoreServerOptions options;
   options.limits.strangers = 20;
-  options.handshake_timeout = 60s;  // not what ends them
+  options.handshake_timeout = 60s;  // long, so that it does not end them
   member_ = nullptr;
   server_ = nullptr;
   server_ = std::make_unique<StoreServer>(secret_, options);

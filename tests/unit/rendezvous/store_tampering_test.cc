@@ -1,5 +1,5 @@
-// Somebody between a member and the store who passes frames on as he likes: nothing he does has an
-// effect but the end of that connection, and the member hears of it.
+// An attacker between a member and the store who forwards frames at will: the only possible effect
+// is the end of that connection, and the member learns of it.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using Frames = std::vector<std::string>;
 
 class StoreTamperingTest : public ::testing::Test {
  protected:
-  // Two additions by a member behind the relay; "" or the member's error.
+  // Two additions by a member through the relay; "" or the member's error.
   std::string add_twice(Relay::Rule to_server, Relay::Rule to_client) {
     Relay relay(server_.port(), std::move(to_server), std::move(to_client));
     relay_ = &relay;
@@ -27,7 +27,7 @@ class StoreTamperingTest : public ::testing::Test {
       StoreClient client("127.0.0.1", relay.port(), secret_, 5s);
       client.add("sum", 1);
       client.add("sum", 1);
-      client.add("sum", 0);  // a surplus reply is noticed at the latest here
+      client.add("sum", 0);  // detects a surplus reply at the latest
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
       return error.what();
@@ -38,7 +38,7 @@ class StoreTamperingTest : public ::testing::Test {
 
   const Bytes32 secret_ = random_bytes32();
   StoreServer server_{secret_};
-  Relay* relay_ = nullptr;  // while it lives
+  Relay* relay_ = nullptr;  // while it is alive
 };
 
 TEST_F(StoreTamperingTest, NothingDone_PassesWhole) {
@@ -76,7 +76,7 @@ TEST_F(StoreTamperingTest, RequestTruncated_IsRefused_AndHasNoEffect) {
   for (const size_t cut : {1U, 31U, 32U, 33U}) {
     const auto error = add_twice(
         [&](int, const std::string& frame) {
-          // With a length that fits: else what follows would fill it up.
+          // With a matching length: otherwise the next bytes would complete the frame.
           auto shorter = frame.substr(0, frame.size() - cut);
           shorter[0] = static_cast<char>(shorter[0] - static_cast<char>(cut));
           return Frames{shorter};
@@ -157,7 +157,7 @@ TEST_F(StoreTamperingTest, ReplyRepeatedReorderedOrAltered_IsRefusedByTheMember)
 }
 
 TEST_F(StoreTamperingTest, FramesSwapped_AreRefused_AndHaveNoEffect) {
-  // Two requests are under way at once: a get that waits, and an addition.
+  // Two requests are in flight at once: a get that waits, and an addition.
   std::string held;
   Relay relay(
       server_.port(),

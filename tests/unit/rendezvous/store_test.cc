@@ -29,7 +29,7 @@ class StoreTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<StoreClient> join(std::chrono::nanoseconds timeout = 20s) {
     return std::make_unique<StoreClient>(server_->host(), server_->port(), secret_, timeout);
   }
-  // As messages name it.
+  // As it appears in messages.
   std::string address() const {
     return server_->port() == 0 ? server_->host() : "127.0.0.1:" + std::to_string(server_->port());
   }
@@ -72,7 +72,7 @@ TEST_P(StoreTest, Get_OfAMissingKey_AsksOnceOrWaits) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(client->get("missing", 50ms), std::nullopt);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
-  client->set("missing", "there");  // the wait that was given up does not disturb
+  client->set("missing", "there");  // the canceled wait has no effect
   EXPECT_EQ(client->get("missing", 0s), "there");
 }
 
@@ -115,7 +115,7 @@ TEST_P(StoreTest, Add_ByManyThreadsAndClients_LosesNothing) {
     thread.join();
   }
   EXPECT_EQ(a->add("sum", 0), 200 * (1 + 2 + 3 + 4));
-  EXPECT_EQ(a->get("sum", 0s), std::nullopt);  // numbers are apart from values
+  EXPECT_EQ(a->get("sum", 0s), std::nullopt);  // counters are separate from values
 }
 
 TEST_P(StoreTest, ManyClients_MeetAtOnce_AllSeeAll) {
@@ -213,7 +213,7 @@ TEST(StoreServerTest, ForeignAddress_IsAnErrorNamingIt) {
   StoreServerOptions options;
   options.host = "somewhere";
   EXPECT_EQ(code_of([&] { StoreServer(Bytes32{}, options); }), ErrorCode::kIo);
-  options.host = "192.0.2.1";  // nobody's: a documentation address
+  options.host = "192.0.2.1";  // unused: a documentation address
   EXPECT_EQ(code_of([&] { StoreServer(Bytes32{}, options); }), ErrorCode::kIo);
 }
 
@@ -230,7 +230,7 @@ TEST_P(StoreTest, Observer_SeesEverySet) {
   EXPECT_EQ(seen, (std::vector<std::string>{"a=1", "b=2"}));
 }
 
-// A rank that has its answer may be gone at once: its report must not come after that.
+// A rank may exit as soon as it has its answer: its report must not arrive after that.
 TEST_P(StoreTest, Observer_SeesASet_BeforeItsCallerGoesOn) {
   std::atomic<int> seen{0};
   StoreServerOptions options;

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Passes bytes on between one client and a server, and keeps what it sees.
+// Forwards bytes between one client and a server, and records them.
 class Ear {
  public:
   explicit Ear(int server_port) {
@@ -35,7 +35,7 @@ class Ear {
     });
   }
   int port() const { return listener_.port; }
-  // After the client is gone.
+  // Call after the client is gone.
   std::string heard() {
     thread_.join();
     return from_client_ + from_server_;
@@ -104,7 +104,7 @@ TEST_F(StoreTlsTest, ThreadsThatShareAClient_DoNotDisturbEachOther) {
 }
 
 TEST_F(StoreTlsTest, WhatIsSaid_IsReadByNobodyBetween) {
-  const std::string text = "a text that is easily found";
+  const std::string text = "a string that is easily found";
   for (const bool tls : {true, false}) {
     const StoreServer server(secret_, {.tls = tls});
     Ear ear(server.port());
@@ -160,7 +160,7 @@ TEST_F(StoreTlsTest, StrangersWithCertificatesOlderVersionsOrNoKey_GetNoAnswer) 
     const std::unique_ptr<SSL, decltype(&::SSL_free)> ssl(::SSL_new(context.get()), &::SSL_free);
     ::SSL_set_fd(ssl.get(), fd.get());
     int done = 0;
-    // The socket does not block: until the server's alert, or its end of the connection.
+    // The socket is non-blocking: read until the server's alert or the end of the connection.
     const auto deadline = std::chrono::steady_clock::now() + 10s;
     do {
       done = ::SSL_connect(ssl.get());

@@ -1,6 +1,6 @@
-// Other users at the door of a store on a Unix socket: the kernel keeps them out; one whom it lets
-// in, root, costs nothing; and a client tells another user's listener nothing. Only root can be two
-// users. Processes are forked before the test has threads.
+// Other users who contact a store on a Unix socket: the kernel keeps them out; root, whom it lets
+// in, cannot disturb the store; and a client reveals nothing to another user's listener. Only root
+// can act as two users. Processes are forked before the test has threads.
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr uid_t kNobody = 65534;
 
-// Words between a test and its processes.
+// Messages between a test and its processes.
 void say(int fd, const std::string& word) {
   const auto line = word + "\n";
   (void)!::write(fd, line.data(), line.size());
@@ -60,7 +60,7 @@ class NobodysProcess {
       ::close(in[1]);
       ::close(out[0]);
       if (::setgid(kNobody) == 0 && ::setuid(kNobody) == 0) {
-        ::prctl(PR_SET_DUMPABLE, 1);  // as a program is that this user started
+        ::prctl(PR_SET_DUMPABLE, 1);  // like a program started by this user
         run(in[0], out[1]);
       }
       ::_exit(0);
@@ -106,7 +106,7 @@ class StoreUsersTest : public ::testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can be two users";
     char name[] = "/tmp/coupler-test-XXXXXX";
     folder_ = ::mkdtemp(name);
-    ::chmod(folder_.c_str(), 0755);  // the folder keeps nobody out: the socket itself has to
+    ::chmod(folder_.c_str(), 0755);  // the folder lets user nobody in: the socket itself must not
   }
   void TearDown() override {
     if (!folder_.empty()) fs::remove_all(folder_);
@@ -153,7 +153,7 @@ std::function<void(int, int)> serving(const Bytes32& secret, const std::string& 
   };
 }
 
-// Joins and leaves, each time it is told a path.
+// Joins and leaves once for each path that it receives.
 std::function<void(int, int)> joining(const Bytes32& secret) {
   return [secret](int in, int out) {
     for (std::string path = hear(in); !path.empty(); path = hear(in)) {
@@ -166,7 +166,7 @@ std::function<void(int, int)> joining(const Bytes32& secret) {
   };
 }
 
-// Whom the kernel does not keep out, like this test, at the store of user nobody.
+// A user whom the kernel does not keep out (root, like this test) at the store of user nobody.
 class RootAtTheDoorTest : public StoreUsersTest {
  protected:
   void SetUp() override {
@@ -184,7 +184,7 @@ class RootAtTheDoorTest : public StoreUsersTest {
     path_ = server_->answer();
     ASSERT_TRUE(is_local(path_));
   }
-  // Whether the other side has closed it, without a word.
+  // Whether the other side has closed it without sending anything.
   static bool is_closed_unheard(const UniqueFd& stranger) {
     char byte = 0;
     return receive_all(stranger.get(), &byte, 1, deadline_after(20s)) == IoResult::kClosed;
@@ -221,7 +221,7 @@ TEST_F(RootAtTheDoorTest, CrowdOfConnections_IsClosedUnheard_AndCostsNothing) {
     ASSERT_TRUE(is_closed_unheard(stranger));
   }
   EXPECT_LE(server_->memory(), memory + (2 << 20));
-  // Said for the 1st, 2nd, 4th, 8th …
+  // Logged for the 1st, 2nd, 4th, 8th …
   std::ifstream log(folder_ + "/log");
   std::string line;
   int lines = 0;
@@ -234,7 +234,7 @@ TEST_F(RootAtTheDoorTest, CrowdOfConnections_IsClosedUnheard_AndCostsNothing) {
 }
 
 TEST_F(RootAtTheDoorTest, FullQueue_KeepsNoMemberOut) {
-  if (most_ < 6000) GTEST_SKIP() << "too few open files are allowed to fill the queue";
+  if (most_ < 6000) GTEST_SKIP() << "the limit of open files is too low to fill the queue";
   server_->signal(SIGSTOP);
   std::vector<UniqueFd> queue;
   do {
@@ -247,12 +247,12 @@ TEST_F(RootAtTheDoorTest, FullQueue_KeepsNoMemberOut) {
   EXPECT_EQ(member_->answer(), "1");
 }
 
-// As a store greets, and then as one that listens to what a client says.
+// Sends a store's greeting, then records what a client sends.
 std::function<void(int, int)> pretending(const std::string& folder) {
   return [folder](int, int out) {
     LocalListener listener(folder);
     const UniqueFd door = listener.take_socket();
-    ::fcntl(door.get(), F_SETFL, 0);  // waits
+    ::fcntl(door.get(), F_SETFL, 0);  // blocking
     say(out, listener.path());
     const UniqueFd client(::accept(door.get(), nullptr, nullptr));
     const auto hello = std::string(store_wire::kMagic) + std::string(32, 'n');

@@ -68,7 +68,7 @@ TEST(StoreWire, FramesOfTheOtherSideOrAnotherConnection_AreRefused) {
 
 TEST(StoreWire, TruncatedOrExtendedFrames_AreRefused) {
   const Bytes32 key = random_bytes32();
-  const auto frame = without_length(FrameSealer(key).seal("a text of some length"));
+  const auto frame = without_length(FrameSealer(key).seal("a string of some length"));
   for (size_t size = 0; size < frame.size(); ++size) {
     EXPECT_FALSE(FrameOpener(key).open(frame.substr(0, size))) << size;
     EXPECT_FALSE(FrameOpener(key).open(frame.substr(size + 1))) << size;

@@ -10,7 +10,7 @@
 namespace coupler {
 namespace {
 
-// The output of a shell command, errors included.
+// The output of a shell command, including errors.
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -59,7 +59,7 @@ TEST(JoinStore, UnderTheUsersMpich_IsHostedByRankZero_AllRanksMeet) {
     GTEST_SKIP() << "mpirun.mpich (Debian: mpich) is not on PATH";
   }
   expect_all_met(output_of("timeout 60 mpirun.mpich -n 3 " + kMeet), 3);
-  // A shell between mpirun and the rank, as a wrapper script would be.
+  // A shell between mpirun and the rank, like a wrapper script.
   expect_all_met(output_of("timeout 60 mpirun.mpich -n 2 sh -c '" + kMeet + "; exit $?'"), 2);
 }
 
@@ -88,7 +88,7 @@ TEST(JoinStore, TasksOnSeveralNodes_WithoutASecret_AreRefused_NamingTheNumbers) 
 }
 
 TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {
-  const auto port = std::to_string(1024 + ::getpid() % 60000);  // a name only: nobody listens there
+  const auto port = std::to_string(1024 + ::getpid() % 60000);  // only an id: nothing listens there
   std::string command = "( ";
   for (int rank = 0; rank < 2; ++rank) {
     command += "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port +

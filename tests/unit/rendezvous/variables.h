@@ -1,4 +1,4 @@
-// Environments as maps, for tests of what a process finds in its own.
+// Environments as maps, for tests of how a process reads its own.
 #pragma once
 
 #include <map>
