@@ -22,7 +22,7 @@ TEST(BufferPool, GivenBack_TakenAgain) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
   }
   EXPECT_EQ(pool.take(1000).data(), first);
-  EXPECT_EQ(pool.take(900).data(), first) << "a little too large is good enough";
+  EXPECT_EQ(pool.take(900).data(), first) << "a slightly larger buffer is reused";
   EXPECT_EQ(pool.peak_bytes(), 1000u);
 }
 
@@ -72,7 +72,7 @@ TEST(BufferPool, NoBytes_IsABuffer) {
   EXPECT_EQ(pool.peak_bytes(), 0u);
 }
 
-// Each thread fills what it holds with a number of its own and looks whether it stays.
+// Each thread fills its buffers with its own number and checks that the number stays.
 TEST(BufferPool, SeveralThreads_NoMemoryTwice) {
   constexpr int kThreads = 4, kRounds = 2000, kHeld = 3;
   BufferPool pool;

@@ -12,7 +12,7 @@ at::Tensor loss_of(const Tensors& outputs) {
   at::Tensor loss = at::zeros({});
   for (const at::Tensor& output : outputs) {
     if (!output.is_floating_point()) continue;
-    // Weights that differ, so that a normalised output has a gradient, too.
+    // Varying weights, so that a normalized output has a gradient too.
     const at::Tensor weights = at::arange(output.numel(), output.options().dtype(at::kFloat)).cos();
     const at::Tensor flat = output.reshape({-1}).to(at::kFloat);
     loss = loss + (flat * weights).sum() + 0.1 * flat.square().sum();
@@ -86,7 +86,7 @@ void expect_managed_equals_plain(const Make& make, const ManagedOptions& options
   for (int pass = 0; pass < 2; ++pass) {
     SCOPED_TRACE("pass " + std::to_string(pass));
     const Outcome expected = run(plain);
-    // At least one gradient that is not zero, or the comparison says nothing.
+    // At least one gradient is not zero; otherwise the comparison proves nothing.
     EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), [](const auto& item) {
       return item.first.starts_with("gradient of") && item.first != "gradient of an input" &&
              item.second.defined() && item.second.abs().max().template item<double>() > 0;

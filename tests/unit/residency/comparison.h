@@ -1,4 +1,4 @@
-// Comparison of a managed module with a plain one of the same values: outputs, gradients, buffers.
+// Comparison of a managed module with a plain one of equal values: outputs, gradients, buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace coupler::testing {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Makes inputs, the same ones each time; those of floating point get gradients.
+// Makes inputs, the same every time; floating-point inputs get gradients.
 class Inputs {
  public:
   at::Tensor real(at::IntArrayRef sizes);
@@ -27,7 +27,7 @@ class Inputs {
   Tensors leaves_;
 };
 
-// A module and a way to use it. Two calls of make give the same values.
+// A module and a way to use it. Two calls of make give equal values.
 struct Subject {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Tensors(Inputs&)> forward;
@@ -36,14 +36,14 @@ using Make = std::function<Subject()>;
 
 using Outcome = std::vector<std::pair<std::string, at::Tensor>>;
 
-// One forward and backward from the same random state; gradients are taken out of the module.
+// One forward and backward from a fixed random state; gradients are taken out of the module.
 Outcome run(const Subject& subject);
 
-// Names and shapes equal, values within tolerance (relative to the largest).
+// Equal names and shapes, values within tolerance (relative to the largest).
 void expect_same(const Outcome& actual, const Outcome& expected, double tolerance = 1e-6);
 
-// A plain one and a managed one, two passes each; everything is released at the end, and no more is
-// alive at a time than the units_at_once largest ones.
+// Compares a plain and a managed module over two passes each. At the end everything is released,
+// and at no time are more bytes alive than the units_at_once largest units.
 void expect_managed_equals_plain(const Make& make, const ManagedOptions& options = {},
                                  size_t units_at_once = 1);
 

@@ -25,7 +25,7 @@ TEST_P(EmptyWeights_Factory, Materialise_SameBitsAsEager) {
   for (const MetaTensor& item : tensors_with_names(*model)) {
     EXPECT_TRUE(!item.tensor.defined() || item.tensor.is_meta()) << item.name;
   }
-  torch::randn({1000});  // whatever happens in between
+  torch::randn({1000});  // unrelated draws in between
   fill(*model);
   expect_same(*model, *eager);
 }
@@ -83,7 +83,7 @@ TEST(EmptyWeights, ScopeAfterScope_DrawsOneAfterTheOther) {
   torch::manual_seed(1);
   ModulePtr a = build_empty(make);
   const ModulePtr b = build_empty(make);
-  fill(*b);  // in another order
+  fill(*b);  // in a different order
   expect_same(*b, *eager_b);
   fill(*a);
   expect_same(*a, *eager_a);
@@ -147,7 +147,7 @@ TEST(EmptyWeights, OtherThreads_Unaffected) {
 nn::BatchNorm1d norm_in_scope(const EmptyWeightsOptions& options) {
   const EmptyWeights empty(options);
   {
-    const EmptyWeights inner;  // the outermost one's options count
+    const EmptyWeights inner;  // the outermost scope's options count
     return nn::BatchNorm1d(4);
   }
 }
@@ -264,7 +264,7 @@ TEST(EmptyWeights, TensorsFromOutside_AreConstants) {
   const EmptyWeights empty;
   EXPECT_TRUE(table.t().device().is_cpu());  // views stay real
   EXPECT_TRUE(table.t().is_alias_of(table));
-  const auto counter = table.add_(1)[0][0].item<float>();  // and so does writing to them
+  const auto counter = table.add_(1)[0][0].item<float>();  // and so do writes to them
   EXPECT_EQ(counter, table[0][0].item<float>());
   EXPECT_TRUE(
       contains(message_of([&] { table.normal_(); }), "'aten::normal_' draws random numbers"));
@@ -286,7 +286,7 @@ TEST(EmptyWeights, ModelsDone_ConstantsAreFreed) {
     put_value(item.tensor, torch::ones(item.tensor.sizes()));
   }
   build_empty(make);
-  // A draw of a model that nobody filled is still needed by the next one: until that is filled.
+  // A draw of an unfilled model is needed by the next model until that one is filled.
   fill(*build_empty(make));
   EXPECT_EQ(table.storage().use_count(), before);
 }

@@ -1,5 +1,5 @@
-// What writes to parameters: refused outside of a scope of FullParameters, kept or lost inside. And
-// units that are gathered in another type than they are kept in.
+// Writes to parameters: refused outside a FullParameters scope, kept or dropped inside. And units
+// that are gathered in a dtype other than the stored one.
 #include <coupler/error.h>
 #include <coupler/summon.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct ManagedPair {
   Managed managed{describe(pair)};
 };
 
-// Runs what must be refused and returns the message.
+// Runs a write that must be refused and returns the message.
 std::string refused(const std::function<void()>& write) {
   const torch::NoGradGuard no_grad;
   try {
@@ -76,7 +76,7 @@ TEST(FullParameters, OptimizerThatWasNotPrepared_Refused) {
   expect_names(refused([&] { optimizer.step(); }), {"'first.weight'", "accelerator.prepare"});
 }
 
-// It renormalises rows in forward.
+// It renormalizes rows in forward.
 TEST(FullParameters, EmbeddingWithMaxNorm_RefusedInForward) {
   nn::Embedding embedding(nn::EmbeddingOptions(5, 3).max_norm(1.0));
   Managed managed(describe(*embedding));
@@ -114,7 +114,7 @@ TEST(FullParameters, Writeback_StaysAfterTheScope) {
   EXPECT_TRUE(torch::equal(test.pair.second->weight, torch::full({3, 6}, 0.5f)));
   EXPECT_TRUE(torch::equal(average, expected * 0.1f) ||
               torch::allclose(average[5], expected[5] * 0.1f));
-  EXPECT_FALSE(refused([&] { weight.zero_(); }).empty()) << "the scope is over";
+  EXPECT_FALSE(refused([&] { weight.zero_(); }).empty()) << "the scope has ended";
 }
 
 TEST(FullParameters, NoWriteback_ChangesAreLost) {
@@ -177,10 +177,10 @@ TEST(FullParameters, DataPointerOutside_LibTorchSaysSo) {
   EXPECT_THROW((test.pair.first->weight.accessor<float, 2>()), c10::Error);
 }
 
-// ---- Gathered in another type ----
+// ---- Gathered in another dtype ----
 
 constexpr ManagedOptions kBf16 = {.compute_type = at::kBFloat16, .output_type = at::kFloat};
-// Of the largest value: bf16 has 8 bits, and errors of some roundings add up.
+// Relative to the largest value: bf16 has 8 bits, and the errors of several roundings add up.
 constexpr double kBf16Bound = 0.04;
 
 void expect_close_in_bf16(const Make& make, double bound = kBf16Bound) {
@@ -214,8 +214,8 @@ TEST(ComputeType, Linear_WithinBf16) {
   expect_close_in_bf16(used_as_is(+[] { return nn::Linear(16, 8); }, {4, 16}));
 }
 
-// No kinks between the layers: a value that another rounding brings to their other side is no
-// error.
+// No kinks between the layers: a value that different rounding moves to the other side of a kink is
+// not an error.
 TEST(ComputeType, ConvolutionsAndPrelu_WithinBf16) {
   expect_close_in_bf16(used_as_is(
       +[] { return nn::Sequential(nn::Conv2d(3, 4, 3), nn::Tanh(), nn::ConvTranspose2d(4, 2, 2)); },
@@ -230,7 +230,7 @@ TEST(ComputeType, LayerAndGroupNorm_WithinBf16) {
   expect_close_in_bf16(used_as_is(+[] { return nn::GroupNorm(2, 6); }, {3, 6, 5}));
 }
 
-// Its running statistics are floats, and written by an operator whose schema does not say so.
+// Its running statistics are floats, written by an operator whose schema does not declare it.
 TEST(ComputeType, BatchNorm_BuffersStayFloatAndAreUpdated) {
   expect_close_in_bf16(used_as_is(+[] { return nn::BatchNorm2d(4); }, {3, 4, 5, 5}));
   expect_close_in_bf16(used_as_is(

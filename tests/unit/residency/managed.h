@@ -1,5 +1,5 @@
-// Managed: a module whose parameters live in a Residency, one unit for each module with parameters
-// of its own, as strategy/sharded_model_make.cc makes them; but over host memory, without ranks.
+// Managed: a module whose parameters live in a Residency, with one unit per module that has its own
+// parameters, as strategy/sharded_model_make.cc makes them; but over host memory, without ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace coupler::testing {
 
-// What a HostMemorySource gives and what it was asked. [any-thread]
+// The values and the record of calls of a HostMemorySource. [any-thread]
 struct HostMemory {
   struct Fill {
     size_t unit;
@@ -31,7 +31,7 @@ struct HostMemory {
 
   std::vector<Fill> fills() const;
   size_t fill_count() const { return fills().size(); }
-  // Of threads other than the caller.
+  // By threads other than the caller.
   size_t fills_elsewhere() const;
   size_t fills_of(size_t unit) const;
   void forget_fills();

@@ -75,7 +75,7 @@ TEST(Materialise, SeveralCallsInAnyOrder_SameBitsAndNoDrawTwice) {
                   }).operations;
   }
   expect_same(*model, *eager);
-  // Every draw once, to begin with the last; then each of the others again for its values.
+  // Every draw once, starting with the last; then each of the others again for its values.
   EXPECT_LE(operations, 6 * wanted.size());
 }
 
@@ -110,7 +110,7 @@ TEST(Materialise, SinkThrows_GeneratorAndModesAsBefore) {
                std::runtime_error);
   EXPECT_TRUE(torch::equal(torch::rand({2}), expected));
   EXPECT_TRUE(at::GradMode::is_enabled());
-  fill(*model);  // and it can be tried again
+  fill(*model);  // and it can be retried
   EXPECT_TRUE(model->parameters()[0].device().is_cpu());
 }
 
@@ -216,7 +216,7 @@ TEST(PutValue, TypedMembersAndOptimizer_SeeTheValue) {
     lstm = nn::LSTM(nn::LSTMOptions(4, 4));
   }
   torch::optim::SGD optimizer(lstm->parameters(), 0.1), reference(eager->parameters(), 0.1);
-  // A gradient accumulator from the time on meta must not stay.
+  // A gradient accumulator from the time on the meta device must not remain.
   const auto shapes = std::get<0>(lstm->forward(torch::empty({2, 1, 4}, torch::kMeta)));
   fill(*lstm);
   const auto input = torch::ones({2, 1, 4});

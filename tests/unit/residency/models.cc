@@ -18,7 +18,7 @@ struct Handmade : nn::Module {
     register_buffer("mask", torch::triu(torch::full({4, 4}, -INFINITY), 1));
     std::vector<double> local{1, 2, 3};
     register_buffer("blob", torch::from_blob(local.data(), {3}, torch::kDouble).clone());
-    local.assign(3, -1);  // its memory is gone with the constructor
+    local.assign(3, -1);  // its memory is gone after the constructor
     register_buffer("order", torch::randperm(9));
     register_buffer("triangle", torch::tril_indices(3, 3));
     register_buffer("found", steps.gt(4).nonzero());
@@ -55,7 +55,7 @@ struct Initialised : nn::Module {
   }
 };
 
-// Weights of the whole model again at the end, two of them tied, converted in the constructor.
+// The constructor reinitializes the whole model at the end, ties two weights, and converts dtypes.
 struct Gpt : nn::Module {
   Gpt() {
     embedding = register_module("embedding", nn::Embedding(50, 16));
@@ -84,7 +84,7 @@ struct Gpt : nn::Module {
   std::shared_ptr<Tied> tied;
 };
 
-// Finds the width of its last layer by a trial, as vision models do.
+// Finds the width of its last layer by a trial forward, as vision models do.
 struct Trial : nn::Module {
   Trial() {
     nn::Sequential layers(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::ReLU(), nn::MaxPool2d(2),

@@ -27,10 +27,10 @@ struct Factory {
   std::function<ModulePtr()> make;
 };
 
-// Modules of torch::nn, and constructors as people write them.
+// Modules of torch::nn, and constructors as users write them.
 std::vector<Factory> factories();
 
-// Parameters, then buffers; undefined ones too.
+// Parameters, then buffers, including undefined ones.
 inline std::vector<MetaTensor> tensors_with_names(const nn::Module& module) {
   std::vector<MetaTensor> result;
   for (const auto& item : module.named_parameters()) result.push_back({item.key(), item.value()});
@@ -43,7 +43,7 @@ inline ModulePtr build_empty(const std::function<ModulePtr()>& make) {
   return make();
 }
 
-// Materialises in place, as a loader does.
+// Materializes in place, as a loader does.
 inline ReplayReport fill(const nn::Module& module) {
   const std::vector<MetaTensor> wanted = tensors_with_names(module);
   return materialise(wanted, [&](size_t i, const at::Tensor& value) {
@@ -52,7 +52,7 @@ inline ReplayReport fill(const nn::Module& module) {
   });
 }
 
-// Bit for bit, with dtype, strides and what autograd knows.
+// Equal bit for bit, including dtype, strides and autograd metadata.
 inline void expect_same(const nn::Module& actual, const nn::Module& eager) {
   const std::vector<MetaTensor> a = tensors_with_names(actual), b = tensors_with_names(eager);
   ASSERT_EQ(a.size(), b.size());
@@ -73,8 +73,8 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// KiB of memory this process has had at most since it last called this with `reset`; nothing where
-// the kernel does not allow that.
+// The peak memory of this process in KiB since the last call with `reset`; nullopt if the kernel
+// does not allow the reset.
 inline std::optional<long> peak_since_reset(bool reset) {
   if (reset) std::ofstream("/proc/self/clear_refs") << 5;
   std::ifstream status("/proc/self/status");

@@ -1,5 +1,5 @@
-// Ways to use parameters that no module of torch::nn shows: raw views, ties, modes, threads,
-// changing branches, TorchScript. Managed against plain.
+// Uses of parameters that no torch::nn module shows: raw views, ties, modes, threads, varying
+// branches, TorchScript. Managed against plain.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -18,8 +18,8 @@ namespace {
 namespace nn = torch::nn;
 using namespace testing;  // NOLINT(google-build-using-namespace): comparison.h
 
-// A language model in small: an embedding whose weight is the head's too, and layers used twice,
-// never (but for a branch), and frozen.
+// A small language model: an embedding whose weight is also the head's, and layers that are used
+// twice, only in a branch, or frozen.
 struct OddNet : nn::Module {
   OddNet() {
     tied = register_parameter("tied", embedding->weight);
@@ -51,7 +51,7 @@ Subject odd_subject() {
   return {net, [net](Inputs&) { return Tensors{net->forward(Inputs::index(20, {3, 4}))}; }};
 }
 
-// A Linear(6, 6) used otherwise.
+// A Linear(6, 6) used in an unusual way.
 Make linear_used(std::function<Tensors(nn::Linear&, Inputs&)> use) {
   return [use = std::move(use)] {
     torch::manual_seed(3);
@@ -192,7 +192,7 @@ TEST(ParameterUse, CloneAfterRelease_HasTheValuesAndKeepsThem) {
   EXPECT_TRUE(torch::allclose(net->twice->weight, copy));
 }
 
-// Forward and backward of several threads on one model, gradients apart.
+// Forward and backward from several threads on one model, with separate gradients.
 TEST(ParameterUse, SeveralThreads_EqualPlain) {
   const auto gradients_of = [](OddNet& net) {
     const at::Tensor y = net.forward(Inputs::index(20, {3, 4}));
@@ -269,7 +269,7 @@ torch::jit::Module make_script() {
 void expect_script_equals(torch::jit::Module managed_module, torch::jit::Module plain) {
   Managed managed(describe(managed_module), {.prefetch = 1});
   EXPECT_EQ(managed.residency().units().size(), 2u);
-  // The profiling executor optimises after some calls.
+  // The profiling executor optimizes after a few calls.
   for (int pass = 0; pass < 6; ++pass) {
     SCOPED_TRACE(pass);
     const bool deep = pass % 3 != 0;
@@ -302,7 +302,7 @@ TEST(ParameterUse, LoadedScriptModule_EqualsPlain) {
   expect_script_equals(torch::jit::load(stream), make_script());
 }
 
-// A function that is no method: parameters are arguments.
+// A function that is not a method: parameters are arguments.
 TEST(ParameterUse, ScriptFunction_SeesValues) {
   const auto unit = torch::jit::compile("def f(w, x):\n    return torch.mm(x, w.t()) + w[0]\n");
   torch::manual_seed(3);

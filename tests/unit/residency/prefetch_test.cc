@@ -1,4 +1,4 @@
-// Units fetched ahead by the Residency's own thread.
+// Units prefetched by the Residency's own thread.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using namespace testing;  // NOLINT(google-build-using-namespace): stack.h
 
 class Prefetch : public ::testing::TestWithParam<int> {};
 
-// Every use waits for what is fetched ahead of it, so that the counts do not depend on time.
+// Every use waits for its prefetch, so that the counts do not depend on timing.
 TEST_P(Prefetch, SecondPass_FillsHappenBeforeUse) {
   Stack stack({.prefetch = GetParam()});
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
@@ -22,22 +22,22 @@ TEST_P(Prefetch, SecondPass_FillsHappenBeforeUse) {
   const auto expect_there = [&](size_t layer) {
     const Unit& unit = stack.managed.unit(std::to_string(layer));
     EXPECT_TRUE(comes_true([&] { return unit.resident.load(); }))
-        << "layer " << layer << " is not fetched ahead";
+        << "layer " << layer << " is not prefetched";
   };
   at::Tensor x = at::ones({2, kWidth}).requires_grad_();
   for (size_t i = 0; i < kLayers; ++i) {
     if (i > 0) expect_there(i);
     x = stack.layers.at(i).forward(x).tanh();
-    // Called in backward just before the layer's.
+    // Called in backward just before the layer's own.
     x.register_hook([&, i](const at::Tensor&) { expect_there(i); });
   }
   x.sum().backward();
   stack.end_pass();
   const HostMemory& memory = stack.managed.memory;
-  // The first layer is nobody's successor.
+  // The first layer follows no other layer.
   EXPECT_EQ(memory.fills_elsewhere(), memory.fill_count() - 1);
   EXPECT_GE(memory.fill_count(), kLayers);
-  EXPECT_LE(memory.fill_count(), 2 * kLayers - 1) << "fetched ahead twice, or in vain";
+  EXPECT_LE(memory.fill_count(), 2 * kLayers - 1) << "prefetched twice, or without being used";
   EXPECT_LE(stack.managed.pool.peak_bytes(),
             static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
 }
@@ -64,7 +64,7 @@ TEST_P(Prefetch, OrderChanges_LearntAgain) {
     EXPECT_TRUE(comes_true([&] {
       return stack.managed.unit(std::to_string(other[k + 1])).resident.load();
     })) << "layer "
-        << other[k + 1] << " is not fetched ahead";
+        << other[k + 1] << " is not prefetched";
   }
   EXPECT_FLOAT_EQ(x.sum().item<float>(), expected);
   stack.end_pass();
@@ -84,7 +84,7 @@ TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
   const at::Tensor x = at::ones({2, kWidth}).requires_grad_();
   const at::Tensor y = stack.layers.at(0).forward(x);
   ASSERT_TRUE(comes_true([&] { return failures.load() > 0; }));
-  // The failure is noted a moment after it happened: ask until it comes.
+  // The failure is recorded shortly after it happens: poll until it appears.
   std::string message;
   EXPECT_TRUE(comes_true([&] {
     message = said_by([&] {
@@ -98,7 +98,7 @@ TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
 
   burning = false;
   stack.end_pass();
-  said_by([&] { stack.layers.at(5).forward(x); });  // what failed meanwhile
+  said_by([&] { stack.layers.at(5).forward(x); });  // reports a pending prefetch error
   stack.end_pass();
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);

@@ -1,4 +1,4 @@
-// Residency: what is filled and released when, errors while filling, destruction, threads.
+// Residency: which units are filled and released when, errors while filling, destruction, threads.
 #include "residency/residency.h"
 
 #include <coupler/error.h>
@@ -19,7 +19,7 @@ using namespace testing;  // NOLINT(google-build-using-namespace): stack.h
 TEST(Residency, NoPrefetch_EveryFillByTheUser) {
   Stack stack;
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-  // Each layer for forward and each for backward, but for the turning point.
+  // Each layer once for forward and once for backward, except the turning point.
   EXPECT_EQ(stack.managed.memory.fill_count(), 2 * kLayers - 1);
   EXPECT_EQ(stack.managed.memory.fills_elsewhere(), 0u);
   EXPECT_EQ(stack.managed.pool.peak_bytes(), stack.managed.largest_unit());
@@ -37,7 +37,7 @@ TEST(Residency, RoomForThree_LongestUnusedLeaveFirst) {
   const size_t unit = Stack().managed.largest_unit();
   Stack stack({.live_bytes = 3 * unit});
   EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
-  // Backward finds the last three layers there.
+  // Backward finds the last three layers resident.
   EXPECT_EQ(stack.managed.memory.fill_count(), 2 * kLayers - 3);
   EXPECT_EQ(stack.managed.pool.peak_bytes(), 3 * unit);
 }
@@ -150,7 +150,7 @@ TEST(Residency, ValuesChanged_SeenAfterReleaseAll) {
   EXPECT_EQ(stack.pass(), 0.0f);
 }
 
-// A source that serves a whole group of ranks may be told to fill something else first.
+// A source that serves a group of ranks may be told to fill another unit first.
 TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
   class Contrary : public HostMemorySource {
    public:
@@ -185,10 +185,10 @@ TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
   ASSERT_EQ(memory.fill_count(), 2u);
   EXPECT_EQ(memory.fills()[0].unit, 0u);
   EXPECT_EQ(parameters[0].add(0).item<float>(), 1);
-  EXPECT_EQ(memory.fill_count(), 2u) << "what was fetched for others is used";
+  EXPECT_EQ(memory.fill_count(), 2u) << "units fetched for other ranks are used";
 }
 
-// Two threads on different units with room for one: both get theirs.
+// Two threads on different units with room for only one: both finish with the right results.
 TEST(Residency, TwoThreadsRoomForOne_NoDeadlockRightResults) {
   for (const int prefetch : {0, 1, 2}) {
     Stack stack({.prefetch = prefetch});
@@ -218,7 +218,7 @@ TEST(Residency, TwoThreadsRoomForOne_NoDeadlockRightResults) {
   }
 }
 
-// release_all beside threads that use the model: it succeeds or says that units are in use.
+// release_all while threads use the model: it succeeds or reports that units are in use.
 TEST(Residency, ReleasedBesideUsers_NoHangRightResults) {
   Stack stack({.prefetch = 2});
   const float expected = stack.pass();

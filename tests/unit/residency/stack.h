@@ -1,4 +1,4 @@
-// Stack: a managed stack of Linear layers, whose order of use is known: up in forward, down in
+// Stack: a managed stack of Linear layers with a known order of use: up in forward, down in
 // backward.
 #pragma once
 
@@ -42,7 +42,7 @@ struct Stack {
   explicit Stack(const ManagedOptions& options = {})
       : expected(layers.forward(kUp).item<float>()), managed(describe(*layers.modules), options) {}
 
-  // Forward and backward, and what an optimizer's step does to units.
+  // Forward and backward, and the effect of an optimizer's step on units.
   float pass(const std::vector<size_t>& order = kUp) {
     at::Tensor loss = layers.forward(order);
     loss.backward();
@@ -55,11 +55,11 @@ struct Stack {
   }
 
   Layers layers;
-  float expected;  // of a forward in order
+  float expected;  // of a forward pass in order
   Managed managed;
 };
 
-// Waits until another thread has brought it about.
+// Waits until another thread has made the condition true.
 template <class Condition>
 bool comes_true(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -70,7 +70,7 @@ bool comes_true(const Condition& condition) {
   return true;
 }
 
-// What an exception said; empty where there was none.
+// The exception's message; "" if there was none.
 inline std::string said_by(const std::function<void()>& function) {
   try {
     function();

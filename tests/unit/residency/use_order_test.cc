@@ -1,4 +1,4 @@
-// UseOrder against a plain model of it: a map from pairs to what followed.
+// UseOrder against a plain model of it: a map from pairs to what followed them.
 #include "residency/use_order.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::vector<size_t> random_sequence(std::mt19937& random, size_t length, size_t 
   return sequence;
 }
 
-// What followed each pair last.
+// What last followed each pair.
 std::map<std::pair<size_t, size_t>, size_t> learnt_from(const std::vector<size_t>& sequence) {
   std::map<std::pair<size_t, size_t>, size_t> learnt;
   size_t before = kEnd, current = kEnd;
@@ -128,7 +128,7 @@ TEST(UseOrder, EndOfPass_NothingFollowsAcrossIt) {
   EXPECT_EQ(order.current(), kEnd);
   UseOrder fresh;
   fresh.end_of_pass();
-  EXPECT_EQ(fresh.hash(), 0u) << "a pass without a use teaches nothing";
+  EXPECT_EQ(fresh.hash(), 0u) << "a pass without uses changes nothing";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Sums by way of a codec: against sums in double, and with error feedback over many steps.
+// Sums through a codec: against sums in double, and with error feedback over many steps.
 #include "strategy/exchange_reduction.h"
 
 #include <ATen/Context.h>
@@ -22,7 +22,7 @@ std::shared_ptr<const GradientCodec> codec_of(const std::string& kind, int64_t b
 }
 
 struct CodedJob {
-  // padding: the last so many of n elements are no gradients.
+  // padding: the last `padding` of n elements are not gradients.
   CodedJob(const std::string& kind, int64_t n, int ranks, int64_t padding = 0) {
     const auto codec = codec_of(kind);
     for (int r = 0; r < ranks; ++r) {
@@ -33,7 +33,7 @@ struct CodedJob {
           std::vector<at::Tensor>{memory.back().narrow(0, n - padding, padding)}, r, ranks));
     }
   }
-  // Of gradients, one a rank; the same bits on every rank.
+  // Sums one gradient per rank; the same bits on every rank.
   at::Tensor sum(const std::vector<at::Tensor>& gradients) {
     for (size_t r = 0; r < memory.size(); ++r) memory[r].copy_(gradients[r]);
     reduce_together(reductions);
@@ -60,7 +60,7 @@ at::Tensor true_sum(const std::vector<at::Tensor>& gradients) {
 
 struct Precision {
   const char* kind;
-  double rounding;  // of one encoding, relative to the largest of what is encoded
+  double rounding;  // of one encoding, relative to the largest encoded value
 };
 
 TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
@@ -96,7 +96,7 @@ TEST(ExchangeReduction, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
   at::Tensor carried = at::zeros({kElements}, at::kDouble);
   for (const at::Tensor& error : job.errors) carried += error;
   EXPECT_LE((all_true - all_sent - carried).abs().max().item<double>(), 1e-3);
-  // No more than what a few roundings of one step lose, after however many steps.
+  // No more than a few roundings of one step, however many steps are taken.
   EXPECT_LE(carried.abs().max().item<double>(), 0.15);
 }
 
@@ -105,7 +105,7 @@ TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextS
   for (const char* kind : {"bf16", "fp16", "int8"}) {
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-      for (const int64_t place : {3, 90}) {  // in this rank's own part, and in the other's
+      for (const int64_t place : {3, 90}) {  // in this rank's own part, and in the other rank's
         CodedJob job(kind, 100, 2);
         auto gradients = draw(2, 100);
         gradients[0][place] = bad;
@@ -116,7 +116,7 @@ TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextS
   }
 }
 
-// Else the next gradients' first block would be NaN by what is not theirs.
+// Otherwise padding would turn the first block of the next gradients into NaN.
 TEST(ExchangeReduction, Padding_IsZeroBehindAnOverflow) {
   at::manual_seed(5);
   constexpr int64_t kElements = 100, kPadding = 4;  // in the block of the last elements

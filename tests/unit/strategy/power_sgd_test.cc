@@ -1,4 +1,4 @@
-// PowerSGD against its definition in plain products, and what it must not change.
+// PowerSGD against its definition in plain products, and what it must leave unchanged.
 #include "strategy/power_sgd.h"
 
 #include <ATen/Context.h>
@@ -24,7 +24,7 @@ CommunicationConfig config_of(int64_t rank, int64_t start = 0, bool warm = true)
   return config;
 }
 
-// Ranks that reduce a model of a matrix [40, 6·5], a bias and a matrix too small to gain.
+// Ranks that reduce a model with a matrix [40, 6·5], a bias, and a matrix too small to compress.
 struct PowerSgdJob {
   explicit PowerSgdJob(const CommunicationConfig& config) {
     for (int r = 0; r < kRanks; ++r) {
@@ -98,13 +98,13 @@ TEST(PowerSgd, SeveralSteps_AreThoseOfTheDefinition) {
   for (const int64_t rank : {1, 3}) {
     at::manual_seed(3);
     PowerSgdJob job(config_of(rank));
-    // The sum of what all ranks have and carry: everything in it is linear.
+    // The sum of all ranks' gradients and residuals: every step of the algorithm is linear in it.
     at::Tensor carried = at::zeros({40, 30}, at::kDouble), factor;
     for (int step = 0; step < 5; ++step) {
       job.draw();
       const at::Tensor sum = job.sum_of("matrix").view({40, 30}).to(at::kDouble) + carried;
       job.reduce();
-      if (step == 0) {  // what it drew is its own affair: the span of P is given by any factor
+      if (step == 0) {  // its random start does not matter: any factor gives the span of P
         factor =
             at::mm(at::linalg_pinv(sum), job.gradient(0, "matrix").view({40, 30}).to(at::kDouble));
         factor = at::mm(factor, at::randn({30, rank}, at::kDouble));
@@ -165,7 +165,7 @@ TEST(PowerSgd, GradientNotFinite_IsSeenAndIsGoneInTheNextStep) {
   }
 }
 
-// The step is skipped on every rank, so that the next is what it would be without.
+// The step is skipped on every rank, so that the next one is as without it.
 TEST(PowerSgd, GradientNotFinite_LeavesWhatIsCarriedAsItWas) {
   for (const char* where : {"matrix", "bias"}) {
     at::manual_seed(6);

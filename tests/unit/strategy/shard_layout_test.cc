@@ -1,5 +1,5 @@
-// ShardLayout: all ranks simulated in one process. Transfers are run by hand on plain arrays, as
-// strategy/shard_transfer.h's functions run them over a communicator.
+// ShardLayout: all ranks are simulated in one process. Transfers are executed by hand on plain
+// arrays, as the functions of strategy/shard_transfer.h execute them over a communicator.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -36,12 +36,12 @@ struct Case {
   }
 };
 
-// No two elements of the unit are alike.
+// A different value for every element of the unit.
 int64_t value_of(const ShardPart& part, int64_t element) {
   return static_cast<int64_t>(part.index + 1) * 1'000'000 + element;
 }
 
-// What ranks hold, from whole parameters.
+// A rank's shard, cut out of the whole parameters.
 Array shard_of(const ShardLayout& layout) {
   Array shard(static_cast<size_t>(layout.shard_numel), kNothing);
   int64_t overlapping = 0;
@@ -52,12 +52,12 @@ Array shard_of(const ShardLayout& layout) {
       place = value_of(part, i);
     }
   }
-  EXPECT_EQ(overlapping, 0) << "two parts of a shard overlap";
+  EXPECT_EQ(overlapping, 0) << "parts of a shard overlap";
   return shard;
 }
 
-// Where in the whole unit each element of a transfer lies, in the order in which a collective has
-// them: by rank, then by run.
+// The position in the whole unit of each element of a transfer, in the order of a collective: by
+// rank, then by run.
 std::vector<size_t> places_of(const ShardTransfer& transfer, int ranks) {
   std::vector<size_t> places;
   for (int r = 0; r < ranks; ++r) {
@@ -155,7 +155,8 @@ void expect_sound(const Case& test, const std::vector<ShardLayout>& layouts) {
       for (const size_t place : places_of(transfer, layout.ranks)) ++covered.at(place);
       travels += transfer.numel;
     }
-    EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1) << "an element travels twice";
+    EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1)
+        << "an element is transferred twice";
     int64_t elements = 0, end = 0;
     for (const ShardPart& part : layout.parts) {
       EXPECT_EQ(part.offset % 16, 0);
@@ -163,7 +164,8 @@ void expect_sound(const Case& test, const std::vector<ShardLayout>& layouts) {
       end = part.offset + part.numel;
       elements += part.numel;
       const auto begin = covered.begin() + part.offset;
-      EXPECT_EQ(std::count(begin, begin + part.numel, 1), part.numel) << "elements do not travel";
+      EXPECT_EQ(std::count(begin, begin + part.numel, 1), part.numel)
+          << "some elements are not transferred";
       const auto& bounds =
           test.unit.parameters[static_cast<size_t>(&part - &layout.parts[0])].bounds;
       EXPECT_EQ(part.begin, static_cast<int64_t>(bounds[static_cast<size_t>(layout.rank)]));
@@ -239,7 +241,7 @@ TEST(ShardLayout, OneRank_OneTransferThatIsTheUnit) {
   expect_sound(test, layouts);
   ASSERT_EQ(layouts[0].transfers.size(), 1u);
   EXPECT_FALSE(layouts[0].transfers[0].packed());
-  // The unit's memory is a multiple of 16 elements, so that a last vector is a whole one.
+  // The unit's memory is a multiple of 16 elements, so that the last vector is whole.
   EXPECT_EQ((layouts[0].shard_numel + 15) / 16 * 16, layouts[0].numel);
 }
 
@@ -267,7 +269,7 @@ TEST_P(Ranks, FlatBounds_OneTransferInPlace) {
   EXPECT_FALSE(layouts[0].transfers[0].packed());
 }
 
-// As fsdp divides: each parameter by its rows.
+// As fsdp shards: each parameter by its rows.
 TEST_P(Ranks, Dimension0_LargeParametersAloneSmallOnesPacked) {
   Case test;
   test.ranks = GetParam();
@@ -283,7 +285,7 @@ TEST_P(Ranks, Dimension0_LargeParametersAloneSmallOnesPacked) {
   EXPECT_EQ(transfers[3].runs.size(), 2u);
 }
 
-// As c_round_robin divides: whole parameters in turn. Each turn is one run.
+// As c_round_robin assigns: whole parameters in turn. Each turn is one run.
 TEST_P(Ranks, RoundRobin_OneRunATurn) {
   Case test;
   test.ranks = GetParam();

@@ -1,5 +1,5 @@
-// Simulated ranks: reductions of one bucket, one a rank, driven in step, their collectives
-// performed on the buffers themselves. For tests; one thread.
+// Simulated ranks: one reduction of a bucket per rank, driven in lockstep; their collectives run on
+// the buffers themselves. For tests; one thread.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// CapturedError: standard error as a file while it lives. For one at a time.
+// CapturedError: redirects standard error to a file while it is alive. Only one at a time.
 #pragma once
 
 #include <gtest/gtest.h>

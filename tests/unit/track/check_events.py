@@ -1,4 +1,4 @@
-"""TensorBoard itself reads what the tracker `tensorboard` writes: check_events.py TRACKING_SAMPLE"""
+"""TensorBoard itself reads the files of the tracker `tensorboard`: check_events.py TRACKING_SAMPLE"""
 import math
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""A real MLflow server takes what the tracker `mlflow` sends: check_mlflow.py TRACKING_SAMPLE"""
+"""A real MLflow server accepts the requests of the tracker `mlflow`: check_mlflow.py TRACKING_SAMPLE"""
 import os
 import signal
 import socket
@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as folder:
                  "MLFLOW_DISABLE_TELEMETRY": "true"})
     try:
         wait_until_up(server, url, log)
-        for _ in range(2):  # the second finds the experiment there
+        for _ in range(2):  # the second run finds an existing experiment
             write_run(sys.argv[1], folder, "mlflow", MLFLOW_TRACKING_URI=url)
         check(url)
     finally:
@@ -81,4 +81,4 @@ with tempfile.TemporaryDirectory() as folder:
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-print("the MLflow server took all of it")
+print("the MLflow server accepted everything")

@@ -1,6 +1,6 @@
-"""`wandb sync` finds what the tracker `tensorboard` writes: check_wandb.py TRACKING_SAMPLE
+"""`wandb sync` finds the files of the tracker `tensorboard`: check_wandb.py TRACKING_SAMPLE
 
-Without a network it gets no further: it then tries to reach a server, which here refuses.
+Without a network the test ends there: wandb then contacts a server, which refuses here.
 """
 import os
 import signal
@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as folder:
         try:
             os.killpg(wandb.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # it has ended already
+            pass  # it has exited already
         wandb.wait()
     assert any("Found 1 tfevent files" in line for line in said), "".join(said)
 print("wandb found the event file")

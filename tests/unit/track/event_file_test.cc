@@ -1,5 +1,5 @@
-// TensorBoard's event files, read back by a reader of the test's own. check_events.py has
-// TensorBoard itself read them.
+// TensorBoard's event files, read back by the test's own reader. In check_events.py TensorBoard
+// itself reads them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ uint64_t number_at(const std::string& text, size_t at, size_t bytes) {
   return number;
 }
 
-// The records of a file; fails the test where a checksum is not right.
+// The records of a file; a wrong checksum fails the test.
 std::vector<std::string> records(const std::string& file) {
   std::vector<std::string> result;
   for (size_t at = 0; at < file.size();) {
@@ -201,7 +201,7 @@ TEST(EventFile, OfARun_HasVersionParametersValuesAndEnd) {
     EXPECT_EQ(event_in(all[2]).step, 3);
     EXPECT_EQ(event_in(all[3]).values.at(0).tag, "_hparams_/session_end_info");
   }
-  EXPECT_EQ(files, 2) << "each run has a file of its own";
+  EXPECT_EQ(files, 2) << "each run has its own file";
   fs::remove_all(folder);
 }
 

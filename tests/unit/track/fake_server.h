@@ -1,4 +1,4 @@
-// FakeServer: a server of HTTP on a free port of this machine that answers as a test says. Its
+// FakeServer: an HTTP server on a free port of this machine that gives the test's replies. Its
 // handler runs on its own thread, one request at a time.
 #pragma once
 
@@ -24,9 +24,9 @@ class FakeServer {
   struct Reply {
     unsigned status = 200;
     std::string body = "{}";
-    bool cut = false;  // the connection ends in the middle of it
+    bool cut = false;  // the connection ends in the middle of the reply
   };
-  // None: the request is never answered.
+  // nullopt: the request is never answered.
   using Handler = std::function<std::optional<Reply>(const Request&)>;
 
   // On this port, or on a free one.

@@ -1,4 +1,4 @@
-// What the trackers that write files put there, and what files that cannot be written do.
+// The output of the trackers that write files, and the effect of files that cannot be written.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -97,8 +97,8 @@ TEST_F(Files, JsonLines_AreJson_WithNumbersItDoesNotHaveAsTexts) {
   run.config = {{"lr", 1e-3}, {"name", std::string("a\"b")}};
   run.run_name = "r1";
   TrackedStep entry = awkward;
-  entry.values.emplace_back("loss", 0.2);                   // again: the last counts
-  entry.values.emplace_back("bytes", std::string("\xff"));  // no UTF-8
+  entry.values.emplace_back("loss", 0.2);                   // repeated: the last value counts
+  entry.values.emplace_back("bytes", std::string("\xff"));  // not UTF-8
   write<JsonLinesTracker>(entry);
   const std::string all = text("metrics.jsonl");
   const size_t end = all.find('\n');
@@ -149,7 +149,7 @@ TEST_F(Files, FolderThatCannotBeMade_IsNamedAtTheStart) {
 TEST_F(Files, ReadOnlyFolder_IsNamedAtTheStart) {
   fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
   if (::access(folder.c_str(), W_OK) == 0) {
-    // root: the kernel's own folder is one that it cannot write to either.
+    // As root, the kernel's own folder is still not writable.
     run.folder = "/proc/coupler";
   }
   try {

@@ -1,5 +1,5 @@
-// What is said to an MLflow server, and what happens where it is down, slow, broken or another one.
-// check_mlflow.py has a real server understand it.
+// The requests to an MLflow server, and the behavior if it is down, slow, broken or another server.
+// check_mlflow.py uses a real server.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +28,7 @@ using Clock = TrackerQueue::Clock;
 using Reply = FakeServer::Reply;
 using Request = FakeServer::Request;
 
-// The little of MLflow that a run needs; keeps what it was sent.
+// The part of MLflow that a run needs; records what it receives.
 class Server {
  public:
   std::optional<Reply> operator()(const Request& request) {
@@ -77,7 +77,7 @@ class Mlflow : public ::testing::Test {
     }
     return "";
   }
-  // Logs `count` entries through a queue of its own and ends it; what was said meanwhile.
+  // Logs `count` entries through its own queue and ends it; returns the messages printed meanwhile.
   std::string log(int count, milliseconds within, milliseconds between = milliseconds(0)) {
     const CapturedError captured;
     auto tracker = std::make_shared<MlflowTracker>();
@@ -177,7 +177,7 @@ TEST_F(Mlflow, ServerThatNeverAnswers_IsGivenUpOnInTime) {
   const std::string said = log(3, milliseconds(2500));
   EXPECT_LT(Clock::now() - start, milliseconds(25000));
   EXPECT_TRUE(says(said, http.url() + " cannot be reached: no answer in 1000 ms")) << said;
-  EXPECT_EQ(said.find("no answer"), said.rfind("no answer")) << "said once: " << said;
+  EXPECT_EQ(said.find("no answer"), said.rfind("no answer")) << "reported more than once: " << said;
   EXPECT_TRUE(says(said, "3 were not written")) << said;
 }
 
@@ -277,7 +277,7 @@ TEST_F(Mlflow, ExperimentThatAnotherJobHasJustMade_IsTaken) {
   EXPECT_EQ(location, http.url() + "/#/experiments/9/runs/abc");
 }
 
-// A server may refuse what names it otherwise (RFC 9110, 7.2).
+// A server may reject any other form of its name (RFC 9110, 7.2).
 TEST_F(Mlflow, HostOfAnIpv6Address_IsInBrackets) {
   std::string host;
   FakeServer http([&](const Request& request) {

@@ -25,7 +25,7 @@ class Progress : public ::testing::Test {
     ::unsetenv("COUPLER_TERMINAL");
     ::unsetenv("COUPLER_PROGRESS");
   }
-  // What a bar of three values, written 150 ms apart, and `between` write on a terminal.
+  // The terminal output of a bar with three values, written 150 ms apart, and of `between`.
   static std::string on_a_terminal(const std::function<void(ProgressBar&)>& between) {
     ::setenv("COUPLER_TERMINAL", "60", 1);
     const CapturedError captured;
@@ -181,7 +181,7 @@ TEST_F(Progress, Values_AreShownByName) {
 TEST_F(Progress, LogLine_GoesAboveTheBar) {
   const std::string text =
       on_a_terminal([](ProgressBar&) { log(LogLevel::kWarning, "train", "the loss is rising"); });
-  // Wiped, the line whole, and the bar again below it.
+  // The bar is erased, the line is whole, and the bar is redrawn below it.
   EXPECT_NE(text.find("\r\x1b[K[coupler train] the loss is rising\nepoch 1  33%"),
             std::string::npos)
       << text;
@@ -203,7 +203,7 @@ TEST_F(Progress, BarInABar_IsTheOneThatIsDrawn_AndLeavesNothing) {
     ProgressBar inner("files", 4, /*enabled=*/true);
     std::this_thread::sleep_for(std::chrono::milliseconds(110));
     inner.advance();
-    outer.advance(0);  // draws nothing meanwhile
+    outer.advance(0);  // does not draw meanwhile
   });
   EXPECT_NE(text.find("epoch 1 1/3 > files  25%"), std::string::npos) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;

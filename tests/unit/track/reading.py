@@ -1,4 +1,4 @@
-"""What check_events.py and check_mlflow.py share: the Python to use, and skipping."""
+"""Shared by check_events.py and check_mlflow.py: which Python to use, and skipping."""
 import importlib.util
 import os
 import subprocess
@@ -8,7 +8,7 @@ SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt
 
 
 def need(package):
-    """Goes on in the Python of COUPLER_TEST_PYTHON, or in this one, if it has the package."""
+    """Continues in the Python of COUPLER_TEST_PYTHON, or in this one, if it has the package."""
     chosen = os.environ.pop("COUPLER_TEST_PYTHON", "")
     if chosen and chosen != sys.executable:
         os.execv(chosen, [chosen, *sys.argv])

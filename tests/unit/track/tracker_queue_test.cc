@@ -1,4 +1,4 @@
-// What a tracker may do to a run: nothing, however slow, broken or stuck it is.
+// The effect of a tracker on a run: none, however slow, broken or stuck it is.
 #include "track/tracker_queue.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = TrackerQueue::Clock;
 
-// Does what the test says.
+// Does what the test specifies.
 class Scripted : public Tracker {
  public:
   std::string name() const override { return "scripted"; }
@@ -89,7 +89,7 @@ TEST_F(QueuedTracker, Entries_ArriveInOrder_BeforeTheEnd) {
 }
 
 TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
-  // For ever: the thread that is stuck uses them, and to end one that is waited for would wait.
+  // Leaked on purpose: the stuck thread still uses them, and the destructor would wait for it.
   auto& mutex = *new std::mutex;
   auto& never = *new std::condition_variable;
   tracker->on_log = [&mutex, &never](const TrackedStep&) {
@@ -102,7 +102,7 @@ TEST_F(QueuedTracker, OneThatNeverReturns_DropsWhatDoesNotFit_AndIsLeftBehind) {
   {
     TrackerQueue queue(tracker, limits);
     push(queue, 0, 1);
-    std::this_thread::sleep_for(milliseconds(200));  // it is stuck with that one now
+    std::this_thread::sleep_for(milliseconds(200));  // it is stuck with that entry now
     push(queue, 1, 101);
     end(queue, milliseconds(50));
   }
@@ -129,7 +129,8 @@ TEST_F(QueuedTracker, OneThatIsUnavailable_GetsEverything_OnceItIsBack) {
   const std::string text = captured.text();
   EXPECT_TRUE(has(text, "tracker 'scripted' is unavailable; training continues")) << text;
   EXPECT_TRUE(has(text, "http://nowhere is down\n  hint: start it")) << text;
-  EXPECT_EQ(text.find("is unavailable"), text.rfind("is unavailable")) << "said once: " << text;
+  EXPECT_EQ(text.find("is unavailable"), text.rfind("is unavailable"))
+      << "reported more than once: " << text;
   EXPECT_TRUE(has(text, "tracker 'scripted' works again")) << text;
 }
 
@@ -166,7 +167,7 @@ TEST_F(QueuedTracker, OneThatThrows_IsDisabled_AfterThreeInARow) {
 
 TEST_F(QueuedTracker, OneThatThrowsNowAndThen_GoesOn) {
   tracker->on_log = [](const TrackedStep& entry) {
-    if (entry.step % 2 == 0) throw 7;  // no std::exception
+    if (entry.step % 2 == 0) throw 7;  // not a std::exception
   };
   const CapturedError captured;
   TrackerQueue queue(tracker, limits);

@@ -1,5 +1,5 @@
-// Writes a run that check_events.py and check_mlflow.py then read with the programs it is written
-// for: tracking_sample FOLDER TRACKER…
+// Writes a run for check_events.py and check_mlflow.py, which read it with the programs that the
+// formats are for: tracking_sample FOLDER TRACKER…
 #include <coupler/error.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     auto tracker = make_tracker(argv[i]);
     if (tracker == nullptr) {
-      throw Error(ErrorCode::kUsage, std::string("there is no tracker '") + argv[i] + "'");
+      throw Error(ErrorCode::kUsage, std::string("unknown tracker '") + argv[i] + "'");
     }
     trackers.push_back(std::move(tracker));
   }

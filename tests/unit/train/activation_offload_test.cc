@@ -1,5 +1,5 @@
-// Activation checkpointing whose inputs are in host memory between forward and backward, on the
-// test double of an accelerator: the same gradients to the last bit, and less of its memory.
+// Activation checkpointing with inputs in host memory between forward and backward, on the test
+// double of an accelerator: gradients equal to the last bit, and less device memory.
 #include "train/activation_offload.h"
 
 #include <ATen/Functions.h>
@@ -38,7 +38,7 @@ struct ScaledBlockImpl : nn::Module {
     out = register_parameter("out", on_device(at::randn({kWidth, 2 * kWidth}) * 0.2));
     scale = register_buffer("scale", on_device(at::full({kWidth}, 0.5)));
   }
-  // all: an input that all blocks have.
+  // all: an input of all blocks.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& all) {
     const at::Tensor hidden = at::gelu(at::linear(x * all, in));
     return x + at::dropout(at::linear(hidden, out), 0.25, true) * scale;
@@ -94,7 +94,7 @@ struct TowerImpl : nn::Module {
 };
 TORCH_MODULE(Tower);
 
-// describe() takes models in host memory only.
+// describe() accepts only models in host memory.
 Model described(const Tower& tower) {
   Model model;
   std::map<std::string, size_t> modules;
@@ -119,7 +119,7 @@ Model described(const Tower& tower) {
 
 struct Outcome {
   std::vector<at::Tensor> gradients;
-  size_t between = 0;  // bytes of the device after forward, beside what was there before it
+  size_t between = 0;  // bytes added on the device between forward and backward
   at::Tensor next_random;
 };
 
@@ -182,7 +182,7 @@ TEST_F(ActivationOffloading, InputsOfTheFunction_LeaveTheDeviceUntilBackward) {
   const Outcome offloaded = run(How::kFunction, true);
   expect_same(plain, kept);
   expect_same(plain, offloaded);
-  // The first block's input is the program's, and the last one's result the head's.
+  // The first block's input belongs to the program, and the last block's result to the head.
   EXPECT_EQ(kept.between - offloaded.between, (kBlocks - 1) * kBytes);
 }
 
@@ -192,7 +192,7 @@ TEST_F(ActivationOffloading, InputsOfConfiguredUnits_LeaveTheDeviceUntilBackward
   const Outcome offloaded = configured(How::kConfigured);
   expect_same(plain, kept);
   expect_same(plain, offloaded);
-  // Of each unit what its first parameter meets: x * all.
+  // For each unit, the input of its first parameter: x * all.
   EXPECT_EQ(kept.between - offloaded.between, kBlocks * kBytes);
 }
 
@@ -285,7 +285,7 @@ TEST_F(ActivationOffloading, ParametersAndBuffers_StayWhereTheyAre) {
   const at::Tensor buffer = tower->blocks[0]->as<ScaledBlock>()->scale;
   EXPECT_FALSE(rules_.moves(weight));
   EXPECT_FALSE(rules_.moves(weight.t()));
-  EXPECT_TRUE(rules_.moves(buffer));  // nobody has said what it is
+  EXPECT_TRUE(rules_.moves(buffer));  // its use was not declared
   rules_.leave_in_place(described(tower));
   EXPECT_FALSE(rules_.moves(weight.detach()));
   EXPECT_FALSE(rules_.moves(buffer));

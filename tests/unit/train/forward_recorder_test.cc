@@ -1,5 +1,5 @@
-// Checkpointed modules against the same ones that keep everything: the same gradients to the last
-// bit, and intermediate results that are gone after forward.
+// Checkpointed modules against equal ones that keep everything: gradients equal to the last bit,
+// and intermediate results freed after forward.
 #include "train/forward_recorder.h"
 
 #include <ATen/Functions.h>
@@ -24,7 +24,7 @@ namespace nn = torch::nn;
 
 constexpr int64_t kWidth = 16, kRows = 6, kBlocks = 4;
 
-// What a block computed, seen from outside: whether its memory is still there.
+// A block's result, observed from outside: whether its memory still exists.
 using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
 struct Traces {
   void add(const at::Tensor& tensor) {
@@ -87,7 +87,7 @@ TORCH_MODULE(Tower);
 
 BlockImpl& of(nn::Module& module) { return dynamic_cast<BlockImpl&>(module); }
 
-// Its gradient is twice what it should be, so that it is seen to be used.
+// Its gradient is doubled, to show that it is used.
 struct Doubled : torch::autograd::Function<Doubled> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
     const at::Tensor result = input.exp().add(1);
@@ -102,7 +102,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
 
 struct Case {
   const char* name;
-  bool lets_go;  // of what a block computed
+  bool lets_go;  // whether it frees a block's results
   Body body;
 };
 std::ostream& operator<<(std::ostream& out, const Case& one) { return out << one.name; }
@@ -177,7 +177,7 @@ const std::vector<Case>& cases() {
          outside.add_(hidden.detach().mean());
          return x + of(m).out(hidden * outside.clone());
        }},
-      // Nothing can be computed again from an input that is another now.
+      // Nothing can be recomputed from an input that has changed.
       {"in_place_on_an_input", false,
        [](nn::Module& m, const at::Tensor& x, Traces& traces) {
          const at::Tensor outside = of(m).batch_norm->running_var;
@@ -260,7 +260,7 @@ class Checkpointed : public ::testing::TestWithParam<Case> {};
 TEST_P(Checkpointed, HasTheSameGradients_AndLetsGo) {
   const Outcome plain = run(GetParam().body, false), other = run(GetParam().body, true);
   expect_same(plain, other);
-  // Everything but what the test itself holds of the first step's graph.
+  // Everything except what the test itself holds of the first step's graph.
   EXPECT_EQ(plain.alive, static_cast<size_t>(kBlocks));
   if (GetParam().lets_go) {
     EXPECT_EQ(other.alive, 0u);

@@ -1,4 +1,4 @@
-// fp8 layers against a reference that scales and rounds by the letter and multiplies in double.
+// fp8 layers against a reference that scales and rounds literally and multiplies in double.
 #include "train/fp8_linear.h"
 
 #include <ATen/Functions.h>
@@ -32,7 +32,7 @@ class Fp8Layers {
   std::optional<at::ScalarType> before_;
 };
 
-// What a tensor is after scaling, rounding and scaling back.
+// A tensor after scaling, rounding and scaling back.
 at::Tensor rounded(const at::Tensor& tensor, at::ScalarType type) {
   const at::Tensor wide = tensor.detach().to(at::kBFloat16).to(at::kDouble);
   const double peak = wide.abs().max().item<double>();
@@ -84,7 +84,7 @@ TEST(Fp8Linear, RandomLayers_AreTheReferenceForwardAndBackward) {
     for (int64_t i = pick(0, 2); i > 0; --i) leading.push_back(pick(1, 20));
     const int64_t in = 16 * pick(1, 4), out = 16 * pick(1, 4);
     const Layer made = layer(leading, in, out, type, pick(0, 3) != 0);
-    // Scales matter most where values are far from 1.
+    // Scales matter most for values far from 1.
     const at::Tensor input = (made.input * std::ldexp(1.0, static_cast<int>(pick(-9, 9)))).detach();
     input.requires_grad_(true);
     at::Tensor product;

@@ -1,5 +1,5 @@
-// What coupler/fwd.h declares is what the other headers define: another kind, template or
-// underlying type would not compile, and no name there is without a definition.
+// The declarations in coupler/fwd.h match the definitions in the other headers: a different kind,
+// template or underlying type would not compile, and every declared name is defined.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wmismatched-tags"
 #include <coupler/fwd.h>

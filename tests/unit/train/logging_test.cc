@@ -1,4 +1,4 @@
-// A program's own log lines. COUPLER_LOG is not set: warnings and errors are written.
+// A program's own log lines. COUPLER_LOG is not set: only warnings and errors are printed.
 #include <coupler/logging.h>
 #include <gtest/gtest.h>
 

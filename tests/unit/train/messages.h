@@ -1,4 +1,4 @@
-// For tests that read messages.
+// Helpers for tests of messages.
 #pragma once
 
 #include <coupler/error.h>
@@ -9,7 +9,7 @@
 
 namespace coupler::testing {
 
-// Throws an Error of that code whose text has this part.
+// Expects an Error of that code whose text contains this part.
 inline void expect_error(ErrorCode code, const std::string& part,
                          const std::function<void()>& action) {
   try {

@@ -1,5 +1,5 @@
-// Collectives over leaves with ranks that are threads over a test double: what is sent together,
-// and what ranks that differ get told. What they compute runs for every backend in e2e/training.
+// Collectives over leaves, with ranks that are threads over a test double: what is sent together,
+// and errors for ranks that differ. e2e/training tests their results for every backend.
 #include "train/nested_collectives.h"
 
 #include <ATen/Functions.h>
@@ -207,7 +207,7 @@ TEST(ClaimHash, OrderAndBoundaries_Matter) {
   EXPECT_NE(of({"ab", "c"}), of({"a", "bc"}));
   EXPECT_NE(of({"a", "b"}), of({"b", "a"}));
   EXPECT_NE(of({std::string("a\0", 2)}), of({"a"}));
-  EXPECT_NE(of({"a"}).first, of({"a"}).second) << "the two halves are one hash";
+  EXPECT_NE(of({"a"}).first, of({"a"}).second) << "the two halves are the same hash";
 }
 
 }  // namespace

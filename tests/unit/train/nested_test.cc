@@ -7,7 +7,7 @@ namespace coupler::testing {
 struct Output {
   at::Tensor loss;
   std::map<std::string, at::Tensor> scores;
-  int steps = 0;  // not listed below: copied as it is
+  int steps = 0;  // not listed below: copied unchanged
 };
 }  // namespace coupler::testing
 

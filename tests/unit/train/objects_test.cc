@@ -13,7 +13,7 @@ struct Score {
   double value = 0;
 };
 void to_json(nlohmann::json& json, const Score& score) {
-  if (score.name == "bad") throw std::runtime_error("to_json of the user's own threw");
+  if (score.name == "bad") throw std::runtime_error("the user's to_json threw");
   json = {{"name", score.name}, {"value", score.value}};
 }
 void from_json(const nlohmann::json& json, Score& score) {
@@ -50,7 +50,7 @@ TEST(Objects, EncodeDecode_PlainData_Unchanged) {
 }
 
 TEST(Objects, Encode_UsersConversionThrows_ProblemForThePeers) {
-  EXPECT_EQ(detail::encode_object(Score{"bad", 0}).problem, "to_json of the user's own threw");
+  EXPECT_EQ(detail::encode_object(Score{"bad", 0}).problem, "the user's to_json threw");
 }
 
 TEST(Objects, Encode_TooLargeOrTooDeep_ProblemNamesTheLimit) {
@@ -67,10 +67,10 @@ TEST(Objects, Encode_TooLargeOrTooDeep_ProblemNamesTheLimit) {
 TEST(Objects, Decode_InvalidBytes_ErrorNamesRank) {
   expect_refused({}, "unexpected end of input");
   expect_refused({0x82, 0x01}, "unexpected end of input");  // an array of 2 with 1
-  expect_refused({0x01, 0x02}, "expected end of input");    // something behind it
-  expect_refused({0xff}, "invalid byte");                   // a break of nothing
+  expect_refused({0x01, 0x02}, "expected end of input");    // trailing bytes
+  expect_refused({0xff}, "invalid byte");                   // a break without a container
   expect_refused({0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "");  // 2^64 elements
-  // So deep that a parser which calls itself would run out of stack.
+  // So deep that a recursive parser would run out of stack.
   expect_refused(detail::ObjectBytes(size_t{32} << 20, 0x81), "nested more than 500 levels deep");
 }
 

@@ -1,5 +1,4 @@
-// AcceleratorOptions: a field for every setting of a training loop, each with the setting's own
-// key.
+// AcceleratorOptions: a field for every setting of a training loop, each with its own key.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <coupler/state.h>

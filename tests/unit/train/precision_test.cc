@@ -1,4 +1,4 @@
-// What a device is refused for, and what the log says at start.
+// Refused combinations of device and precision, and the log at startup.
 #include "train/precision.h"
 
 #include <coupler/accelerator.h>
@@ -61,7 +61,7 @@ TEST(Precision, Cpu_HasBf16AndFp16) {
 
 TEST(Precision, Fp8OnACpuWithoutIt_SaysWhatItLacksAndWhatToUse) {
   EXPECT_EQ(refusal("fp8", c10::DeviceType::CPU, /*emulate=*/true), "");
-  if (why_no_fp8_units(c10::DeviceType::CPU).empty()) GTEST_SKIP() << "this CPU has fp8";
+  if (why_no_fp8_units(c10::DeviceType::CPU).empty()) GTEST_SKIP() << "this CPU has fp8 units";
   EXPECT_EQ(refusal("fp8", c10::DeviceType::CPU),
             "training.mixed_precision is fp8, which the device cpu does not support: this CPU "
             "has no AMX-FP16, so LibTorch's scaled matmul converts to wider types first and is "
@@ -71,7 +71,7 @@ TEST(Precision, Fp8OnACpuWithoutIt_SaysWhatItLacksAndWhatToUse) {
   EXPECT_THROW(Accelerator accelerator(AcceleratorOptions{.mixed_precision = "fp8"}), Error);
 }
 
-// A device that no LibTorch of ours computes on stands for one without the type.
+// A device that our LibTorch does not support stands for one without the dtype.
 TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
   const std::string fp16 = refusal("fp16", c10::DeviceType::HPU);
   EXPECT_EQ(fp16.find("training.mixed_precision is fp16, which the device hpu does not support: "),

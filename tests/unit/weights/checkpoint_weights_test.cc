@@ -24,7 +24,7 @@ struct Part {
 
 class CheckpointWeights : public coupler::testing::WeightFilesTest {
  protected:
-  // Some tensors are divided between the files as ranks divide them, at any element.
+  // Divides some tensors between the files as ranks do, at any element.
   std::vector<std::vector<Part>> divide(const PlainTensors& tensors, size_t world) {
     std::vector<std::vector<Part>> files(world);
     for (const auto& [name, tensor] : tensors) {
@@ -39,7 +39,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
       };
       if (cuts.size() <= 2) {
         any().push_back({name, tensor});
-        // What has no elements several ranks may write.
+        // Several ranks may write a tensor without elements.
         if (numel == 0) {
           for (auto& file : files) {
             if (std::none_of(file.begin(), file.end(),
@@ -69,7 +69,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
     return {{"type", "Net"}, {"tensors", list}, {"aliases", nlohmann::json::object()}};
   }
 
-  // As a job saves it, every file of the model that is given.
+  // Saves the given files of the model as a job does.
   std::string save(const std::vector<std::vector<Part>>& files, const nlohmann::json& models,
                    const std::string& base = "model") {
     checkpoint::FolderWriter writer(at("checkpoints"));
@@ -102,7 +102,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
     return writer.commit(manifest);
   }
 
-  // Two files, of which the first has the elements of "w" up to 4.
+  // Two files, of which the first has the first 4 elements of "w".
   std::string with_parts(const std::vector<Part>& first, const std::vector<Part>& second) {
     return save({first, second},
                 nlohmann::json::array({describe({{"w", {safetensors::DType::kU8, {2, 5}, ""}}})}));
@@ -132,7 +132,7 @@ TEST_F(CheckpointWeights, DividedInAnyWay_AreJoined) {
     const WeightSource source = open(folder);
     EXPECT_TRUE(plain(source) == tensors) << round;
     EXPECT_EQ(source.aliases.at("tied"), tensors.begin()->first);
-    // As one file that has never been divided.
+    // As one file that was never divided.
     const std::string out = at(fmt::format("{}.safetensors", round));
     write_weights(source, out, {});
     write("right.safetensors", tensors, {{"format", "pt"}, {"tied", tensors.begin()->first}});

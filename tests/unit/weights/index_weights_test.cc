@@ -11,7 +11,7 @@ using coupler::testing::PlainTensors;
 
 class IndexWeights : public coupler::testing::WeightFilesTest {
  protected:
-  // "w" in a.safetensors and "v" in b.safetensors, and the index that is given.
+  // "w" in a.safetensors and "v" in b.safetensors, and the given index.
   void make(const std::map<std::string, std::string, std::less<>>& map) {
     write("m/a.safetensors", {{"w", {safetensors::DType::kU8, {1}, "a"}}});
     write("m/b.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}}, {{"tied", "v"}});
@@ -27,7 +27,7 @@ class IndexWeights : public coupler::testing::WeightFilesTest {
 
 TEST_F(IndexWeights, OfTorchFiles_AreAsPythonSaysTheyAre) {
   for (const char* path : {"numbered", "numbered/pytorch_model.bin.index.json"}) {
-    // Its folder holds the one file with what is expected, too.
+    // The fixture's folder also holds the file with the expected weights.
     const WeightSource source = open(fixture(path));
     const WeightSource expected = open(fixture("numbered/expected.safetensors"));
     EXPECT_EQ(plain(source), plain(expected));

@@ -39,7 +39,7 @@ TEST_F(OffloadFolder, WithReferences_ReadsThemWhereTheyAre_AndKeepsWhatWasThere)
   write("model.safetensors", tensors);
   offload("o", open(fixture("offloaded")));
   OffloadFolderWriter writer(at("o"));
-  EXPECT_FALSE(is_offload_folder(at("o")));  // nobody reads it half written
+  EXPECT_FALSE(is_offload_folder(at("o")));  // no half-written folder is read
   writer.refer("renamed", at("model.safetensors"), "w", DType::kU8);
   writer.finish();
   const auto read = plain(open(at("o")));

@@ -13,7 +13,7 @@ namespace {
 
 std::string read(const std::string& memory, uint64_t first, const std::vector<int64_t>& shape,
                  const std::vector<int64_t>& strides, uint64_t bytes) {
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<uint8_t> exact(memory.begin(), memory.end());
   std::string result;
   read_row_major(exact.data() + first * bytes, shape, strides, bytes,
@@ -55,7 +55,7 @@ TEST(RowMajor_RandomStrides, AreReadAsElementByElement) {
       shape.push_back(pick(round % 10 == 0 ? 0 : 1, 5));
       strides.push_back(pick(0, 9));
     }
-    if (round % 3 == 0) {  // a permutation of what is contiguous, as most are
+    if (round % 3 == 0) {  // a permutation of a contiguous tensor, the most common kind
       std::vector<size_t> order(shape.size());
       std::iota(order.begin(), order.end(), size_t{0});
       std::shuffle(order.begin(), order.end(), random);

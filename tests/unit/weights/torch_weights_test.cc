@@ -26,7 +26,7 @@ TEST_F(TorchWeights, WithAnyStrides_AreAsPythonSaysTheyAre) {
   expect_as(open(fixture("strided/views.pt")), "strided");
 }
 
-// Those of the reader's own tests: element i of a tensor is i.
+// Fixtures of the reader's own tests: element i of a tensor is i.
 std::string io_fixture(const std::string& name) {
   return COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/" + name;
 }

@@ -1,4 +1,4 @@
-// Small weights in a folder of the test's own, and what a source holds in a form to compare.
+// Small weights in a temporary folder, and a source's content in a comparable form.
 // Single-threaded.
 #pragma once
 
@@ -41,7 +41,7 @@ inline std::string bytes_of(const WeightTensor& tensor) {
   return bytes;
 }
 
-// What is said to lie in a file must lie there.
+// A value that is said to be in a file must be there.
 inline PlainTensors plain(const WeightSource& source) {
   PlainTensors result;
   for (const WeightTensor& tensor : source.tensors) {
@@ -75,7 +75,7 @@ class WeightFilesTest : public ::testing::Test {
 
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
 
-  // Written by PyTorch; see make_fixtures.py beside them.
+  // Written by PyTorch; see make_fixtures.py in the same folder.
   static std::string fixture(const std::string& name) {
     return COUPLER_SOURCE_DIR "/tests/unit/weights/fixtures/" + name;
   }
@@ -97,7 +97,7 @@ class WeightFilesTest : public ::testing::Test {
     return open_weights(path, options);
   }
 
-  // What opening, and reading all, is refused with, without the test's own folder.
+  // The message of the error from opening and reading everything, without the test's own folder.
   std::string refusal(const std::string& path, ErrorCode code,
                       const OpenWeights& options = {}) const {
     return without_folder(refusal_of(code, [&] { plain(open(path, options)); }));

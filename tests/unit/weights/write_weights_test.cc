@@ -53,7 +53,7 @@ TEST_F(WriteWeights, AnyWeights_ToFilesAndBack_AreTheSameBytes) {
   }
 }
 
-// What Python's safetensors has written, whose strings may be in another order.
+// Files from Python's safetensors, whose strings may be in another order.
 TEST_F(WriteWeights, OfPythonsFiles_HaveTheSameTensors) {
   for (const char* name : {"written_dtypes", "written_names", "python_0_8"}) {
     const std::string path =
@@ -110,7 +110,7 @@ TEST_F(WriteWeights, AFailureWhileReading_LeavesTheTargetAsItWas) {
   }
 }
 
-// A limit on the size of files stands for a full disk: the same calls fail.
+// A file size limit stands for a full disk: the same calls fail.
 TEST_F(WriteWeights, WhereNoMoreCanBeWritten_LeavesTheTargetAsItWas) {
   write("old.safetensors", {{"w", {safetensors::DType::kU8, {3}, "abc"}}});
   PlainTensors large;
