@@ -1,7 +1,7 @@
-"""temporary_folder.py COMMAND...: runs it with a TMPDIR of its own, gone afterwards.
+"""temporary_folder.py COMMAND...: runs it with its own TMPDIR, removed afterwards.
 
-And with this process in whatever way it ends: see temporary_folder.h. For programs of others,
-such as torchrun and mpirun, that leave files behind.
+It is removed however this process ends: see temporary_folder.h. For third-party programs, such as
+torchrun and mpirun, that leave temporary files.
 """
 import os
 import shutil
@@ -14,7 +14,7 @@ REMOVER = 'exec 3<&0; {{ read -r line; {first}rm -rf -- "$0" || {{ sleep 1; rm -
 
 
 class TemporaryFolder:
-    """`first` is a shell command that comes before the removal."""
+    """`first` is a shell command to run before the removal."""
 
     def __init__(self, name, first=""):
         self.path = tempfile.mkdtemp(prefix=name + "-")

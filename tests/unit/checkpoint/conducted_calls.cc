@@ -91,7 +91,7 @@ int rename(const char* from, const char* to) {
 int unlink(const char* path) {
   const bool removes = std::string_view(path).ends_with(".removed/manifest.json");
   if (removes && !may_go_on(Action::kRemove)) return -1;
-  // A killed process leaves its unfinished files behind.
+  // A killed process does not remove its unfinished files.
   if (coupler::checkpoint::Conductor::is_dead()) {
     errno = EIO;
     return -1;

@@ -206,7 +206,7 @@ TEST(Streams, Registrations_EndWithTheirObjects_AndNeverMatter) {
       Registration moved = std::move(first);
       const Registration second = of_values();
       EXPECT_EQ(count, 2);
-      const Registration refused = of_values();  // the double takes only two
+      const Registration refused = of_values();  // the double accepts only two
       EXPECT_EQ(count, 2);
       moved = of_values();  // also refused; it releases what it held
       EXPECT_EQ(count, 1);

@@ -65,7 +65,7 @@ TEST(BatchPlan, IncompleteLastStep_IsFilledFromTheStart) {
             (Batches{{0, 1}, {4, 5}}));
   EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 1, .world = 2}),
             (Batches{{2, 3}, {6, 0}}));
-  // Fewer samples than a step takes: they are repeated more than once.
+  // Fewer samples than a step takes: they wrap around more than once.
   EXPECT_EQ(batches({.samples = 1, .batch_size = 2, .rank = 1, .world = 2}), (Batches{{0, 0}}));
 }
 

@@ -100,7 +100,7 @@ TEST(PluginLoad_UndefinedSymbol, GivesTheLinkersText) {
 
 TEST(PluginLoad_ThrowInConstructor, EndsWithMessageAndCode3) {
   EXPECT_EXIT(Plugin::load(backend("throws")), ::testing::ExitedWithCode(3),
-              "coupler: error: plugin .*libcoupler_throws.so threw in its constructor .*no licence "
+              "coupler: error: plugin .*libcoupler_throws.so threw in its constructor .*no license "
               "file");
 }
 

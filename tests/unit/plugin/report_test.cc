@@ -58,7 +58,7 @@ TEST_F(PluginReports, BadPlugins_CostTheirRowsOnly) {
   }
   folder_.write(Folder::file_name("text"), "hello");
   expect_text(row("throws").reason, "threw in its constructor");
-  expect_text(row("throws").reason, "no licence file");
+  expect_text(row("throws").reason, "no license file");
   expect_text(row("crashes").reason, "crashed while being loaded or probed: signal 6");
   expect_text(row("other_major").reason, "the major versions differ");
   expect_text(row("no_entry").reason, "does not export");
