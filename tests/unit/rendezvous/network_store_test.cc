@@ -127,7 +127,7 @@ TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
     EXPECT_NE(other->peers(), nullptr) << "they should monitor each other";
     const auto said = agent.get("coupler/store", 0s);
     EXPECT_EQ(said->find(std::string(64, '0')) != std::string::npos, with_file)
-        << "with a secret file, no other file may contain the secret";
+        << "with a secret file, the agent must not hold the secret";
   }
 }
 
