@@ -10,7 +10,7 @@ root, compiler = pathlib.Path(sys.argv[1]), sys.argv[2]
 HEADER = "coupler/distributed_backend.h"
 CHANGES = [
     ("two fields of one size in another order",
-     "  db_kind kind;                /* what is done */\n  db_dtype dtype;              /* of the elements */\n",
+     "  db_kind kind;                /* the operation */\n  db_dtype dtype;              /* of the elements */\n",
      "  db_dtype dtype;\n  db_kind kind;\n", "+  8 4 dtype: db_dtype"),
     ("a field in the middle",
      "  int32_t failed_rank;", "  int64_t other_code;\n  int32_t failed_rank;", "+  16 8 other_code: int64_t"),
@@ -23,7 +23,7 @@ CHANGES = [
      "int32_t *score);", "int64_t *score);", "int64_t *score)"),
     ("a field at the end, without the golden file",
      "\n} db_communicator_params;", "\n  uint64_t more;\n} db_communicator_params;", "+  96 8 more: uint64_t"),
-    ("a hole", "  int32_t local_size;   /* how many ranks this machine has */\n", "", "has a gap"),
+    ("a hole", "  int32_t local_size;         /* number of ranks of this machine */\n", "", "has a gap"),
 ]
 
 

@@ -254,7 +254,7 @@ TEST(ConvertCheckpoint, WhatIsNotRead_SaysWhatItIs_AndWhatToDo) {
       {{"zero3"}, "zero3: its weights are sharded by ZeRO 3", "zero_to_fp32.py"},
       {{"tp"}, "(tensor parallel)", "ds_to_universal.py"},
       {{"fsdp"},
-       "fsdp/pytorch_model_fsdp_0 is of torch.distributed.checkpoint",
+       "fsdp/pytorch_model_fsdp_0 is a torch.distributed.checkpoint",
        "accelerate merge-weights fsdp/pytorch_model_fsdp_0 FOLDER"},
       {{"empty"}, "empty has no weights in a known format", "name a .safetensors file"},
       {{"nothing"}, "nothing does not exist", "check the path"},

@@ -135,8 +135,8 @@ TEST_F(TrackedTraining, ServerWhoseNameNobodyResolves_IsSaidInTime_AndTrainingGo
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "trained"));
   EXPECT_TRUE(has(outcome.err,
-                  "http://server.example:5000 cannot be reached: the host's name was not "
-                  "found in 1000 ms"))
+                  "http://server.example:5000 cannot be reached: the host name was not "
+                  "resolved in 1000 ms"))
       << outcome.err;
   EXPECT_TRUE(has(outcome.err, "10 were not written")) << outcome.err;
 }

@@ -87,7 +87,7 @@ void units(Accelerator& accelerator) {
       model, optimizer,
       coupler::linear_schedule(optimizer, {0, 4 * world, StepUnit::kProcessSteps}));
   const std::string end = "end at " + std::to_string(4 * world);
-  const std::string reached = ", which 4 optimizer steps of " + std::to_string(world);
+  const std::string reached = ", reached after 4 optimizer steps of " + std::to_string(world);
   EXPECT(scheduler.description().find(world == 1 ? end : end + reached) != std::string::npos,
          scheduler.description());
   moved(accelerator, net, opt);
