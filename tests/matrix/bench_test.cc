@@ -1,4 +1,4 @@
-// coupler bench collectives: rows for programs, a table for people, and what wrong input gets.
+// coupler bench collectives: JSON rows, a table, and the errors of wrong input.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ TEST(BenchCollectives, TwoProcessesAsJson_GivesARowForEachOperationAndSize) {
   EXPECT_EQ(rows[4].at("op"), "barrier");
 }
 
-// What the launcher lets through the ranks connect by.
+// The ranks connect through an address that the launcher accepts.
 TEST(BenchCollectives, Interface_MayBeNamedByItsAddress) {
   for (const auto& [name, address] : network_addresses()) {
     if (address.find('%') != std::string::npos) continue;  // link-local: gloo takes no scope

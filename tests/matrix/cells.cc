@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<uint64_t, 4> kCounts = {0, 1, kPrime, kLarge};
 
-// Of every kind but SEND and RECV, with and without a meaning: what has none must be refused.
+// Every kind except SEND and RECV. Includes undefined combinations, which must be rejected.
 std::vector<Cell> all_cells() {
   std::vector<Cell> cells;
   for (db_kind kind = DB_ALL_REDUCE; kind <= DB_BARRIER; ++kind) {
@@ -59,7 +59,7 @@ std::vector<uint64_t> pairs_of(const Cell& cell) {
   return pairs;
 }
 
-// Greedy over a shuffled order: a cell is taken where it adds a pair.
+// Greedy over a shuffled order: a cell is taken if it adds a pair.
 std::vector<Cell> cover_pairs(std::vector<Cell> cells, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (size_t i = cells.size(); i > 1; --i) std::swap(cells[i - 1], cells[random() % i]);

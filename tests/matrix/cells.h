@@ -1,5 +1,5 @@
-// Cells of the operations matrix, and the choice of those that one run covers. Every rank chooses
-// the same. Pure functions.
+// Cells of the operations matrix, and the choice of those that one run covers. Every rank makes the
+// same choice. Pure functions.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -29,7 +29,7 @@ constexpr uint64_t kStoredSeed = 20240117;
 constexpr uint64_t kPrime = 1009;
 constexpr uint64_t kLarge = (1u << 20) + 1;
 
-// In order of dtype and reduction, whose contents are computed once.
+// Sorted by dtype and reduction, so that the contents of each pair are computed once.
 std::vector<Cell> choose_cells(Cover cover, uint64_t seed);
 std::string to_string(const Cell& cell);
 

@@ -1,6 +1,6 @@
-// Contents: what the ranks put into their buffers in all cells of one dtype and reduction, and the
-// naive reference of what comes out. Computed once, as far as a cell needs it; each cell begins at
-// a place of its own, so that what another left behind is not right. Single-threaded.
+// Contents: the ranks' inputs in all cells of one dtype and reduction, and the naive reference
+// result. Computed once and only as far as a cell needs them. Each cell starts at a different
+// offset, so leftovers of another cell are never correct. Single-threaded.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,19 @@ class Contents {
   Contents(db_reduce reduce, int world)
       : reduce_(reduce), inputs_(static_cast<size_t>(world)), row_(static_cast<size_t>(world)) {}
 
-  // What the rank puts in in the cell of that number, from its element `first` on.
+  // Copies the rank's input in cell `number`, starting at its element `first`.
   void copy(uint64_t number, int rank, uint64_t first, std::span<T> to) {
     const std::vector<T>& from = input(rank, last_place(number, first, to.size()));
     in_runs(number, first, to.size(), [&](uint64_t at, uint64_t place, uint64_t count) {
       std::memcpy(to.data() + at, from.data() + place, count * sizeof(T));
     });
   }
-  // The first of `got` that is not what the rank puts in from `first` on; got.size() if all are.
+  // Index of the first element of `got` that differs from the rank's input starting at `first`;
+  // got.size() if none does.
   uint64_t first_wrong(uint64_t number, int rank, uint64_t first, std::span<const T> got) {
     return first_wrong(number, first, got, input(rank, last_place(number, first, got.size())));
   }
-  // The same of the reduction of what all put in.
+  // The same, compared with the reduction of all ranks' inputs.
   uint64_t first_wrong_reduced(uint64_t number, uint64_t first, std::span<const T> got) {
     return first_wrong(number, first, got, reduced(last_place(number, first, got.size())));
   }
@@ -43,8 +44,8 @@ class Contents {
   }
 
  private:
-  // After so many elements they repeat: longer than what any rank sends to another, and prime, so
-  // that no two parts of one buffer are alike.
+  // The contents repeat after this many elements. It exceeds what one rank sends another, and is
+  // prime, so no two parts of one buffer are equal.
   static constexpr uint64_t kPeriod = 1'048'583;
   static_assert(kPeriod > kLarge);
   static constexpr uint64_t kStarts = 1021;
@@ -52,12 +53,12 @@ class Contents {
   static uint64_t place_of(uint64_t number, uint64_t index) {
     return (number % kStarts + index) % kPeriod;
   }
-  // One past the last place that is needed of `count` elements.
+  // One past the last place that `count` elements need.
   static uint64_t last_place(uint64_t number, uint64_t first, uint64_t count) {
     const uint64_t begin = place_of(number, first);
     return std::min(begin + count, kPeriod);
   }
-  // Calls run(offset in the elements, place, count) for each part of them that lies in a row.
+  // Calls run(offset in the elements, place, count) for each contiguous part.
   template <typename Run>
   static void in_runs(uint64_t number, uint64_t first, uint64_t count, const Run& run) {
     for (uint64_t at = 0; at < count;) {
@@ -103,7 +104,7 @@ class Contents {
   std::vector<T> row_;
 };
 
-// The contents of the dtype and reduction at hand: for cells that come in that order.
+// Holds the contents of the current dtype and reduction, for cells sorted by these.
 class Shelf {
  public:
   explicit Shelf(int world) : world_(world) {}
@@ -111,7 +112,7 @@ class Shelf {
   template <typename T>
   Contents<T>& of(const Cell& cell) {
     if (!held_ || cell.dtype != dtype_ || cell.reduce != reduce_) {
-      held_.reset();  // the memory of the last before that of the next
+      held_.reset();  // frees the old memory before the new is allocated
       held_ = std::make_shared<Contents<T>>(cell.reduce, world_);
       dtype_ = cell.dtype;
       reduce_ = cell.reduce;
@@ -123,7 +124,7 @@ class Shelf {
   int world_;
   db_dtype dtype_ = 0;
   db_reduce reduce_ = 0;
-  std::shared_ptr<void> held_;  // a Contents<T>, T that of dtype_
+  std::shared_ptr<void> held_;  // a Contents<T> for the T of dtype_
 };
 
 }  // namespace coupler::matrix

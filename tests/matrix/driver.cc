@@ -21,11 +21,11 @@
 namespace coupler::matrix {
 namespace {
 
-// Generous: the ranks of several tests may share few cores.
+// Generous, because the ranks of several tests may share few cores.
 constexpr auto kLimit = std::chrono::seconds(500);
 constexpr auto kLongLimit = std::chrono::seconds(3600);
 
-// One launch: what it is given, and what came of it.
+// One launch: its arguments and its results.
 struct Trial {
   const DriverArguments& arguments;
   const DistributedBackend& plugin;
@@ -33,7 +33,7 @@ struct Trial {
   std::vector<std::string> options;  // key=value
   LaunchResult result;
   std::vector<std::optional<std::string>> reports;  // by rank
-  std::string tally;                                // what rank 0 ran and refused, of operations
+  std::string tally;                                // operations: what rank 0 ran and rejected
 
   int world() const { return arguments.world; }
   int victim() const { return world() - 1; }
@@ -81,7 +81,7 @@ void perform(Trial& trial) {
   trial.tally = std::string(std::istreambuf_iterator<char>(tally), {});
 }
 
-// What is wrong with the trial, "" where nothing.
+// What is wrong with the trial; "" if nothing.
 using Judge = std::function<std::string(const Trial&)>;
 
 bool contains(const std::string& text, const std::string& part) {
@@ -97,8 +97,8 @@ std::string expect_code(const Trial& trial, int code) {
 
 std::string expect_success(const Trial& trial) { return expect_code(trial, 0); }
 
-// Every rank (but `except`) reported an error that starts so and has the parts; where the runtime
-// ends the job, or the backend cannot free a stuck rank, what was printed counts as well.
+// Every rank except `except` reported an error that begins with `start` and contains the parts. If
+// the runtime ends the job, or the backend cannot free a stuck rank, printed output counts too.
 std::string expect_reports(const Trial& trial, const std::string& start,
                            const std::vector<std::string>& parts, int except = -1) {
   const bool may_be_cut = (trial.plugin.capabilities & DB_CAP_ABORT) == 0;
@@ -127,8 +127,7 @@ std::string expect_reports(const Trial& trial, const std::string& start,
   return "";
 }
 
-// The victim differs from all the others: every error names it and one of them, each the one that
-// its rank met.
+// The victim differs from all other ranks: every error names it and one other rank.
 std::string judge_mismatch(const Trial& trial) {
   std::string wrong = expect_code(trial, 4);
   if (!wrong.empty()) return wrong;
@@ -247,12 +246,12 @@ const std::vector<Behaviour>& behaviours() {
   return all;
 }
 
-// What a behaviour came to.
+// The outcome of a behavior.
 struct Finding {
   std::string behaviour, promise;
   bool passed = false;
   double seconds = 0;
-  std::string text;   // what was seen, or what is wrong
+  std::string text;   // what was observed, or what is wrong
   std::string tally;  // of operations
 };
 
@@ -319,7 +318,7 @@ void print_json(const std::vector<Finding>& findings, const std::string& plugin,
     if (!finding.tally.empty()) entry["cells"] = cells_of(finding.tally);
     json["behaviours"].push_back(std::move(entry));
   }
-  // Texts come from plugins: what is no UTF-8 must not end the report.
+  // Strings come from plugins: invalid UTF-8 must not end the report.
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -330,7 +329,7 @@ void require_known(const std::vector<std::string>& wanted) {
   for (const std::string& name : wanted) {
     const auto& all = behaviours();
     if (std::none_of(all.begin(), all.end(), [&](const auto& it) { return it.name == name; }))
-      throw Error(ErrorCode::kUsage, "no behaviour is called '" + name + "'",
+      throw Error(ErrorCode::kUsage, "unknown behaviour '" + name + "'",
                   {.subject = name, .hint = "there are " + known});
   }
 }
@@ -354,7 +353,7 @@ int run_driver(const DriverArguments& arguments) {
     if (!arguments.json) print_line(findings.back(), arguments.world);
   }
   const auto run = static_cast<int>(findings.size());
-  const bool passed = failures == 0 && run > 0;  // some need two processes
+  const bool passed = failures == 0 && run > 0;  // run may be 0: some need two processes
   if (arguments.json) {
     print_json(findings, plugin.table().name, arguments.world, passed);
   } else {

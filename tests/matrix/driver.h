@@ -1,5 +1,5 @@
-// Driver: runs behaviours of the matrix on one backend, each in processes of its own started by
-// `coupler launch`, and judges what they reported. Single-threaded.
+// Driver: runs the matrix's behaviors on one backend, each in its own processes started by
+// `coupler launch`, and judges their reports. Single-threaded.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct DriverArguments {
   bool verbose = false;
 };
 
-// Prints a line each, or all as one JSON object; 0 where all behaved.
+// Prints a line for each behavior, or one JSON object for all. Returns 0 if all passed.
 int run_driver(const DriverArguments& arguments);
 
 }  // namespace coupler::matrix

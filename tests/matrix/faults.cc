@@ -1,4 +1,4 @@
-// A peer that dies, is stopped, or is merely too late, while the others are in a collective.
+// A peer that dies, is stopped, or is only late while the others are in a collective.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -11,7 +11,7 @@
 namespace coupler::matrix {
 namespace {
 
-// Collectives until one fails; the last rank does `fault` in the middle.
+// Runs collectives until one fails; the last rank calls `fault` midway.
 int with_fault(Rank& rank, const std::function<void()>& fault) {
   const auto communicator = rank.connect();
   return rank.report_error([&] {

@@ -1,4 +1,4 @@
-// Launch: one command with its output, ended where it takes too long. Single-threaded.
+// Launch: runs one command, captures its output, and ends it if it takes too long. Single-threaded.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,12 @@
 namespace coupler::matrix {
 
 struct LaunchResult {
-  int code = 0;  // 128 + signal where one ended it
+  int code = 0;  // 128 + signal if a signal ended it
   bool overdue = false;
-  std::string output;  // standard output and error together
+  std::string output;  // standard output and standard error together
 };
 
-// Runs command in folder, in a process group of its own, of which nothing is left afterwards.
+// Runs command in folder, in its own process group. No process of that group is left on return.
 LaunchResult launch(const std::vector<std::string>& command, const std::string& folder,
                     std::chrono::seconds limit);
 

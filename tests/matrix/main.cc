@@ -1,8 +1,8 @@
-// coupler_matrix: whether a backend behaves as the interface says. Written once, for every backend:
+// coupler_matrix: checks that a backend behaves as the interface specifies. For any backend:
 //   coupler_matrix --plugin NAME_OR_PATH [--world N] [--behaviour B]... [--option key=value]...
 //                  [--launcher coupler] [--cover main|pairs|full] [--seed S] [--complete]
 //                  [--json] [-v]
-// It starts itself again as the ranks, through `coupler launch`.
+// It starts itself as the ranks through `coupler launch`.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -23,8 +23,8 @@ int parse_world(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, world);
   if (status == std::errc() && stop == end && world >= 1) return world;
-  throw Error(ErrorCode::kUsage, fmt::format("--world: '{}' is no number of processes", text),
-              {.subject = "--world", .hint = "give a whole number from 1 on"});
+  throw Error(ErrorCode::kUsage, fmt::format("--world: '{}' is not a number of processes", text),
+              {.subject = "--world", .hint = "give an integer of at least 1"});
 }
 
 DriverArguments parse_driver(int argc, char** argv) {
@@ -60,12 +60,12 @@ DriverArguments parse_driver(int argc, char** argv) {
     } else {
       throw Error(
           ErrorCode::kUsage, fmt::format("unknown argument {}", name),
-          {.subject = std::string(name), .hint = "'coupler check-plugin --help' explains them"});
+          {.subject = std::string(name), .hint = "'coupler check-plugin --help' lists them"});
     }
   }
   if (arguments.plugin.empty()) {
     throw Error(ErrorCode::kUsage, "--plugin is missing",
-                {.subject = "--plugin", .hint = "name a backend or the path of one"});
+                {.subject = "--plugin", .hint = "give a backend's name or path"});
   }
   return arguments;
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Of the CUDA runtime; null: host memory.
+// Functions of the CUDA runtime; null: host memory is used.
 int (*host_alloc)(void**, size_t, unsigned int) = nullptr;
 int (*free_host)(void*) = nullptr;
 
@@ -28,7 +28,7 @@ void use_cuda_memory() {
     free_host = reinterpret_cast<decltype(free_host)>(dlsym(library, "cudaFreeHost"));
   }
   if (host_alloc == nullptr || free_host == nullptr) {
-    throw std::runtime_error("the backend takes CUDA memory, and there is no CUDA runtime");
+    throw std::runtime_error("the backend needs CUDA memory, but no CUDA runtime is loaded");
   }
 }
 

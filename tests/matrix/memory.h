@@ -1,6 +1,6 @@
-// Where the buffers of the matrix lie: host memory, or, where the backend takes CUDA memory only,
-// pinned memory, which the host and every GPU see at one address. use_cuda_memory() before the
-// first buffer is made; the rest is [any-thread].
+// Memory of the matrix's buffers: host memory, or pinned memory if the backend takes CUDA memory
+// only; the host and every GPU see pinned memory at the same address. Call use_cuda_memory() before
+// allocating the first buffer; the rest is [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -10,11 +10,11 @@
 
 namespace coupler::matrix {
 
-// The backend has opened the CUDA runtime already. Throws where it has not.
+// The backend must have loaded the CUDA runtime already; throws std::runtime_error otherwise.
 void use_cuda_memory();
 db_memory memory_kind();
 
-void* allocate(size_t bytes);  // aligned to 64 bytes at least; throws std::bad_alloc
+void* allocate(size_t bytes);  // aligned to at least 64 bytes; throws std::bad_alloc
 void deallocate(void* memory);
 
 template <typename T>

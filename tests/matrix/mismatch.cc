@@ -1,4 +1,4 @@
-// Ranks that do not call the same: an error naming both, never a hang, nor a wrong result.
+// Ranks whose calls differ get an error that names both, never a hang or a wrong result.
 #include <functional>
 #include <map>
 
@@ -8,10 +8,10 @@
 namespace coupler::matrix {
 namespace {
 
-// What the last rank does differently, from an all_reduce of 16 f32.
+// How the last rank's call differs from an all_reduce of 16 f32.
 const std::map<std::string, std::function<void(db_op&)>> kVariants = {
     {"count", [](db_op& op) { op.count = 17; }},
-    {"dtype",  // of equal bytes: what a library would not notice
+    {"dtype",  // the same number of bytes, which a library would not notice
      [](db_op& op) {
        op.dtype = DB_I64;
        op.count = 8;
@@ -44,7 +44,8 @@ int mismatch(Rank& rank) {
       kVariants.at(variant)(op);
     }
     communicator->run(op);
-    communicator->run(barrier());  // one that does not wait for the others ends here at the latest
+    communicator->run(
+        barrier());  // a rank that did not wait for the others fails here at the latest
   });
 }
 

@@ -1,5 +1,5 @@
-// Every operation, dtype, reduction and size, in place or not, blocking or not, against the naive
-// reference, with canaries around the buffers; and what supports() refuses, submit() refuses.
+// Every operation, dtype, reduction and size, in-place or not, blocking or not, compared with the
+// naive reference, with canaries around the buffers. What supports() rejects, submit() rejects too.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kGuard = 64;
 constexpr unsigned char kCanary = 0xa5;
 
-// Elements between two canaries, once it is cleared.
+// Elements between two canaries; clear() writes the canaries.
 template <typename T>
 class Buffer {
  public:
@@ -143,13 +143,13 @@ class CellRun {
       }
       begin += from.count;
     }
-    check(begin == result.size(), "the plan does not say where all of the result comes from");
+    check(begin == result.size(), "the plan does not cover the whole result");
     if (op_.recv == recv_.data() && op_.send == send_.data()) {
       const std::span<const T> sent(send_.data(), send_.size());
       check(contents().first_wrong(plan_.number, plan_.me, 0, sent) == sent.size(),
             "the send buffer changed");
     }
-    check(send_.intact() && recv_.intact(), "memory beside the buffers changed");
+    check(send_.intact() && recv_.intact(), "memory next to the buffers changed");
   }
 
   Contents<T>& contents() { return shelf_.of<T>(plan_.cell); }
@@ -178,13 +178,13 @@ void expect_refused(Communicator& communicator, db_op op, bool blocking) {
     }
   } catch (const Error& error) {
     check(error.code() == ErrorCode::kUnsupported,
-          fmt::format("refused with {}: {}", to_string(error.code()), error.what()));
+          fmt::format("rejected with {}: {}", to_string(error.code()), error.what()));
     return;
   }
-  fail("supports() says no, but the operation was performed");
+  fail("supports() returned false, but the operation was performed");
 }
 
-// What is wrong with one cell, "" where nothing; *ran: whether it was supported.
+// What is wrong with one cell; "" if nothing. *ran: whether it was supported.
 std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf, bool complete,
                      bool* ran) {
   const Cell& cell = plan.cell;
@@ -196,7 +196,7 @@ std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf,
       const bool defined =
           !is_reducing(cell.kind) || is_offered(memory_kind(), cell.dtype, cell.reduce);
       check(!complete || supported == defined,
-            supported ? "supports() claims what has no meaning" : "supports() refuses it");
+            supported ? "supports() claims an undefined operation" : "supports() rejects it");
       *ran = supported;
       if (supported) {
         one.run();
@@ -213,8 +213,7 @@ std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf,
   return {};
 }
 
-// What was run and what was refused, of each kind, dtype and reduction: for tables of what is
-// supported.
+// How many cells were run and rejected for each kind, dtype and reduction: for support tables.
 class Tally {
  public:
   void count(const Cell& cell, bool ran) {
@@ -239,7 +238,7 @@ class Tally {
 }  // namespace
 
 int operations(Rank& rank) {
-  // Large buffers come and go by the thousand: their pages stay.
+  // Thousands of large buffers are allocated and freed: keeps their pages.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   const auto communicator = rank.connect();
@@ -257,8 +256,8 @@ int operations(Rank& rank) {
     if (problem.empty()) continue;
     if (++wrong <= 10) problems += problem;
   }
-  if (wrong > 0) fail(fmt::format("{} cells are wrong, the first of them:\n{}", wrong, problems));
-  check(run > 0, "not one cell was run");
+  if (wrong > 0) fail(fmt::format("{} cells are wrong; the first ones:\n{}", wrong, problems));
+  check(run > 0, "no cell was run");
   rank.report(fmt::format("{} cells run, {} refused", run, refused));
   rank.leave("tally", tally.text());
   return 0;

@@ -1,4 +1,4 @@
-// Many operations under way at once, waited for in reverse, with blocking ones in between.
+// Many operations in flight at once, waited for in reverse order, with blocking ones in between.
 #include <fmt/format.h>
 
 #include "rank.h"

@@ -126,7 +126,7 @@ std::vector<Stretch> Plan::origin() const {
 Plan plan_of(const Cell& cell, int world, int me, uint64_t number) {
   Plan plan{.cell = cell, .world = world, .me = me};
   plan.number = number;
-  // By chance, or each size and way of calling would meet one root, and one way of waiting, only.
+  // Random; otherwise each size and way of calling would have only one root and one way of waiting.
   plan.root = static_cast<int>(mix(kStoredSeed, 0, number) % static_cast<uint64_t>(world));
   plan.polls = mix(kStoredSeed, 1, number) % 2 == 0;
   for (int rank = 0; rank < world; ++rank) {

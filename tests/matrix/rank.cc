@@ -90,8 +90,8 @@ void Rank::leave(const std::string& what, const std::string& text) const {
 }
 
 int Rank::report_error(const std::function<void()>& function) const {
-  // The launcher stops the others soon after the first has failed: they shall still have the time
-  // to say what they saw.
+  // The launcher stops the other ranks soon after the first failure; ignoring SIGTERM gives them
+  // time to report what they saw.
   ::signal(SIGTERM, SIG_IGN);
   try {
     function();
@@ -108,7 +108,7 @@ int run_rank(int argc, char** argv) {
   const RankArguments arguments = parse_rank(argc, argv);
   const auto found = kBehaviours.find(arguments.behaviour);
   if (found == kBehaviours.end()) {
-    throw Error(ErrorCode::kUsage, "no behaviour is called " + arguments.behaviour, {});
+    throw Error(ErrorCode::kUsage, "unknown behaviour " + arguments.behaviour, {});
   }
   Rank rank(arguments);
   return found->second(rank);

@@ -1,5 +1,5 @@
-// Rank: what a behaviour gets on each process: a way to make communicators, and where to leave what
-// it saw. Used by the main thread of the process, the checks by any.
+// Rank: what a behavior gets in each process: it creates communicators and writes reports. Used by
+// the process's main thread; fail() and check() by any thread.
 #pragma once
 
 #include <coupler/error.h>
@@ -15,11 +15,11 @@ namespace coupler::matrix {
 
 struct RankArguments {
   std::string behaviour;
-  std::string variant;  // of the behaviour, "" where it has none
+  std::string variant;  // of the behavior; "" if it has none
   std::string folder;   // for reports
   Cover cover = Cover::kMain;
   uint64_t seed = kStoredSeed;
-  bool complete = false;  // the backend claims to offer everything the ABI defines
+  bool complete = false;  // the backend claims to support everything the ABI defines
   ConfigRequest request;
 };
 
@@ -33,12 +33,12 @@ class Rank {
   const Config& config() const { return config_; }
   std::shared_ptr<Communicator> connect(const std::string& name = "world");
 
-  // Leaves text where the driver finds it, whatever becomes of this process.
+  // Writes text to the file that the driver reads, even if this process dies afterwards.
   void report(const std::string& text) const;
-  // The same beside the report, for those who ask for it.
+  // Writes text to an additional file, named by `what`.
   void leave(const std::string& what, const std::string& text) const;
-  // Runs function, which must throw an Error, and reports its code, rank and text. Returns the exit
-  // code of a process that ends in that error.
+  // Runs function, which must throw an Error, and reports the error's code, rank and message.
+  // Returns the exit code of a process that ends with that error.
   int report_error(const std::function<void()>& function) const;
 
  private:
@@ -49,13 +49,13 @@ class Rank {
   Plugin plugin_;
 };
 
-// Throws std::runtime_error with the text, which ends the process with 1.
+// Throws std::runtime_error with the text; the process then exits with 1.
 [[noreturn]] void fail(const std::string& text);
 void check(bool condition, const std::string& text);
 
 int run_rank(int argc, char** argv);
 
-// The behaviours: one file each. The result is the process's exit code.
+// The behaviors. The result is the process's exit code.
 int operations(Rank& rank);
 int rounding(Rank& rank);
 int overlap(Rank& rank);

@@ -1,5 +1,6 @@
-// f16 and bf16 are combined in f32 and rounded, at each step or once at the end: sums of arbitrary
-// values lie within one unit in the last place per rank of the exact sum of the magnitudes.
+// f16 and bf16 are combined in f32 and rounded, at each step or once at the end. Sums of arbitrary
+// values differ from the exact sum by at most half a unit in the last place of the sum of the
+// magnitudes, times the number of ranks.
 #include <fmt/format.h>
 
 #include <cmath>

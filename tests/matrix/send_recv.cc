@@ -1,5 +1,5 @@
-// Messages: around a ring, of every dtype and of sizes 0 to 2^20 + 1, several tags at once, both
-// directions at once.
+// Messages: around a ring, in every dtype and in sizes from 0 to 2^20 + 1; with several tags at
+// once; in both directions at once.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -29,10 +29,10 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
   recv.root_or_peer = previous;
   recv.send = nullptr;
   recv.recv = in.data();
-  if (!communicator.supports(send)) fail(fmt::format("send of dtype {} is refused", dtype));
+  if (!communicator.supports(send)) fail(fmt::format("send of dtype {} is rejected", dtype));
   if (blocking) {
-    // A blocking send may wait for its receiver: even ranks send first. In a ring of odd length two
-    // neighbours are even, the last of which receives first.
+    // A blocking send may wait for its receiver, so even ranks send first. In a ring of odd length
+    // two neighbors are even; the last of them receives first.
     const bool sends_first = me % 2 == 0 && me != world - 1;
     communicator.run(sends_first ? send : recv);
     communicator.run(sends_first ? recv : send);

@@ -1,4 +1,4 @@
-// Small operations that several behaviours use. Pure functions.
+// Small operations that several behaviors use. Pure functions.
 #pragma once
 
 #include <coupler/distributed_backend.h>

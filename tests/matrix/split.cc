@@ -1,5 +1,5 @@
-// Sub-groups: by colour, ranked by key, none for a negative colour; they work apart, may be split
-// again, and outlive their parent.
+// Sub-groups: by color, ranked by key, none for a negative color. They work independently, can be
+// split again, and outlive their parent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,10 +42,11 @@ int split(Rank& rank) {
                     parity->size(), after, members));
   sum_of_ranks(*parity, me, sum, "the group by parity");
 
-  // All but the last, which gets none.
+  // All ranks except the last, which gets no communicator.
   const bool last = size > 1 && me == size - 1;
   const auto front = world->split(last ? -1 : 5, me, "front");
-  check((front == nullptr) == last, "a negative colour got a communicator, or another none");
+  check((front == nullptr) == last,
+        "a negative color got a communicator, or another color got none");
   if (front) {
     float front_sum = 0;
     for (int other = 0; other < std::max(1, size - 1); ++other)
@@ -53,7 +54,7 @@ int split(Rank& rank) {
     sum_of_ranks(*front, me, front_sum, "the front group");
   }
 
-  // The same group twice: two orders that do not disturb each other; then a split of a split.
+  // The same group twice, whose operations do not affect each other; then a split of a split.
   const auto first = world->split(0, me, "first");
   const auto second = world->split(0, me, "second");
   const float all = static_cast<float>(size * (size - 1)) / 2;
@@ -62,7 +63,7 @@ int split(Rank& rank) {
   Work quick = second->submit(all_reduce(b));
   quick.wait();
   slow.wait();
-  check(a[999] == all && b[9] == all, "two groups of the same ranks disturb each other");
+  check(a[999] == all && b[9] == all, "two groups of the same ranks affect each other");
   const auto nested = first->split(me % 2, me, "nested");
   world.reset();
   sum_of_ranks(*nested, me, sum, "the nested group");

@@ -1,9 +1,9 @@
-"""The table of README's "What is supported", made of what coupler_matrix finds of each backend of a build
-at two ranks, every behaviour in turn; nccl over the double of NCCL that the tests have.
+"""Prints the table of README's "What is supported" in Markdown: coupler_matrix's findings for each backend of
+a build at two ranks, for every behavior; nccl over the tests' double of NCCL.
 
     support_table.py BUILD_DIR
 
-Prints Markdown. A backend that fails a behaviour ends this with its message.
+If a backend fails a behavior, the program ends with its message.
 """
 import json
 import os
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 build = pathlib.Path(sys.argv[1])
-# Its name in the table; what else coupler_matrix is told; variables.
+# By backend: its name in the table, further arguments for coupler_matrix, environment variables.
 COLUMNS = {
     "gloo_cpu": ("gloo_cpu", ("--complete",), {}),
     "mpi": ("mpi", ("--complete",), {}),
@@ -44,7 +44,7 @@ def cells_of(found):
 
 
 def named(names, all_names):
-    """"all 9", "none", "all but a, b" or "a, b": whichever is the shortest to read."""
+    """"all 9", "none", "all but a, b" or "a, b", whichever is shortest to read."""
     missing = [name for name in all_names if name not in names]
     if not missing:
         return f"all {len(all_names)}"
@@ -68,7 +68,7 @@ def moved(cells):
 
 
 def reduced(cells):
-    """The types of each reduction."""
+    """The supported types of each reduction."""
     types = {}
     for cell in cells:
         if cell["run"] and cell["operation"] in REDUCING:
@@ -77,7 +77,7 @@ def reduced(cells):
 
 
 def reductions_of(cells, whole):
-    """whole: the same of a backend that has all; what of it a backend has for fewer types is said."""
+    """whole: reduced() of a backend that has everything; reductions with fewer types are listed."""
     types = reduced(cells)
     any_type = set().union(*types.values())
     partly = [name for name in whole if name in types and types[name] != whole[name] & any_type]
@@ -103,7 +103,7 @@ rows.append(["types that are reduced"] + [named(set().union(*reduced(cells).valu
 rows.append(["reductions"] + [reductions_of(cells, whole) for cells in every.values()])
 for entry in found["gloo_cpu"]["behaviours"]:
     if entry["name"] != "operations":
-        # A behaviour that is not kept has ended this already.
+        # A failed behavior would have ended the program before.
         rows.append([entry["promise"]] + ["yes"] * len(found))
 rows.append(["combinations run, refused"]
             + [f"{sum(cell['run'] for cell in cells)}, {sum(cell['refused'] for cell in cells)}"

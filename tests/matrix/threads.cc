@@ -1,5 +1,5 @@
-// Collectives from several threads at once: each with a communicator of its own, in no agreed
-// order; and several that share one, with operations that may change places.
+// Collectives from several threads at once: each with its own communicator, in no agreed order;
+// and several threads that share one, with identical operations in any order.
 #include <fmt/format.h>
 
 #include <algorithm>

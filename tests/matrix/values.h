@@ -1,6 +1,6 @@
 // Elements of every dtype, deterministic contents for the buffers, and the naive reference of each
-// reduction. The numbers are chosen so that every right implementation gets exactly the same bits.
-// Pure functions; no thread rule.
+// reduction. The numbers are chosen so that every correct implementation gets exactly the same
+// bits. Pure functions, which any thread may call.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -14,7 +14,7 @@
 
 namespace coupler::matrix {
 
-// f16 and bf16 by way of float, slow and independent of the plugins' own conversions.
+// f16 and bf16, converted through double: slow, and independent of the plugins' own conversions.
 template <int kExponent, int kMantissa>
 struct SmallFloat {
   uint16_t bits = 0;
@@ -51,7 +51,7 @@ using BFloat = SmallFloat<8, 7>;
 struct Bool {
   uint8_t bits = 0;
 };
-struct Byte {  // fp8: moved, and reduced by nobody
+struct Byte {  // fp8: moved but never reduced
   uint8_t bits = 0;
 };
 
@@ -101,8 +101,8 @@ template <typename T>
 constexpr bool is_floating =
     std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
 
-// Half's or BFloat's of a number, and the other way round. The multiples of a half up to 256, which
-// are most of what is asked for, are converted once.
+// Converts a number to Half or BFloat, and back. Multiples of 0.5 up to 256, the most common ones,
+// are converted once.
 template <typename T>
 T small_float_of(double number) {
   constexpr int kMost = 256;
@@ -145,7 +145,7 @@ double to_number(T value) {
   }
 }
 
-// What rank puts at place index; reduce 0: bits to be moved, of any value.
+// The rank's input at index; reduce 0: arbitrary bits to be moved.
 template <typename T>
 T element(db_reduce reduce, int world, uint64_t seed, int rank, uint64_t index) {
   const uint64_t random = mix(seed, static_cast<uint64_t>(rank), index);
@@ -179,7 +179,7 @@ T element(db_reduce reduce, int world, uint64_t seed, int rank, uint64_t index) 
 
 constexpr double kPremulScale = 0.5;
 
-// values: one of each rank. Sums, products and quotients of the values above are exact.
+// values: one for each rank. Sums, products and quotients of the values above are exact.
 template <typename T>
 T reference(db_reduce reduce, const std::vector<T>& values) {
   if constexpr (std::is_same_v<T, Bool> || std::is_same_v<T, Byte>) {
@@ -253,7 +253,7 @@ T reference(db_reduce reduce, const std::vector<T>& values) {
   }
 }
 
-// Whether the ABI gives the reduction a meaning for that dtype.
+// Whether the ABI defines the reduction for that dtype.
 inline bool is_defined(db_dtype dtype, db_reduce reduce) {
   if (dtype == DB_F8_E4M3FN || dtype == DB_F8_E5M2) return false;
   const bool floating = dtype == DB_F16 || dtype == DB_BF16 || dtype == DB_F32 || dtype == DB_F64;
@@ -264,7 +264,7 @@ inline bool is_defined(db_dtype dtype, db_reduce reduce) {
   return true;
 }
 
-// Whether a backend on that memory should offer it: on CUDA memory what NCCL has.
+// Whether a backend for that memory should support it; for CUDA memory, what NCCL supports.
 inline bool is_offered(db_memory memory, db_dtype dtype, db_reduce reduce) {
   if (!is_defined(dtype, reduce)) return false;
   if (memory != DB_MEMORY_CUDA) return true;

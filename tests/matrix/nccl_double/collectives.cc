@@ -14,8 +14,8 @@ class Kernel {
   Kernel(const Collective& call, SharedGroup& group, int rank, int size, const Aborted& aborted)
       : call_(call), group_(group), rank_(rank), size_(size), aborted_(aborted) {}
 
-  // For each piece of count elements: every rank shows what `from` gives, and `take` reads the
-  // slots.
+  // For each piece of the count elements: every rank publishes what `from` returns, then `take`
+  // reads the slots.
   template <class From, class Take>
   bool in_pieces(const From& from, const Take& take) {
     const size_t step = SharedGroup::kSlot / call_.element;

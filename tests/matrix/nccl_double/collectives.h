@@ -1,5 +1,5 @@
-// The "kernels" of the NCCL double: what a stream performs for one call. Pure functions on the
-// group's memory; false: aborted.
+// The "kernels" of the NCCL double: what a stream performs for one call. They touch only the call's
+// buffers and the group's memory. false: aborted.
 #pragma once
 
 #include <coupler/distributed_backend.h>

@@ -15,7 +15,7 @@ using nccl_double::wait_until;
 
 namespace {
 
-// What NCCL_DOUBLE_FAULT says about this call, "" where nothing.
+// The fault that NCCL_DOUBLE_FAULT sets for this call; "" if none.
 std::string fault(const nccl_double::State& state, int number) {
   const char* const text = std::getenv("NCCL_DOUBLE_FAULT");
   if (text == nullptr) return "";
@@ -25,7 +25,7 @@ std::string fault(const nccl_double::State& state, int number) {
   return rank == state.rank && at == number ? kind.data() : "";
 }
 
-// On the stream. An aborted call just ends.
+// Runs on the stream. An aborted call simply returns.
 void perform(nccl_double::State& state, const std::vector<Call>& calls, int number) {
   const std::string what = fault(state, number);
   if (what == "async") {
@@ -35,7 +35,7 @@ void perform(nccl_double::State& state, const std::vector<Call>& calls, int numb
   if (!what.empty()) {
     static const nccl_double::Aborted never{false};
     wait_until(what == "stuck" ? never : state.aborted, [] { return false; });
-    return;  // without a part in it
+    return;  // without taking part
   }
   std::vector<nccl_double::Message> messages;
   for (const Call& call : calls) {
@@ -118,7 +118,7 @@ ncclResult_t ncclComm::launch(std::vector<Call> calls) {
       return;
     }
     cuda_double::enqueue(stream, work);
-    int busy = ncclInProgress;  // or an error that the stream has found already
+    int busy = ncclInProgress;  // unless the stream has already set an error
     self->result.compare_exchange_strong(busy, ncclSuccess);
   });
 }
@@ -132,7 +132,7 @@ ncclResult_t ncclComm::split(int color, int key, ncclComm** part, bool blocking)
     SharedGroup& group = *self->group;
     group.choose(color, key);
     if (!group.meet(self->aborted)) {
-      *part = ncclComm::init(place, 0, 1, blocking);  // half made, as NCCL leaves it
+      *part = ncclComm::init(place, 0, 1, blocking);  // incomplete, as NCCL leaves it
       self->result = ncclInternalError;
       return;
     }
@@ -142,7 +142,7 @@ ncclResult_t ncclComm::split(int color, int key, ncclComm** part, bool blocking)
     std::stable_sort(members.begin(), members.end(),
                      [&](int a, int b) { return group.key(a) < group.key(b); });
     const auto mine = std::find(members.begin(), members.end(), self->rank) - members.begin();
-    const bool left = group.meet(self->aborted);  // nobody chooses anew before all have read
+    const bool left = group.meet(self->aborted);  // no new choice before all ranks have read
     if (left && color >= 0)
       *part =
           ncclComm::init(place, static_cast<int>(mine), static_cast<int>(members.size()), blocking);
@@ -208,7 +208,7 @@ ncclResult_t ncclComm::combine(ncclDataType_t type, ncclRedOp_t op,
   if (own && (index >= scales_.size() || std::isnan(scales_[index]))) return ncclInvalidArgument;
   result->reduce = own ? DB_PREMUL_SUM : kReductions[index];
   if (own) result->scale = scales_[index];
-  // As NCCL averages: integers are divided at the end, other types multiplied before.
+  // As in NCCL: integers are divided at the end; other types are scaled first.
   if (op == ncclAvg && db::is_floating(result->dtype)) result->scale = 1.0 / state->size;
   return ncclSuccess;
 }

@@ -1,5 +1,5 @@
-// ncclComm: a communicator of the double, its host side. Its functions are called by one thread at
-// a time, as NCCL asks; its own threads connect and launch, and the stream performs.
+// ncclComm: the host side of a communicator of the double. One thread at a time calls its
+// functions, as NCCL requires. Its own threads connect and launch; the stream performs the work.
 #pragma once
 
 #include <nccl.h>
@@ -17,7 +17,7 @@
 
 namespace nccl_double {
 
-// What the stream's work needs, which may outlive the handle.
+// What the stream's work needs; it may outlive the handle.
 struct State {
   int rank = 0, size = 1;
   bool blocking = true;
@@ -25,11 +25,11 @@ struct State {
   Aborted aborted{false};
   std::string error;  // written before result
   std::unique_ptr<SharedGroup> group;
-  std::atomic<int> running{0};  // calls on the stream that are not over
+  std::atomic<int> running{0};  // unfinished calls on the stream
   std::atomic<int> launched{0};
 };
 
-// Where its ranks meet, and which GPU this one has.
+// Where the ranks meet, and this rank's GPU.
 struct Place {
   std::string name;
   std::string gpu;
@@ -62,9 +62,9 @@ struct ncclComm {
   ncclResult_t forget(void* handle);
   ncclResult_t finalize();
   void end(bool abort);
-  // What a call gets that may not be made now.
+  // The error of a call that is not allowed now; ncclSuccess if it is allowed.
   ncclResult_t ready() const;
-  // As the double's own: what a reduction does with a type.
+  // Translates a reduction of a type into the double's terms.
   ncclResult_t combine(ncclDataType_t type, ncclRedOp_t op, nccl_double::Combine* result) const;
   ncclRedOp_t make_premul(double scale);
   void drop(ncclRedOp_t op);

@@ -1,4 +1,4 @@
-// libcudart.so.13 of the double: the entry points of the CUDA runtime that the nccl backend and the
+// The double's libcudart.so.13: the entry points of the CUDA runtime that the nccl backend and the
 // matrix call.
 #include <cuda_runtime_api.h>
 
@@ -46,7 +46,7 @@ std::vector<int> visible_devices() {
 
 thread_local int current_device = 0;
 
-// An event: how often it was recorded, and how many of those recordings a stream has reached.
+// An event: how often it was recorded, and how many of these recordings a stream has reached.
 struct Event {
   std::mutex mutex;
   std::condition_variable reached;

@@ -1,4 +1,4 @@
-// libnccl.so.2 of the double: the entry points of NCCL that the nccl backend calls.
+// The double's libnccl.so.2: the entry points of NCCL that the nccl backend calls.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ using nccl_double::Collective;
 
 constexpr unsigned int kMagic = 0xcafebeef;
 
-// The calls between ncclGroupStart and ncclGroupEnd of this thread.
+// This thread's calls between ncclGroupStart and ncclGroupEnd.
 thread_local int depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, std::vector<Call>>> grouped;
 

@@ -88,7 +88,7 @@ std::unique_ptr<SharedGroup> SharedGroup::attach(const std::string& name, int ra
   Barrier& attached = group->header().attached;
   attached.arrived.fetch_add(1);
   const bool met = wait_until(aborted, [&] { return attached.arrived.load() >= all; });
-  shm_unlink(path.c_str());  // of the ranks the first does it, the others find nothing
+  shm_unlink(path.c_str());  // the first rank removes it, the others find nothing
   if (!met) return nullptr;
   *same_gpu = -1;
   for (int other = 0; other < size; ++other)
@@ -130,7 +130,7 @@ int SharedGroup::key(int rank) const { return member(rank).key; }
 char* SharedGroup::slot(int rank) const { return member(rank).slot; }
 
 bool SharedGroup::exchange(std::vector<Message> messages, const Aborted& aborted) {
-  // Each look moves what can be moved; of the messages to (or from) one peer the first comes first.
+  // Each round moves what can be moved; messages to (or from) one peer are moved in order.
   const auto move = [&](size_t index) {
     Message& m = messages[index];
     for (size_t earlier = 0; earlier < index; ++earlier) {
@@ -141,7 +141,7 @@ bool SharedGroup::exchange(std::vector<Message> messages, const Aborted& aborted
     const uint64_t filled = pair.filled.load();
     if (m.bytes == 0 || (filled == 0) != m.sends) return;
     const size_t piece = m.sends ? std::min(m.bytes, kPiece) : filled;
-    // A sender that sends more than is expected: the rest has nowhere to go, as with NCCL.
+    // The sender sends more than the receiver expects: the rest hangs, as with NCCL.
     if (piece > m.bytes) return;
     if (m.sends) {
       std::memcpy(pair.piece, m.data, piece);

@@ -1,5 +1,5 @@
-// SharedGroup: the memory in which the ranks of one communicator of the NCCL double meet. Each rank
-// has one; every wait ends when `aborted` is set, and then returns false. The collectives and
+// SharedGroup: the memory that the ranks of one communicator of the NCCL double share. Each rank
+// has one. Every wait ends when `aborted` is set, and then returns false. The collectives and
 // exchange() of one rank must not overlap, as on a GPU's stream; meet() is for the rank's host
 // side.
 #pragma once
@@ -30,7 +30,7 @@ struct Message {
 
 class SharedGroup {
  public:
-  // Waits for the other ranks. *gpu: of another rank that has the same GPU, else -1.
+  // Waits for the other ranks. *same_gpu: another rank with the same GPU; -1: none.
   static std::unique_ptr<SharedGroup> attach(const std::string& name, int rank, int size,
                                              const std::string& gpu, const Aborted& aborted,
                                              int* same_gpu);
@@ -38,11 +38,11 @@ class SharedGroup {
   SharedGroup(const SharedGroup&) = delete;
   SharedGroup& operator=(const SharedGroup&) = delete;
 
-  bool meet(const Aborted& aborted);                             // of host sides
+  bool meet(const Aborted& aborted);                             // a barrier of the host sides
   bool connect(const Aborted& aborted);                          // before the first collective
   bool connect(const Message& message, const Aborted& aborted);  // before the first of its kind
   void announce(const Message& message);
-  void choose(int color, int key);  // of ncclCommSplit, before meet()
+  void choose(int color, int key);  // for ncclCommSplit, before meet()
   int color(int rank) const;
   int key(int rank) const;
 
@@ -50,7 +50,7 @@ class SharedGroup {
   char* slot(int rank) const;
   bool step(const Aborted& aborted);  // a barrier of the streams
 
-  // All of them at once.
+  // Exchanges all messages concurrently.
   bool exchange(std::vector<Message> messages, const Aborted& aborted);
 
  private:

@@ -1,5 +1,4 @@
-// Stream: a CUDA stream of the double, a thread that performs what is queued, in order.
-// [any-thread].
+// Stream: a CUDA stream of the double, a thread that performs queued work in order. [any-thread].
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,12 +7,12 @@
 
 namespace cuda_double {
 
-// What the NCCL double launches "kernels" by. NULL: the default stream.
+// The NCCL double launches its "kernels" with this. NULL: the default stream.
 __attribute__((visibility("default"))) void enqueue(cudaStream_t stream,
                                                     std::function<void()> work);
 
 cudaStream_t make_stream();
-// The work that is queued is still performed.
+// Work that is already queued is still performed.
 void end_stream(cudaStream_t stream);
 
 }  // namespace cuda_double
