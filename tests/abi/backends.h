@@ -1,4 +1,4 @@
-/* Plugins loaded as a host would load them, without a host. One thread. */
+/* Loads plugins as a host would, without a host. One thread. */
 #ifndef COUPLER_TESTS_ABI_BACKENDS_H_
 #define COUPLER_TESTS_ABI_BACKENDS_H_
 
@@ -8,7 +8,7 @@
 
 #include "expect.h"
 
-/* The table of the plugin at path, which has that name, or NULL. */
+/* The table of the plugin at path, whose name must be name; NULL on failure. */
 static inline const DistributedBackend* load(const char* path, const char* name) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   db_entry_function entry;
@@ -22,7 +22,7 @@ static inline const DistributedBackend* load(const char* path, const char* name)
   return entry();
 }
 
-/* Calls create, over base (NULL: none) with one option (NULL: none), and compares status and
+/* Calls create over base (NULL: none) with one option (NULL: none), and checks status and
  * message. */
 static inline db_communicator* create(const DistributedBackend* backend, const db_host* host,
                                       db_communicator* base, const db_option* option,

@@ -1,5 +1,5 @@
-"""What docs/write-a-plugin.md shows is what the example and the host have: every C excerpt stands in
-examples/plugin_in_c ("..." leaves lines out), and every quoted message in host/plugin."""
+"""Checks docs/write-a-plugin.md against the code: every C excerpt occurs in examples/plugin_in_c
+("..." omits lines), and every quoted message in host/plugin."""
 import pathlib
 import re
 import sys
@@ -25,7 +25,7 @@ for excerpt in excerpts:
         if squeeze(part) not in example:
             missing.append(f"not in examples/plugin_in_c:\n{part}")
 
-# Source texts are split into literals and placeholders; compare without both.
+# Messages in the source are split into literals and placeholders; compares without both.
 host = re.sub(r'""|\{[:.\w]*\}', "", sources("host/plugin", "*.cc"))
 messages = [message for row in re.findall(r"^\| (`.*?) \|", page, re.M)
             for message in re.findall(r"`([^`]+)`", row)]
@@ -37,6 +37,6 @@ for message in messages:
 
 print(f"{len(excerpts)} excerpts, {len(messages)} messages")
 if not excerpts or not messages:
-    missing.append("nothing was found to compare: mend this test")
+    missing.append("found nothing to compare: fix this test")
 print("\n".join(missing))
 sys.exit(bool(missing))

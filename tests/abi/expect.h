@@ -1,5 +1,5 @@
-/* EXPECT(condition): counts and prints what does not hold; for the plain C
- * tests of this folder. One thread. */
+/* EXPECT(condition): counts and prints failures, for the plain C tests of this
+ * folder. One thread. */
 #ifndef COUPLER_TESTS_ABI_EXPECT_H_
 #define COUPLER_TESTS_ABI_EXPECT_H_
 

@@ -1,11 +1,11 @@
-/* coupler/forward.h over a base whose table is as long as ours, and over one
- * that was compiled before its last fields existed. */
+/* coupler/forward.h over a base whose table is as long as ours, and over a base
+ * that was compiled before the table's last fields existed. */
 #include <coupler/forward.h>
 #include <string.h>
 
 #include "expect.h"
 
-/* The base records with which communicator it was called. */
+/* The base records the communicator that it is called with. */
 static const void* called_with;
 static int destroyed;
 
@@ -112,7 +112,7 @@ static void every_function_gets_the_bases_own_communicator(void) {
   EXPECT(wrapper->functions->split == NULL);
   wrapper->functions->destroy(wrapper);
   EXPECT(destroyed == 1);
-  EXPECT(called_with == NULL); /* none of the three reached the base */
+  EXPECT(called_with == NULL); /* none of the calls above reached the base */
 
   EXPECT(db_forward_base_splits(&base));
   EXPECT(db_forward_split_base(wrapper, 0, 0, &part, NULL) == DB_OK);
@@ -124,7 +124,7 @@ static void a_shorter_table_is_read_as_far_as_it_goes(void) {
   db_communicator base = {sizeof(base), &table, 0, 1};
   table.split = NULL;
   EXPECT(!db_forward_base_splits(&base));
-  /* Behind its end lies what must not be called. */
+  /* Functions past the table's end must not be called. */
   table = base_functions();
   table.struct_size = offsetof(db_communicator_functions, split);
   EXPECT(!db_forward_base_splits(&base));

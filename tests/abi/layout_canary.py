@@ -1,5 +1,5 @@
-"""Proves that scripts/abi-layout --check notices what breaks plugins: each change is made to a copy
-of the headers and must be refused with a diff that shows it."""
+"""Proves that scripts/abi-layout --check detects changes that break plugins: each change is applied to a
+copy of the headers and must be rejected with a diff that shows it."""
 import pathlib
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ import tempfile
 root, compiler = pathlib.Path(sys.argv[1]), sys.argv[2]
 HEADER = "coupler/distributed_backend.h"
 CHANGES = [
-    ("two fields of one size in another order",
+    ("two fields of the same size swapped",
      "  db_kind kind;                /* the operation */\n  db_dtype dtype;              /* of the elements */\n",
      "  db_dtype dtype;\n  db_kind kind;\n", "+  8 4 dtype: db_dtype"),
     ("a field in the middle",
@@ -23,7 +23,7 @@ CHANGES = [
      "int32_t *score);", "int64_t *score);", "int64_t *score)"),
     ("a field at the end, without the golden file",
      "\n} db_communicator_params;", "\n  uint64_t more;\n} db_communicator_params;", "+  96 8 more: uint64_t"),
-    ("a hole", "  int32_t local_size;         /* number of ranks of this machine */\n", "", "has a gap"),
+    ("a gap", "  int32_t local_size;         /* number of ranks of this machine */\n", "", "has a gap"),
 ]
 
 
@@ -40,7 +40,7 @@ for what, old, new, shown in CHANGES:
         shutil.copytree(root / "api/include", include)
         text = (include / HEADER).read_text()
         if old not in text:
-            print(f"FAILED: {what}: the header no longer has '{old.strip()}'; mend this test")
+            print(f"FAILED: {what}: the header no longer has '{old.strip()}'; fix this test")
             failures += 1
             continue
         (include / HEADER).write_text(text.replace(old, new, 1))
@@ -50,6 +50,6 @@ for what, old, new, shown in CHANGES:
             print(f"FAILED: {what}: exit code {result.returncode}, no '{shown}' in:\n{output}")
             failures += 1
 if check(root / "api/include").returncode != 0:
-    print("FAILED: the headers as they are do not pass")
+    print("FAILED: the unchanged headers do not pass")
     failures += 1
 sys.exit(failures != 0)

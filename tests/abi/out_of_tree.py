@@ -1,6 +1,6 @@
-"""Installs api/ alone into a folder of its own, builds a project of this repository against the
-installed copy with the project's own CMakeLists.txt, or with the one that a page shows and the
-example's code, and looks at the plugins that came out."""
+"""Installs api/ alone into its own folder and builds plugins against the installed copy: a project of
+this repository with its own CMakeLists.txt, or the example's code with the CMakeLists.txt of a page.
+Then checks the plugins."""
 import argparse
 import os
 import pathlib
@@ -14,11 +14,11 @@ parser.add_argument("--root", type=pathlib.Path, required=True)
 parser.add_argument("--cmake", default="cmake")
 project = parser.add_mutually_exclusive_group(required=True)
 project.add_argument("--build", help="folder of the project, relative to the root")
-project.add_argument("--page", help="page whose first block of cmake is a project with a plugin.c")
-parser.add_argument("--only-export", help="the one symbol that a plugin may export")
+project.add_argument("--page", help="page whose first cmake block is a project with a plugin.c")
+parser.add_argument("--only-export", help="the only symbol that a plugin may export")
 parser.add_argument("--sanitize", default="", help="value of -fsanitize for the project's C code")
 parser.add_argument("--then", action="append", default=[], metavar="COMMAND",
-                    help="a command line for the shell; {build} stands for the folder of the plugins")
+                    help="shell command to run afterwards; {build} is replaced by the plugins' folder")
 arguments = parser.parse_args()
 
 EXAMPLE = (arguments.root / "examples/plugin_in_c").resolve()
@@ -26,7 +26,7 @@ flags = [f"-fsanitize={arguments.sanitize} -g"] if arguments.sanitize else []
 if arguments.page:
     flags.append(f"-I{EXAMPLE}")
 
-# A stranger has no flags of ours.
+# A third party does not have our flags.
 environment = {name: value for name, value in os.environ.items() if name not in ("CFLAGS", "CXXFLAGS")}
 
 
@@ -39,7 +39,7 @@ def run(*command):
 
 
 def project_of_page(folder):
-    """The page's CMakeLists.txt and, as plugin.c, the whole of c_self."""
+    """The page's CMakeLists.txt, with all of c_self as plugin.c."""
     folder.mkdir()
     page = (arguments.root / arguments.page).read_text()
     (folder / "CMakeLists.txt").write_text(re.search(r"```cmake\n(.*?)```", page, re.S)[1])
@@ -55,7 +55,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-out-of-tree-") as folder:
     run(arguments.cmake, "--install", folder / "api", "--prefix", prefix)
     installed = sorted(str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file())
     if not any(path.endswith("include/coupler/distributed_backend.h") for path in installed):
-        sys.exit(f"FAILED: the header was not installed; there are {installed}")
+        sys.exit(f"FAILED: the header was not installed; installed files: {installed}")
 
     build = folder / "build"
     project = arguments.root / arguments.build if arguments.build else project_of_page(folder / "page")

@@ -1,7 +1,7 @@
 /*
- * The example plugins, loaded as a host would load them, without a host: given the paths of
+ * Loads the example plugins as a host would, without a host. Given the paths of
  * libcoupler_c_self.so and libcoupler_c_trace.so, runs operations over c_self, then over c_trace on
- * top of c_self, and looks at the lines that c_trace logs.
+ * top of c_self, and checks the lines that c_trace logs.
  */
 #include <coupler/distributed_backend.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ static db_op make_op(db_kind kind, db_dtype dtype, const void* send, void* recv,
   return op;
 }
 
-/* Submits and waits; the final status. */
+/* Submits and waits; returns the final status. */
 static db_status run(db_communicator* c, const db_op* op) {
   db_request* request = NULL;
   db_status status = c->functions->submit(c, op, &request, NULL);
@@ -136,8 +136,8 @@ static void messages_meet_by_tag(db_communicator* c) {
   op.send = &two;
   EXPECT(c->functions->submit(c, &op, &second, NULL) == DB_IN_PROGRESS);
   EXPECT(c->functions->test(first, NULL) == DB_IN_PROGRESS);
-  EXPECT(c->functions->wait_host(first, 1000, NULL) == DB_ERR_TIMEOUT); /* without harm */
-  c->functions->release(second);                                        /* it goes on */
+  EXPECT(c->functions->wait_host(first, 1000, NULL) == DB_ERR_TIMEOUT); /* harmless */
+  c->functions->release(second);                                        /* it continues */
   op = make_op(DB_RECV, DB_I32, NULL, &got, 1);
   op.tag = 2;
   EXPECT(run(c, &op) == DB_OK && got == 2);

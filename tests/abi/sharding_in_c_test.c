@@ -1,7 +1,7 @@
 /*
- * The example sharding plugin, loaded as a host would load it, without a host: given the path of
- * libcoupler_c_round_robin.so, plans for a small model on three ranks over a base that is a test
- * double.
+ * Loads the example sharding plugin as a host would, without a host. Given the path of
+ * libcoupler_c_round_robin.so, makes plans for a small model on three ranks over a test double as
+ * the base.
  */
 #include <coupler/sharding.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const db_parameter* const parameters[] = {&weight1, &bias1, &weight2, &sc
 
 static const db_model model = {sizeof(model), modules, 3, parameters, 4};
 
-/* A base that is only looked at, and one that can be split: into itself. */
+/* A base that is never called, and a base whose split returns the base itself. */
 static int parts_destroyed;
 static db_status split_into_itself(db_communicator* base, int32_t color, int32_t key,
                                    db_communicator** result, db_error* error) {
@@ -68,7 +68,7 @@ static void expect_plan(const db_plan* plan, db_keep keep) {
   expect_bounds(plan, 0, 0, 0, 0, 20);
   expect_bounds(plan, 0, 1, 1, 1, 4);
   expect_bounds(plan, 1, 0, 2, 2, 20);
-  expect_bounds(plan, 2, 0, 3, 0, 1); /* another type, so a unit of its own */
+  expect_bounds(plan, 2, 0, 3, 0, 1); /* a different dtype, so a separate unit */
 }
 
 static void plans(const DistributedBackend* backend, const db_sharding* sharding,

@@ -1,5 +1,5 @@
-// What a harness says about what a parser took. A failure ends the program, which is how a fuzzer
-// learns of it.
+// Assertions of a harness about input that a parser accepted. A failure aborts the program, which
+// the fuzzer notices.
 #pragma once
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// parse() of manifests on arbitrary bytes: as they are, and with a checksum that fits, so that what
-// lies behind it is reached. What is accepted has to be written and read back the same.
+// parse() of manifests on arbitrary bytes: unchanged, and with a correct checksum, so that the code
+// after the checksum is reached. An accepted manifest must survive writing and reading unchanged.
 #include "checkpoint/manifest.h"
 
 #include <coupler/error.h>

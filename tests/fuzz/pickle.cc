@@ -1,4 +1,4 @@
-// Any bytes as a pickle: an Error or a tree that can be walked.
+// Arbitrary bytes as a pickle give an Error or a tree that can be walked.
 
 #include "io/pickle.h"
 

@@ -1,11 +1,11 @@
-// Visits all that a pickle holds, as a program that converts one would, for the fuzzers.
+// For the fuzzers: visits everything in a pickle, as a program that converts one would.
 #pragma once
 
 #include "io/pickle.h"
 
 namespace coupler::fuzz {
 
-// Calls `visit` for every value below `value` and for itself. Recursive: a tree's depth is capped.
+// Calls `visit` for `value` and every value below it. Recursive; the tree's depth is capped.
 template <typename Visit>
 void walk(const pickle::Value& value, const Visit& visit) {
   visit(value);

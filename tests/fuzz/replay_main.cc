@@ -1,5 +1,5 @@
-// main() of a fuzzer where there is no libFuzzer: gives the harness every seed, and then mutations
-// of them, the same ones in every run.
+// main() of a fuzzer without libFuzzer: runs the harness on every seed, then on mutations of the
+// seeds, the same in every run.
 //   fuzz_NAME SEEDS [MUTATIONS]
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// A harness may know better how to change its inputs; it calls LLVMFuzzerMutate for parts of them.
+// Optional: a harness may mutate its inputs itself; it calls LLVMFuzzerMutate for parts of them.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t limit, unsigned seed)
     __attribute__((weak));
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t limit);
@@ -30,12 +30,12 @@ namespace fs = std::filesystem;
 constexpr uint32_t kSeed = 20261122;
 constexpr int kMutations = 20'000;
 constexpr size_t kMaxInput = size_t{64} << 10;
-// What bytes at a format's limits are made of.
+// Fragments that exercise the formats' limits.
 constexpr std::array<const char*, 8> kWords = {"\"", "{", "}", "[", "-1", "18446744073709551615",
                                                ",",  ":"};
 
-// Runs the harness with the input under way in a file, which is left behind where the harness ends
-// the program.
+// Runs the harness and keeps the current input in a file, which remains if the harness ends the
+// program.
 class Harness {
  public:
   Harness()
@@ -56,7 +56,7 @@ class Harness {
       std::perror(path_.c_str());
       std::exit(2);
     }
-    // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+    // A heap copy of the exact size, so that the address sanitizer detects reads past the end.
     const std::vector<uint8_t> exact(input.begin(), input.end());
     LLVMFuzzerTestOneInput(exact.data(), exact.size());
   }
@@ -78,7 +78,7 @@ class Mutator {
     return text;
   }
 
-  // A seed as the harness changes it.
+  // A seed, mutated by the harness.
   std::string next_custom() {
     const std::string& text = seed();
     std::vector<uint8_t> bytes(kMaxInput);
@@ -89,7 +89,8 @@ class Mutator {
     return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(changed)};
   }
 
-  // A bit, a byte, a word, bytes gone or doubled, the end gone, or the end of another seed.
+  // Flips a bit, changes a byte, inserts a word, erases or repeats bytes, truncates, or takes the
+  // end of another seed.
   void mutate(std::string& text) {
     if (text.empty()) text = seed() + " ";
     const size_t place = below(text.size());
@@ -120,7 +121,7 @@ class Mutator {
     }
   }
 
-  // Not a distribution of the library's, which may differ from one library to another.
+  // Not a standard distribution, since these differ between standard libraries.
   size_t below(size_t limit) { return random_() % limit; }
   const std::string& seed() { return seeds_[below(seeds_.size())]; }
 
@@ -164,7 +165,7 @@ int main(int count, char** arguments) {
   }
   const int mutations = count == 3 ? std::atoi(arguments[2]) : kMutations;
   const Harness harness;
-  std::printf("the input under way is in %s\n", harness.path().c_str());
+  std::printf("the current input is in %s\n", harness.path().c_str());
   std::fflush(stdout);
   harness.run("");
   for (const std::string& seed : seeds) harness.run(seed);

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file. What the reader takes keeps the format's rules, and the writer's
-// layout of the same tensors is taken too and reads back the same.
+// Arbitrary bytes as a safetensors file. What the reader accepts obeys the format's rules, and the
+// writer's layout of the same tensors is accepted and reads back unchanged.
 #include "io/safetensors_header.h"
 
 #include <coupler/error.h>
@@ -22,7 +22,7 @@ std::optional<Header> parse(const std::vector<uint8_t>& file) {
   try {
     return parse_header(file.data(), file.size(), "input");
   } catch (const Error& error) {
-    expect(error.code() == ErrorCode::kIo, "a broken file is an error of input");
+    expect(error.code() == ErrorCode::kIo, "a broken file is an I/O error");
     return std::nullopt;
   }
 }
@@ -32,14 +32,14 @@ void check_rules(const Header& header, uint64_t size) {
   expect(header.index.size() == header.tensors.size(), "every tensor is in the index");
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const TensorInfo& tensor = header.tensors[i];
-    expect(header.index.at(tensor.name) == i, "the index leads to the tensor");
-    expect(tensor.name != kMetadataKey, "no tensor has the name of the strings");
-    expect(tensor.begin == end, "ranges leave no holes and do not overlap");
+    expect(header.index.at(tensor.name) == i, "the index points to the tensor");
+    expect(tensor.name != kMetadataKey, "no tensor is named like the metadata");
+    expect(tensor.begin == end, "ranges have no gaps and do not overlap");
     end = tensor.end;
     expect(tensor_bytes(tensor.dtype, tensor.shape) == tensor.end - tensor.begin,
-           "a range is as long as the shape says");
+           "a range's length matches the shape");
   }
-  expect(header.data_offset + end == size, "the last range ends with the file");
+  expect(header.data_offset + end == size, "the last range ends at the end of the file");
 }
 
 void check_writer(const Header& header) {
@@ -50,9 +50,9 @@ void check_writer(const Header& header) {
   std::vector<uint8_t> file(layout.head.begin(), layout.head.end());
   file.resize(file.size() + layout.data_bytes);
   const auto again = parse(file);
-  expect(again.has_value(), "the reader takes what the writer lays out");
+  expect(again.has_value(), "the reader accepts the writer's layout");
   check_rules(*again, file.size());
-  expect(again->metadata == header.metadata, "the strings read back the same");
+  expect(again->metadata == header.metadata, "the metadata reads back the same");
   expect(again->tensors.size() == header.tensors.size(), "no tensor is lost");
   for (const TensorInfo& tensor : header.tensors) {
     const auto found = again->index.find(tensor.name);
@@ -76,8 +76,8 @@ void check(const std::vector<uint8_t>& file) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using coupler::safetensors::check;
   check({data, data + size});
-  // And as the JSON of a header up to a NUL byte, with the data behind that: so that a change of
-  // the JSON's length does not have to meet one of the number before it.
+  // Also uses the input as a header's JSON up to a NUL byte, followed by the data, so that a
+  // mutation of the JSON's length needs no matching change of the length field.
   const uint8_t* const end = data + size;
   const auto* const nul =
       size == 0 ? nullptr : static_cast<const uint8_t*>(std::memchr(data, 0, size));

@@ -1,6 +1,6 @@
-// Any bytes as a file of torch.save's: an Error, or tensors whose bytes can all be read. Half of
-// the mutations change the pickle in an archive and make a new one around it, whose sizes and
-// checksums are right: others do not get past those.
+// Arbitrary bytes as a torch.save file give an Error or tensors whose bytes can all be read. Half
+// of the mutations change the pickle and wrap it in a new archive with correct sizes and checksums,
+// since other mutations fail there.
 
 #include "io/torch_archive.h"
 
@@ -31,7 +31,7 @@ void touch(const uint8_t* data, size_t size, const coupler::ByteRange& range) {
   static_cast<void>(sink);
 }
 
-// The archive with another pickle; empty where the bytes are no archive.
+// The archive with another pickle; empty if the bytes are not an archive.
 std::string with_new_pickle(const uint8_t* data, size_t size, size_t max_size) {
   std::vector<coupler::testing::ZipEntry> entries;
   try {

@@ -1,5 +1,5 @@
-// Any bytes as a model's index. What the reader takes leads nowhere but to files beside it, and
-// reads back the same from what the writer makes of it.
+// Arbitrary bytes as a model's index. An accepted index names only files next to it, and survives
+// writing and reading unchanged.
 #include "io/weight_index.h"
 
 #include <coupler/error.h>
@@ -20,7 +20,7 @@ std::optional<WeightIndex> parse(std::string_view text) {
   try {
     return parse_weight_index(text, "input");
   } catch (const Error& error) {
-    expect(error.code() == ErrorCode::kIo, "a broken file is an error of input");
+    expect(error.code() == ErrorCode::kIo, "a broken file is an I/O error");
     return std::nullopt;
   }
 }
@@ -30,18 +30,18 @@ std::optional<WeightIndex> parse(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using coupler::fuzz::expect;
-  // Of exactly the right size on the heap, so that the address sanitizer sees reads past the end.
+  // A heap copy of the exact size, so that the address sanitizer detects reads past the end.
   const std::vector<char> exact(data, data + size);
   const auto index = coupler::parse({exact.data(), exact.size()});
   if (!index) return 0;
   for (const auto& [tensor, file] : index->weight_map) {
     expect(!file.empty() && file != "." && file != "..", "a file has a name");
     expect(file.find('/') == std::string::npos, "a file is in the same folder");
-    expect(file.find('\0') == std::string::npos, "the system sees all of a name");
+    expect(file.find('\0') == std::string::npos, "a name has no NUL byte");
   }
   const std::string text = coupler::format_weight_index(*index, "output");
   const auto again = coupler::parse(text);
-  expect(again.has_value(), "the reader takes what the writer makes");
+  expect(again.has_value(), "the reader accepts the writer's output");
   expect(again->weight_map == index->weight_map, "the map reads back the same");
   expect(again->total_size == index->total_size, "the size reads back the same");
   return 0;
