@@ -1,6 +1,6 @@
-// checkpoint_saver FOLDER COUNT LIMIT BYTES: saves checkpoints as a job would, and says on
-// descriptor 3 which are committed: "committed 4". A save that fails is reported and followed by
-// the next, as in a job whose disk comes back.
+// checkpoint_saver FOLDER COUNT LIMIT BYTES: saves checkpoints as a job would, and reports on
+// descriptor 3 which are committed: "committed 4". A failed save is reported, and the next one
+// follows, as in a job whose disk recovers.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,19 +1,20 @@
-// A library for LD_PRELOAD that comes between a program and the disk: counts the calls that concern
-// one folder, logs them with their data, and at the n-th, or at random, kills the process or lets
-// the call fail. Set by the environment; see operation_log.h for the log.
+// A library for LD_PRELOAD that intercepts a program's disk calls: it counts the calls that concern
+// one folder, logs them with their data, and kills the process or fails the call at the n-th call
+// or at random. Configured by the environment; see operation_log.h for the log.
 //
-//   DISK_FAULTS_FOLDER  the folder; the library does nothing without
+//   DISK_FAULTS_FOLDER  the folder; if unset, the library does nothing
 //   DISK_FAULTS_AT      n, counted from 1
 //   DISK_FAULTS_DO      kill_before, kill_after, short_write, the name of an error (ENOSPC), or, at
 //                       random, "any": one of the errors, or a short write
-//   DISK_FAULTS_CHANCE  of 1,000 calls as many are hit, chosen by DISK_FAULTS_SEED
-//   DISK_FAULTS_DELAY   every fourth call waits up to that many microseconds first
-//   DISK_FAULTS_SLOW    a send to a socket waits that many microseconds, or down to half as many,
-//                       first, if its thread has stood back (nice of 10 or more), as saving ones do
-//   DISK_FAULTS_HITS    a file (elsewhere), to which "CALL FAULT" is added for each random hit
-//   DISK_FAULTS_LOG     a file (elsewhere) for the log
-//   DISK_FAULTS_READS   not empty: calls that read at an offset, and that make room, count, too
-//   DISK_FAULTS_REPORT  a descriptor: what is written to it is logged as a report
+//   DISK_FAULTS_CHANCE  how many of 1,000 calls are hit, chosen by DISK_FAULTS_SEED
+//   DISK_FAULTS_DELAY   every fourth call first waits up to that many microseconds
+//   DISK_FAULTS_SLOW    a send to a socket first waits between half and all of that many
+//                       microseconds if its thread has a nice value of 10 or more, as saving
+//                       threads do
+//   DISK_FAULTS_HITS    a file elsewhere; "CALL FAULT" is appended to it for each random hit
+//   DISK_FAULTS_LOG     a file elsewhere for the log
+//   DISK_FAULTS_READS   not empty: calls that read at an offset or allocate space count too
+//   DISK_FAULTS_REPORT  a descriptor; what is written to it is logged as a report
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -51,12 +52,12 @@ constexpr std::array<Fault, 10> kFaults = {{{"ENOSPC", Do::kFail, ENOSPC},
                                             {"short_write", Do::kShortWrite},
                                             {"kill_before", Do::kKillBefore},
                                             {"kill_after", Do::kKillAfter}}};
-constexpr uint64_t kWithoutKills = 8;  // of them
+constexpr uint64_t kWithoutKills = 8;  // the first ones
 
 struct Settings {
   std::string folder;
   long at = 0;
-  const Fault* fault = nullptr;  // null: none, or any of them
+  const Fault* fault = nullptr;  // null: none, or any
   uint64_t chance = 0, seed = 0, delay = 0, slow = 0;
   int hits = -1;
   int log = -1;
@@ -69,7 +70,7 @@ const char* variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-// -1 where there is no path.
+// -1 if path is empty.
 int open_to_add(const char* path) {
   if (*path == '\0') return -1;
   return static_cast<int>(
@@ -78,7 +79,7 @@ int open_to_add(const char* path) {
 
 Settings& settings() {
   static Settings* const result = [] {
-    auto* made = new Settings;  // never freed: calls come while the process ends, too
+    auto* made = new Settings;  // never freed: calls still arrive while the process exits
     made->folder = variable("DISK_FAULTS_FOLDER");
     made->at = std::atol(variable("DISK_FAULTS_AT"));
     const std::string action = variable("DISK_FAULTS_DO");
@@ -138,7 +139,7 @@ void delay() {
   errno = error;
 }
 
-// Of a call that is one of ours; null: none.
+// The fault for a counted call; null: none.
 const Fault* fault_of(long number) {
   const Settings& chosen = settings();
   const bool at_random = chosen.chance > 0 && draw() % 1000 < chosen.chance;
@@ -147,11 +148,11 @@ const Fault* fault_of(long number) {
   return at_random ? &kFaults[draw() % kWithoutKills] : nullptr;
 }
 
-// One call. The log has what has happened, and, where a kill comes first, nothing.
+// One call. It is logged once it has happened; a call that is killed first is not logged.
 struct Call {
   const char* name;
   std::string path;
-  std::string other = {};  // of a rename
+  std::string other = {};  // a rename's new path
   const void* data = nullptr;
   long long offset = 0;
   bool is_ours = concerns(path);
@@ -161,7 +162,7 @@ struct Call {
 
   bool hits(Do action) const { return fault != nullptr && fault->action == action; }
 
-  // Whether the call is to be made; errno is set where it is not.
+  // Whether to make the call; sets errno if not.
   bool before() const {
     if (is_ours) delay();
     if (hits(Do::kKillBefore)) ::kill(::getpid(), SIGKILL);
@@ -201,8 +202,8 @@ auto made(const Call& call, const Make& make) -> decltype(make()) {
   return result;
 }
 
-// Opening is three calls in the log: one that makes a file, one that empties it, one that does
-// neither.
+// Opening is logged as one of three calls: one that creates a file, one that truncates it, one that
+// does neither.
 int open_any(int folder, const char* name, int flags, mode_t mode) {
   const std::string path = path_at(folder, name);
   struct stat status {};
@@ -235,7 +236,7 @@ ssize_t write_any(int file, const void* data, size_t size, off64_t offset, const
 
 }  // namespace
 
-// These make the system calls themselves, so that none is counted twice.
+// These make system calls directly, so that no call is counted twice.
 extern "C" {
 
 int open(const char* path, int flags, ...) {
@@ -295,7 +296,7 @@ ssize_t pread(int file, void* into, size_t size, off_t offset) {
 ssize_t pread64(int file, void* into, size_t size, off64_t offset) {
   return pread(file, into, size, offset);
 }
-// Tells of an error by its result.
+// Returns the error instead of setting errno.
 int posix_fallocate(int file, off_t offset, off_t size) {
   const auto make_room = [&] {
     return static_cast<int>(::syscall(SYS_fallocate, file, 0, offset, size));
@@ -307,7 +308,7 @@ int posix_fallocate(int file, off_t offset, off_t size) {
 int posix_fallocate64(int file, off64_t offset, off64_t size) {
   return posix_fallocate(file, offset, size);
 }
-// As one write of the first part: a call that writes less is one that callers have to expect.
+// Writes only the first part: callers must expect short writes.
 ssize_t writev(int file, const iovec* parts, int count) {
   if (!concerns(path_of(file))) return ::syscall(SYS_writev, file, parts, count);
   for (int i = 0; i < count; ++i) {
@@ -343,7 +344,7 @@ int ftruncate(int file, off_t size) {
   return made(call, [&] { return static_cast<int>(::syscall(SYS_ftruncate, file, size)); });
 }
 int ftruncate64(int file, off64_t size) { return ftruncate(file, size); }
-// The descriptor is given back even where closing fails.
+// The descriptor is released even if closing fails.
 int close(int file) {
   const Call call{"close", path_of(file)};
   const bool made_it = call.before();

@@ -1,5 +1,6 @@
-// Kills, full disks and failing disks at every single call that a job makes while it saves: what it
-// had reported as committed is there, nothing else is taken for it, and the next job goes on.
+// Kills, full disks and failing disks at every single call that a job makes while it saves. What
+// was reported as committed exists, nothing else is taken for a checkpoint, and the next job
+// continues.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,7 +20,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-// What a run calls when nothing goes wrong.
+// The calls of a run without faults.
 std::vector<Operation> calls_of(const SaverFolder& folder, const SaverArguments& arguments) {
   folder.clear();
   const SaverEnd end =
@@ -31,7 +32,7 @@ std::vector<Operation> calls_of(const SaverFolder& folder, const SaverArguments&
   return operations;
 }
 
-// One run with one fault, and one after it.
+// One run with one fault, and a run after it. Returns what is wrong; "" if nothing.
 std::string try_fault(const SaverFolder& folder, const SaverArguments& arguments,
                       const std::string& what, size_t at) {
   folder.clear();
@@ -41,13 +42,13 @@ std::string try_fault(const SaverFolder& folder, const SaverArguments& arguments
           .wait();
   const bool kills = what.starts_with("kill");
   if (kills ? end.code != 128 + SIGKILL : end.code > 1)
-    return fmt::format("it ended with {}", end.code);
+    return fmt::format("it exited with {}", end.code);
   const long long reported = last_committed(end.reports);
   std::string problem = examine(folder.checkpoints(), reported, arguments.bytes);
   return problem.empty() ? go_on(folder, arguments, reported) : problem;
 }
 
-// Every `step`-th call; returns how many faults there were.
+// Tries the faults at every `step`-th call; returns the number of faults.
 size_t try_all(const std::vector<std::string>& faults, const SaverArguments& arguments,
                size_t step) {
   const SaverFolder folder(true);
@@ -82,7 +83,7 @@ TEST(CheckpointDisk, AnyCallThatFails_WhatWasCommittedIsThere) {
   EXPECT_GT(try_limits({"ENOSPC", "EIO", "EINTR", "short_write"}, is_full() ? 1 : 7), 20u);
 }
 
-// What a thread of the file's own writes, of a large one.
+// A large file's own thread writes these parts.
 TEST(CheckpointDisk, AFaultInTheLaterPartsOfLargeFiles_WhatWasCommittedIsThere) {
   constexpr size_t kLater = size_t{8} << 20;
   const SaverArguments arguments{.count = 1, .limit = 1, .bytes = (size_t{13} << 20) + 5};
@@ -101,7 +102,7 @@ TEST(CheckpointDisk, AFaultInTheLaterPartsOfLargeFiles_WhatWasCommittedIsThere) 
   EXPECT_GE(tried, 24u);
 }
 
-// The errors name the file and say what to do.
+// The errors name the file and contain a hint.
 TEST(CheckpointDisk, AFullDisk_IsReportedWithTheFile) {
   const SaverFolder folder(true);
   const auto calls = calls_of(folder, {});

@@ -37,7 +37,7 @@ size_t PowerLoss::find(const std::string& path) const {
 
 void PowerLoss::change(std::map<std::string, size_t>& names, const NameChange& change) {
   if (!change.removed.empty()) {
-    // Of a name whose own change was lost, nothing can be made.
+    // The removed name does not exist, since an earlier change was lost: nothing to rename.
     if (names.erase(change.removed) == 0 && !change.added.empty()) return;
   }
   if (!change.added.empty()) names[change.added] = change.node;
@@ -60,7 +60,7 @@ void PowerLoss::change_names(size_t folder, const NameChange& change) {
 
 size_t PowerLoss::add(const std::string& path, bool is_folder) {
   const size_t folder = find(parent_of(path));
-  if (folder == kNone) throw std::runtime_error("no folder for " + path);
+  if (folder == kNone) throw std::runtime_error("no parent folder of " + path);
   nodes_.push_back({.is_folder = is_folder});
   change_names(folder, {"", name_of(path), nodes_.size() - 1});
   return nodes_.size() - 1;
@@ -75,7 +75,7 @@ void PowerLoss::apply(const Operation& operation) {
     return;
   }
   const size_t at = find(operation.path);
-  if (at == kNone) throw std::runtime_error(name + " of what is not there: " + operation.path);
+  if (at == kNone) throw std::runtime_error(name + " of a missing path: " + operation.path);
   Node& node = nodes_[at];
   if (name == "write") {
     node.data_changes.push_back({false, static_cast<size_t>(operation.offset), operation.data});
@@ -91,7 +91,7 @@ void PowerLoss::apply(const Operation& operation) {
     change_names(find(parent_of(operation.path)), {name_of(operation.path), "", 0});
   } else if (name == "rename") {
     if (parent_of(operation.path) != parent_of(operation.other))
-      throw std::runtime_error("a rename between folders is not known here");
+      throw std::runtime_error("renames between folders are not supported");
     change_names(find(parent_of(operation.path)),
                  {name_of(operation.path), name_of(operation.other), at});
   } else {

@@ -1,6 +1,6 @@
-// A disk as POSIX promises it and no better: what was not forced to it may be there, may be
-// missing, and may be there in part when the power fails. Fed with the operations of a program, it
-// tells what a folder may look like after a loss of power at that moment. Single-threaded.
+// A disk that keeps only what POSIX promises: data that was not synced may be present, missing or
+// partly present after a power loss. It replays the operations of a program and produces the
+// possible states of a folder after a power loss at that moment. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace coupler::testing_checkpoint {
 
-// What becomes of what was not forced to the disk.
+// What happens to changes that were not synced.
 enum class Pending {
-  kLost,       // all of it
-  kKept,       // none of it: as after a kill
-  kNamesOnly,  // names are there, the files' bytes are not
-  kZeros,      // names and sizes are there, the bytes are zero
-  kDataOnly,   // bytes are there, names are not
-  kRandom,     // each change by itself, writes cut anywhere
+  kLost,       // all are lost
+  kKept,       // all are kept, as after a kill
+  kNamesOnly,  // names are kept, the files' bytes are lost
+  kZeros,      // names and sizes are kept, the bytes are zero
+  kDataOnly,   // bytes are kept, names are lost
+  kRandom,     // each change independently, writes cut anywhere
 };
 
-// Disks, and mounts, that say "done" and do nothing: for a test of the test.
+// Disks and mounts that report success of a sync but do nothing, to test the tests.
 struct Lies {
   bool files = false;
   bool folders = false;
@@ -31,18 +31,18 @@ struct Lies {
 
 class PowerLoss {
  public:
-  // Of the folder, which is empty, and everything below it.
+  // Models the folder, which is empty, and everything below it.
   explicit PowerLoss(std::string folder, Lies lies = {});
 
   void apply(const Operation& operation);
 
-  // Writes what is left into another folder, which is empty.
+  // Writes the state after the power loss to another folder, which is empty.
   void leave(const std::string& folder, Pending pending, uint64_t seed) const;
 
  private:
   struct NameChange {
-    std::string removed;  // "" for none
-    std::string added;    // "" for none
+    std::string removed;  // "": none
+    std::string added;    // "": none
     size_t node = 0;
   };
   struct DataChange {
@@ -58,7 +58,7 @@ class PowerLoss {
     std::vector<DataChange> data_changes;
   };
 
-  size_t find(const std::string& path) const;  // kNone
+  size_t find(const std::string& path) const;  // kNone: not found
   size_t add(const std::string& path, bool is_folder);
   void change_names(size_t folder, const NameChange& change);
   static void change(std::map<std::string, size_t>& names, const NameChange& change);

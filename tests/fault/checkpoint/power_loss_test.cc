@@ -1,5 +1,5 @@
-// Losses of power: the calls of a job are replayed on a disk that keeps what was forced to it and
-// any part of the rest, and stopped after each.
+// Power losses: replays the calls of a job on a disk that keeps synced data and any part of the
+// rest, and stops after each call.
 #include "power_loss.h"
 
 #include <fmt/format.h>
@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 struct Replay {
   size_t states = 0;
   size_t wrong = 0;
-  std::string first;  // what was wrong first
+  std::string first;  // the first problem
 };
 
-// What is wrong with a folder, and whether a job could go on from there.
+// What is wrong with a folder, or keeps a job from continuing there; "" if nothing.
 std::string examine_all(const std::string& checkpoints, long long reported, size_t bytes) {
   std::string problem = examine(checkpoints, reported, bytes);
   if (!problem.empty()) return problem;
@@ -81,7 +81,7 @@ TEST(CheckpointPowerLoss, AfterAnyCall_WhatWasCommittedIsThere) {
   std::printf("%zu states\n", states);
 }
 
-// What a killed job did and did not force to the disk is what the next one finds.
+// The next job finds what the killed job wrote, synced or not.
 TEST(CheckpointPowerLoss, AfterAKillAndAnotherRun_WhatWasCommittedIsThere) {
   const SaverFolder folder(true);
   const SaverArguments arguments{.count = 2, .limit = 1, .bytes = 300};
@@ -89,7 +89,7 @@ TEST(CheckpointPowerLoss, AfterAKillAndAnotherRun_WhatWasCommittedIsThere) {
   std::erase_if(calls, [](const Operation& call) { return call.name == "report"; });
   size_t states = 0;
   for (size_t at = 1; at <= calls.size(); ++at) {
-    // Between a rename and what forces it to the disk there is most to lose.
+    // Most can be lost between a rename and its sync.
     if (!is_full() && calls[at - 1].name != "rename" && at % 12 != 0) continue;
     folder.clear();
     Saver(folder, arguments,
@@ -106,7 +106,7 @@ TEST(CheckpointPowerLoss, AfterAKillAndAnotherRun_WhatWasCommittedIsThere) {
   std::printf("%zu states\n", states);
 }
 
-// The tests above can fail: with a disk that says "done" and does nothing they do.
+// Proves that the tests above can fail: they do with a disk that ignores syncs.
 TEST(CheckpointPowerLoss, ADiskThatLies_IsNoticed) {
   const SaverFolder folder(true);
   const SaverArguments arguments{.count = 2, .limit = 1};
@@ -116,7 +116,7 @@ TEST(CheckpointPowerLoss, ADiskThatLies_IsNoticed) {
   EXPECT_GT(replay(folder, operations, arguments.bytes, 1, {.folders = true}).wrong, 0u);
 }
 
-// So they do with a writer that forgets any one of the files and folders it forces to the disk.
+// They also fail if the writer omits the sync of any one file or folder.
 TEST(CheckpointPowerLoss, AProtocolThatForgetsToSync_IsNoticed) {
   const SaverFolder folder(true);
   const SaverArguments arguments{.count = 2, .limit = 1, .bytes = 300};

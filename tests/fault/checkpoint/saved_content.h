@@ -1,4 +1,4 @@
-// What checkpoint_saver saves, computed from the checkpoint's number, so that a test knows it.
+// The content that checkpoint_saver saves, computed from the checkpoint's number so tests know it.
 #pragma once
 
 #include <algorithm>

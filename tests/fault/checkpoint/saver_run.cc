@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 const std::string kPrograms = COUPLER_BINARY_DIR "/bin/tests/";
 
-// Of what was saved. Kept: after thousands of faults the same few checkpoints are examined.
+// The digest of what was saved. Cached: thousands of faults examine the same few checkpoints.
 const Bytes32& saved_digest(int64_t number, size_t file, size_t bytes) {
   static std::map<std::tuple<int64_t, size_t, size_t>, Bytes32> known;
   const auto [entry, is_new] = known.try_emplace({number, file, bytes});
@@ -75,7 +75,7 @@ Saver::Saver(const SaverFolder& folder, const SaverArguments& arguments,
   pointers.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ == 0) {
-    // Descriptor 3 stays open across exec; where the pipe is 3 already, dup2 would leave the flag.
+    // Descriptor 3 stays open across exec. If the pipe already is 3, dup2 would keep its flag.
     if (pipe[1] == 3 ? ::fcntl(3, F_SETFD, 0) < 0 : ::dup2(pipe[1], 3) < 0) ::_exit(9);
     const char* const argv[] = {program.c_str(),  words[0].c_str(), words[1].c_str(),
                                 words[2].c_str(), words[3].c_str(), nullptr};
@@ -117,7 +117,8 @@ std::string examine(const std::string& checkpoints, long long reported, size_t b
   const auto found = checkpoint::newest(checkpoints).entry;
   if ((found ? found->number : -1) != newest) return "newest() is not the last of list()";
   if (newest < reported)
-    return fmt::format("the newest is checkpoint_{}, reported was checkpoint_{}", newest, reported);
+    return fmt::format("the newest is checkpoint_{}, but checkpoint_{} was reported", newest,
+                       reported);
   return "";
 }
 
@@ -125,14 +126,15 @@ std::string go_on(const SaverFolder& folder, const SaverArguments& arguments, lo
   SaverArguments once = arguments;
   once.count = 1;
   const SaverEnd end = Saver(folder, once, {}).wait();
-  if (end.code != 0) return fmt::format("the next run ended with {}: {}", end.code, end.reports);
+  if (end.code != 0) return fmt::format("the next run exited with {}: {}", end.code, end.reports);
   const long long saved = last_committed(end.reports);
   if (saved <= reported)
-    return fmt::format("the next run saved checkpoint_{}, but {} was saved", saved, reported);
+    return fmt::format("the next run saved checkpoint_{}, but {} was already saved", saved,
+                       reported);
   if (std::string problem = examine(folder.checkpoints(), saved, arguments.bytes); !problem.empty())
     return "after the next run: " + problem;
   if (const auto left = leftovers(folder.checkpoints()); !left.empty())
-    return "the next run left " + left.front();
+    return "the next run left behind " + left.front();
   const auto count = static_cast<int>(checkpoint::list(folder.checkpoints()).size());
   if (count > arguments.limit) return fmt::format("{} checkpoints are left", count);
   return "";

@@ -1,4 +1,4 @@
-// Runs checkpoint_saver behind disk_faults, and examines what it left. Single-threaded.
+// Runs checkpoint_saver with disk_faults and examines the result. Single-threaded.
 #pragma once
 
 #include <sys/types.h>
@@ -20,10 +20,10 @@ struct SaverEnd {
   std::string reports;
 };
 
-// Whether the test is to fill the disk.
+// Whether to run the full test.
 bool is_full();
 
-// A folder of the test's own, on a file system in memory where in_memory and there is one.
+// A folder of the test; in an in-memory file system if in_memory is set and one exists.
 class SaverFolder {
  public:
   explicit SaverFolder(bool in_memory);
@@ -31,18 +31,18 @@ class SaverFolder {
   SaverFolder(const SaverFolder&) = delete;
   SaverFolder& operator=(const SaverFolder&) = delete;
 
-  const std::string& base() const { return base_; }  // what disk_faults looks at
+  const std::string& base() const { return base_; }  // the folder that disk_faults watches
   std::string checkpoints() const { return base_ + "/run/checkpoints"; }
   std::string log() const { return path_ + "/log"; }
-  std::string left() const { return path_ + "/left"; }  // for what a loss of power leaves
-  void clear() const;                                   // all of it
+  std::string left() const { return path_ + "/left"; }  // the state after a power loss
+  void clear() const;                                   // removes everything in it
 
  private:
   std::string path_;
   std::string base_;
 };
 
-// variables: of disk_faults. The saver is started without it where there are none.
+// variables: those of disk_faults. Without any, the saver runs without disk_faults.
 class Saver {
  public:
   Saver(const SaverFolder& folder, const SaverArguments& arguments,
@@ -58,12 +58,12 @@ class Saver {
   int reports_ = -1;
 };
 
-// "" or what is wrong after a kill, an error or a loss of power: the newest checkpoint is older
-// than the one that was reported last, one that is listed is not valid or not what was saved.
+// What is wrong after a kill, an error or a power loss; "" if nothing. Wrong: the newest checkpoint
+// is older than the last reported one, or a listed one is invalid or differs from what was saved.
 std::string examine(const std::string& checkpoints, long long reported, size_t bytes);
 
-// "" or what is wrong with going on from there: what has no place in the folder after one more
-// save, which has to succeed, or after beginning one.
+// What is wrong after another save, which must succeed; "" if nothing. Leftovers in the folder, or
+// too many checkpoints, are wrong.
 std::string go_on(const SaverFolder& folder, const SaverArguments& arguments, long long reported);
 
 // Names in the folder that are neither checkpoints nor the lock.

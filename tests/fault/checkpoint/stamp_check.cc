@@ -23,7 +23,7 @@ std::string check_stamps(const std::string& path, const checkpoint::Manifest& ma
     for (const checkpoint::ManifestFile& file : manifest.files) {
       if (file.name.starts_with(kind)) names.push_back(file.name);
     }
-    if (names.empty()) return fmt::format("no file of the {}", kind);
+    if (names.empty()) return fmt::format("there is no file of the {}", kind);
     checkpoint::PieceFiles files(path, manifest, names);
     for (size_t i = 0; i < std::size(kParameters); ++i) {
       const std::string name = prefix + std::string(kParameters[i]);

@@ -1,5 +1,5 @@
-// What a checkpoint of stamp_job must hold. Looks at every element of every tensor, whatever the
-// manifest says of identities and sums. Plain function.
+// Checks the content of a checkpoint of stamp_job. Looks at every element of every tensor, whatever
+// the manifest says about identities and checksums. Plain function.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace coupler::testing_checkpoint {
 
-// "" or what is not as it was after the manifest's step: "model-00002-of-00002.safetensors: element
-// 3 of a is of step 352". Throws Error where a file cannot be read.
+// "" or what differs from the state after the manifest's step: "element 3 of a is 6, not 10 as
+// after step 4". Throws Error if a file cannot be read.
 std::string check_stamps(const std::string& path, const checkpoint::Manifest& manifest);
 
 }  // namespace coupler::testing_checkpoint

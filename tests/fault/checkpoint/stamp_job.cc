@@ -1,7 +1,7 @@
-// stamp_job STEPS [MILLISECONDS A STEP] [BY HAND]: a training whose whole state says how many steps
-// it has made: every element of every parameter is t (t + 1) / 2 after step t, of every momentum
-// buffer -t. It goes on when a checkpoint cannot be saved, at the end as well. BY HAND: after each
-// so many steps it calls save_state itself, whatever checkpoint.every says.
+// stamp_job STEPS [MILLISECONDS PER STEP] [BY HAND]: a training job whose whole state encodes its
+// step: after step t every element of every parameter is t (t + 1) / 2, and of every momentum
+// buffer -t. It continues if a checkpoint cannot be saved, also at the end. BY HAND: it calls
+// save_state itself every that many steps, independently of checkpoint.every.
 #include <coupler/coupler.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ TORCH_MODULE(Stamp);
 
 namespace {
 
-// A failing disk is no reason to end.
+// A failing disk does not end the job.
 void try_to_save(const std::function<void()>& save, const char* when) {
   try {
     save();
@@ -41,12 +41,12 @@ int main(int argc, char** argv) {
   const int64_t by_hand = argc > 3 ? std::atoll(argv[3]) : 0;
 
   Stamp model;
-  // Gradients of -1, a rate of 1 and a momentum of 1: whole numbers, which float holds exactly.
+  // Gradients of -1, a rate of 1 and a momentum of 1 give integers, which float represents exactly.
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1).momentum(1));
   auto loader =
       coupler::data_loader(coupler::TensorDataset(torch::zeros({steps, 1}), torch::zeros({steps})),
                            {.batch_size = accelerator.world(), .split_batches = true});
-  // Every rank steps as often: one sample of its own each time.
+  // All ranks take the same number of steps, each with its own sample.
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
   accelerator.resume();
   int64_t made = 0;

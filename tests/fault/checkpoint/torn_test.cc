@@ -1,9 +1,8 @@
-// A job that saves again and again on a disk that fails and over connections that are slow, by
-// itself and by hand, and is killed and started again: every checkpoint that is there is whole, and
-// all of it is of one step.
+// A job saves repeatedly, automatically and by hand, with a failing disk and slow connections, and
+// is killed and restarted: every existing checkpoint is complete, and all of it is from one step.
 //
-// COUPLER_CAMPAIGN_CHECKPOINTS=20000 goes on until there were as many, and prints what happened;
-// COUPLER_CAMPAIGN_SEED=2 makes it another one.
+// COUPLER_CAMPAIGN_CHECKPOINTS=20000 continues until there were that many checkpoints and prints
+// statistics; COUPLER_CAMPAIGN_SEED=2 chooses a different campaign.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -49,9 +48,9 @@ struct Setting {
   bool async = true;
   int every = 3;
   int chance = 4;   // of 1,000 calls
-  int delay = 0;    // us, of calls to the disk
-  int slow = 0;     // us, of what the last rank's saving thread tells the others
-  int by_hand = 0;  // save_state after each so many steps
+  int delay = 0;    // us, of disk calls
+  int slow = 0;     // us, of the last rank's messages about saves
+  int by_hand = 0;  // steps between calls of save_state
   int limit = 0;
   std::string fault = "any";
   uint64_t seed = 1;
@@ -59,11 +58,11 @@ struct Setting {
   bool kills() const { return fault.starts_with("kill"); }
 };
 
-constexpr int kRestarts = 3;  // after kills; then there are none
+constexpr int kRestarts = 3;  // after that many, there are no more kills
 
 struct Seen {
   int64_t jobs = 0, ended = 0, checkpoints = 0, failed_saves = 0, by_hand = 0, restarts = 0;
-  std::map<std::string, int64_t> faults, calls;  // that were hit
+  std::map<std::string, int64_t> faults, calls;  // of the hits
 
   void add(const Seen& other) {
     jobs += other.jobs;
@@ -90,19 +89,19 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-// "" or what is wrong with a checkpoint.
+// What is wrong with a checkpoint; "" if nothing.
 std::string examine(const checkpoint::Entry& entry) {
   if (!entry.manifest) return entry.reason;
   if (entry.manifest->save.empty()) return "no identity";
   for (const checkpoint::ManifestFile& file : entry.manifest->files) {
-    if (file.rank < 0) return file.name + " is of no rank";
+    if (file.rank < 0) return file.name + " belongs to no rank";
   }
   for (const checkpoint::Difference& difference : checkpoint::verify(entry.path))
     return difference.file + " " + difference.reason;
   return check_stamps(entry.path, *entry.manifest);
 }
 
-// Fails the test where a checkpoint is torn or cannot be read.
+// Fails the test if a checkpoint is torn or cannot be read.
 Seen run_job(const Setting& setting, const std::string& steps) {
   const Workplace here;
   const std::string folder = (here.path() / "saved").string();
@@ -132,7 +131,7 @@ Seen run_job(const Setting& setting, const std::string& steps) {
   arguments.insert(arguments.end(), backend.options.begin(), backend.options.end());
   if (setting.kills())
     arguments.insert(arguments.begin() + 1, {"--max-restarts", std::to_string(kRestarts)});
-  // Each rank draws its own numbers; the last is slow to tell the others of its saves.
+  // Each rank draws its own numbers; the last one is slow to notify the others of its saves.
   const std::string start = fmt::format(
       "if [ $COUPLER_RANK = {} ]; then export DISK_FAULTS_SLOW={}; fi; "
       "if [ \"$COUPLER_RESTART_COUNT\" != {} ]; then export LD_PRELOAD={}; fi; "
@@ -178,8 +177,8 @@ int64_t number_from(const char* variable) {
   return text == nullptr ? 0 : std::atoll(text);
 }
 
-// Rank 0 learns that a save has failed some steps before rank 1 does. Before saves had identities
-// that made checkpoints of two steps.
+// Rank 0 learns some steps before rank 1 that a save has failed. Before saves had identities, this
+// caused checkpoints with parts from two steps.
 TEST(TornCheckpoint, RanksThatLearnOfAFailureAtDifferentSteps_SaveTheSameOne) {
   const Seen seen = run_job({.every = 5, .chance = 12, .slow = 32000, .fault = "ENOSPC"}, "200 5");
   EXPECT_GE(seen.checkpoints, 3);
@@ -187,8 +186,8 @@ TEST(TornCheckpoint, RanksThatLearnOfAFailureAtDifferentSteps_SaveTheSameOne) {
   EXPECT_GE(seen.faults.at("ENOSPC"), 3);
 }
 
-// Machines without a common file system may each have a folder of their own under the path: what
-// ranks load is of one save, or they load nothing.
+// Without a shared file system, each machine may have its own folder under the path: all ranks load
+// parts of the same save, or nothing.
 TEST(TornCheckpoint, RanksThatFindDifferentSavesUnderAPath_LoadNone) {
   const Workplace here;
   const auto run = [&](const std::string& folders, const std::string& resume) {
@@ -210,7 +209,7 @@ TEST(TornCheckpoint, RanksThatFindDifferentSavesUnderAPath_LoadNone) {
       << outcome.err;
   EXPECT_TRUE(has(outcome.err, "put checkpoint.dir on a file system that all machines share"))
       << outcome.err;
-  // The same, once they have the same.
+  // Again, once all ranks see the same folder.
   std::filesystem::remove_all(here.path() / "machine_1");
   std::filesystem::copy(here.path() / "machine_0", here.path() / "machine_1",
                         std::filesystem::copy_options::recursive);
@@ -218,7 +217,7 @@ TEST(TornCheckpoint, RanksThatFindDifferentSavesUnderAPath_LoadNone) {
   EXPECT_EQ(same.exit_code, 0) << same.err;
 }
 
-// What a setting has by chance.
+// Draws the random parts of a setting.
 class Draw {
  public:
   explicit Draw(uint64_t seed) : random_(seed) {}
@@ -248,7 +247,7 @@ Setting draw_setting(size_t backend, int world, bool async, uint64_t seed) {
   return setting;
 }
 
-// Every backend, world, way of saving and fault.
+// Every backend, world size, way of saving and fault.
 TEST(TornCheckpoint, Campaign) {
   std::map<std::string, Seen> rows;
   Seen total;
@@ -258,7 +257,7 @@ TEST(TornCheckpoint, Campaign) {
     for (size_t backend = 0; backend < kBackends.size(); ++backend) {
       for (int world = 1; world <= 4; ++world) {
         for (const bool async : {true, false}) {
-          // Without the campaign's number each backend once in each way, at changing worlds.
+          // Without a campaign: each backend once in each way, at varying world sizes.
           if (least_checkpoints == 0 && world != 2 + static_cast<int>((backend + async) % 3))
             continue;
           const Seen seen = run_job(draw_setting(backend, world, async, ++seed), "480");
@@ -277,7 +276,7 @@ TEST(TornCheckpoint, Campaign) {
                 row.checkpoints, row.failed_saves);
   }
   std::printf(
-      "%ld jobs, %ld ended well, %ld restarts, %ld checkpoints, %ld saves failed, %ld of them by "
+      "%ld jobs, %ld succeeded, %ld restarts, %ld checkpoints, %ld saves failed, %ld of them by "
       "hand\n",
       total.jobs, total.ended, total.restarts, total.checkpoints, total.failed_saves,
       total.by_hand);

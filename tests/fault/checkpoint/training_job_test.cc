@@ -1,6 +1,6 @@
-// A rank of a training job is killed at every single call that it makes to the disk: the job is
-// started again by itself and ends in the bits of one that was never interrupted. So does every
-// example that trains.
+// A rank of a training job is killed at every single disk call that it makes: the job is restarted
+// automatically and ends with the same bits as an uninterrupted job. So does every training
+// example.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,12 +20,12 @@ struct JobSetting {
   std::vector<std::string> options;
 };
 
-// Written while training goes on, and not; replicated and divided.
+// Asynchronous and synchronous saves; replicated and sharded models.
 const JobSetting kGloo{"gloo_cpu", {"-o", "backend.use=gloo_cpu", "-o", "checkpoint.async=true"}};
 const JobSetting kFsdp{"fsdp", {"-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu"}};
 const JobSetting kMpi{"mpi", {"-o", "backend.use=mpi"}};
 
-// A program, and the line of its output that has to be the same.
+// A program, and the output line that must be the same.
 struct Program {
   std::string command;
   std::string result;
@@ -62,20 +62,20 @@ Outcome train(const Workplace& here, const JobSetting& setting, const Program& p
   return here.coupler(arguments, std::move(variables));
 }
 
-// The line, or "".
+// The program's result line; "" if it is missing.
 std::string result_in(const std::string& output, const Program& program) {
   const size_t at = output.find(program.result);
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
 }
 
-// Whether another process finds anything else after the call than before it. An opening may make a
-// file, but so it lies before the next call, too.
+// Whether other processes see a different state after the call than before it. Opening may create a
+// file, but this state also occurs before the next call.
 bool changes_the_folder(const Operation& call) {
   return call.name != "open" && call.name != "close" && call.name != "fsync" && call.name != "hint";
 }
 
-// Every step-th call of one rank from the first of `from`, a part of them all, on; returns how many
-// there were.
+// Kills one rank at every step-th call, starting at the fraction `from` of all calls. Returns the
+// number of kills.
 size_t kill_at_calls(const JobSetting& setting, const Program& program, int rank, size_t step,
                      double from = 0) {
   std::string expected;
@@ -96,7 +96,7 @@ size_t kill_at_calls(const JobSetting& setting, const Program& program, int rank
   for (const std::string when : {"kill_before", "kill_after"}) {
     for (size_t at = 1 + static_cast<size_t>(from * static_cast<double>(calls)); at <= calls;
          at += step) {
-      // If every call is tried, once is enough for those that leave the job where it was.
+      // If every call is tried, calls without visible effect need only one kill.
       if (step == 1 && when == "kill_after" && !changes_the_folder(log_of_calls[at - 1])) continue;
       const Workplace here;
       const Outcome outcome = train(here, setting, program,
@@ -122,11 +122,11 @@ TEST(TrainingJob, ARankKilledAtAnyCallToTheDisk_EndsInTheSameBits) {
     EXPECT_GE(kill_at_calls(kGloo, kDigitsProgram, rank, step), 2u);
     EXPECT_GE(kill_at_calls(kFsdp, kDigitsProgram, rank, step), 2u);
   }
-  // As everywhere, mpirun ends the other rank itself.
+  // As always, mpirun itself ends the other rank.
   EXPECT_GT(kill_at_calls(kMpi, kDigitsProgram, 1, is_every_call() ? 5 : 40), 1u);
 }
 
-// Once each, behind the middle.
+// One kill each, after the middle of the run.
 TEST(TrainingJob, EveryExample_EndsInTheSameBits) {
   const Program gpt{GPT_PROGRAM " --text " COUPLER_SOURCE_DIR
                                 "/LICENSE --seq 16 --layers 1 --heads 2 --width 16 --steps 100",

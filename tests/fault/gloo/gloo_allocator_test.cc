@@ -1,6 +1,6 @@
-// gloo_cpu in a program that has malloc of its own and no OpenSSL: what the backend brings along,
-// opened with RTLD_DEEPBIND or by what is opened so, must take its memory from the program's malloc
-// all the same. Else a block that one allocates and the other frees ends the program.
+// gloo_cpu in a program that defines malloc and does not link OpenSSL: the backend's libraries,
+// opened with RTLD_DEEPBIND directly or indirectly, must use the program's malloc. Otherwise a
+// block that one side allocates and the other frees ends the program.
 #include <coupler/distributed_backend.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ void free(void* block) { __libc_free(block); }
 namespace backend_test {
 namespace {
 
-// The path of the loaded library whose file name begins so, "" if there is none.
+// The path of the loaded library whose file name begins with name; "" if there is none.
 std::string loaded_library(const std::string& name) {
   struct Search {
     std::string name, path;
@@ -73,7 +73,7 @@ TEST(GlooAllocator, LibrariesOfTheBackend_UseTheProgramsMalloc) {
   ASSERT_NE(release, nullptr);
   const int64_t before = allocations;
   void* const block = allocate(100, "", 0);
-  EXPECT_GT(allocations, before) << "libcrypto allocates past the program";
+  EXPECT_GT(allocations, before) << "libcrypto bypasses the program's malloc";
   release(block, "", 0);
 }
 

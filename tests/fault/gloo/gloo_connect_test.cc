@@ -1,5 +1,5 @@
-// How ranks of gloo_cpu connect: who does not hold the job's secret is not taken, whatever he does,
-// and costs the others nothing; ranks that disagree are told how.
+// How ranks of gloo_cpu connect: a peer without the job's secret is rejected, whatever it does, and
+// does not delay the others; ranks whose settings differ get an error that names the difference.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,7 +24,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The ranks of one job as threads, so that each may differ from the others.
+// The ranks of one job as threads, each with its own settings.
 struct RankSettings {
   int32_t size = 2;
   std::string secret = "one secret";
@@ -75,7 +75,7 @@ std::vector<RankResult> run_ranks(const std::vector<RankSettings>& ranks) {
 // Paths of the Unix sockets at which this process's ranks listen.
 std::set<std::string> listening_paths() {
   std::set<std::string> paths;
-  std::error_code gone;  // descriptors come and go meanwhile
+  std::error_code gone;  // descriptors may disappear meanwhile
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", gone)) {
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     if (contains(target, "/coupler-gloo_cpu-")) paths.insert(entry.path().string());
@@ -148,7 +148,7 @@ TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {
       << results[1].message;
 }
 
-// Processes of the same user get as far as the greeting. Rank 1 comes once they are there.
+// Processes of the same user get as far as the greeting. Rank 1 connects after them.
 TEST(GlooConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
   std::atomic<bool> over{false};
   std::atomic<int64_t> connected{0};
@@ -197,7 +197,7 @@ TEST(GlooConnect, OnceConnected_NothingListensAndNoFileIsLeft) {
   EXPECT_EQ(listening_paths().size(), 0u);
   for (const std::string& path : files()) {
     if (before.count(path) > 0) continue;
-    // Of another test that runs now: such a file goes away.
+    // The file may belong to another running test; then it disappears.
     const auto begin = steady_clock::now();
     while (files().count(path) > 0 && milliseconds_since(begin) < 10'000)
       std::this_thread::sleep_for(milliseconds(10));

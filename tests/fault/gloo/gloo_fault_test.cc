@@ -1,5 +1,5 @@
-// What gloo_cpu does when things go wrong: a killed rank, a rank that never comes, ranks that
-// disagree, abort, wrong options. Every survivor must get an error that names the right rank, soon.
+// Faults of gloo_cpu: a killed rank, a rank that never joins, ranks that disagree, abort, wrong
+// options. Every survivor must soon get an error that names the right rank.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,8 +22,8 @@ bool contains(const Error& error, const std::string& text) {
 class GlooFaultByAlgorithm : public ByAlgorithm {};
 INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, ::testing::Values("auto", "gloo"), algorithm_name);
 
-// Ranks all-reduce until it fails; the victim kills itself in the middle. Everybody else must name
-// it, and the communicator must be dead.
+// Ranks all-reduce until it fails; the victim kills itself midway. All other ranks must name it,
+// and the communicator must be dead.
 void check_kill(const Job& job, int32_t victim, uint64_t count, bool blocking) {
   const std::vector<int> statuses = fork_ranks(job, [&](int32_t rank, Rank& self) {
     std::vector<float> data(count, 1);
@@ -104,7 +104,7 @@ TEST_P(GlooFaultByAlgorithm, Timeout_RankDoesNotCome_NamesRankAndOperation) {
   check_timeout(job_of(3), true, 1 << 20);
 }
 
-// The rank that waits longest is the first to give up, before the one that started later has.
+// The rank that waits longest gives up first, before the one that started later.
 TEST_P(GlooFaultByAlgorithm, Timeout_OneComesLaterAndOneNever_NamesTheOneThatNeverCame) {
   constexpr int32_t kLate = 0;
   for (const int32_t absent : {1, 2}) {
@@ -191,7 +191,7 @@ TEST(GlooFault, Mismatch_RanksWithDifferentAlgorithms_IsAnErrorAndNoResult) {
       job.options = {&algorithm};
       Rank self(backend, job, rank, store.table());
       ASSERT_EQ(self.created, DB_OK) << self.error.text.data();
-      const db_op barrier = [] {  // whose messages are the same but for the slot
+      const db_op barrier = [] {  // its messages are the same except for the slot
         db_op op{};
         op.kind = DB_BARRIER;
         return op;

@@ -1,8 +1,8 @@
-// gloo_cpu in a program that is linked to LibTorch, which exports gloo:: symbols of its own: a
-// linear regression is trained by two ranks, its gradients averaged over the backend, by libgloo's
-// collectives too, with tensors coming and going. The program replaces operator new
-// (marking_operators.cc), with a mark before each block that delete checks: memory that crosses
-// between two allocators ends it. CMakeLists.txt also runs it with jemalloc preloaded.
+// gloo_cpu in a program that is linked to LibTorch, which exports its own gloo:: symbols. Two ranks
+// train a linear regression and average its gradients over the backend, also with libgloo's
+// collectives, while tensors are allocated and freed. The program replaces operator new
+// (marking_operators.cc) and marks each block; delete checks the mark, so memory that crosses
+// between two allocators ends the program. CMakeLists.txt also runs it with jemalloc preloaded.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ TEST(GlooIsolation, Preload_AsTheTestWasStarted_IsInThisProcess) {
 }
 
 TEST(GlooIsolation, Host_LinkedToLibTorch_ExportsClashingSymbols) {
-  // What the isolation is for: should LibTorch cease to export them, it may go.
+  // The reason for the isolation: if LibTorch stops exporting them, it can be removed.
   EXPECT_NE(dlsym(RTLD_DEFAULT, "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE"), nullptr);
 }
 
@@ -50,7 +50,7 @@ TEST_P(GlooIsolationByAlgorithm, Training_InAProgramLinkedToLibTorch_Converges) 
       last = error.pow(2).mean().item<double>();
     }
     EXPECT_LT(last, 1e-6);
-    // Large enough for every allocator's separate path.
+    // Large enough for every allocator's path for large blocks.
     at::Tensor many = at::full({5'000'000}, rank + 1, at::kFloat);
     ASSERT_EQ(
         self.run(all_reduce(many.data_ptr<float>(), many.data_ptr<float>(), 5'000'000), false),

@@ -1,7 +1,6 @@
-// Every kind of operation of gloo_cpu against a naive reference, on forked ranks. The general
-// matrix over all backends is in tests/matrix; here is what is particular to this one: each of its
-// algorithms, parts that are empty, chunks, messages between two ranks in flight in both
-// directions.
+// Every kind of operation of gloo_cpu compared with a naive reference, on forked ranks. The matrix
+// for all backends is in tests/matrix; this covers what is specific to gloo_cpu: each of its
+// algorithms, empty parts, chunks, and messages in flight between two ranks in both directions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -128,7 +127,8 @@ TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
   }
 }
 
-// libgloo divides what is reduced into segments of at most a MiB, two or more a rank: here more.
+// libgloo divides a reduction into segments of at most 1 MiB, at least two per rank; here there are
+// more.
 TEST_P(GlooOperationsByAlgorithm, Reductions_OfManySegments_MatchTheReference) {
   constexpr uint64_t kCount = (10 << 18) + 3;
   expect_ranks(job_of(3), [&](int32_t rank, Rank& self) {
@@ -170,7 +170,7 @@ TEST_P(GlooOperationsByAlgorithm, AllReduce_FloatsThatRound_SameBitsOnEveryRank)
   }
 }
 
-// Part of rank `from` for rank `to`, element i.
+// Element i of what rank `from` sends to rank `to`.
 uint8_t mark(int32_t from, int32_t to, uint64_t i) {
   return static_cast<uint8_t>(from * 50 + to * 11 + static_cast<int32_t>(i % 7));
 }
@@ -218,7 +218,7 @@ void check_movers(Rank& self, int32_t rank, int32_t size, uint64_t count, bool b
   ASSERT_EQ(self.run(op, blocking), DB_OK) << self.error.text.data();
   ASSERT_EQ(in, out);
 
-  // The V kinds: rank r has r + count elements, for all_to_all_v times the receiver.
+  // The V kinds: rank r has r + count elements; for all_to_all_v, multiplied by the receiver.
   std::vector<uint64_t> counts, send_counts, recv_counts;
   for (uint64_t r = 0; r < ranks; ++r) {
     counts.push_back(r + count);
@@ -271,7 +271,8 @@ TEST_P(GlooOperationsByAlgorithm, Movers_EveryKindAndSize_MatchTheReference) {
 TEST(GlooOperations, SendAndReceive_ReceiveFirstInARing_AllArrive) {
   Job job;
   job.size = 3;
-  for (const uint64_t count : {uint64_t{1}, uint64_t{3} << 20}) {  // 12 MiB: more than sockets hold
+  for (const uint64_t count :
+       {uint64_t{1}, uint64_t{3} << 20}) {  // 12 MiB: more than sockets buffer
     expect_ranks(job, [&](int32_t rank, Rank& self) {
       const int32_t next = (rank + 1) % 3, before = (rank + 2) % 3;
       std::vector<float> out(count, static_cast<float>(rank)), in(count, -1);
@@ -299,7 +300,7 @@ TEST(GlooOperations, SendAndReceive_ReceiveFirstInARing_AllArrive) {
         }
         ASSERT_EQ(in[count - 1], static_cast<float>(before));
       }
-      float one = 1;  // collectives go on
+      float one = 1;  // collectives still work
       ASSERT_EQ(self.run(all_reduce(&one, &one, 1), true), DB_OK);
       EXPECT_EQ(one, 3);
     });
@@ -345,7 +346,7 @@ TEST_P(GlooOperationsByAlgorithm, Split_OddAndEvenReversed_NewRanksAndParentBoth
     float sum = static_cast<float>(rank);
     ASSERT_EQ(self.run(all_reduce(&sum, &sum, 1), true), DB_OK);
     EXPECT_EQ(sum, 6);
-    // The parent goes first.
+    // The parent is destroyed first.
     self.functions->destroy(self.communicator);
     self.communicator = half;
     std::vector<float> many(100000, static_cast<float>(rank));

@@ -1,5 +1,5 @@
-// operator new and delete with a mark before each block: a block that comes from elsewhere ends the
-// program. Apart from the test, so that the compiler does not look through them.
+// operator new and delete with a mark before each block: freeing a block from another allocator
+// ends the program. In a separate file, so that the compiler cannot optimize them away.
 #include <cstdint>
 #include <cstdlib>
 #include <new>

@@ -28,7 +28,7 @@ void pause() { std::this_thread::sleep_for(1ms); }
 
 std::string read_file(const std::string& path) {
   std::ostringstream text;
-  text << std::ifstream(path).rdbuf();  // no exception where it is of a process that just ended
+  text << std::ifstream(path).rdbuf();  // does not throw if the process has just ended
   return text.str();
 }
 
@@ -130,7 +130,7 @@ pid_t CouplerRun::wait_for_pid(const std::string& name) const {
 std::vector<pid_t> CouplerRun::alive() const {
   const std::string mark = "COUPLER_TEST_MARK=" + folder_;
   std::vector<pid_t> pids;
-  std::error_code gone;  // processes end while we look
+  std::error_code gone;  // processes may end meanwhile
   for (const auto& entry : fs::directory_iterator("/proc", gone)) {
     const auto pid = std::atol(entry.path().filename().c_str());
     if (pid > 0 && read_file(entry.path().string() + "/environ").find(mark) != std::string::npos) {
@@ -143,8 +143,8 @@ std::vector<pid_t> CouplerRun::alive() const {
 std::optional<std::chrono::milliseconds> CouplerRun::time_until_gone(
     std::chrono::milliseconds most) const {
   const auto begin = Clock::now();
-  auto last = begin;  // when any was seen
-  // Twice: a process that is just being made, or becomes another program, shows no environment.
+  auto last = begin;  // when one was last seen
+  // Looks twice, since a process during fork or exec shows no environment.
   for (int looks = 0; looks < 2; std::this_thread::sleep_for(looks == 0 ? 1ms : 5ms)) {
     looks = alive().empty() ? looks + 1 : 0;
     if (looks == 0) {

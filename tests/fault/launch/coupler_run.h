@@ -1,7 +1,7 @@
 // CouplerRun: the coupler program, run by a test. Single-threaded.
 //
-// All its processes carry a mark in their environment, by which a test finds those that are left;
-// the destructor kills them by process id.
+// All its processes carry a mark in their environment, by which a test finds those that remain. The
+// destructor kills them by process id.
 #pragma once
 
 #include <sys/types.h>
@@ -14,18 +14,18 @@
 
 namespace coupler::testing_launch {
 
-// A rank that does nothing but meet the others.
+// A rank that only meets the others.
 inline const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
 
 struct RunResult {
-  int code = -1;  // 128 + signal; -1: it did not end in time
+  int code = -1;  // exit code, or 128 + signal; -1: it did not end in time
   std::string output, error;
 };
 
 class CouplerRun {
  public:
-  // Starts `coupler arguments…` in a folder of its own. environment is added to ours ("" removes);
-  // input is a file's text.
+  // Starts `coupler arguments…` in its own folder. environment is added to the test's ("" removes a
+  // variable); input becomes standard input.
   explicit CouplerRun(const std::vector<std::string>& arguments,
                       const std::map<std::string, std::string>& environment = {},
                       const std::string& input = "");
@@ -38,15 +38,15 @@ class CouplerRun {
   RunResult wait(std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void signal(int number) const;
 
-  // The text of a file in the folder, once it has one; "" when that takes too long.
+  // Waits until a file in the folder has text, and returns it; "" if that takes too long.
   std::string wait_for_file(const std::string& name) const;
   pid_t wait_for_pid(const std::string& name) const;
 
   // Living processes with our mark, the launcher included.
   std::vector<pid_t> alive() const;
-  // From now on, until they are all gone; nothing where that takes longer than `most`.
+  // The time from now until all are gone; nullopt if that takes longer than `most`.
   std::optional<std::chrono::milliseconds> time_until_gone(std::chrono::milliseconds most) const;
-  // Whether they are all gone within two seconds.
+  // Whether all are gone within two seconds.
   bool is_all_gone() const { return time_until_gone(std::chrono::seconds(2)).has_value(); }
 
  private:
@@ -56,7 +56,7 @@ class CouplerRun {
   RunResult result_;
 };
 
-// Runs to the end.
+// Starts coupler and waits for its end.
 RunResult run_coupler(const std::vector<std::string>& arguments,
                       const std::map<std::string, std::string>& environment = {},
                       const std::string& input = "");
@@ -64,14 +64,14 @@ RunResult run_coupler(const std::vector<std::string>& arguments,
 // "launch", "-o", "backend.use=BACKEND", "-n", N, then the rest.
 std::vector<std::string> launch(int processes, const std::vector<std::string>& rest,
                                 const std::string& backend = "gloo_cpu");
-// As launch, of a shell script.
+// Like launch, for a shell script.
 std::vector<std::string> launch_script(int processes, const std::string& script,
                                        const std::string& backend = "gloo_cpu");
 
-std::string read_file(const std::string& path);  // "" where it is not there
+std::string read_file(const std::string& path);  // "" if it does not exist
 pid_t parent_of(pid_t pid);
-char state_of(pid_t pid);  // as in /proc/PID/stat; 'Z' where it is gone, too
-// How often a kill is repeated: 20, or COUPLER_TEST_KILLS.
+char state_of(pid_t pid);  // as in /proc/PID/stat; 'Z' also if it is gone
+// How often a kill is repeated: `usual`, or COUPLER_TEST_KILLS if set.
 int kill_count(int usual);
 
 }  // namespace coupler::testing_launch

@@ -1,5 +1,5 @@
-// The launcher and its guard are killed at once, at any moment of a job: all its processes are gone
-// within a second, and no file is left, at the latest after the next start.
+// The launcher and its guard are killed together at any moment of a job: all processes of the job
+// are gone within a second, and no file is left, at the latest after the next start.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-// A second is promised, tested at ten times its value.
+// The promise is one second; the test allows ten times as long.
 constexpr auto kPromisedEnd = 10s;
 constexpr int kRanks = 2;
 
@@ -29,13 +29,13 @@ struct Kills {
   const char* name;
   std::vector<const char*> options;
   bool over_mpi;
-  bool trains;  // else what it runs knows communicators only, and starts in no time
-  int usual;    // how many kills
+  bool trains;  // otherwise it runs peer_job, which only uses a communicator and starts at once
+  int usual;    // number of kills
 };
 
 void PrintTo(const Kills& kills, std::ostream* out) { *out << kills.name; }
 
-// What a rank runs: long, or over at once.
+// The program of a rank: a long one, or for kEnd one that ends soon.
 std::string program_of(const Kills& kills, Moment moment) {
 #ifdef DIGITS_PROGRAM
   if (kills.trains) {
@@ -46,8 +46,8 @@ std::string program_of(const Kills& kills, Moment moment) {
                      moment == Moment::kEnd ? "meet" : "collective");
 }
 
-// Over mpi every rank is a script with grandchildren, which the guard of its shim reaches. Else
-// none but the launcher's guard would, and the rank is the program itself.
+// Over mpi every rank is a script with grandchildren, which its shim's guard kills. Otherwise only
+// the launcher's guard could kill these, so the rank is the program itself.
 std::string script_of(const Kills& kills, Moment moment) {
   const auto program = program_of(kills, moment);
   const std::string begin = "echo $$ > begun.$COUPLER_RANK; ";
@@ -67,7 +67,7 @@ std::vector<std::string> command_of(const Kills& kills, Moment moment) {
 
 std::vector<pid_t> guards_of(pid_t launcher) {
   std::vector<pid_t> guards;
-  std::error_code gone;  // processes end while we look
+  std::error_code gone;  // processes may end meanwhile
   for (fs::directory_iterator entry("/proc", gone), end; !gone && entry != end;
        entry.increment(gone)) {
     const auto pid = static_cast<pid_t>(std::atol(entry->path().filename().c_str()));
@@ -85,8 +85,8 @@ void kill_launcher_and_guard(const CouplerRun& run, bool launcher_first) {
   }
 }
 
-// Returns in the middle of that moment. Both ranks run in the middle of a job; one may have ended
-// at its end.
+// Returns at a random time within that moment. In kMiddle both ranks run; in kEnd one may have
+// ended.
 void await(const CouplerRun& run, const Kills& kills, Moment moment, std::mt19937& random) {
   std::chrono::microseconds most = 400ms;
   if (moment == Moment::kMiddle) {
@@ -103,7 +103,7 @@ void await(const CouplerRun& run, const Kills& kills, Moment moment, std::mt1993
   std::this_thread::sleep_for(std::chrono::microseconds(random() % most.count()));
 }
 
-// Of the files in memory those that name that process.
+// The files in /dev/shm that name that process.
 std::vector<std::string> shared_memory_named_by(pid_t launcher) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
@@ -113,7 +113,7 @@ std::vector<std::string> shared_memory_named_by(pid_t launcher) {
   return names;
 }
 
-// In TMPDIR, and in the folder where stores are, what the test has not made itself.
+// Files in the run's folder, which contains TMPDIR and the stores, that the test did not create.
 std::vector<std::string> files_in(const CouplerRun& run) {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(run.folder())) {
@@ -153,7 +153,7 @@ TEST_P(DoubleKillTest, LauncherAndGuardKilledAtOnce_NothingIsLeft) {
     const int code = run.wait().code;
     EXPECT_TRUE(code == 128 + SIGKILL || (moment == Moment::kEnd && code == 0))
         << "round " << i << ": " << run.wait().error;
-    if (moment != Moment::kStart) {  // there were shims, the last of which has removed it
+    if (moment != Moment::kStart) {  // there were shims; the last one has removed the files
       ASSERT_EQ(shared_memory_named_by(run.pid()), std::vector<std::string>{}) << "round " << i;
     }
     left_to_next_start += shared_memory_named_by(run.pid()).empty() ? 0 : 1;

@@ -1,5 +1,5 @@
-// What decides which code a program loads reaches the ranks as the user's own environment had it:
-// the launcher adds nothing to it, takes nothing away, and brings nothing where there was nothing.
+// Environment variables that decide which code a program loads reach the ranks unchanged: the
+// launcher adds, removes and sets none.
 #include <filesystem>
 
 #include "coupler_run.h"
@@ -14,7 +14,7 @@ const char* const kLoaderVariables[] = {"LD_PRELOAD",     "LD_LIBRARY_PATH", "LD
                                         "LD_BIND_NOW",    "LD_DEBUG_OUTPUT", "LD_ORIGIN_PATH",
                                         "GLIBC_TUNABLES", "GCONV_PATH",      "LOCPATH"};
 
-// The loader's variables of rank 1, one a line.
+// The loader's variables of rank 1, one per line.
 const std::string kShow =
     "[ $COUPLER_RANK = 0 ] || env | grep -E '^(LD_|GLIBC_|GCONV_|LOCPATH)' | LC_ALL=C sort";
 
@@ -31,7 +31,7 @@ Variables some() {
   variables["LD_LIBRARY_PATH"] = "/nonexistent/one:/nonexistent/two";
   variables["LD_ORIGIN_PATH"] = "/nonexistent/three";
   variables["GLIBC_TUNABLES"] = "glibc.malloc.arena_max=2";
-#ifndef COUPLER_SANITIZED  // a sanitizer wants to be first
+#ifndef COUPLER_SANITIZED  // a sanitizer must be loaded first
   variables["LD_PRELOAD"] = "libpthread.so.0";
 #endif
   return variables;

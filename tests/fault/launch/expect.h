@@ -1,4 +1,4 @@
-// Checks of texts that show the text where they fail.
+// Checks of strings that print the string on failure.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A rank fails: the rest is stopped, the report names the one that failed first.
+// A rank fails: the others are stopped, and the report names the rank that failed first.
 #include <csignal>
 #include <filesystem>
 
@@ -32,7 +32,7 @@ TEST(Launch, OneRankFails_StopsTheRest_AndExitsWithItsCode) {
   EXPECT_TRUE(run.is_all_gone());
 }
 
-// A link is followed: what others have open, or have a name for, gets it.
+// A symbolic link is followed: the file that it leads to is written.
 TEST(Launch, Outcome_IsWritten_AlsoWhereALinkLeads) {
   const auto failing = [](const std::string& outcome) {
     auto words = launch_script(2,
@@ -72,7 +72,7 @@ TEST(Launch, RankThatIgnoresSigterm_IsKilled) {
 }
 
 TEST(Launch, PeerLostBeforeItsCauseIsSeen_DoesNotHideTheCause) {
-  // Rank 0 loses its peer and is seen first; rank 1, which failed otherwise, is to blame.
+  // Rank 0 loses its peer and is seen first; rank 1, which failed for another reason, is at fault.
   const auto result = run_coupler(launch_script(
       3,
       "[ $COUPLER_RANK = 0 ] && exit 4; [ $COUPLER_RANK = 1 ] && { sleep 0.3; exit 9; }; "
@@ -88,7 +88,8 @@ TEST(Launch, PeerLostOnly_ExitsWith4) {
   EXPECT_SAYS(result.error, "lost a peer");
 }
 
-// As some supervisors start what they watch. Its exit code is then lost to who does not undo that.
+// Some supervisors start processes like this. Exit codes are then lost unless the launcher resets
+// it.
 TEST(Launch, StartedWithSigchldIgnored_StillKnowsHowRanksEnd) {
   const auto result = run_coupler(launch_script(
       1, "trap '' CHLD; exec " COUPLER_BINARY_DIR "/bin/coupler launch -n 1 sh -c 'exit 7'"));

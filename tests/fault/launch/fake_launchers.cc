@@ -30,7 +30,7 @@ void FakeLaunchers::add(const std::string& name, const std::string& shell) const
 }
 
 void FakeLaunchers::forward(const std::string& name, const std::string& path) const {
-  // Not a link: launchers look for their helpers beside themselves.
+  // Not a link: launchers look for their helpers next to themselves.
   std::ofstream(folder_ + "/" + name) << "#!/bin/sh\nexec " << path << " \"$@\"\n";
   ::chmod((folder_ + "/" + name).c_str(), 0700);
 }

@@ -1,5 +1,5 @@
-// FakeLaunchers: a folder with programs named srun, mpirun, torchrun that print how they were
-// called, for PATH: what `coupler launch` asks of launchers that are not installed.
+// FakeLaunchers: a folder for PATH with programs named srun, mpirun and torchrun that print how
+// they are called. Shows how `coupler launch` calls launchers that are not installed.
 // Single-threaded.
 #pragma once
 
@@ -15,17 +15,17 @@ class FakeLaunchers {
   FakeLaunchers(const FakeLaunchers&) = delete;
   FakeLaunchers& operator=(const FakeLaunchers&) = delete;
 
-  // A program of that name. It prints its arguments, each in brackets on one line, then the lines
-  // COUPLER_OVERRIDES=… and OMP_NUM_THREADS=…, and then does what the shell text says.
+  // Adds a program of that name. It prints its arguments, each in brackets, on one line, then the
+  // lines COUPLER_OVERRIDES=… and OMP_NUM_THREADS=…, and then runs the shell code.
   void add(const std::string& name, const std::string& shell = "exit 0") const;
 
-  // A program of that name that is really another one.
+  // Adds a program of that name that runs the program at path.
   void forward(const std::string& name, const std::string& path) const;
 
   const std::string& folder() const { return folder_; }
-  // PATH with the folder first.
+  // An environment whose PATH begins with the folder.
   std::map<std::string, std::string> path() const;
-  // The same inside of an allocation of Slurm with that many tasks.
+  // The same inside a Slurm allocation with that many tasks.
   std::map<std::string, std::string> allocation(int tasks) const;
 
  private:

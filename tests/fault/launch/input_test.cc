@@ -1,4 +1,4 @@
-// Wrong input: a message with the fix, the documented exit code, nothing started.
+// Wrong input gives a message with a hint and the documented exit code; nothing is started.
 #include <sys/stat.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// kill -9 of any of them, at any moment, leaves no process.
+// kill -9 of the launcher or any rank, at any moment, leaves no process behind.
 #include <array>
 #include <csignal>
 #include <random>
@@ -53,7 +53,7 @@ TEST(Launch, RankKilled_IsNamed_AndLeavesNoProcess) {
 }
 
 // The second is killed as soon as the first has ended, so that the launcher may see both at once.
-// Who was *killed* first cannot be told: a process dies when it is scheduled.
+// The order of the kill calls would not suffice: a process dies when it is scheduled.
 TEST(Launch, TwoRanksEndWithinAMillisecond_TheFirstIsNamed) {
   std::mt19937 random(6);
   for (int i = 0; i < kill_count(20); ++i) {

@@ -1,5 +1,5 @@
-// Ranks of one machine listen on no port: other users could connect to it. Those over mpi do, since
-// Open MPI has them listen (SECURITY.md).
+// Ranks on one machine do not listen on ports, to which other users could connect. Over mpi they
+// do, because Open MPI listens (SECURITY.md).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "socket:[INODE]" of those that listen on TCP.
+// "socket:[INODE]" of the sockets that listen on TCP.
 std::set<std::string> listening_sockets() {
   std::set<std::string> found;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -37,7 +37,7 @@ int listeners_of(pid_t pid) {
   const std::set<std::string> listening = listening_sockets();
   int count = 0;
   for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
-    std::error_code closed;  // since it was listed
+    std::error_code closed;  // it may be closed since it was listed
     count += listening.contains(fs::read_symlink(entry.path(), closed).string()) ? 1 : 0;
   }
   return count;

@@ -1,4 +1,5 @@
-// The launcher over mpirun: reports come from the ranks, whatever mpirun says; nothing is left.
+// The launcher over mpirun: reports come from the ranks, whatever mpirun prints; nothing is left
+// behind.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -29,8 +30,8 @@ class LaunchMpiTest : public ::testing::Test {
   }
 };
 
-// Until the launcher has heard from the shims which processes are the ranks: it then has a pidfd of
-// each, and one of mpirun.
+// Waits until the shims have reported the ranks' processes to the launcher: it then has a pidfd for
+// each, and one for mpirun.
 void wait_until_watched(pid_t launcher, size_t ranks) {
   const auto deadline = std::chrono::steady_clock::now() + 20s;
   for (size_t watched = 0; watched <= ranks; std::this_thread::sleep_for(1ms)) {
@@ -46,7 +47,7 @@ void wait_until_watched(pid_t launcher, size_t ranks) {
 
 const std::string kMpiRank = "sleep 60 & echo $$ > pid.$COUPLER_RANK; wait";
 
-// What is left of that launcher's folder for Open MPI's files: "" or its name.
+// The path of that launcher's folder for Open MPI's files; "" if it does not exist.
 std::string shared_memory_of(pid_t launcher) {
   const auto name = fmt::format("coupler-mpi-{}-", launcher);
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -80,11 +81,11 @@ TEST_F(LaunchMpiTest, RankThatFails_IsNamed_WithItsCodeAndLastLines) {
   const auto report = result.error.find("coupler: rank 1 exited with code 7");
   ASSERT_NE(report, std::string::npos) << result.error;
   EXPECT_SAYS(result.error.substr(report), "    coupler: error: no memory");
-  EXPECT_SAYS_NOT(result.error.substr(report), "mpirun");  // ours comes last
+  EXPECT_SAYS_NOT(result.error.substr(report), "mpirun");  // the launcher's report comes last
   EXPECT_TRUE(run.is_all_gone());
 }
 
-// Their shims report them in any order.
+// The shims may report in any order.
 TEST_F(LaunchMpiTest, TwoRanksEndWithinAMillisecond_TheFirstIsNamed) {
   for (int i = 0; i < kill_count(5); ++i) {
     CouplerRun run(launch_script(3, "echo $$ > pid.$COUPLER_RANK; exec sleep 60", "mpi"));

@@ -1,4 +1,4 @@
-// What options of `coupler launch` do to the processes it starts, and what they are refused for.
+// How options of `coupler launch` affect the processes it starts, and which options it rejects.
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -77,7 +77,7 @@ const std::string kAllowed = "grep Cpus_allowed_list /proc/self/status";
 TEST(LaunchOptions, BindCore_GivesEachRankCoresOfItsOwn) {
   const auto all = run_coupler(launch_script(1, kAllowed)).output;
   if (all.find_first_of(",-") == std::string::npos) {
-    GTEST_SKIP() << "only one processor may be used here: " << all;
+    GTEST_SKIP() << "only one processor is available here: " << all;
   }
   for (const char* backend : {"gloo_cpu", "mpi"}) {
     if (std::string(backend) == "mpi" && !std::filesystem::exists("/usr/bin/mpirun.openmpi")) {
@@ -87,7 +87,7 @@ TEST(LaunchOptions, BindCore_GivesEachRankCoresOfItsOwn) {
         run_coupler(launch(2, {"--bind", "core", "/bin/sh", "-c", kAllowed}, backend));
     EXPECT_EQ(result.code, 0) << result.error;
     const auto lists = set_of_lines(result.output);
-    EXPECT_EQ(lists.size(), 2U) << result.output;  // different ones
+    EXPECT_EQ(lists.size(), 2U) << result.output;  // the ranks' lists differ
     EXPECT_EQ(lists.count(all.substr(0, all.size() - 1)), 0U);
   }
 }
@@ -200,7 +200,7 @@ TEST(LaunchOptions, MultiGpuWithoutCuda_IsRefused_WithTheFix) {
   CouplerRun run({"launch", "-n", "2", "--multi_gpu", "/bin/true"});
   const auto result = run.wait();
   if (result.code == 0) {
-    GTEST_SKIP() << "a backend for CUDA can be used here";
+    GTEST_SKIP() << "a CUDA backend is available here";
   }
   EXPECT_EQ(result.code, 3);
   EXPECT_SAYS(result.error, "--multi_gpu needs CUDA devices");

@@ -1,4 +1,4 @@
-// What ranks are given: their variables, input, configuration; and where their output goes.
+// What ranks receive: variables, input, configuration; and where their output goes.
 #include <algorithm>
 
 #include "coupler_run.h"
@@ -67,7 +67,7 @@ TEST(Launch, ThreadsPerProcess_AreCoresDividedByProcesses_UnlessSet) {
 }
 
 TEST(Launch, ConfigurationAndOverrides_ReachTheRanks_AsTheLaunchersCommandLine) {
-  // The coupler program itself is the rank: it reads the configuration as every rank does.
+  // The coupler program itself is the rank and reads the configuration as every rank does.
   const std::string coupler = COUPLER_BINARY_DIR "/bin/coupler";
   const auto script = "cd / && echo '' && " + coupler + " config --explain";
   const auto result = run_coupler(

@@ -1,4 +1,4 @@
-// --max-restarts: a job that failed is started again, with nothing left of the start before.
+// --max-restarts: a failed job is started again, with nothing left of the previous start.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -25,7 +25,7 @@ int starts(const CouplerRun& run) {
   return count;
 }
 
-// Succeeds in the third start; each start has a store of its own.
+// Succeeds in the third start; each start has its own store.
 const std::string kThirdTime =
     "echo \"$COUPLER_JOB_FILE\" > start.$COUPLER_RESTART_COUNT; "
     "[ $COUPLER_RESTART_COUNT = 2 ] || exit 7; exec " COUPLER_BINARY_DIR
@@ -74,7 +74,7 @@ TEST(LaunchRestarts, WithoutTheOption_NothingIsRestarted_NorSet) {
   const auto result = run_coupler(launch_script(1, "echo \"<$COUPLER_RESTART_COUNT>\"; exit 7"),
                                   {{"COUPLER_RESTART_COUNT", "9"}});
   EXPECT_EQ(result.code, 7);
-  EXPECT_EQ(result.output, "<>\n") << "an outer launch's says nothing about us";
+  EXPECT_EQ(result.output, "<>\n") << "an outer launch's count does not apply";
 }
 
 TEST(LaunchRestarts, NoNumber_IsRefused) {

@@ -1,4 +1,4 @@
-// Signals to the launcher reach the ranks.
+// Signals sent to the launcher reach the ranks.
 #include <csignal>
 #include <thread>
 

@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two at once, so that they differ.
+// Both at once, so that they differ.
 std::array<int, 2> free_ports() {
   std::array<int, 2> sockets{};
   std::array<int, 2> ports{};
@@ -80,7 +80,7 @@ bool SlurmCluster::is_installed() {
 SlurmCluster::SlurmCluster() {
   char name[] = "/tmp/coupler-slurm-XXXXXX";
   folder_ = ::mkdtemp(name);
-  ::chmod(folder_.c_str(), 0711);  // munge wants its socket to be reachable for all
+  ::chmod(folder_.c_str(), 0711);  // munge requires its socket to be reachable by all users
   write_configuration();
   start("/usr/sbin/munged",
         {"--foreground", "--key-file=" + folder_ + "/key", "--socket=" + folder_ + "/munge.socket",
@@ -94,7 +94,7 @@ SlurmCluster::SlurmCluster() {
 SlurmCluster::~SlurmCluster() {
   run("scancel --user=$(id -un)");
   is_empty();
-  for (size_t i = daemons_.size(); i-- > 0;) {  // munge is needed by the others' ends
+  for (size_t i = daemons_.size(); i-- > 0;) {  // munge last: the others need it while they end
     ::kill(daemons_[i], SIGTERM);
     const bool ended =
         comes_true([&] { return ::waitpid(daemons_[i], nullptr, WNOHANG) == daemons_[i]; });

@@ -1,6 +1,6 @@
-// SlurmCluster: Slurm's daemons for one node, this machine, run by a test: on loopback, with a key,
-// ports and a folder of their own. Single-threaded; the daemons end with the object, and with the
-// process that made it.
+// SlurmCluster: Slurm's daemons for one node, this machine, run by a test on loopback with their
+// own key, ports and folder. Single-threaded. The daemons end with the object and with the process
+// that created it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,24 +13,24 @@ namespace coupler::testing_launch {
 class SlurmCluster {
  public:
   static bool is_installed();
-  static constexpr int kProcessors = 8;  // it pretends to have
+  static constexpr int kProcessors = 8;  // what the node claims to have
 
   SlurmCluster();
   ~SlurmCluster();
   SlurmCluster(const SlurmCluster&) = delete;
   SlurmCluster& operator=(const SlurmCluster&) = delete;
 
-  // Whether jobs can run, within 20 seconds.
+  // Waits up to 20 seconds until jobs can run; whether they can.
   bool is_up() const;
   std::string logs() const;
 
   struct Result {
     int code = -1;
-    std::string output;  // and errors
+    std::string output;  // standard output and standard error
   };
-  // A shell's command line in the cluster's folder; killed after a minute.
+  // Runs a shell command in the cluster's folder; kills it after a minute.
   Result run(const std::string& command) const;
-  // Whether no job is left, within 20 seconds.
+  // Waits up to 20 seconds until no job is left; whether none is.
   bool is_empty() const;
 
   const std::string& folder() const { return folder_; }

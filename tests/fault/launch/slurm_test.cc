@@ -1,4 +1,4 @@
-// A real Slurm of one node: what users type there, and what `coupler launch --via slurm` does.
+// A real Slurm with one node: users' commands, and `coupler launch --via slurm`.
 #include <memory>
 
 #include "coupler_run.h"
@@ -33,7 +33,7 @@ class SlurmTest : public ::testing::Test {
     }
   }
 
-  // What a batch script printed. (sbatch --wait looks every few seconds only.)
+  // A command that prints a batch script's output. (sbatch --wait polls only every few seconds.)
   static std::string submit(const std::string& options_and_script) {
     return "job=$(sbatch --parsable --output=job.out " + options_and_script +
            ") || exit 1; while squeue --noheader --job=$job 2>&1 | grep -q .; do sleep 0.1; done; "

@@ -1,4 +1,4 @@
-// Other launchers: what they are asked for, what becomes of their end, and what is refused before.
+// Other launchers: how they are called, how their end is reported, and what is rejected before.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -132,7 +132,7 @@ TEST(ViaTorchrun, OneMachine_IsStandalone_SeveralHaveAMaster) {
   EXPECT_SAYS(one.output,
               "torchrun [--standalone] [--nproc-per-node=2] [--no-python] [--log-dir=/tmp] "
               "[--tee=3] [/bin/echo] [x]\n");
-  EXPECT_SAYS_NOT(one.output, "OMP_NUM_THREADS=\n");  // torchrun would make it 1
+  EXPECT_SAYS_NOT(one.output, "OMP_NUM_THREADS=\n");  // if it is unset, torchrun sets it to 1
   const auto two = run_coupler(
       via("torchrun", {"--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "node0",
                        "--main_process_port", "29500", "-n", "6", "/bin/echo"}),
@@ -283,7 +283,7 @@ TEST(ViaMpirun, RealMpich_RanksMeet) {
   EXPECT_SAYS(mpi.error, "only Open MPI's mpirun can start");
 }
 
-// The script of a job that is restarted, run by a shell with an srun that fails twice.
+// Runs the script of a job with restarts in a shell whose srun fails twice.
 TEST(ViaSlurm, ScriptWithRestarts_StartsAgainUntilItSucceeds) {
   FakeLaunchers fakes;
   const auto script = run_coupler(

@@ -26,7 +26,7 @@ db_status shrink(Rank& self, const std::vector<int32_t>& excluded, uint64_t flag
       ->shrink(self.communicator, excluded.data(), excluded.size(), flags, part, self.error);
 }
 
-// What an all-reduce of 1 gives on another communicator, which ends with it.
+// The result of an all-reduce of 1 on `part`, which is destroyed afterwards.
 float sum_on(db_communicator* part) {
   Error error;
   std::vector<float> data(100, 1);
@@ -61,7 +61,7 @@ TEST(NcclShrink, RanksThatStay_KeepTheirOrderAndTheOldCommunicator) {
   });
 }
 
-// Two of four ranks go away during an operation: the others end it and go on.
+// Two of four ranks disappear during an operation: the others end it and continue.
 TEST(NcclShrink, LostRanks_AreLeftBehind) {
   expect_ranks(nccl_job(4), [](int32_t rank, Rank& self) {
     std::vector<float> data(1000, 1);

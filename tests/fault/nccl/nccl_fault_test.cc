@@ -1,5 +1,5 @@
-// What nccl does when things go wrong: asynchronous errors, operations that hang, aborts that hang,
-// ranks that disagree or never come. Every wait ends, and its error says what was going on.
+// Faults of nccl: asynchronous errors, operations that hang, aborts that hang, ranks that disagree
+// or never join. Every wait ends, and its error names the operation.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -31,7 +31,7 @@ void expect_dead(Rank& self, db_status status) {
   EXPECT_LT(self.run(all_reduce(data.data(), data.data(), 4), true), 0);
 }
 
-// Promised within a second.
+// The promise is one second.
 TEST(NcclFault, AsynchronousError_IsANamedFailureSoon) {
   for (const bool blocking : {true, false}) {
     expect_ranks(nccl_job(2, "async:1:3"), [&](int32_t rank, Rank& self) {
@@ -92,7 +92,7 @@ TEST(NcclFault, Abort_EndsPendingWaitsAndReturnsAtOnce) {
   });
 }
 
-// ncclCommAbort itself does not come back: it is given five seconds.
+// ncclCommAbort itself does not return: it is given five seconds.
 TEST(NcclFault, AbortThatHangs_EndsWaitsAllTheSame) {
   expect_ranks(nccl_job(2, "stuck:0:1"), [&](int32_t, Rank& self) {
     const auto begin = steady_clock::now();
@@ -131,7 +131,7 @@ TEST(NcclFault, MessageLongerThanExpected_EndsAtTheDeadline) {
   });
 }
 
-// The ranks were never connected: it is NCCL's own set-up that waits.
+// The ranks never connect: NCCL's own setup waits.
 TEST(NcclFault, RankThatNeverJoinsTheFirstOperation_EndsAtTheDeadline) {
   expect_ranks(nccl_job(2), [&](int32_t rank, Rank& self) {
     if (rank == 1) {

@@ -1,4 +1,4 @@
-// What nccl says to wrong input and wrong machines: drivers, devices, libraries, options, memory.
+// Errors of nccl for wrong input and wrong machines: drivers, devices, libraries, options, memory.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,8 @@ namespace {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-// The score and the reason that a fresh process with that environment gets; `before` runs first.
+// The score and reason that probe returns in a new process with that environment; `before` runs
+// first.
 std::pair<int, std::string> probe(
     const Environment& environment, const std::function<void()>& before = [] {}) {
   std::array<int, 2> ends{};
@@ -116,7 +117,8 @@ TEST(NcclProbe, LibraryThatIsNone_NamesTheFile) {
   }
 }
 
-// The real ones, where this machine has them and no driver: the reason comes without a crash.
+// The real libraries, if this machine has them but no driver: probe gives a reason, without a
+// crash.
 TEST(NcclProbe, NoDoubleAndNoDriver_IsAReason) {
   if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "this machine has a driver";
   const auto [score, reason] = probe({{"COUPLER_NCCL_PATH", ""}});

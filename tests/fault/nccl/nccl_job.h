@@ -1,5 +1,5 @@
-// What the tests of nccl share: jobs over the double, and its CUDA runtime. For the ranks' main
-// threads.
+// Shared by the tests of nccl: jobs over the double, and access to its CUDA runtime. For the ranks'
+// main threads.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ inline bool contains(const Error& error, const std::string& text) {
   return std::string(error.text.data()).find(text) != std::string::npos;
 }
 
-// A function of the CUDA double, which the backend has opened.
+// A function of the CUDA double, which the backend has already opened.
 template <typename Function>
 Function* cuda_function(const char* name) {
   void* const library = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);

@@ -1,5 +1,5 @@
-// The order between an operation and the streams before and behind it, and messages that nobody
-// waits for.
+// The order between an operation and the streams before and after it, and messages that are never
+// waited for.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -113,7 +113,7 @@ db_op message(bool sends, float* data, uint64_t count, int32_t peer) {
   return op;
 }
 
-// Receives first on both sides: a group of its own for each would wait for ever.
+// Both sides receive first: with a separate group for each operation they would wait forever.
 TEST(NcclStream, ReceivesBeforeSends_GoTogether) {
   expect_ranks(nccl_job(2), [&](int32_t rank, Rank& self) {
     std::vector<float> in(1000), out(1000, static_cast<float>(rank + 1));
@@ -145,7 +145,7 @@ TEST(NcclStream, RequestReleasedAtOnce_StillHappens) {
     for (int step = 0; step < 50; ++step)
       self.functions->release(start(self, all_reduce(data.data(), data.data(), 1000), nullptr));
     EXPECT_EQ(self.run(all_reduce(data.data(), data.data(), 1000), true), DB_OK);
-    // 2 to the power of 51, which a float holds.
+    // 2 to the power of 51, which float represents exactly.
     EXPECT_EQ(data[0], 2251799813685248.0f);
   });
 }

@@ -1,6 +1,5 @@
-// Training whose state is on a disk: the same bits as in memory; what a user is told of a folder
-// that cannot be used and of a disk that fails in the middle; that checkpoints stay as they were,
-// and that nothing is left behind.
+// Training with its state on a disk: the same bits as in memory; the errors for an unusable folder
+// and for a disk that fails midway; checkpoints stay unchanged, and nothing is left behind.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -84,7 +83,7 @@ TEST(Offload, SaysWhatIsWrongWithAFolder) {
   const Outcome file = here.coupler(launch_of(offload_to(here.path() / "file"), kDigits));
   EXPECT_NE(file.exit_code, 0);
   expect_in(file.err, "name a folder");
-  if (::geteuid() == 0) return;  // may write anywhere
+  if (::geteuid() == 0) return;  // root may write anywhere
   fs::create_directory(here.path() / "locked");
   fs::permissions(here.path() / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const Outcome locked = here.coupler(launch_of(offload_to(here.path() / "locked"), kDigits));
@@ -109,7 +108,7 @@ TEST(Offload, SaysBeforeTrainingThatTheDiskIsFull) {
       {{"DISK_FAULTS_FOLDER", (here.path() / "disk").string()},
        {"DISK_FAULTS_READS", "1"},
        {"DISK_FAULTS_DO", "ENOSPC"},
-       {"DISK_FAULTS_AT", "4"}});  // two files, then room for one block, and for the next
+       {"DISK_FAULTS_AT", "4"}});  // two files, then space for one block, then for the next
   EXPECT_NE(outcome.exit_code, 0);
   expect_in(outcome.err, "no room to offload");
   expect_in(outcome.err, (here.path() / "disk").string());
@@ -118,8 +117,8 @@ TEST(Offload, SaysBeforeTrainingThatTheDiskIsFull) {
   EXPECT_EQ(outcome.out.find("epoch"), std::string::npos);
 }
 
-// Any call to the disk may fail: the job ends with an error that says so, nothing hangs, and what
-// was saved before is whole: the next start goes on from it and ends in the same bits.
+// Any disk call may fail: the job ends with an error that reports it, nothing hangs, and earlier
+// checkpoints are complete: the next start resumes from them and ends with the same bits.
 TEST(Offload, ADiskThatFailsEndsTheJob_AndLosesNoCheckpoint) {
   std::string expected;
   size_t calls = 0;
@@ -154,7 +153,7 @@ TEST(Offload, ADiskThatFailsEndsTheJob_AndLosesNoCheckpoint) {
                                            {"DISK_FAULTS_READS", "1"},
                                            {"DISK_FAULTS_DO", error},
                                            {"DISK_FAULTS_AT", std::to_string(at)}});
-      // A hint, or the last block's way back, which nobody asks for any more, may fail unseen.
+      // A hint, or reading back the last block, which is no longer needed, may fail unnoticed.
       if (failed.exit_code == 0) {
         EXPECT_EQ(loss_in(failed.out), expected) << error << " at " << at;
         continue;

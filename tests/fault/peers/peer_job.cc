@@ -1,6 +1,6 @@
-// A rank that comes to a moment and stays there, for the last rank to be killed or stopped in:
+// A rank that reaches a moment and stays there, so that a test can kill or stop the last rank then:
 //   peer_job init | collective | soak | stops | between | end | left
-// Writes its process id to pid.RANK when it is there. "stops": it stops itself.
+// Writes its process id to pid.RANK when it is there. "stops": the last rank stops itself.
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ constexpr auto kLong = std::chrono::seconds(60);  // longer than the test waits
 void arrive(int rank) {
   const std::string path = fmt::format("pid.{}", rank);
   std::ofstream(path + ".new") << ::getpid() << "\n";
-  (void)std::rename((path + ".new").c_str(), path.c_str());  // the test then misses it
+  (void)std::rename((path + ".new").c_str(), path.c_str());  // on failure the test misses the file
 }
 
 void collectives(Communicator& communicator, int rank, bool stops) {
@@ -41,7 +41,7 @@ void collectives(Communicator& communicator, int rank, bool stops) {
   }
 }
 
-// For half an hour, a little at a time.
+// Small collectives for half an hour.
 void soak(Communicator& communicator) {
   matrix::Values<float> values(1000, 1.0f);
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(30);
@@ -72,7 +72,7 @@ void work(const std::string& moment, const ProcessInfo& process, const Config& c
     std::this_thread::sleep_for(kLong);
   }
   if (moment == "end" && !victim) {
-    // The last of all: everybody but the victim has come.
+    // The last barrier: all ranks except the victim join it.
     arrive(process.rank);
     communicator->run(matrix::barrier());
   }

@@ -1,4 +1,4 @@
-// A rank is killed or stopped at any moment: it is named, the others end, nothing is left.
+// A rank is killed or stopped at any moment: it is named, the others end, nothing is left behind.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kWorld = 3;
-// A second is promised, tested at ten times its value.
+// The promise is one second; the test allows ten times as long.
 constexpr auto kPromised = 10s;
 
 struct Loss {
@@ -38,7 +38,7 @@ class PeersTest : public ::testing::TestWithParam<Loss> {
 };
 
 std::vector<std::string> peer_job(const std::string& moment, const std::string& backend) {
-  // Far beyond what is promised: it is not the deadline of operations that ends the job.
+  // Far longer than the promise, so the operations' deadline does not end the job.
   return launch(kWorld,
                 {COUPLER_BINARY_DIR "/bin/tests/peer_job", "-o", "backend.timeout=50s", moment},
                 backend);
@@ -52,7 +52,7 @@ TEST_P(PeersTest, LostPeer_IsNamed_AndNothingIsLeft) {
     victim = run.wait_for_pid(fmt::format("pid.{}", rank));
     ASSERT_GT(victim, 0) << run.wait(0s).error;
   }
-  std::this_thread::sleep_for(100ms);  // the others wait for it by then
+  std::this_thread::sleep_for(100ms);  // then the others wait for it
   ::kill(victim, signal);
   const auto result = run.wait(kPromised);
   if (signal == SIGKILL) {
@@ -94,7 +94,7 @@ TEST(Peers, StoppedBeforeItIsARank_IsNamed) {
 TEST(Peers, WholeJobStoppedAndContinued_GoesOn) {
   CouplerRun run(peer_job("collective", "gloo_cpu"));
   for (int rank = 0; rank < kWorld; ++rank) run.wait_for_pid(fmt::format("pid.{}", rank));
-  run.signal(SIGTSTP);  // as the terminal's stop key
+  run.signal(SIGTSTP);  // like the terminal's stop key
   std::this_thread::sleep_for(2s);
   run.signal(SIGCONT);
   EXPECT_EQ(run.wait(2s).code, -1) << "it ended: " << run.wait(0s).error;

@@ -1,6 +1,6 @@
-// FileStore: a db_store over a folder, for ranks that a test forks. A key is a file; a number is a
-// file that is changed under a lock. The secret that keys are derived from lies in no file.
-// Thread rule: any thread, any process.
+// FileStore: a db_store over a folder, for ranks that a test forks. A key is a file; a counter is a
+// file that is changed under a lock. The secret from which keys are derived is not in any file.
+// [any-thread], any process.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -25,7 +25,7 @@ namespace backend_test {
 
 class FileStore {
  public:
-  // secret: of the job, empty if it has none.
+  // secret: the job's; empty if it has none.
   explicit FileStore(std::string folder, std::string secret = {})
       : folder_(std::move(folder)), secret_(std::move(secret)) {
     table_ = {sizeof table_, this, set, get, add, secret_.empty() ? nullptr : derive_key};

@@ -1,5 +1,5 @@
-// Ranks: forks the ranks of a small job, loads the backend in each and gives each a communicator.
-// A rank's test failures are printed by the rank and make its exit code 1.
+// Ranks: forks the ranks of a small job, loads the backend in each and creates its communicator.
+// A rank prints its own test failures, which make its exit code 1.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -36,7 +36,7 @@ inline const DistributedBackend* load_backend() {
   return reinterpret_cast<db_entry_function>(dlsym(library, DB_ENTRY_SYMBOL))();
 }
 
-// A db_error with its text.
+// A db_error with its text buffer.
 struct Error {
   Error() { reset(); }
   Error(const Error&) = delete;  // it points into itself
@@ -56,22 +56,22 @@ struct Error {
 
 // Where a rank runs.
 struct Place {
-  int network = -1;            // descriptor of a network namespace; -1: that of the test
+  int network = -1;            // descriptor of a network namespace; -1: the test's own
   std::string interface_name;  // of db_communicator_params; "": loopback
   int32_t local_rank = 0;
   int32_t local_size = 1;
-  int32_t late_ms = 0;  // it starts that much after the others
+  int32_t late_ms = 0;  // how much later than the others it starts
 };
 
 struct Job {
   int32_t size = 2;
-  int32_t present = 0;  // ranks that are started at all; 0: every one
+  int32_t present = 0;  // how many ranks are started; 0: all
   bool must_connect = true;
   int64_t timeout_ns = 20'000'000'000;
   std::vector<const db_option*> options;
   db_memory memory = DB_MEMORY_HOST;
   std::vector<std::pair<std::string, std::string>> environment;  // of every rank
-  std::vector<Place> places;  // by rank; empty: all beside the test, on one machine
+  std::vector<Place> places;  // by rank; empty: all on one machine, in the test's network
   std::string secret = "the secret of the ranks of this test";  // "": the job has none
 };
 
@@ -104,7 +104,7 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Submits and waits; blocking: on this thread inside submit.
+  // Submits and waits; blocking: the operation runs on this thread inside submit.
   db_status run(db_op op, bool blocking) { return run_on(communicator, op, blocking); }
 
   // The same on a communicator that was split from this one.
@@ -139,7 +139,7 @@ inline db_op all_reduce(const float* send, float* recv, uint64_t count) {
   return op;
 }
 
-// The folder through which forked ranks meet; gone with the object.
+// The folder through which forked ranks meet; removed with the object.
 class Folder {
  public:
   Folder() {
@@ -150,7 +150,7 @@ class Folder {
   std::string path;
 };
 
-// For the process of a rank, before anything else happens there.
+// Call in a rank's process before anything else.
 inline bool enter(const Place& place) {
   std::this_thread::sleep_for(std::chrono::milliseconds(place.late_ms));
   if (place.network < 0 || setns(place.network, CLONE_NEWNET) == 0) return true;
@@ -158,8 +158,8 @@ inline bool enter(const Place& place) {
   return false;
 }
 
-// Runs body in job.size processes and returns their wait statuses. Ranks that are still there after
-// 200 seconds are killed.
+// Runs body in job.size processes and returns their wait statuses. Kills ranks that still run after
+// 200 seconds.
 inline std::vector<int> fork_ranks(const Job& job,
                                    const std::function<void(int32_t, Rank&)>& body) {
   const Folder folder;
@@ -192,7 +192,7 @@ inline std::vector<int> fork_ranks(const Job& job,
   return statuses;
 }
 
-// The same, and every rank must end well.
+// The same, and expects every rank to exit with 0.
 inline void expect_ranks(const Job& job, const std::function<void(int32_t, Rank&)>& body) {
   const std::vector<int> statuses = fork_ranks(job, body);
   for (size_t rank = 0; rank < statuses.size(); ++rank)

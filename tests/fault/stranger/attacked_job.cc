@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostRanks = 16;
 constexpr size_t kKeptTexts = 4;
-constexpr uint64_t kGathered = 1000;  // elements of each rank
+constexpr uint64_t kGathered = 1000;  // elements per rank
 
 enum class End { kDied, kWell, kError, kWrong };
 struct RankEnd {
@@ -26,12 +26,12 @@ void say(RankEnd* end, End what, const std::string& text) {
   end->end = what;
 }
 
-// Small whole numbers, so that any order of additions gives the same sum.
+// Small integers, so that additions in any order give the same sum.
 float contribution(int32_t rank, uint64_t i) {
   return static_cast<float>((rank + 1) * static_cast<int64_t>(i % 1000 + 1));
 }
 
-// False: *end says why it is over.
+// False: it failed, and *end has the reason.
 bool reduce(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankEnd* end) {
   const int32_t rank = on->rank, size = on->size;
   std::vector<float> data(count);
@@ -55,7 +55,7 @@ bool reduce(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns,
   return true;
 }
 
-// An operation whose result tells who sent what. The same as above otherwise.
+// Like reduce, with an operation whose result shows which rank sent what.
 bool gather(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankEnd* end) {
   const auto size = static_cast<uint64_t>(on->size);
   std::vector<float> own(count), all(size * count);
@@ -74,8 +74,7 @@ bool gather(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns,
   for (uint64_t i = 0; i < all.size(); ++i) {
     if (all[i] == contribution(static_cast<int32_t>(i / count), i % count)) continue;
     say(end, End::kWrong,
-        "all_gather: what is in the place of rank " + std::to_string(i / count) +
-            " is not what it sent");
+        "all_gather: the part of rank " + std::to_string(i / count) + " differs from what it sent");
     return false;
   }
   return true;
@@ -131,7 +130,8 @@ Job placed_job(int32_t size, const std::vector<const Network*>& networks,
                const std::string& interface_name) {
   const auto machines = static_cast<int32_t>(networks.size());
   const int32_t each = size / machines;
-  if (each * machines != size) throw std::invalid_argument("ranks that do not go into machines");
+  if (each * machines != size)
+    throw std::invalid_argument("the ranks cannot be divided evenly among the machines");
   Job job;
   job.size = size;
   job.must_connect = false;

@@ -3,7 +3,7 @@
 namespace backend_test {
 namespace {
 
-// Of a greeting as gloo_cpu's handshake.cc has it: bytes from who connected, and back.
+// The size of a greeting in gloo_cpu's handshake.cc: from the connecting side, and back.
 constexpr uint32_t kGreeting = 80, kGreetingBack = 84;
 
 uint32_t destination_port(const TcpFrame::Flow& flow) { return flow.ports & 0xffff; }
@@ -47,7 +47,7 @@ void Crosser::pass(int from, Frame frame) {
       seen.greeted = true;
     }
     crossing_ = crossing_ || (chosen_[0]->greeted && chosen_[1] && chosen_[1]->greeted);
-    // Too early: it will be sent once more.
+    // Too early: dropped, since TCP sends it again.
     if (beyond && !crossing_) return;
     if (crossing_) exchange(segment, seen, *chosen_[1 - i], forward);
     break;

@@ -1,7 +1,7 @@
-// Crosser: somebody on the path between two machines who lets two ranks of one machine greet the
-// same rank of the other, and then gives each the connection of the other one: what follows the
-// greetings is exchanged between the two connections, both ways, and TCP is content. Only a
-// protection that is bound to the greeting before it tells the ranks. One thread.
+// Crosser: an attacker on the path between two machines that lets two ranks of one machine greet
+// the same rank of the other, and then swaps the two connections: what follows the greetings is
+// exchanged between them, in both directions, and stays valid TCP. The ranks notice only if the
+// protection is bound to the preceding greeting. One thread.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@ class Crosser {
   // send(end, frame): puts a frame onto the wire to end 0 or 1.
   explicit Crosser(std::function<void(int, const Frame&)> send) : send_(std::move(send)) {}
 
-  void pass(int from, Frame frame);  // that came from an end
+  void pass(int from, Frame frame);  // handles a frame that came from an end
   bool done() const { return crossing_; }
 
  private:
   struct Connection {
-    TcpFrame::Flow flow;                 // from who connected
-    uint32_t first = 0, first_back = 0;  // numbers of both directions
+    TcpFrame::Flow flow;                 // from the connecting side
+    uint32_t first = 0, first_back = 0;  // first sequence numbers of both directions
     bool greeted = false;
   };
   void choose(TcpFrame& segment);

@@ -9,13 +9,13 @@
 namespace backend_test {
 namespace {
 
-// Connections that are wanted at each target, in the order of Deed.
+// The number of connections to make to each target, in the order of Deed.
 constexpr std::array<int64_t, kDeeds> kWanted = {16, 8, 8, 4, 4, 2, 3000};
-constexpr int64_t kAtOnce = 256;  // of these in a round, so that he looks around in between
+constexpr int64_t kAtOnce = 256;  // of these per round, so that it looks around in between
 
-constexpr auto kRest = std::chrono::milliseconds(1);          // after a refusal
-constexpr auto kRemembered = std::chrono::milliseconds(100);  // once it is gone
-constexpr size_t kSplicedAtMost = 8;                          // targets, with each other
+constexpr auto kRest = std::chrono::milliseconds(1);          // pause after a refusal
+constexpr auto kRemembered = std::chrono::milliseconds(100);  // how long a gone target is kept
+constexpr size_t kSplicedAtMost = 8;                          // targets spliced with each other
 
 bool on_network(const Endpoint& endpoint) {
   if (endpoint.family() != AF_INET) return false;
@@ -36,7 +36,7 @@ void Intruder::go_on() {
   look();
   for (auto& [key, target] : targets_) {
     attack(target);
-    // A path whose socket is gone leads nobody anywhere.
+    // A path whose socket is gone is of no use: no one else can connect to it.
     if (target.local && !target.endpoint.is_path()) take(target);
     receive(target);
     turn();
@@ -93,7 +93,7 @@ void Intruder::publish(Target& target) {
   own_->count.store(next + 1);
 }
 
-// A target elsewhere cannot be looked at: whether it is there shows when it refuses.
+// A target on another machine is not visible in /proc; it is assumed open until it refuses.
 bool Intruder::is_open(const Target& target) const {
   const bool taken =
       target.taken || (target.other_slot != nullptr && target.other_slot->taken.load());
@@ -102,7 +102,7 @@ bool Intruder::is_open(const Target& target) const {
 
 void Intruder::attack(Target& target) {
   if (!is_open(target)) return;
-  // Another deed is first at each.
+  // Each target gets a different deed first.
   for (size_t i = 0; i < kDeeds; ++i) {
     const auto deed = static_cast<Deed>((i + target.number) % kDeeds);
     if (!has(deed)) continue;
@@ -126,7 +126,7 @@ void Intruder::take(Target& target) {
     setsockopt(target.socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }
   if (bind(target.socket, target.endpoint.raw(), target.endpoint.size) != 0) return;
-  if (listen(target.socket, 64) != 0) {  // another took it between the two calls
+  if (listen(target.socket, 64) != 0) {  // another process took it between the two calls
     close(target.socket);
     target.socket = -1;
     return;
@@ -148,7 +148,7 @@ void Intruder::receive(Target& target) {
       lines_.couple(fd, other);
       continue;
     }
-    // One of his deeds, in turn.
+    // One of the enabled deeds, in turn.
     auto deed = Deed::kHold;
     const auto turn = static_cast<size_t>(tally_->visitors.load());
     for (size_t i = 0; i < kDeeds; ++i) {

@@ -12,13 +12,13 @@
 namespace backend_test {
 namespace {
 
-constexpr size_t kRecorded = 512;  // bytes of a connection that are kept for others
+constexpr size_t kRecorded = 512;  // bytes of a connection that are kept for replays
 
-// What precedes the payload of the first operation is shorter than that; what is altered is the
-// highest byte of a number, so that no rounding hides it.
+// Everything before the payload of the first operation is shorter. The altered byte is the highest
+// of a number, so that rounding does not hide it.
 constexpr uint64_t kGreetingEnd = 256;
 
-// A greeting as gloo_cpu's handshake.cc has it; and how long the answer to it is.
+// A greeting as in gloo_cpu's handshake.cc, and the size of its answer.
 struct Greeting {
   uint32_t magic = 0x32504343;
   int32_t rank = 0;
@@ -42,7 +42,7 @@ Lines::~Lines() {
 
 Lines::Result Lines::connect(const Endpoint& endpoint, uint32_t target, Deed deed, int* fd) {
   const int made = socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (made < 0) return Result::kFull;  // of descriptors
+  if (made < 0) return Result::kFull;  // out of descriptors
   ++tally_->tried[static_cast<size_t>(deed)];
   if (::connect(made, endpoint.raw(), endpoint.size) != 0 && errno != EINPROGRESS) {
     const bool full = errno == EAGAIN;
@@ -89,7 +89,7 @@ void Lines::add(Line line) {
   watch(lines_.emplace(fd, std::move(line)).first->second);
 }
 
-// What is not read is not watched for, or it would be reported for ever.
+// Does not watch for input that is not read, which epoll would report forever.
 void Lines::watch(const Line& line) {
   const bool reads = line.deed != Deed::kHold && line.deed != Deed::kCrowd &&
                      (line.deed != Deed::kRelay || line.partner >= 0);
@@ -128,7 +128,7 @@ std::vector<uint32_t> Lines::turn() {
   const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const auto found = lines_.find(events[static_cast<size_t>(i)].data.fd);
-    if (found == lines_.end()) continue;  // its partner has taken it along
+    if (found == lines_.end()) continue;  // closed together with its partner
     Line& line = found->second;
     const uint32_t what = events[static_cast<size_t>(i)].events;
     const bool broken = (what & (EPOLLERR | EPOLLHUP)) != 0;

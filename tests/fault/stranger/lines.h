@@ -1,4 +1,4 @@
-// Lines: the connections of a stranger, and what he does with each. Never blocks. One thread.
+// Lines: the connections of a stranger, and what it does with each. Never blocks. One thread.
 #pragma once
 
 #include <array>
@@ -20,20 +20,20 @@ class Lines {
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
 
-  enum class Result { kMade, kFull, kRefused, kStranger };  // kStranger: one listens there
-  // A connection to an endpoint, which the caller calls `target`. *fd names it.
+  enum class Result { kMade, kFull, kRefused, kStranger };  // kStranger: a stranger listens there
+  // Connects to an endpoint, which is `target` to the caller; *fd: the connection.
   Result connect(const Endpoint& endpoint, uint32_t target, Deed deed, int* fd);
-  // One that somebody made to the stranger.
+  // Takes over a connection that was made to the stranger.
   void adopt(int fd, uint32_t target, Deed deed);
 
-  // What comes from one goes to the other from now on. The end of one is the end of both.
+  // From now on forwards each one's data to the other. If one closes, both do.
   void couple(int first, int second);
-  // A line to target that is kept for a relay and has no partner yet; -1: none.
+  // A line to target that is reserved for a relay and has no partner yet; -1: none.
   int waiting_for_partner(uint32_t target) const;
 
   int64_t open(uint32_t target, Deed deed) const;
 
-  // Does what can be done now. Returns the targets that refused connections which seemed made.
+  // Does what can be done now. Returns the targets that refused pending connections.
   std::vector<uint32_t> turn();
 
  private:
@@ -46,8 +46,8 @@ class Lines {
     bool connected = false;
     bool answered = false;
     int partner = -1;
-    uint64_t passed = 0;   // bytes that came
-    bool altered = false;  // one of them
+    uint64_t passed = 0;   // received bytes
+    bool altered = false;  // whether one of them was altered
     std::string unsent;
   };
 

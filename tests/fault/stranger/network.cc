@@ -75,8 +75,8 @@ void run_command(const std::string& command) {
   if (pclose(pipe) != 0) throw std::runtime_error(command + ": " + output);
 }
 
-// What this thread makes next has a table of connections of its own instead of a part of a large
-// one, so that a stranger reads /proc/net/tcp in microseconds. Kernels before 6.1 cannot.
+// The next namespace that this thread creates gets its own small connection table instead of
+// sharing a large one, so that reading /proc/net/tcp takes microseconds. Needs Linux 6.1.
 void ask_for_small_tables() {
   std::ofstream("/proc/sys/net/ipv4/tcp_child_ehash_entries") << "1024";
 }
@@ -101,14 +101,14 @@ std::string Network::why_not() {
     const Network first, second;
     join({first, "wire", "10.77.0.1/24"}, {second, "wire", "10.77.0.2/24"});
   } catch (const std::exception& error) {
-    return std::string("network namespaces with a wire cannot be made here: ") + error.what();
+    return std::string("network namespaces with a wire cannot be created here: ") + error.what();
   }
   return "";
 }
 
 Network::Network() {
   on_new_thread([this] {
-    // The first one only passes on what it was told to the second.
+    // The first namespace only passes the setting on to the second.
     if (unshare(CLONE_NEWNET) != 0) throw system_failure("unshare(CLONE_NEWNET)");
     ask_for_small_tables();
     if (unshare(CLONE_NEWNET) != 0) throw system_failure("unshare(CLONE_NEWNET)");

@@ -1,6 +1,6 @@
-// Network: a network namespace of the test's own, with its loopback up, in which it puts ranks and
-// strangers; wires join two of them as a cable joins two machines. A descriptor keeps the namespace
-// alive and nothing else: it has no name, so it is gone with its last process, however that ends.
+// Network: the test's own network namespace, with loopback up, in which it runs ranks and
+// strangers. A wire joins two of them like a cable between two machines. Only a descriptor keeps
+// the namespace alive: it has no name, so it disappears with its last process, however that ends.
 // Owned by one thread.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace backend_test {
 
 class Network {
  public:
-  // Why there can be none, or none with wires, here; "": all of it works.
+  // Why namespaces, or wires, cannot be created here; "" if they can.
   static std::string why_not();
 
   Network();  // throws std::runtime_error
@@ -21,16 +21,15 @@ class Network {
 
   int descriptor() const { return descriptor_; }
 
-  // Moves the calling thread, or forked process, there for good. Throws std::system_error.
+  // Moves the calling thread, or forked process, there permanently. Throws std::system_error.
   void enter() const;
 
-  // Runs something on a thread that is there, and waits for it. What it throws is thrown here.
+  // Runs body on a thread in this network, waits for it, and rethrows its exception.
   void visit(const std::function<void()>& body) const;
 
   // Puts one end of a new wire into each of two networks, as an interface of that name. address:
-  // "10.77.0.1/24", "" for an end that only passes frames on. The ends leave the work of cutting
-  // and checksumming segments to nobody, so that whoever passes frames on sees what goes over a
-  // real cable.
+  // "10.77.0.1/24"; "" for an end that only forwards frames. Segmentation and checksum offload are
+  // off, so that a forwarder sees the frames of a real cable.
   struct End {
     const Network& network;
     std::string interface_name;

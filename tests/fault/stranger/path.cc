@@ -34,7 +34,7 @@ int open_wire(const char* name) {
   address.sll_ifindex = static_cast<int>(if_nametoindex(name));
   check(address.sll_ifindex != 0);
   check(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  packet_mreq all{};  // frames for others, too
+  packet_mreq all{};  // also frames for other addresses
   all.mr_ifindex = address.sll_ifindex;
   all.mr_type = PACKET_MR_PROMISC;
   check(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) == 0);
@@ -60,7 +60,7 @@ Path::Path(const Network& between, const Plan& plan, bool armed) {
 
 void Path::work(const Plan& plan, State* state) {
   const std::array<int, 2> wires = {open_wire("left"), open_wire("right")};
-  // What a full queue does not take is lost, as on any network; TCP sends it once more.
+  // Frames that a full queue rejects are lost, as on any network; TCP sends them again.
   const auto put = [&](int end, const Frame& frame) {
     (void)send(wires[static_cast<size_t>(end)], frame.data(), frame.size(), 0);
   };

@@ -1,5 +1,5 @@
-// Path: a process in a network of its own, between two others, that passes every frame on between
-// the wires "left" and "right" there, and tampers with one. From construction on. Owned by one
+// Path: a process in its own network, between two others, that forwards every frame between its
+// wires "left" and "right" and tampers with one connection. Runs from construction on. Owned by one
 // thread.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace backend_test {
 
 class Path {
  public:
-  // between: has the two wires, without addresses. armed: whether he may begin at once.
+  // between: has the two wires, without addresses. armed: whether tampering may begin at once.
   Path(const Network& between, const Plan& plan, bool armed);
 
-  std::atomic<int>* armed() const { return &state_->armed; }  // set to 1: he may begin
+  std::atomic<int>* armed() const { return &state_->armed; }  // set to 1 to allow tampering
   bool tampered() const { return state_->done == 1; }
   int64_t frames() const { return state_->frames; }
 
@@ -29,7 +29,7 @@ class Path {
   static void work(const Plan& plan, State* state);
 
   Shared<State> state_;
-  std::unique_ptr<ChildProcess> process_;  // gone before the state
+  std::unique_ptr<ChildProcess> process_;  // destroyed before the state
 };
 
 }  // namespace backend_test

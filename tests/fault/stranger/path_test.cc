@@ -1,6 +1,6 @@
-// Jobs of gloo_cpu on two machines with somebody on the path between them, who does to TCP segments
-// what he likes. With protect = "mac" or "tls" no result is ever wrong, whatever he does; without,
-// he can make one wrong unseen.
+// Jobs of gloo_cpu on two machines with an attacker on the path between them, who can manipulate
+// any TCP segment. With protect = "mac" or "tls" no result is ever wrong; without, the attacker can
+// make a result wrong unnoticed.
 #include "path.h"
 
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ class OnThePath : public ::testing::Test {
   struct Attack {
     const char* protect = "none";
     Plan plan;
-    bool at_once = false;  // he does not wait until the ranks are connected
+    bool at_once = false;  // the attacker does not wait until the ranks are connected
     int32_t ranks = 2;
-    int64_t connect_ns = 20'000'000'000;  // how long they may take for that
+    int64_t connect_ns = 20'000'000'000;  // the ranks' timeout for connecting
   };
   Verdict run(const Attack& attack) {
     const Path path(*between_, attack.plan, attack.at_once);
@@ -66,12 +66,12 @@ TEST_F(OnThePath, NobodyTampers_EveryResultIsExact) {
   }
 }
 
-// This is what protect is for; it also shows that what the next tests defend against works.
+// The reason for protect; also proves that the attacks of the following tests work.
 TEST_F(OnThePath, TamperedBytesWithoutProtection_ResultIsWrong) {
   for (const Tampering what :
        {Tampering::kAlter, Tampering::kReplace, Tampering::kReflect, Tampering::kSwap}) {
-    // Some way into a message. What hits the header of the next is an error, and then he tries
-    // again.
+    // Hits the middle of a message. If it hits the next header instead, the job ends with an error,
+    // and the test tries again.
     Verdict verdict;
     for (int i = 0; i < 5 && verdict.wrong == 0; ++i) {
       verdict.add(run({.plan = {.what = what, .skip = 40}}));
@@ -82,7 +82,7 @@ TEST_F(OnThePath, TamperedBytesWithoutProtection_ResultIsWrong) {
 }
 
 TEST_F(OnThePath, CrossedConnectionsWithoutProtection_ResultIsWrong) {
-  // Four ranks through one forwarder: on a busy machine one of them may be late, which is an error.
+  // Four ranks through one forwarder: on a busy machine one may be late, which is an error.
   Verdict verdict;
   for (int i = 0; i < 5 && verdict.wrong == 0; ++i) {
     verdict.add(run({.plan = {.what = Tampering::kCross}, .at_once = true, .ranks = 4}));
@@ -103,8 +103,7 @@ TEST_P(Protected, TamperedBytes_JobEndsWithAnError) {
   }
 }
 
-// Every message of the greeting, and the first ones after it; with the campaign's number at many
-// places of each.
+// Every message of the greeting and the first ones after it; in a campaign, at many places of each.
 TEST_P(Protected, TamperedGreeting_NoResultIsWrong) {
   const bool many = std::getenv("COUPLER_CAMPAIGN_STARTS") != nullptr;
   for (int64_t skip = 0; skip < 10; ++skip) {
@@ -121,7 +120,7 @@ TEST_P(Protected, TamperedGreeting_NoResultIsWrong) {
   }
 }
 
-// The ranks notice it while they connect, and connect once more.
+// The ranks notice it while they connect, and connect again.
 TEST_P(Protected, CrossedConnections_NoResultIsWrong) {
   const Verdict verdict = run(
       {.protect = GetParam(), .plan = {.what = Tampering::kCross}, .at_once = true, .ranks = 4});

@@ -16,11 +16,11 @@
 namespace backend_test {
 namespace {
 
-constexpr int kFirstFile = 3, kLastFile = 12;    // descriptors of other processes that are tried
+constexpr int kFirstFile = 3, kLastFile = 12;    // other processes' descriptors to try
 constexpr unsigned kListen = 0x0a;               // TCP_LISTEN, in the column st
 constexpr unsigned kUnixListening = 0x00010000;  // __SO_ACCEPTCON, in the column Flags
 
-// "0100007F:1F90", or the same with four words.
+// "0100007F:1F90", or with four words for IPv6.
 Endpoint tcp_endpoint(const char* words, unsigned port) {
   Endpoint endpoint;
   if (std::strlen(words) == 8) {
@@ -67,7 +67,7 @@ ProcNet::ProcNet() {
                                             "/proc/" + parent + "/task/" + parent + "/children"};
   for (size_t i = 0; i < names.size(); ++i) {
     files_[i] = open(names[i].c_str(), O_RDONLY | O_CLOEXEC);
-    // A kernel may lack IPv6, or not tell the children.
+    // A kernel may lack IPv6, or the list of children.
     if (files_[i] < 0 && i % 2 == 0) {
       throw std::system_error(errno, std::generic_category(), names[i]);
     }

@@ -1,4 +1,4 @@
-// ProcNet: what any user of a machine sees of its sockets in /proc. One thread.
+// ProcNet: the sockets that any user of a machine sees in /proc. One thread.
 #pragma once
 
 #include <sys/socket.h>
@@ -19,24 +19,24 @@ struct Endpoint {
   int family() const { return address.ss_family; }
   bool is_unix() const { return family() == AF_UNIX; }
   bool is_path() const { return is_unix() && raw()->sa_data[0] != 0; }
-  std::string key() const {  // equal for equal endpoints
+  std::string key() const {  // the same for equal endpoints
     return {reinterpret_cast<const char*>(&address), size};
   }
 
-  static Endpoint unix_name(const std::string& name);  // abstract, without its zero byte
+  static Endpoint unix_name(const std::string& name);  // abstract; without the zero byte
   static Endpoint unix_path(const std::string& path);
 };
 
 class ProcNet {
  public:
-  // Of the calling process' network namespace, from now on.
+  // Reads the network namespace that the calling process has now.
   ProcNet();
   ~ProcNet();
   ProcNet(const ProcNet&) = delete;
   ProcNet& operator=(const ProcNet&) = delete;
 
-  // Who listens on TCP, but for the sockets of one user, or on a Unix socket; and what might be a
-  // socket among the open files of the processes that have this one's parent.
+  // Listening TCP sockets, except those of user `but_for`, and listening Unix sockets; and possible
+  // sockets among the open files of this process's siblings.
   std::vector<Endpoint> look(uid_t but_for);
 
  private:

@@ -1,6 +1,6 @@
-// Shared: an object in memory that this process and those it forks see alike; and ChildProcess: a
-// forked process that lives no longer than the object. The T must do with atomics or a turn that
-// its users agree on. Owned by one thread.
+// Shared: an object in memory that this process shares with those it forks. T must use atomics, or
+// its users must take turns. ChildProcess: a forked process that lives no longer than the object.
+// Owned by one thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -40,7 +40,7 @@ class Shared {
 class ChildProcess {
  public:
   // body runs in the child until it returns, the object is destroyed, or this process ends. A body
-  // that changes its user calls die_with_parent() afterwards, since the kernel forgets.
+  // that changes its user must call die_with_parent() afterwards, since the kernel resets it.
   explicit ChildProcess(const std::function<void()>& body) {
     std::fflush(nullptr);
     pid_ = fork();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-// Makes this process one of another user's, for good. "": done.
+// Changes this process's user permanently. Returns why it cannot; "": done.
 std::string become_stranger() {
   if (setgroups(0, nullptr) != 0 || setresgid(kNobody, kNobody, kNobody) != 0 ||
       setresuid(kNobody, kNobody, kNobody) != 0) {
@@ -116,7 +116,7 @@ std::string Strangers::describe() const {
             std::to_string(count(&Tally::made, deed)) + " of " +
             std::to_string(count(&Tally::tried, deed));
   }
-  return text + "), of which " + number(&Tally::closed) + " were closed on them; " +
+  return text + "), of which " + number(&Tally::closed) + " were closed by the peer; " +
          number(&Tally::full) + " found a full queue; they took " + number(&Tally::taken) +
          " addresses, where " + number(&Tally::visitors) + " connected; spliced " +
          number(&Tally::spliced) + " pairs, relayed " + number(&Tally::relayed) +

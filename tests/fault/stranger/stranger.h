@@ -1,5 +1,5 @@
-// Strangers: processes of another user, without any privilege, in the network namespaces of ranks;
-// they attack whatever listens there (Intruder) from construction on. Owned by one thread.
+// Strangers: unprivileged processes of another user in the ranks' network namespaces. From
+// construction on they attack everything that listens there (Intruder). Owned by one thread.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@ namespace backend_test {
 
 class Strangers {
  public:
-  // Why a process cannot become another user here; "": it can.
+  // Why a process cannot become another user here; "" if it can.
   static std::string why_not();
 
-  // One in each of at most kAtMost networks, of which some may be the same. They tell each other
-  // what they find. Returns once all of them look around.
+  // One in each of at most kAtMost networks, which may repeat. They share what they find. Returns
+  // once all of them have started.
   explicit Strangers(const std::vector<const Network*>& networks, unsigned deeds = kAllDeeds);
 
   void set_deeds(unsigned deeds) { memory_->deeds = deeds; }
 
-  // Of all of them.
+  // The sum over all strangers.
   int64_t count(Tally::Count Tally::*field) const;
   int64_t count(std::array<Tally::Count, kDeeds> Tally::*field, Deed deed) const;
   std::string describe() const;
@@ -43,7 +43,7 @@ class Strangers {
 
   Shared<Memory> memory_;
   size_t count_;
-  std::vector<std::unique_ptr<ChildProcess>> processes_;  // gone before the memory
+  std::vector<std::unique_ptr<ChildProcess>> processes_;  // destroyed before the memory
 };
 
 }  // namespace backend_test

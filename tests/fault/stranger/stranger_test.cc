@@ -1,7 +1,7 @@
-// Jobs of gloo_cpu on machines where another, unprivileged user attacks every socket he can find,
-// as fast as he can: every job connects, and every result is exact.
+// Jobs of gloo_cpu on machines where another, unprivileged user attacks every socket that is
+// visible to it, as fast as possible: every job connects, and every result is exact.
 //
-// COUPLER_CAMPAIGN_STARTS=500 starts as many jobs of each size in each test.
+// COUPLER_CAMPAIGN_STARTS=500 starts that many jobs of each size in each test.
 #include "stranger.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ int64_t campaign() {
   return text == nullptr ? 0 : std::atoll(text);
 }
 
-// Each deed alone, then all but the crowd, which keeps him from being first at anything, then all.
+// Each deed alone; then all but kCrowd, which slows down the others; then all.
 std::vector<unsigned> attacks() {
   std::vector<unsigned> result;
   for (size_t i = 0; i < kDeeds; ++i) result.push_back(bit(static_cast<Deed>(i)));
@@ -39,7 +39,7 @@ class StrangerTest : public ::testing::Test {
     if (const std::string reason = Strangers::why_not(); !reason.empty()) GTEST_SKIP() << reason;
   }
 
-  // One start; a rank comes later than the others, who wait for it with open listeners meanwhile.
+  // One start; one rank comes late, and the others wait for it with open listeners.
   static Verdict start(const std::vector<const Network*>& machines, int32_t size, int64_t number) {
     Job job = placed_job(size, machines, "wire");
     job.timeout_ns = 30'000'000'000;
@@ -47,8 +47,8 @@ class StrangerTest : public ::testing::Test {
     return run_attacked(job, {});
   }
 
-  // Starts jobs of each size under every attack in turn. proof: the count of each deed that shows
-  // that it was done.
+  // Starts jobs of each size under every attack in turn. proof: the counts that show that each deed
+  // was done.
   static void check(const std::vector<const Network*>& machines, Strangers& strangers,
                     std::array<Tally::Count, kDeeds> Tally::*proof) {
     const std::vector<unsigned> all = attacks();
@@ -65,7 +65,7 @@ class StrangerTest : public ::testing::Test {
       EXPECT_EQ(verdict.well, starts) << "with " << size << " ranks";
       EXPECT_EQ(verdict.wrong, 0) << "with " << size << " ranks";
     }
-    // On a busy machine he may have come too late for one of them.
+    // On a busy machine the stranger may have been too late for a deed.
     for (size_t i = 0; i < kDeeds; ++i) {
       const auto deed = static_cast<Deed>(i);
       strangers.set_deeds(bit(deed));
@@ -79,7 +79,8 @@ class StrangerTest : public ::testing::Test {
   }
 };
 
-// There the kernel lets no other user connect: he sees the sockets, and tries.
+// On one machine the kernel rejects other users' connections: the stranger sees the sockets and
+// tries.
 TEST_F(StrangerTest, OnOneMachine_EveryStartEndsWell) {
   const Network machine;
   Strangers strangers({&machine});
@@ -94,8 +95,8 @@ TEST_F(StrangerTest, SeveralOnOneMachine_EveryStartEndsWell) {
   EXPECT_EQ(strangers.count(&Tally::local) + strangers.count(&Tally::tcp), 0);
 }
 
-// Where the ranks meet over TCP. Now and then a stranger reaches the other one's sockets, who has
-// just taken an address: those are left out.
+// On two machines the ranks meet over TCP. Sometimes a stranger connects to an address that the
+// other stranger has just taken: these connections do not count.
 TEST_F(StrangerTest, OnTwoMachines_EveryStartEndsWell) {
   const Network first, second;
   Network::join({first, "wire", "10.77.0.1/24"}, {second, "wire", "10.77.0.2/24"});

@@ -27,7 +27,7 @@ void Tamperer::pass(int from, Frame frame, bool armed) {
   send_(to, frame);
 }
 
-// What replays take from.
+// Keeps the frame for replays.
 void Tamperer::remember(TcpFrame& segment, const Frame& frame) {
   last_[key(segment.flow())] = frame;
   if (segment.payload().size() >= plan_.least_bytes) last_payload_[key(segment.flow())] = frame;
@@ -38,7 +38,7 @@ void Tamperer::out(int to, TcpFrame& segment, Frame& frame) {
   send_(to, frame);
 }
 
-// False: not with this one.
+// False: this segment is not suitable.
 bool Tamperer::begin(int from, TcpFrame& segment, Frame& frame) {
   const int to = 1 - from;
   const TcpFrame::Flow flow = segment.flow();
@@ -59,7 +59,7 @@ bool Tamperer::begin(int from, TcpFrame& segment, Frame& frame) {
       const auto found = last_payload_.find(key(same ? flow : flow.reversed()));
       if (found == last_payload_.end()) return false;
       const std::span<uint8_t> other = TcpFrame(found->second).payload();
-      // Not a retransmission of the same bytes, nor bytes that happen to be equal.
+      // Excludes a retransmission of the same bytes, and bytes that happen to be equal.
       if (other.size() != payload.size() || std::equal(other.begin(), other.end(), payload.begin()))
         return false;
       std::copy(other.begin(), other.end(), payload.begin());
@@ -79,7 +79,7 @@ bool Tamperer::begin(int from, TcpFrame& segment, Frame& frame) {
     case Tampering::kSwap:
       held_ = frame;
       flow_ = flow;
-      return true;  // done once the next one is here
+      return true;  // done once the next one has arrived
     case Tampering::kCut:
       cut(from, segment, frame);
       break;
@@ -89,7 +89,7 @@ bool Tamperer::begin(int from, TcpFrame& segment, Frame& frame) {
   return true;
 }
 
-// The sender believes that what was dropped has arrived.
+// Makes the sender believe that the dropped payload has arrived.
 void Tamperer::answer_dropped(int to) {
   Frame& frame = last_.at(key(flow_->reversed()));
   TcpFrame answer(frame);
@@ -103,7 +103,7 @@ void Tamperer::cut(int from, TcpFrame& segment, Frame& frame) {
   Frame back = frame;
   segment.make_empty(TcpFrame::kReset | TcpFrame::kAcknowledges);
   out(1 - from, segment, frame);
-  // The same the other way: addresses of both layers and ports change places.
+  // The same in the other direction: swaps the addresses of both layers and the ports.
   std::swap_ranges(back.begin(), back.begin() + 6, back.begin() + 6);
   std::swap_ranges(back.begin() + 26, back.begin() + 30, back.begin() + 30);
   std::swap_ranges(back.begin() + 34, back.begin() + 36, back.begin() + 36);
@@ -122,7 +122,7 @@ void Tamperer::keep_content(int from, TcpFrame& segment, Frame& frame) {
   switch (plan_.what) {
     case Tampering::kDrop:
       if (forward && reaches(segment.sequence(), begin_) && !reaches(segment.sequence(), end)) {
-        return answer_dropped(from);  // sent once more
+        return answer_dropped(from);  // a retransmission
       }
       if (forward && reaches(segment.sequence(), end)) {
         segment.set_sequence(segment.sequence() - bytes_);
@@ -148,14 +148,14 @@ void Tamperer::keep_content(int from, TcpFrame& segment, Frame& frame) {
       const std::span<uint8_t> one = first.payload(), other = segment.payload();
       const bool next = segment.sequence() == end && one.size() == other.size();
       if (next) std::swap_ranges(one.begin(), one.end(), other.begin());
-      if (segment.sequence() != begin_) out(to, first, *held_);  // else it was sent once more
+      if (segment.sequence() != begin_) out(to, first, *held_);  // otherwise a retransmission
       held_.reset();
       done_ = done_ || next;
-      if (!next) flow_.reset();  // he tries again
+      if (!next) flow_.reset();  // tries again
       return out(to, segment, frame);
     }
     case Tampering::kCut:
-      return;  // the line is dead
+      return;  // the connection is dead
     case Tampering::kNothing:
     case Tampering::kCross:
     case Tampering::kAlter:

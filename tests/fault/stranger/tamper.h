@@ -1,6 +1,6 @@
-// Tamperer: what somebody on the path between two machines does to one TCP connection. He sees
-// every frame, may change, keep and make any, and keeps both ends' TCP content: sequence numbers,
-// acknowledgments and checksums fit afterwards, so that only the ends themselves can notice. One
+// Tamperer: an attacker on the path between two machines that manipulates one TCP connection. It
+// sees every frame and may change, hold back or create frames. Sequence numbers, acknowledgments
+// and checksums stay valid for both ends, so that only the ends' own protocol can notice. One
 // thread.
 #pragma once
 
@@ -16,21 +16,21 @@ namespace backend_test {
 
 enum class Tampering {
   kNothing,
-  kAlter,    // a byte
-  kReplace,  // a payload by an earlier one of its direction
-  kReflect,  // a payload by one of the other direction
-  kDrop,     // a payload, and the stream closes up behind it
-  kRepeat,   // a payload, and the stream makes room for it
-  kSwap,     // a payload with the next
-  kCut,      // the connection, by a reset to either end
-  kCross,    // what follows the greetings on two connections to one rank: see Crosser
+  kAlter,    // alters a byte
+  kReplace,  // replaces a payload by an earlier one of its direction
+  kReflect,  // replaces a payload by one of the other direction
+  kDrop,     // removes a payload from the stream
+  kRepeat,   // inserts a payload into the stream again
+  kSwap,     // swaps a payload with the next
+  kCut,      // resets the connection at both ends
+  kCross,    // swaps two connections to one rank after the greetings: see Crosser
 };
 
 struct Plan {
   Tampering what = Tampering::kNothing;
-  size_t least_bytes = 1000;  // of a payload that he touches
-  int64_t skip = 0;           // payloads that he leaves alone, of those
-  size_t at = 500;            // kAlter: where in the payload, in thousandths
+  size_t least_bytes = 1000;  // minimum size of a payload to tamper with
+  int64_t skip = 0;           // number of such payloads to skip first
+  size_t at = 500;            // kAlter: position in the payload, in thousandths
 };
 
 class Tamperer {
@@ -39,8 +39,8 @@ class Tamperer {
   Tamperer(const Plan& plan, std::function<void(int, const Frame&)> send)
       : plan_(plan), send_(std::move(send)) {}
 
-  // A frame that came from an end. armed: now he may begin; once he has done it, he only keeps the
-  // ends content.
+  // Handles a frame that came from an end. armed: tampering may begin. Once it is done, only keeps
+  // the connection valid for both ends.
   void pass(int from, Frame frame, bool armed);
 
   bool done() const { return done_; }
@@ -57,11 +57,11 @@ class Tamperer {
   std::function<void(int, const Frame&)> send_;
   int64_t seen_ = 0;
   bool done_ = false;
-  // The connection that he chose: one direction, and where in it.
+  // The chosen connection: one direction, and the position in it.
   std::optional<TcpFrame::Flow> flow_;
   uint32_t begin_ = 0, bytes_ = 0;
   std::optional<Frame> held_;  // the first of two that are swapped
-  // By direction of a connection: the last segment, and the last payload that could be touched.
+  // By direction of a connection: the last segment, and the last one with a large enough payload.
   std::map<std::pair<uint64_t, uint32_t>, Frame> last_, last_payload_;
 };
 

@@ -19,7 +19,7 @@ void put32(uint8_t* at, uint32_t value) {
   put16(at + 2, static_cast<uint16_t>(value));
 }
 
-// Of the Internet's checksum, from a sum that was begun elsewhere.
+// The Internet checksum, continuing a given sum.
 uint16_t checksum(std::span<const uint8_t> bytes, uint32_t sum) {
   for (size_t i = 0; i + 1 < bytes.size(); i += 2) sum += get16(&bytes[i]);
   if (bytes.size() % 2 != 0) sum += uint32_t{bytes.back()} << 8;
@@ -97,7 +97,7 @@ void TcpFrame::fix_checksums() {
   put16(ip() + 10, 0);
   put16(ip() + 10, checksum({ip(), kIp}, 0));
   const size_t length = get16(ip() + 2) - kIp;
-  uint32_t sum = 6 + static_cast<uint32_t>(length);  // of the pseudo header
+  uint32_t sum = 6 + static_cast<uint32_t>(length);  // the pseudo header
   for (size_t i = 12; i < 20; i += 2) sum += get16(ip() + i);
   put16(tcp() + 16, 0);
   put16(tcp() + 16, checksum({tcp(), length}, sum));

@@ -1,5 +1,5 @@
-// TcpFrame: an Ethernet frame with a TCP segment over IPv4, to be read and changed in place. One
-// thread; the bytes are its owner's.
+// TcpFrame: an Ethernet frame with a TCP segment over IPv4, read and changed in-place. Borrows the
+// frame's bytes. One thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using Frame = std::vector<uint8_t>;
 
 class TcpFrame {
  public:
-  // Whether the frame is one; without options of IP, and not a fragment.
+  // Whether the frame is such a frame, without IP options and not a fragment.
   static bool is_one(const Frame& frame);
 
   explicit TcpFrame(Frame& frame) : frame_(frame) {}
@@ -37,12 +37,12 @@ class TcpFrame {
   void set_sequence(uint32_t value);
   void set_acknowledged(uint32_t value);
   void set_flow(const Flow& flow);
-  // Takes timestamps and selective acknowledgments out of the options of a first segment: the
-  // connection does without.
+  // Removes timestamps and selective acknowledgments from the options of a first segment, so that
+  // the connection does not use them.
   void simplify_options();
-  void make_empty(uint8_t flags);  // takes the payload out
+  void make_empty(uint8_t flags);  // removes the payload and sets the flags
 
-  void fix_checksums();  // after the last change
+  void fix_checksums();  // call after the last change
 
  private:
   uint8_t* ip() const;
@@ -51,7 +51,7 @@ class TcpFrame {
   Frame& frame_;
 };
 
-// Whether a is not before b, as TCP counts.
+// Whether sequence number a is not before b, with wraparound.
 inline bool reaches(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) >= 0; }
 
 }  // namespace backend_test
