@@ -1,9 +1,9 @@
-"""The network of the digits example, by PyTorch and Accelerate: reads weights that Coupler wrote, or
-writes some for it.
+"""The network of the digits example in PyTorch and Accelerate: reads weights that Coupler wrote, or
+writes weights for Coupler.
 
   exchange_weights.py read DIGITS.CSV PATH    prints the mean loss over the training rows
-  exchange_weights.py write DIGITS.CSV FOLDER fills one.safetensors, shards/, bin/, state/ with the same
-                                              weights, and prints the same
+  exchange_weights.py write DIGITS.CSV FOLDER writes the same weights to one.safetensors, shards/, bin/
+                                              and state/, and prints their mean loss
 """
 import csv
 import os
@@ -49,8 +49,8 @@ def write(net, folder):
     prepared = accelerator.prepare(net, torch.optim.AdamW(net.parameters()))
     loss = prepared[0](torch.ones(1, 64)).sum()
     accelerator.backward(loss)
-    prepared[1].step()  # the optimizer has state
-    with torch.no_grad():  # and the weights are those of the other files
+    prepared[1].step()  # gives the optimizer state
+    with torch.no_grad():  # restores the weights of the other files
         for name, value in load_file(os.path.join(folder, "one.safetensors")).items():
             net.state_dict()[name].copy_(value)
     accelerator.save_state(os.path.join(folder, "state"))

@@ -1,5 +1,5 @@
-// Weights that go from here to PyTorch and Accelerate and back: skipped where the Python of
-// COUPLER_TEST_PYTHON (python3) does not have them.
+// Weights that go from Coupler to PyTorch and Accelerate and back. Skipped if the Python of
+// COUPLER_TEST_PYTHON (default python3) lacks these.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -37,7 +37,7 @@ class Python : public ::testing::Test {
     }
   }
   std::string path(const std::string& name) const { return (here_.path() / name).string(); }
-  // What the script says its loss is.
+  // The loss that the script prints.
   double exchange(const std::string& what, const std::string& name) const {
     const std::string command = "timeout 100 " + python() +
                                 " " COUPLER_SOURCE_DIR

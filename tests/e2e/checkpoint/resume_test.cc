@@ -1,6 +1,6 @@
-// The digits example going on from its checkpoints: after kills at any moment and after SIGTERM it
-// ends in the bits of a run that was never interrupted; on any number of ranks under any backend;
-// past damaged checkpoints; and what a user is told where that cannot be.
+// The digits example resumes from its checkpoints: after kills at any moment and after SIGTERM it
+// ends with the same bits as an uninterrupted run; with any number of ranks under any backend;
+// skipping damaged checkpoints. Also the errors if it cannot resume.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -67,7 +67,7 @@ const std::vector<Setting>& settings() {
 }
 
 Arguments launch_of(const Setting& setting, const Arguments& options, int epochs) {
-  // One thread each: on a busy machine threads that wait for each other waste most of the time.
+  // One thread per rank: on a busy machine threads that wait for each other waste most of the time.
   Arguments arguments{"launch", "-n", std::to_string(setting.processes), "-o",
                       "launch.threads_per_process=1"};
   arguments.insert(arguments.end(), setting.options.begin(), setting.options.end());
@@ -76,7 +76,7 @@ Arguments launch_of(const Setting& setting, const Arguments& options, int epochs
   return arguments;
 }
 
-// The digits of the final loss: what has to be the same, bit for bit.
+// The printed final loss, which must be the same, bit for bit.
 std::string loss_in(const std::string& output) {
   const size_t at = output.find("final loss: ");
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
@@ -89,7 +89,7 @@ std::string uninterrupted(const Setting& setting, int epochs) {
   return loss_in(outcome.out);
 }
 
-// A job that is signalled when it is time, which never comes too late to end the test.
+// A job that gets a signal at a given moment. It ends even if the moment never comes.
 struct Ended {
   int exit_code;
   std::string output;  // both streams
@@ -139,7 +139,7 @@ size_t entries_in(const fs::path& folder) {
   return count;
 }
 
-// Kills the launcher, and with it every rank, again and again, until a run comes to its end.
+// Kills the launcher, and with it every rank, repeatedly, until a run finishes.
 void expect_same_bits_after_kills(const Setting& setting, int epochs, int kills, int most_ms) {
   const std::string expected = uninterrupted(setting, epochs);
   ASSERT_NE(expected, "");
@@ -160,7 +160,7 @@ void expect_same_bits_after_kills(const Setting& setting, int epochs, int kills,
       const Ended ended = run_until(here.path(), arguments, SIGKILL, after(time));
       if (ended.exit_code == 128 + SIGKILL) {
         ++killed;
-        // What the kill left behind ends by itself; until then the folder is taken.
+        // Ranks that outlive the kill end by themselves; until then the folder is locked.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         continue;
       }
@@ -186,7 +186,7 @@ TEST(Resume, AfterSigterm_SavesExits75_AndEndsInTheSameBits) {
         launch_of(setting, {"-o", "checkpoint.dir=saved", "-o", "checkpoint.every=300"}, 60);
     int preempted = 0;
     for (int start = 0;; ++start) {
-      // Twice once a checkpoint of this run shows that it trains; then to the end.
+      // Signals two runs as soon as they have saved a checkpoint; the third runs to the end.
       const size_t before = entries_in(folder);
       const auto is_time = [&] { return start < 2 && entries_in(folder) > before + 1; };
       const Ended ended = run_until(here.path(), arguments, SIGTERM, is_time);
@@ -276,7 +276,7 @@ TEST_F(Saved, OneThatWasAskedForAndIsDamaged_IsAnError) {
 TEST_F(Saved, ResumeNo_BeginsAnew) {
   const Outcome outcome = run({"-o", "checkpoint.resume=no"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(fs::exists(file("checkpoint_3")));  // it took all its steps again
+  EXPECT_TRUE(fs::exists(file("checkpoint_3")));  // it ran all steps again
 }
 
 TEST(Resume, AFolderOfAnotherJob_IsRefused) {
@@ -304,7 +304,7 @@ TEST(Resume, AFolderThatCannotBe_IsSaid_AndTrainingGoesOn) {
   here.write("saved", "a file");
   const Outcome outcome = here.coupler(
       launch_of(settings()[1], {"-o", "checkpoint.dir=saved/in", "-o", "checkpoint.every=30"}, 2));
-  // In the loop it is said; what is to be saved at the end is an error.
+  // A failed save in the loop is only logged; at the end it is an error.
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_NE(outcome.err.find("no checkpoint was made in saved/in"), std::string::npos)
       << outcome.err;

@@ -126,7 +126,7 @@ TEST(CheckpointCommand, Verify_NamesTheFileThatDiffers) {
             path + "/model.safetensors is missing\n");
 }
 
-// Pieces of two ranks, as a job writes them.
+// Saves the pieces of two ranks as a job does.
 std::string save_pieces(const Workplace& here, int64_t number) {
   checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
   const std::string folder = writer.begin(number);
@@ -226,7 +226,7 @@ TEST(CheckpointCommand, Json_SaysTheSame_ToPrograms) {
   expect_in(list[1]["reason"], "has no manifest.json");
 
   const auto shown = json_of({"checkpoint", "show", "--json", saved}, 0);
-  EXPECT_EQ(shown["state"]["name"], "a\x1b[31m") << "a program gets the name as it is";
+  EXPECT_EQ(shown["state"]["name"], "a\x1b[31m") << "JSON has the name unchanged";
   const auto& file = shown["files"].at(0);
   EXPECT_EQ(file["bytes"], safetensors_file().size());
   EXPECT_EQ(file["tensors"].at(0)["name"], "bias");

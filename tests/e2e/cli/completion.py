@@ -1,5 +1,5 @@
-"""Completion: what `coupler complete` offers, and that bash, zsh and fish offer it when their scripts are
-loaded. A shell that is not installed is named and left out.
+"""Completion: what `coupler complete` offers, and that bash, zsh and fish offer it after loading their
+scripts. Shells that are not installed are listed and skipped.
 
     completion.py COUPLER_PROGRAM SOURCE_DIR
 """
@@ -43,7 +43,7 @@ def offered(*words):
 
 def expect(words, some=(), none=(), exactly=None):
     got = offered(*words)
-    check(exactly is None or got == list(exactly), f"{words}: {got} and not {exactly}")
+    check(exactly is None or got == list(exactly), f"{words}: {got}, not {exactly}")
     check(set(some) <= set(got), f"{words}: {set(some) - set(got)} is not in {got}")
     check(not set(none) & set(got), f"{words}: {set(none) & set(got)} is in {got}")
 
@@ -91,7 +91,7 @@ expect(["launch", "-o", "backend.nosuch."], exactly=[])
 expect(["nosuch", ""], exactly=[])
 expect([], some=["launch"])
 
-# What a line ends in when it is completed, by shell and line.
+# Lines, and the last words that they complete to.
 LINES = {"coupler che": {"check-plugin", "checkpoint"}, "coupler config rec": {"recommend"},
          "coupler launch --bind c": {"core"}, "coupler launch -n 2 training": {"training.toml"},
          "coupler launch -o training.mixed_precision=fp": {"fp16", "fp8"},
@@ -119,7 +119,7 @@ def in_fish(line):
 
 
 def in_zsh(line):
-    """In a terminal: the list that two tabs show, or the word that one completes."""
+    """In a terminal: the list after two tabs, or the word completed by one."""
     (folder / "zsh").mkdir(exist_ok=True)
     (folder / "zsh/_coupler").write_text(run(program, "completion", "zsh"))
     (folder / ".zshrc").write_text(
@@ -160,7 +160,7 @@ for shell, ask in (("bash", in_bash), ("fish", in_fish)):
         check(got == expected, f"{shell}: '{line}' is completed with {got}, not {expected}")
 if shutil.which("bash"):
     got = in_bash("coupler launch train\\ ")
-    check(got == {"train ing"}, f"bash: a blank in a name: {got}")
+    check(got == {"train ing"}, f"bash: a space in a name: {got}")
     got = in_bash("coupler launch -o training.mix")
     check(got == {"training.mixed_precision="}, f"bash: a key: {got}")
 if shutil.which("zsh"):
@@ -177,5 +177,5 @@ else:
 
 print("\n".join(problems) or "completed")
 if left_out:
-    print(f"not installed, and so not asked: {', '.join(left_out)}")
+    print(f"skipped, not installed: {', '.join(left_out)}")
 sys.exit(bool(problems))

@@ -117,7 +117,7 @@ TEST(ConfigCommand, Json_SaysTheSame_ToPrograms) {
   const auto verdict = nlohmann::json::parse(wrong.out);
   EXPECT_FALSE(verdict["right"]);
   EXPECT_NE(verdict["problems"][0].get<std::string>().find("timeuot"), std::string::npos);
-  EXPECT_NE(wrong.err.find("timeuot"), std::string::npos) << "the error is said as ever";
+  EXPECT_NE(wrong.err.find("timeuot"), std::string::npos) << "the error is reported as usual";
 }
 
 TEST(ConfigCommand, Keys_AreThoseOfTheSchemaWhateverTheFileHolds) {

@@ -1,5 +1,5 @@
-// coupler config import: every configuration that Accelerate's own tests read, in the words of its
-// versions (tests/e2e/cli/accelerate), and DeepSpeed's JSON.
+// coupler config import: every configuration that Accelerate's own tests read, in the format of
+// each version (tests/e2e/cli/accelerate), and DeepSpeed's JSON.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -13,7 +13,7 @@ namespace {
 struct Case {
   const char* name;
   std::vector<std::string> keys;   // lines of the TOML file
-  std::vector<std::string> words;  // of what is said
+  std::vector<std::string> words;  // parts of the output
 };
 
 void PrintTo(const Case& it, std::ostream* out) { *out << it.name; }
@@ -31,7 +31,7 @@ TEST_P(Imported, IsTakenOver_AndNoKeyIsPassedOver) {
     EXPECT_TRUE(has(toml, "\n" + key + "\n")) << key << " is not in\n" << toml;
   for (const std::string& words : GetParam().words)
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
-  // Each key of theirs with a value is named.
+  // Each of the file's keys with a value is named.
   const std::regex line("^( *)([a-z0-9_]+): *(.*)$");
   std::istringstream lines(source);
   for (std::string text; std::getline(lines, text);) {
@@ -41,7 +41,7 @@ TEST_P(Imported, IsTakenOver_AndNoKeyIsPassedOver) {
     EXPECT_TRUE(has(outcome.out, parts[2].str() + ": ")) << parts[2] << " is not in\n"
                                                          << outcome.out;
   }
-  // And back: what was written is a right configuration.
+  // The written file is a valid configuration.
   const Outcome checked = here.coupler({"config", "--explain"});
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
 }
@@ -149,7 +149,7 @@ TEST(ConfigImport, OfWhatIsNeither_SaysWhere_AndWritesNothing) {
   }
 }
 
-// What a program would train with: the backend takes all of it.
+// The imported configuration is complete: the backend accepts all of it.
 void expect_right(const Workplace& here, const std::string& base) {
   const Outcome checked =
       here.coupler({"config", "check", "-n", "2", "-o", "backend." + base + ".base=gloo_cpu"});

@@ -1,5 +1,5 @@
-// coupler config: questions in a terminal with arrow keys, in one that is too small, and in a pipe;
-// what is written, and that nothing is where the user leaves.
+// coupler config: questions in a terminal with arrow keys, in a terminal that is too small, and in
+// a pipe; what is written, and that nothing is written if the user quits.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 namespace coupler {
 namespace {
 
-// coupler config in a terminal of its own, whose keys are pressed once a text has been seen.
+// coupler config in its own terminal; keys are pressed once an expected text has appeared.
 class Terminal {
  public:
   Terminal(const Workplace& here, unsigned short rows, unsigned short columns,
@@ -47,7 +47,7 @@ class Terminal {
     const size_t from = seen_;
     while (output_.find(text, from) == std::string::npos) {
       if (!read_more()) {
-        ADD_FAILURE() << "'" << text << "' did not come:\n" << output_;
+        ADD_FAILURE() << "'" << text << "' did not appear:\n" << output_;
         return;
       }
     }
@@ -97,7 +97,8 @@ TEST(ConfigQuestions, InATerminal_AreAnsweredByArrowKeys) {
                           "gradient_accumulation_steps = 4", "processes = 3"})
     EXPECT_TRUE(has(toml, key)) << key << " is not in\n" << toml;
   EXPECT_FALSE(has(toml, "[checkpoint]")) << toml;
-  EXPECT_TRUE(has(toml, "# How many processes `coupler launch` starts.")) << "not commented";
+  EXPECT_TRUE(has(toml, "# How many processes `coupler launch` starts."))
+      << "the key has no comment";
   EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
 }
 
@@ -139,14 +140,14 @@ TEST(ConfigQuestions, LeftByCtrlC_WriteNothing_AndLeaveTheTerminalAsItWas) {
   terminal.answer("Which backend connects them?", "\x03");
   EXPECT_EQ(terminal.end(), 130) << terminal.output();
   EXPECT_TRUE(has(terminal.output(), "Nothing was written")) << terminal.output();
-  EXPECT_TRUE(has(terminal.output(), "\033[?25h")) << "the cursor is gone";
+  EXPECT_TRUE(has(terminal.output(), "\033[?25h")) << "the cursor is hidden";
   for (const auto& entry : std::filesystem::directory_iterator(here.path()))
     ADD_FAILURE() << entry.path() << " was left";
 }
 
 TEST(ConfigQuestions, WithoutAnswers_WriteNothing) {
   const Workplace here;
-  const Outcome outcome = here.coupler({"config"});  // whose input is empty
+  const Outcome outcome = here.coupler({"config"});  // its input is empty
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_TRUE(has(outcome.err, "the answers end before this one; nothing was written"))
       << outcome.err;

@@ -16,8 +16,8 @@ TEST(ConfigRanks, OfARightConfiguration_AreSaidToBeRight) {
   for (const char* words : {": 3 of 3 processes\n", "backend: fsdp 0.1.0 over gloo_cpu 0.1.0\n",
                             "valid on every rank; ", "train.toml was read"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
-  EXPECT_FALSE(std::filesystem::exists(here.path() / "runs")) << "a check makes no folders";
-  // Where the ranks are not to be started only the file is looked at.
+  EXPECT_FALSE(std::filesystem::exists(here.path() / "runs")) << "a check creates no folders";
+  // With --no-ranks only the file is checked.
   const Outcome read = here.coupler({"config", "check", "--no-ranks"});
   EXPECT_EQ(read.out, "The configuration is valid; train.toml was read.\n") << read.err;
 }
@@ -34,7 +34,7 @@ TEST(ConfigRanks, OfOneProcess_AreStartedWhereThatIsAskedFor) {
 
 struct Wrong {
   std::string name, toml;
-  std::vector<std::string> words;  // behind config check
+  std::vector<std::string> words;  // after config check
   std::vector<std::string> said;
   int exit_code = 2;
 };
@@ -100,7 +100,7 @@ TEST(ConfigCommandLine, ThatSaysNotWhatToDo_IsRefused) {
   EXPECT_TRUE(has(open.err, "give a subcommand, such as check, or --explain")) << open.err;
 }
 
-// One rank finds another environment than the rest, as it may on another machine.
+// One rank has a different environment than the others, as on another machine.
 Outcome check_with_another_environment(const Workplace& here, const std::string& variable) {
   return here.coupler({"launch", "-n", "3", "-o", "backend.use=gloo_cpu", "/bin/sh", "-c",
                        "if [ $COUPLER_RANK = 1 ]; then export " + variable +
@@ -116,7 +116,7 @@ TEST(ConfigRanks, ThatDiffer_AreNamed_WithBothValues) {
       has(outcome.out, "rank 1: training.seed is 5 (COUPLER_TRAINING_SEED), but on rank 0 4 ("))
       << outcome.out;
   EXPECT_TRUE(has(outcome.out, "train.toml:2:1")) << outcome.out;
-  // Of its own each machine may have, for instance, its disk.
+  // Settings that may differ between machines, for instance a disk.
   EXPECT_EQ(check_with_another_environment(here, "COUPLER_PROFILE_DIR=here").exit_code, 0);
 }
 

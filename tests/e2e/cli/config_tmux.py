@@ -1,9 +1,9 @@
-"""coupler config in a terminal that somebody else draws: tmux presses its keys, resizes it, and shows what
-is on the screen. The terminal's settings are the same before and after, however it ends.
+"""coupler config in a real terminal emulator: tmux presses keys, resizes the terminal, and captures the
+screen. The terminal's settings are the same before and after, however it ends.
 
     config_tmux.py COUPLER
 
-Ends with 77, which ctest takes for skipped, where tmux is not installed.
+Exits with 77, which ctest treats as skipped, if tmux is not installed.
 """
 import os
 import pathlib
@@ -18,17 +18,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from temporary_folder import TemporaryFolder
 
 coupler = os.path.abspath(sys.argv[1])
-PATIENCE = 60  # seconds, on a machine that is busy with other things
+PATIENCE = 60  # seconds, for a busy machine
 if shutil.which("tmux") is None:
     print("skipped: tmux is not installed (Debian: tmux)")
     sys.exit(77)
 
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # and tmux with it
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # also ends tmux
 
 
 class Screen:
-    """A terminal of so many columns and rows with a shell in a folder of its own."""
+    """A terminal of the given size with a shell in its own folder."""
 
     def __init__(self, columns, rows):
         self.name = f"coupler-{os.getpid()}"
@@ -53,14 +53,14 @@ class Screen:
                               env=self.environment, stdout=subprocess.PIPE, text=True).stdout
 
     def see(self, words, first="0"):
-        """Waits for the words, in lines from the first one on: those above the screen are negative."""
+        """Waits for the pattern in the lines from `first` on; lines above the screen are negative."""
         end = time.monotonic() + PATIENCE
         while True:
             text = self.tmux("capture-pane", "-p", "-J", "-S", first)
             if re.search(words, text, re.M):
                 return
             if time.monotonic() > end:
-                sys.exit(f"'{words}' did not come:\n{text}")
+                sys.exit(f"'{words}' did not appear:\n{text}")
             time.sleep(0.05)
 
     def press(self, *keys):
@@ -76,7 +76,7 @@ class Screen:
         end = time.monotonic() + PATIENCE
         while not (self.path / "after").exists() or not self.settings("after"):
             if time.monotonic() > end:
-                sys.exit("the shell does not go on")
+                sys.exit("the shell does not continue")
             time.sleep(0.05)
         if self.settings("before") != self.settings("after"):
             sys.exit(f"before: {self.settings('before')}\nafter: {self.settings('after')}")
@@ -84,7 +84,7 @@ class Screen:
             sys.exit("the cursor is hidden")
 
     def settings(self, name):
-        # Its size is not the program's.
+        # The size changes by itself.
         return re.sub(r"rows \d+; columns \d+;", "", (self.path / name).read_text())
 
     def configuration(self):
@@ -115,7 +115,7 @@ def arrows():
         screen.see("^  auto: ")
         screen.press("Down")
         screen.see("^> auto: ")
-        screen.press("Escape")  # no key of the list, nor the end of it
+        screen.press("Escape")  # neither selects nor quits
         time.sleep(0.2)
         screen.press("Enter")
         screen.see("^> no: ")

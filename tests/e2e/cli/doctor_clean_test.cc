@@ -1,4 +1,4 @@
-// coupler doctor --clean: what killed jobs have left is removed and listed, what is used is not.
+// coupler doctor --clean removes and lists what killed jobs have left, but nothing that is in use.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/fs.h>
@@ -43,7 +43,7 @@ std::string name_of_left(const ProcessIdentity& process) {
   return std::to_string(process.pid) + "-" + process.started;
 }
 
-// The file of a Unix socket on which somebody listens as long as the result is open.
+// Creates a Unix socket at path; it is listened on while the result is open.
 UniqueFd listen_at(const fs::path& path) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -71,7 +71,7 @@ class DoctorClean : public ::testing::Test {
 
   fs::path runtime() const { return here_.path() / ("coupler-" + std::to_string(::geteuid())); }
 
-  // Open MPI's folder of its sessions.
+  // Open MPI's session folder.
   std::string sessions() const {
     char host[256] = {};
     ::gethostname(host, sizeof host - 1);
@@ -91,7 +91,7 @@ class DoctorClean : public ::testing::Test {
                                      {"OMPI_MCA_btl_vader_backing_directory", here_.path()}});
   }
 
-  // What --clean --json says of a path; null: nothing.
+  // The entry of --clean --json for a path; null: none.
   static Json entry(const Outcome& outcome, const fs::path& path) {
     const Json report = Json::parse(outcome.out);
     for (const Json& one : report.at("leftovers")) {
@@ -123,7 +123,7 @@ class DoctorClean : public ::testing::Test {
 TEST_F(DoctorClean, LaunchersFolder_IsRemovedOnceNobodyUsesIt) {
   const fs::path left = make_mpi_folder(dead_);
   const fs::path used = make_mpi_folder(dead_process());
-  const fs::path living = make_mpi_folder(own_identity());  // which is about to use it
+  const fs::path living = make_mpi_folder(own_identity());  // this process is about to use it
   const UniqueFd use = cli::use_folder(used);
   const Outcome outcome = doctor({"--clean", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -139,7 +139,7 @@ TEST_F(DoctorClean, StoresOfRanks_AreRemovedWithTheirHost) {
   const fs::path left = socket_of(dead_), living = socket_of(own_identity());
   listen_at(left);
   const UniqueFd listening = listen_at(living);
-  // Of a process that is not seen from here, as in another container.
+  // Of a process that is not visible here, as in another container.
   const fs::path elsewhere = socket_of(dead_process());
   const UniqueFd listening_elsewhere = listen_at(elsewhere);
   const fs::path hidden =
@@ -202,7 +202,7 @@ TEST_F(DoctorClean, Text_ListsWhatIsRemoved) {
   expect_in(outcome.out, " removed, ");
 }
 
-// Root is refused nothing but what is immutable.
+// Even root cannot remove immutable files.
 bool make_immutable(const fs::path& path, bool so) {
   const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int flags = so ? FS_IMMUTABLE_FL : 0;
@@ -213,7 +213,8 @@ TEST_F(DoctorClean, WhatCannotBeRemoved_IsSaid) {
   const fs::path left = make_mpi_folder(dead_);
   const bool root = ::geteuid() == 0;
   if (root && !make_immutable(left, true)) {
-    GTEST_SKIP() << "files in /dev/shm cannot be made immutable, and root may remove all others";
+    GTEST_SKIP()
+        << "files in /dev/shm cannot be made immutable, and root may remove any other file";
   }
   if (!root) fs::permissions(left, fs::perms::owner_read | fs::perms::owner_exec);
   const Outcome outcome = doctor({"--clean", "--json"});
@@ -228,7 +229,7 @@ TEST_F(DoctorClean, WhatCannotBeRemoved_IsSaid) {
 }
 
 TEST_F(DoctorClean, WithoutClean_DoctorNamesItAndRemovesNothing) {
-  // In a folder of the test's own: what is in /dev/shm any `coupler launch` may remove.
+  // In the test's own folder, since any `coupler launch` may remove leftovers in /dev/shm.
   const fs::path left =
       runtime() / ("store-0123456789ab-" + name_of_left(dead_) + "-0123456789abcdef");
   listen_at(left);

@@ -1,4 +1,4 @@
-// coupler doctor on machines that lack something: what is missing is made so by the environment.
+// coupler doctor on machines that lack something; the environment simulates what is missing.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ std::vector<Json> findings(const Outcome& outcome, const std::string& check,
   return found;
 }
 
-// The one that says so.
+// The finding whose "what" contains the text.
 Json finding(const Outcome& outcome, const std::string& check, const std::string& level,
              const std::string& what) {
   for (const Json& one : findings(outcome, check, level)) {
@@ -67,7 +67,7 @@ TEST(DoctorCommand, Text_HasAllThatJsonHas) {
   const Outcome text = here.coupler({"doctor"});
   EXPECT_EQ(text.exit_code, report.at("exit_code"));
   for (const Json& one : report.at("findings")) {
-    // Numbers of a living machine change between two looks.
+    // The machine's numbers change between two runs.
     if (one.at("check") == "memory" || one.at("check") == "shared memory" ||
         one.at("check") == "folders" || one.at("check") == "leftovers") {
       continue;
@@ -105,7 +105,7 @@ TEST(DoctorCommand, BackendThatCannotBeUsed_EndsWithThree) {
   const Outcome named = doctor(here, {"-o", folder, "-o", "backend.use=broken"});
   EXPECT_EQ(named.exit_code, 3);
   finding(named, "backends", "error", "is not an ELF file");
-  // One that nobody asks for is a note.
+  // A broken backend that is not used is a note.
   finding(doctor(here, {"-o", folder, "-o", "backend.use=single"}), "backends", "note",
           "broken cannot be used");
   const Outcome unknown = doctor(here, {"-o", "backend.use=nobodys"});
@@ -140,7 +140,7 @@ TEST(DoctorCommand, OmpNumThreads_ThatIsWrongIsAWarning) {
   }
   const Outcome outcome =
       doctor(here, {"-o", "launch.threads_per_process=1"}, {{"OMP_NUM_THREADS", "100000"}});
-  EXPECT_TRUE(findings(outcome, "processors", "warning").empty()) << "the key stands";
+  EXPECT_TRUE(findings(outcome, "processors", "warning").empty()) << "the key is set";
 }
 
 TEST(DoctorCommand, Interface_IsTriedWithAConnection) {
@@ -173,7 +173,7 @@ TEST(DoctorCommand, TemporaryFolderThatIsNotThere_IsAnError) {
   EXPECT_EQ(one.at("mend"), "mkdir -p /nowhere/tmp");
 }
 
-// The findings under limits that a shell sets first.
+// The findings under limits that a shell sets before.
 Outcome limited(const Workplace& here, const std::string& limit) {
   return here.run("/bin/sh", {"-c", "ulimit " + limit +
                                         "; exec " COUPLER_BINARY_DIR "/bin/coupler doctor --json"});
@@ -187,7 +187,7 @@ TEST(DoctorCommand, OpenFiles_TooFewAreAWarning) {
             "ulimit -n 4096");
 }
 
-#ifndef __SANITIZE_ADDRESS__  // whose shadow takes more addresses than any limit
+#ifndef __SANITIZE_ADDRESS__  // its shadow memory needs more addresses than any limit
 TEST(DoctorCommand, AddressSpace_ThatIsLimitedIsAWarning) {
   const Workplace here;
   finding(limited(here, "-v 50000000"), "limits", "warning", "47.7 GiB of address space");

@@ -125,7 +125,8 @@ TEST(EnvCommand, Mpirun_IsAskedForItsVersion) {
                   "mpirun (Test) 9.9, " + here.path().string() + "/mpirun\n"));
 }
 
-// Reaps the orphans of a process group, which come to us; whether none is left after ten seconds.
+// Reaps the orphans of a process group, which this process adopts. Whether all end within ten
+// seconds.
 bool all_end(pid_t group) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (std::chrono::steady_clock::now() < end) {
@@ -149,7 +150,7 @@ TEST(EnvCommand, MpirunThatHangs_IsKilledAndReported) {
   pid_t pid = 0;
   std::ifstream(here.path() / "pid") >> pid;
   ASSERT_GT(pid, 0);
-  EXPECT_TRUE(all_end(pid)) << "something of its process group still runs";
+  EXPECT_TRUE(all_end(pid)) << "a process of its group still runs";
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ TEST(CouplerProgram, Help_ListsCommandsAndExitCodes) {
                              "Exit codes: 0 success; 2 usage or configuration error;"}) {
       EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
     }
-    EXPECT_EQ(outcome.out.find("rank-shim"), std::string::npos) << "only Coupler calls it";
+    EXPECT_EQ(outcome.out.find("rank-shim"), std::string::npos) << "it is for internal use only";
   }
 }
 
@@ -57,7 +57,7 @@ TEST(CouplerProgram, Version_NamesLibTorchAndPlugins) {
   EXPECT_EQ(json.at("libtorch").at("cuda"), "13.0");
   EXPECT_EQ(json.at("abi").get<std::string>().rfind("0.", 0), 0u);
   EXPECT_EQ(json.at("plugins").back().at("name"), "single");
-  // What is wrong with a configuration is no matter.
+  // An invalid configuration does not matter.
   here.write("train.toml", "no toml");
   EXPECT_EQ(here.coupler({"--version"}, variables).exit_code, 0);
 }

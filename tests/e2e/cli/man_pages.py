@@ -1,5 +1,5 @@
-"""The man pages: one of coupler and one a command, with its name, forms, words and examples; man, groff and
-mandoc have nothing to say against them. Skipped where none of these is installed.
+"""The man pages: one for coupler and one for each command, with name, forms, words and examples; man, groff
+and mandoc report no warnings. Skipped if none of these is installed.
 
     man_pages.py COUPLER_PROGRAM SOURCE_DIR
 """
@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-man-") as folder:
         for tool in tools:
             said = run(*tool, page, env={"PATH": "/usr/bin:/bin", "MANWIDTH": "80", "LC_ALL": "C.UTF-8"})
             complaints = said.stderr + (said.stdout if tool[0] == "mandoc" else "")
-            # The date is left out, so that a build can be repeated to the byte.
+            # The date is omitted, so that builds are reproducible to the byte.
             complaints = "\n".join(line for line in complaints.splitlines() if "missing date" not in line)
             check(said.returncode == 0 or tool[0] == "mandoc", f"{tool[0]} ends with {said.returncode} on {page.name}")
             check(complaints == "", f"{tool[0]} on {page.name}:\n{complaints}")
@@ -54,6 +54,6 @@ if problems:
     print("\n".join(problems))
     sys.exit(1)
 if not tools:
-    print("pages are written, but none of man, groff and mandoc is here to read them")
+    print("the pages are written, but none of man, groff and mandoc is installed to check them")
     sys.exit(77)
-print(f"{len(pages)} pages, read by {', '.join(tool[0] for tool in tools)}")
+print(f"{len(pages)} pages, checked by {', '.join(tool[0] for tool in tools)}")

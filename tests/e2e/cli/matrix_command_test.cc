@@ -1,4 +1,4 @@
-// coupler plugins --matrix: what backends say they can do.
+// coupler plugins --matrix: what backends report that they support.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,7 +27,7 @@ TEST(MatrixCommand, Transports_HaveEveryOperationAndReduction) {
   const Json single = row(rows, "single");
   EXPECT_EQ(single.at("operations").size(), 14u);
   EXPECT_EQ(single.at("moved").size(), 15u);
-  EXPECT_EQ(single.at("reductions").size(), 13u) << "all but the two fp8 types";
+  EXPECT_EQ(single.at("reductions").size(), 13u) << "all except the two fp8 types";
   EXPECT_EQ(single.at("reductions").at("f32"),
             Json({"sum", "prod", "min", "max", "avg", "premul_sum"}));
   EXPECT_EQ(single.at("reductions").at("bool"),
@@ -72,7 +72,7 @@ TEST(MatrixCommand, BackendThatCannotBeAsked_HasItsReason) {
   }
 }
 
-// Its daemon clears up after it, a moment later.
+// Open MPI's daemon cleans up a moment later.
 TEST(MatrixCommand, Mpi_LeavesNothingBehind) {
   const Workplace here;
   const std::filesystem::path folder = here.path() / "tmp";

@@ -1,4 +1,4 @@
-// What the coupler program says of nccl, over the double of NCCL and CUDA in tests/matrix.
+// What the coupler program reports about nccl, over the double of NCCL and CUDA in tests/matrix.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -39,7 +39,7 @@ TEST(PluginsCommand, NcclWithDevices_IsUsableAndSaysWhichLibrary) {
   expect_contains(reason, "2 devices");
 }
 
-// The launcher asks, and has no LibTorch loaded whose neighbours could be found.
+// The launcher runs the probe; it has no LibTorch loaded, next to which NCCL could be found.
 TEST(PluginsCommand, NcclBesideTheLibTorchThatIsNamed_IsFound) {
   namespace fs = std::filesystem;
   const Workplace here;
@@ -60,11 +60,11 @@ TEST(PluginsCommand, NcclWithoutDriver_IsListedWithWhyNot) {
   expect_contains(row.at("reason"), "no NVIDIA driver was found");
 }
 
-// What `coupler launch` logs of its choice for two processes.
+// What `coupler launch` logs about its choice for two processes.
 std::string log_of_auto(std::map<std::string, std::string> variables) {
   variables["COUPLER_LOG"] = "plugin=info";
   const Workplace here;
-  variables["PATH"] = here.path();  // without an mpirun, which takes its time
+  variables["PATH"] = here.path();  // without mpirun, which is slow
   const Outcome outcome = here.coupler({"launch", "-n", "2", "/bin/true"}, with_double(variables));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.err;

@@ -7,7 +7,7 @@
 namespace coupler {
 namespace {
 
-// The object of that name in the answer of coupler plugins --json.
+// The object of that name in the output of coupler plugins --json.
 nlohmann::json find(const Outcome& outcome, const std::string& name) {
   const auto rows = nlohmann::json::parse(outcome.out);
   for (const auto& row : rows) {

@@ -48,8 +48,8 @@ void write_part(const std::string& path, const std::string& tensor, const std::s
   manifest.state["sums"][name] = checkpoint::encode_sums(written.sums);
 }
 
-// Tensor 'w' of a model, [2, 5] of bytes, of which two ranks have saved a part each; and of a
-// second model 'v'.
+// Tensor 'w' of a model, [2, 5] of bytes, of which two ranks have each saved a part; and tensor 'v'
+// of a second model.
 std::string save_divided(const Workplace& here, int64_t number,
                          const std::string& text = "abcdefghij") {
   checkpoint::FolderWriter writer((here.path() / "checkpoints").string());
@@ -90,7 +90,7 @@ TEST(MergeWeights, OfACheckpoint_AreOneFile_OfTheWholeTensors) {
   EXPECT_EQ(outcome.out, "out: 1 tensor, 10 B in 1 file.\n");
   EXPECT_EQ(names_in(here.path() / "out"), "model.safetensors");
   EXPECT_EQ(bytes_in(here.path() / "out/model.safetensors"), kMerged);
-  // The newest of a folder; another model; one file; and the same by convert.
+  // The newest checkpoint of a folder; another model; one file; and the same with convert.
   outcome = here.coupler({"merge-weights", "checkpoints", "a/b.safetensors", "--model", "1"});
   EXPECT_EQ(outcome.out, "a/b.safetensors: 1 tensor, 3 B in 1 file.\n") << outcome.err;
   EXPECT_EQ(bytes_in(here.path() / "a/b.safetensors"), weights_file("v", "3", "xyz"));
@@ -116,7 +116,7 @@ TEST(MergeWeights, TheNewestThatIsValid_IsTaken_AndTheOthersAreNamed) {
 TEST(MergeWeights, WithRemoveCheckpointDir_RemoveIt_OnceTheTargetIsThere) {
   const Workplace here;
   const std::string checkpoint = save_divided(here, 1);
-  // Nothing is removed where nothing can be written.
+  // Nothing is removed if nothing can be written.
   here.write("file", "text");
   for (const char* target : {"file", "checkpoints/checkpoint_1/out"}) {
     const Outcome outcome =
@@ -195,7 +195,7 @@ TEST(ConvertCheckpoint, EachLayout_IsReadAsPythonSaysItIs) {
   };
   for (const auto& [words, expected] : cases) {
     convert(words, "out.safetensors");
-    // Written anew, what Python has written has its strings in the order of ours.
+    // Rewrites Python's file, so that its metadata has the same order as ours.
     convert({fixture(expected + "/expected.safetensors")}, "expected.safetensors");
     EXPECT_TRUE(bytes_in(here.path() / "out.safetensors") ==
                 bytes_in(here.path() / "expected.safetensors"))
@@ -333,7 +333,7 @@ TEST(WeightCommands, WrongWords_EndWithTwo_AndTheNearestFlag) {
   EXPECT_EQ(none.err, here.coupler({"merge-weights", "--help"}).out);
 }
 
-// A file system of 256 KiB, which a namespace of the test's own has.
+// A file system of 256 KiB in the test's own namespace.
 TEST(WeightCommands, OnAFullDisk_LeaveTheTargetAsItWas) {
   const Workplace here;
   if (std::system("unshare -Urm true 2>/dev/null") != 0)

@@ -1,6 +1,6 @@
-"""What the program says about its command line is what it takes: words that are documented are taken and
-words that are taken are documented, every help text ends with an example that parses, and a wrong word is
-an error on standard error.
+"""The documentation of the command line matches the program: documented words are accepted, accepted words
+are documented, every help text ends with an example that parses, and a wrong word is an error on standard
+error.
 
     words.py COUPLER_PROGRAM SOURCE_DIR
 """
@@ -52,7 +52,7 @@ fixture("train.toml", "[training]\nseed = 1\n")
 commands = candidates("")
 check(len(commands) > 10, f"completion knows only {commands}")
 
-# What stands before a word in a trial, and what behind it, so that the trial ends at once.
+# Words before and after the tried word, so that the trial ends at once.
 TRIALS = {
     ("launch",): (["--dry-run"], ["./train"]),
     ("test",): (["--dry-run"], []),
@@ -67,16 +67,16 @@ TRIALS = {
 }
 VALUES = {"N": "2", "M": "2", "R": "0", "P": "29500", "H": "127.0.0.1", "KEY=VALUE": "training.seed=1",
           "FILE": "train.toml", "SIZE": "1G", "SIZE,...": "8", "OP,...": "all_reduce", "S": "1"}
-# Words for Coupler's own use, and those that are known only to be refused with a reason.
+# Words for internal use, and words that are known only to be rejected with a reason.
 INTERNAL = {"check-plugin": {"--plugin", "--launcher", "--rank-of"}, "merge-weights": {"--unsafe-serialization"}}
-# What reads a command's words, where it is not the file in cli/ that has its name.
+# The sources that read a command's words, if not the file in cli/ with its name.
 SOURCES = {"estimate": ["cli/estimate/estimate_words.cc"],
            "check-plugin": ["cli/plugins/check_plugin.cc", "tests/matrix/main.cc"],
            "config": ["cli/config/config.cc", "cli/config/config_check.cc", "cli/config/config_keys.cc"]}
 
 
 def value_of(text, option):
-    """The sample of a documented option's value, "" where it takes none."""
+    """A sample value of a documented option; "" if it takes none."""
     entry = re.search(rf"^  (?:-\S+, )*{re.escape(option)}(?:, -\S+)*(?: (\S+))?(?:  |$)", text, re.M)
     value = entry[1] if entry else None
     if not value:
@@ -104,7 +104,7 @@ for command in commands:
             tried = run(*form, *before, option, *([value] if value else []), *behind,
                         PATH="/nowhere" if command == "setup-torch" else environment["PATH"])
             if form == ("bench",):
-                continue  # bench alone has no form
+                continue  # bench alone is not a form
             check(not UNKNOWN.search(tried.stderr), f"{' '.join(form)} {option} is documented, but:\n{tried.stderr}")
             check("Traceback" not in tried.stderr, tried.stderr)
     if command in ("launch", "test"):
@@ -118,15 +118,15 @@ for command in commands:
         taken |= set(re.findall(r'"(--?[a-z][a-z-]*)=?"', code))
     taken -= INTERNAL.get(command, set())
     if command == "config":
-        documented -= options("launch") - taken  # of `config check`, which hands them on
+        documented -= options("launch") - taken  # `config check` passes them on to launch
     everywhere = {"-h", "--help", "-o", "--config"}
-    check(taken <= documented | everywhere, f"{command} takes {taken - documented - everywhere}, which it does not say")
-    if command not in ("checkpoint",):  # whose word convert has them of weight_arguments.cc
+    check(taken <= documented | everywhere, f"{command} takes {taken - documented - everywhere}, which its help omits")
+    if command not in ("checkpoint",):  # weight_arguments.cc reads the words of its convert
         check(documented <= taken | everywhere,
               f"{command} documents {documented - taken - everywhere}, which nothing reads")
 
 # Every help ends with an example, and examples parse.
-PATHS = {"setup-torch": "/nowhere"}  # where there is no bash: it would begin to fetch
+PATHS = {"setup-torch": "/nowhere"}  # no bash is found there; otherwise it would begin to download
 for command in [(), *[(name,) for name in commands], ("config", "recommend")]:
     last = help_of(command).rstrip("\n").split("\n\n")[-1].splitlines()
     check(all(re.match(r"  (sudo )?coupler ", line) for line in last), f"{command}: no example at the end: {last}")
@@ -140,7 +140,7 @@ for command in [(), *[(name,) for name in commands], ("config", "recommend")]:
         if "train.toml" in words:
             fixture("train.toml", "[training]\nseed = 1\n")
         tried = run(*words[1:], PATH=PATHS.get(words[1], environment["PATH"]))
-        # A file that is no training program is found out only once it was run; others are not here.
+        # Whether a file is a training program shows only when it runs; other files do not exist here.
         excused = any(text in tried.stderr
                       for text in ("without a dry run", "No such file", "is not there", "does not exist"))
         check((tried.returncode != 2 or excused) and "--help" not in tried.stderr,

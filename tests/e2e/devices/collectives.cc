@@ -1,4 +1,4 @@
-// Collectives of tensors on a device, alone and together with the CPU's.
+// Collectives of tensors on a device, alone and together with CPU tensors.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
@@ -23,10 +23,10 @@ torch::Tensor all_rows(Accelerator& accelerator, int64_t rows) {
 void expect_there(Accelerator& accelerator, const torch::Tensor& tensor,
                   const torch::Tensor& expected, const std::string& what) {
   EXPECT(tensor.device() == accelerator.device(), what + " is on " + tensor.device().str());
-  EXPECT(torch::equal(tensor.cpu(), expected), what + " has other values");
+  EXPECT(torch::equal(tensor.cpu(), expected), what + " has different values");
 }
 
-// Small ones travel together, large ones (beyond what is packed) by themselves.
+// Small tensors are packed together; large ones are sent separately.
 void tensors_are_gathered(Accelerator& accelerator) {
   for (const int64_t rows : {int64_t{1}, int64_t{4}, int64_t{30000}}) {
     const auto own = own_rows(accelerator, rows).to(accelerator.device());
@@ -43,8 +43,8 @@ void structures_are_gathered(Accelerator& accelerator) {
   const auto expected = all_rows(accelerator, 2);
   expect_there(accelerator, gathered.at("device")[0], expected, "the first");
   expect_there(accelerator, gathered.at("device")[1], expected * 2, "the second");
-  EXPECT(gathered.at("host")[0].is_cpu(), "a tensor of the CPU's went elsewhere");
-  EXPECT(torch::equal(gathered.at("host")[1], expected + 1), "the CPU's has other values");
+  EXPECT(gathered.at("host")[0].is_cpu(), "a CPU tensor is on another device");
+  EXPECT(torch::equal(gathered.at("host")[1], expected + 1), "the CPU tensor has different values");
 }
 
 void tensors_are_reduced_and_broadcast(Accelerator& accelerator) {
@@ -60,7 +60,7 @@ void tensors_are_reduced_and_broadcast(Accelerator& accelerator) {
   const int last = accelerator.world() - 1;
   expect_there(accelerator, accelerator.broadcast(there, last),
                own + 100.0F * static_cast<float>(last - accelerator.rank()), "the broadcast");
-  expect_there(accelerator, there, own, "what was given");
+  expect_there(accelerator, there, own, "the input");
 }
 
 void tensors_are_padded(Accelerator& accelerator) {
@@ -75,7 +75,7 @@ void tensors_are_padded(Accelerator& accelerator) {
 }
 
 void own_rows_are_gathered_for_metrics(Accelerator& accelerator) {
-  const int64_t samples = 3 * accelerator.world() + 1;  // the last step repeats some
+  const int64_t samples = 3 * accelerator.world() + 1;  // the last step repeats some samples
   const auto data = torch::arange(samples, torch::kFloat).view({samples, 1});
   auto loader = coupler::data_loader(coupler::TensorDataset(data, data), {.batch_size = 2});
   auto batches = accelerator.prepare(loader);
@@ -83,9 +83,9 @@ void own_rows_are_gathered_for_metrics(Accelerator& accelerator) {
   for (auto& batch : batches) {
     const auto gathered =
         accelerator.gather_for_metrics(std::vector<torch::Tensor>{batch.data, batch.target * 2});
-    EXPECT(gathered[0].device() == accelerator.device(), "it is elsewhere");
+    EXPECT(gathered[0].device() == accelerator.device(), "it is on another device");
     seen.push_back(gathered[0].cpu());
-    EXPECT(torch::equal(gathered[1].cpu(), seen.back() * 2), "two leaves came apart");
+    EXPECT(torch::equal(gathered[1].cpu(), seen.back() * 2), "two leaves do not match");
   }
   EXPECT(torch::equal(torch::cat(seen), data), "samples are missing or repeated");
 }

@@ -5,7 +5,7 @@
 
 namespace {
 
-// Before the Accelerator looks for it.
+// Registered before the Accelerator looks for a device.
 const c10::Device kDouble = coupler::testing::test_device(0);
 
 }  // namespace

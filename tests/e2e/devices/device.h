@@ -1,4 +1,4 @@
-// What the checks on a device share.
+// Shared by the checks on a device.
 #pragma once
 
 #include <map>
@@ -7,22 +7,22 @@
 
 #include "check.h"
 
-constexpr int64_t kRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
+constexpr int64_t kRows = 24;  // divisible by world sizes 1 to 4, also in windows of two batches
 
-// A batch's tensors on the Accelerator's device, as a loader would bring them.
+// A batch's tensors on the Accelerator's device, as a loader would move them.
 Batch on_device(coupler::Accelerator& accelerator, const Batch& batch);
 
-// Every parameter, whole, on the CPU, by name. Collective.
+// Every full parameter on the CPU, by name. Collective.
 std::map<std::string, torch::Tensor> values_of(coupler::Accelerator& accelerator, Net& net);
 
-// A model of the CPU's with the values of a prepared one. Collective.
+// A model on the CPU with the values of a prepared one. Collective.
 Net reference_of(coupler::Accelerator& accelerator, Net& net);
-// That they have the same weights, but for rounding. Collective.
+// Expects the same weights, up to rounding. Collective.
 void expect_same_weights(coupler::Accelerator& accelerator, Net& net, Net& reference,
                          double tolerance, const std::string& when);
 
-// Of the Accelerator's device: what tensors hold now, and the most they held since the program
-// began.
+// Memory of the Accelerator's device: what tensors use now, and the maximum since the program
+// started.
 struct DeviceBytes {
   size_t now = 0, most = 0;
 };

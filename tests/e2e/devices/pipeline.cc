@@ -1,6 +1,5 @@
-// A pipeline whose stages are on a device trains as the unsplit model does on the CPU, and says as
-// much where a stage is lost. Over a transport alone: one that divides parameters refuses
-// pipelines.
+// A pipeline whose stages are on a device trains as the unsplit model does on the CPU, and reports
+// errors as there. Only over transports: backends that shard parameters reject pipelines.
 #include <coupler/coupler.h>
 #include <coupler/pipeline_parallel.h>
 #include <test_device.h>
@@ -11,7 +10,7 @@ namespace {
 
 using coupler::Accelerator;
 
-// Before the Accelerator looks for it.
+// Registered before the Accelerator looks for a device.
 const c10::Device kDouble = coupler::testing::test_device(0);
 
 torch::nn::Sequential make_layers() {
@@ -33,7 +32,8 @@ torch::Tensor mean_loss(const torch::Tensor& scores, const torch::Tensor& target
   return torch::cross_entropy_loss(scores, targets);
 }
 
-// Batches come on the CPU or on the device; rows that do not divide, forms that are known already.
+// Batches on the CPU or on the device; rows that do not divide evenly; shapes that are already
+// known.
 void pipeline_trains_like_the_cpu(Accelerator& accelerator) {
   torch::nn::Sequential model = make_layers(), unsplit = make_layers();
   auto pipeline =
@@ -80,11 +80,11 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
   const auto [input, target] = rows_of(0, 6);
   const std::string said = error_of([&, input = input, target = target] {
     pipeline.train_step(input, target, [](const torch::Tensor& scores, const torch::Tensor&) {
-      return scores;  // of many numbers
+      return scores;  // more than one number
     });
   });
   EXPECT(said.find("must return one number for each micro-batch") != std::string::npos,
-         "it says: " + said);
+         "the error is: " + said);
 }
 
 }  // namespace

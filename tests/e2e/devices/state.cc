@@ -1,4 +1,4 @@
-// Checkpoints of what is on a device, and errors of its memory.
+// Checkpoints of state on a device, and errors of its memory.
 #include <coupler/coupler.h>
 #include <test_device.h>
 
@@ -28,7 +28,7 @@ struct Job {
   std::optional<coupler::Optimizer> opt;
 };
 
-// Saved, gone on with, and gone on with again from what was saved: the same bits.
+// Saves, continues, loads, and continues again: the same bits.
 void a_checkpoint_brings_the_same_bits(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   Job job(accelerator, 1);
@@ -39,7 +39,7 @@ void a_checkpoint_brings_the_same_bits(Accelerator& accelerator) {
   const auto expected = values_of(accelerator, job.net);
   accelerator.load_state(saved);
   const auto again = torch::rand({4}, torch::TensorOptions().device(accelerator.device())).cpu();
-  EXPECT(torch::equal(drawn, again), "the device draws other numbers");
+  EXPECT(torch::equal(drawn, again), "the device draws different numbers");
   for (int step = 3; step < 6; ++step) job.step(accelerator, step);
   for (const auto& [name, value] : values_of(accelerator, job.net)) {
     EXPECT(torch::equal(value, expected.at(name)), name + " differs");
@@ -58,7 +58,7 @@ void a_model_is_saved_for_others(Accelerator& accelerator) {
     EXPECT(torch::equal(value, other->named_parameters()[name]), name + " differs");
   }
   accelerator.free_memory();
-  accelerator.wait_for_everyone();  // the folder goes with this
+  accelerator.wait_for_everyone();  // the folder is removed after this
 }
 
 struct LayersImpl : torch::nn::Module {
@@ -71,7 +71,7 @@ struct LayersImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layers);
 
-// On every rank by itself, from the files that all of them wrote.
+// On every rank independently, from files that all ranks wrote.
 void a_model_lies_on_the_device_the_cpu_and_the_disk(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   torch::manual_seed(4);
@@ -99,7 +99,7 @@ void a_model_lies_on_the_device_the_cpu_and_the_disk(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
 }
 
-// Asked, free, the largest piece, and what to change.
+// The error has the requested and the free memory, the largest tensor, and a hint.
 void a_full_device_is_explained(Accelerator& accelerator) {
   coupler::testing::limit_device_bytes(1 << 20);
   torch::nn::Linear large(2000, 1000);

@@ -1,5 +1,5 @@
-// Training on a device equals training one process on the CPU on the joined batch, whatever the
-// backend, and what is on the device is there.
+// Training on a device equals training one process on the CPU on the joined batch, with any
+// backend, and everything that should be on the device is there.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <coupler/coupler.h>
 
@@ -14,10 +14,10 @@ constexpr double kTolerance = 1e-10;
 
 torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(1e-2).weight_decay(0.01); }
 
-// clip_to: the largest norm; 0 does not clip.
+// clip_to: the maximum norm; 0 does not clip.
 void train(Accelerator& accelerator, int64_t window, double clip_to) {
   accelerator.set_gradient_accumulation_steps(window);
-  torch::manual_seed(accelerator.rank());  // prepare makes the ranks equal
+  torch::manual_seed(accelerator.rank());  // prepare synchronizes the ranks
   Net model;
   torch::optim::AdamW optimizer(trainable(model), adamw());
   auto [net, opt] = accelerator.prepare(model, optimizer);
@@ -65,7 +65,7 @@ void in_backward_trains_like_the_cpu(Accelerator& accelerator) {
   for (const int64_t window : {1, 2}) train(accelerator, window, 0);
 }
 
-// Of a model in float, whose layers may compute in another type.
+// The loss of a model in float, whose layers may compute in another dtype.
 torch::Tensor float_loss_of(Net& net, const Batch& batch, torch::Tensor* hidden = nullptr) {
   const auto output = net->hidden->forward(net->embedding->forward(batch.tokens).sum(1));
   if (hidden != nullptr) *hidden = output;
@@ -73,7 +73,7 @@ torch::Tensor float_loss_of(Net& net, const Batch& batch, torch::Tensor* hidden 
                                    batch.targets);
 }
 
-// The loss falls. type: what layers are to compute in.
+// The loss falls. type: the dtype in which layers must compute.
 void learns_in(Accelerator& accelerator, torch::ScalarType type) {
   torch::manual_seed(3);
   Net model;
@@ -98,15 +98,15 @@ void learns_in(Accelerator& accelerator, torch::ScalarType type) {
     if (step == 0) first = last;
   }
   EXPECT(last < 0.9 * first,
-         "the loss went from " + std::to_string(first) + " to " + std::to_string(last));
+         "the loss changed from " + std::to_string(first) + " to " + std::to_string(last));
   accelerator.free_memory();
 }
 
-// Needs a backend that gathers parameters in bf16, or autocast in it, for which the double has no
+// Needs a backend that gathers parameters in bf16, or bf16 autocast, for which the double has no
 // kernels.
 void bf16_learns(Accelerator& accelerator) { learns_in(accelerator, torch::kBFloat16); }
 
-// A model made without values gets them on the device, the same as one that was made with them.
+// A model made without values gets them on the device, equal to those of a model made with values.
 void empty_weights_come_on_the_device(Accelerator& accelerator) {
   torch::manual_seed(11);
   Net eager;
@@ -119,13 +119,13 @@ void empty_weights_come_on_the_device(Accelerator& accelerator) {
   auto net = accelerator.prepare(model);
   const auto expected = eager->named_parameters();
   for (const auto& [name, value] : values_of(accelerator, net)) {
-    EXPECT(torch::equal(value, expected[name]), name + " has other values");
+    EXPECT(torch::equal(value, expected[name]), name + " has different values");
   }
-  EXPECT(net->hidden->weight.device() == accelerator.device(), "the model is elsewhere");
+  EXPECT(net->hidden->weight.device() == accelerator.device(), "the model is on another device");
   accelerator.free_memory();
 }
 
-// Dropout draws the same numbers again, from whichever generator the device has.
+// Dropout draws the same numbers again, whatever generator the device has.
 struct DroppingImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return torch::dropout(torch::tanh(inner(x)), 0.5, /*train=*/true);
@@ -182,15 +182,15 @@ void batches_come_on_the_device(Accelerator& accelerator) {
     auto batches = accelerator.prepare(loader);
     int64_t rows = 0;
     for (auto& batch : batches) {
-      EXPECT(batch.data.device() == accelerator.device(), "a batch is elsewhere");
-      EXPECT(batch.target.device() == accelerator.device(), "a target is elsewhere");
+      EXPECT(batch.data.device() == accelerator.device(), "a batch is on another device");
+      EXPECT(batch.target.device() == accelerator.device(), "a target is on another device");
       rows += batch.data.size(0);
     }
     EXPECT(rows == kRows / accelerator.world(), std::to_string(rows) + " rows came");
   }
 }
 
-// Shared in turn where there are fewer than ranks.
+// Devices are shared in turn if there are fewer than ranks.
 void the_device_is_the_ranks_own(Accelerator& accelerator) {
   const c10::Device own = accelerator.device();
   EXPECT(!own.is_cpu(), "trains on " + own.str());

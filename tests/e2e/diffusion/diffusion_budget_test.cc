@@ -1,5 +1,5 @@
-// Stable Diffusion 1's shapes with random weights, 4.3 GB as they are computed with, in 800 MB: the
-// same picture, byte for byte, as without a bound.
+// Stable Diffusion 1's shapes with random weights, 4.3 GB in the compute dtype, within 800 MB: the
+// same picture, byte for byte, as without a limit.
 #include <cstdint>
 #include <string>
 

@@ -1,5 +1,5 @@
-// The example diffusion with a small model: the same PNG with a bound on memory and without one,
-// and what wrong input gets.
+// The diffusion example with a small model: the same PNG with and without a memory limit, and the
+// errors of wrong input.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -65,7 +65,7 @@ TEST(DiffusionProgram, WrongInput_EndsWithItsMessage) {
     EXPECT_NE(outcome.err.find(wrong.message), std::string::npos)
         << wrong.message << "\n  in: " << outcome.err;
   }
-  // What was there before stays, and nothing unfinished is left.
+  // The old file stays, and nothing unfinished is left.
   EXPECT_EQ(file_text(here.path() / "picture.png"), "before");
   EXPECT_FALSE(std::filesystem::exists(here.path() / "picture.png.partial"));
 }

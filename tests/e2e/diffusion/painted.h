@@ -1,4 +1,4 @@
-// Runs the example diffusion and reads what it made. Plain functions of one thread.
+// Runs the diffusion example and reads its result. Plain functions for one thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ inline std::string file_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The program in the test's folder, for as long as it takes. arguments: for a shell.
+// Runs the program in the test's folder, without a time limit. arguments: for a shell.
 inline Outcome paint(const Workplace& here, const std::string& arguments) {
   const std::string folder = here.path().string();
   const std::string command = "cd '" + folder + "' && '" DIFFUSION_PROGRAM "' " + arguments +
@@ -31,7 +31,7 @@ inline Outcome paint(const Workplace& here, const std::string& arguments) {
           .err = file_text(here.path() / "err.txt")};
 }
 
-// Of "… peak 512 MiB"; 0 where it is not there.
+// The number in "… peak 512 MiB"; 0 if it is missing.
 inline int64_t peak_mib(const Outcome& outcome) {
   const size_t at = outcome.out.rfind("peak ");
   return at == std::string::npos ? 0 : std::stoll(outcome.out.substr(at + 5));

@@ -1,5 +1,5 @@
-// The digits example as its users run it: the same result for every number of processes over every
-// transport, and a message for what cannot work.
+// The digits example as users run it: the same result for every number of processes over every
+// transport, and errors for what cannot work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ Outcome launch(const Workplace& here, int processes, const std::string& backend,
   return here.coupler(arguments);
 }
 
-// The number behind "name: " in the last lines; the test fails where there is none.
+// The number after "name: " in the last lines; fails the test if there is none.
 double number_of(const Outcome& outcome, const std::string& name) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const size_t at = outcome.out.find(name + ": ");
@@ -61,7 +61,7 @@ TEST_P(DigitsOver, EveryWorld_EndsInTheSameLoss) {
   }
 }
 
-// One plain line each from one rank, whatever the number of ranks.
+// One rank prints each line once, whatever the number of ranks.
 void expect_last_lines(const Outcome& outcome) {
   std::istringstream lines(outcome.out);
   std::string memory, loss, accuracy, more;

@@ -1,5 +1,5 @@
-// Runs what docs/big-models.md shows, in a folder with the files that it names: one test a
-// fragment. What takes a GPU is skipped, and says so, where LibTorch sees none.
+// Runs the fragments of docs/big-models.md in a folder with the files that they name, one test for
+// each fragment. Fragments that need a GPU are skipped if LibTorch sees none.
 #include <coupler/language_model.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -33,7 +33,7 @@ coupler::Accelerator& the_accelerator() {
   return accelerator;
 }
 
-// The working folder of all fragments, gone with the process.
+// The working folder of all fragments, removed with the process.
 class Place {
  public:
   Place() {
@@ -100,7 +100,7 @@ TEST_P(Page, Runs) {
   GetParam().run(names);
   const std::string printed = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(without_blanks(printed).find(without_blanks(GetParam().prints)), 0u)
-      << printed << "the page says that it prints\n"
+      << printed << "but the page shows\n"
       << GetParam().prints;
   accelerator.free_memory();
 }

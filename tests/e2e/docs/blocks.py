@@ -1,5 +1,5 @@
-"""The Markdown pages of the tree, their fenced blocks, and the table blocks.toml of what tests each block.
-A module; check_blocks.py, check_pages.py and fragments.py use it."""
+"""The Markdown pages of the tree, their fenced blocks, and the table blocks.toml of the tests of each block.
+A module for check_blocks.py, check_pages.py and fragments.py."""
 import dataclasses
 import pathlib
 import re
@@ -32,11 +32,11 @@ def blocks_of(text):
 
 
 def table():
-    """Of each page with blocks a list, a text "LANGUAGE WAY [ARGUMENT]..." for each block."""
+    """By page with blocks: a list with a string "LANGUAGE WAY [ARGUMENT]..." for each block."""
     return tomllib.loads((pathlib.Path(__file__).parent / "blocks.toml").read_text())
 
 
 def ways_of(page, root):
-    """The page's blocks, each with the words that follow the language in the table."""
+    """The page's blocks, each with the words after the language in the table."""
     rows = table().get(str(page.relative_to(root)), [])
     return [(block, row.split()[1:]) for block, row in zip(blocks_of(page.read_text()), rows)]

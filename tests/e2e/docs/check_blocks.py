@@ -1,16 +1,16 @@
-"""No block of a page is without a test: blocks.toml lists, for each page, what covers each of its fenced blocks,
-and this program holds list, pages and tests against each other. The ways:
+"""Every block of a page has a test: blocks.toml lists for each page how each of its fenced blocks is tested, and
+this program compares the list with the pages and the tests. The ways:
 
-    loads             docs_test loads it as a configuration; check_pages.py tries the commands of `commands`
-    commands
-    fragment          fragments.py makes a function of it, which is compiled; members: a struct; printed: what the
-    members           fragment above prints, which a test of docs_big_models compares
-    printed
-    taken NAME        NAME, in a CMakeLists.txt of the tests, is made of it or compares it
-    excerpt PATH      it stands in the sources below PATH
-    said PATH...      each line is of a message in the sources below PATH
+    loads             docs_test loads it as a configuration
+    commands          check_pages.py checks its commands
+    fragment          fragments.py puts it into a function, which is compiled
+    members           fragments.py puts it into a struct, which is compiled
+    printed           the output of the fragment above, which a test of docs_big_models compares
+    taken NAME        NAME, in a CMakeLists.txt of the tests, is made from it or compares it
+    excerpt PATH      it occurs in the sources below PATH
+    said PATH...      each line is part of a message in the sources below PATH
     parsed            JSON that this program parses
-    drawing           a picture of how parts play together, which no program prints
+    drawing           a diagram, which no program prints
 
     check_blocks.py SOURCE_DIR
 """
@@ -38,9 +38,9 @@ def sources(path):
 
 
 def literal_pieces(paths):
-    """What string literals say between their placeholders, longest first."""
+    """The parts of string literals between placeholders, longest first."""
     code = re.sub(r'"\s*\n\s*"', "", "".join(map(sources, paths)))
-    # Comments and characters are taken along, since a quotation mark in them begins nothing.
+    # Also matches comments and characters, in which a quotation mark does not begin a literal.
     texts = re.findall(r"""//[^\n]*|'(?:[^'\\\n]|\\.)'|R"\((.*?)\)"|"((?:[^"\\\n]|\\.)*)\"""", code, re.S)
     pieces = {piece for raw, plain in texts
               for piece in re.split(r"\{[^{}]*\}|%[-.\d]*[a-z]+|\\n", raw or plain.replace('\\"', '"'))}
@@ -48,16 +48,16 @@ def literal_pieces(paths):
 
 
 def said_by_nobody(text, paths):
-    """The lines of which literals make up less than half."""
+    """The lines that consist of literals for less than half."""
     pieces = literal_pieces(paths)
     for line in text.splitlines():
-        left = re.split(r"…|(?<=\S)\s{3}", line)[0]  # up to what the page leaves out or explains
+        left = re.split(r"…|(?<=\S)\s{3}", line)[0]  # up to what the page omits or explains
         letters = len(re.findall("[A-Za-z]", left))
         for piece in pieces:
             left = left.replace(piece, "\0")
             begin = left.find(piece[:12])
             if begin >= 0 and piece.startswith(left[begin:]):
-                left = left[:begin]  # the page leaves the rest of the message out
+                left = left[:begin]  # the page omits the rest of the message
         if letters and 2 * len(re.findall("[A-Za-z]", left)) >= letters:
             yield line
 
@@ -66,7 +66,7 @@ def check(where, block, way, arguments):
     if way == "taken":
         made = "".join(file.read_text() for file in sorted((root / "tests").rglob("CMakeLists.txt")))
         if not re.search(rf"\b{re.escape(arguments[0])}\b", made):
-            problems.append(f"{where}: no CMakeLists.txt of the tests has {arguments[0]}")
+            problems.append(f"{where}: no CMakeLists.txt of the tests names {arguments[0]}")
     elif way == "excerpt":
         if squeeze(block.text) not in squeeze(sources(arguments[0])):
             problems.append(f"{where}: this is not in {arguments[0]}:\n{block.text}")
@@ -90,24 +90,24 @@ for page in pages_of(root):
     rows = listed.pop(name, [])
     count += len(blocks)
     if page.read_text().count("```") != 2 * len(blocks):
-        problems.append(f"{name}: a fence does not begin or end a line of its own")
+        problems.append(f"{name}: a fence is not on its own line")
     for block, row in zip(blocks, rows):
         where = f"{name}:{block.line}"
         language, way, *arguments = row.split()
         if language != (block.language or "text"):
             problems.append(f"{where}: the block is '{block.language}', but tests/e2e/docs/blocks.toml has '{row}' here")
         elif language not in LANGUAGES.get(way, ()):
-            problems.append(f"{where}: '{way}' of blocks.toml is no way to test a block of {language}")
+            problems.append(f"{where}: '{way}' in blocks.toml cannot test a block of {language}")
         else:
             check(where, block, way, arguments)
     if len(blocks) != len(rows):
         problems.append(f"{name} has {len(blocks)} blocks, but tests/e2e/docs/blocks.toml lists {len(rows)}: "
-                        "say how each is tested")
-problems += [f"blocks.toml lists {name}, which is not there" for name in listed]
+                        "list how each is tested")
+problems += [f"blocks.toml lists {name}, which does not exist" for name in listed]
 
-# These checks can fail.
+# Proves that the check can fail.
 if not list(said_by_nobody("a message of no program at all", ["cli"])):
-    problems.append("said: whatever is written passes")
+    problems.append("said: any text passes")
 print(f"{count} blocks")
 print("\n".join(problems))
 sys.exit(bool(problems))

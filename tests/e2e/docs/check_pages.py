@@ -1,5 +1,5 @@
-"""The documentation holds together: links lead somewhere, commands and options exist, variables are the
-code's, and nothing is left to be written.
+"""The documentation is consistent: links have targets, commands and options exist, the code reads the
+variables, and nothing is unfinished.
 
     check_pages.py SOURCE_DIR COUPLER_PROGRAM
 """
@@ -17,7 +17,7 @@ program = sys.argv[2]
 pages = pages_of(root)
 problems = []
 
-# What pages run that is not of this tree; a name in <> or after ./ is the reader's own.
+# Programs in pages that are not from this tree; a name in <> or after ./ is the reader's own.
 FOREIGN = {"cmake", "ctest", "deepspeed", "eval", "export", "git", "kubectl", "man", "mpirun", "mpirun.mpich", "pip", "sbatch",
            "srun", "sudo", "torchrun", "wandb"}
 
@@ -32,7 +32,7 @@ def run(*arguments):
 
 
 def anchors(text):
-    """GitHub's names of the headings; one that was there before gets a number."""
+    """GitHub's anchors of the headings; a repeated one gets a number."""
     seen = {}
     for heading in re.findall(r"^#+ (.*)$", without_blocks(text), re.M):
         heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -53,22 +53,22 @@ def check_links(page, text):
     text = without_blocks(text)
     for target in re.findall(r"<((?:https?|mailto):[^>]*)>", text):
         if not is_address(target):
-            complain(page, f"<{target}> is no address")
-    # One that ends in the middle of a line or has a blank in it is no link to a reader's eye.
+            complain(page, f"<{target}> is not an address")
+    # A target with a space is not a link to a reader.
     for target in re.findall(r"\]\(([^)]*)\)", re.sub(r"`[^`\n]*`", "", text)):
         if re.match(r"[a-z]+:", target):
             if not is_address(target):
-                complain(page, f"a link leads to {target}, which is no address")
+                complain(page, f"a link points to {target}, which is not an address")
             continue
         if re.search(r"\s", target):
-            complain(page, f"a link leads to '{target}', which has a blank in it")
+            complain(page, f"a link points to '{target}', which contains a space")
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         if not file.exists():
-            complain(page, f"a link leads to {target}, which is not there")
+            complain(page, f"a link points to {target}, which does not exist")
         elif anchor and anchor not in anchors(file.read_text()):
-            complain(page, f"a link leads to {target}, but there is no such heading")
+            complain(page, f"a link points to {target}, but there is no such heading")
 
 
 def commands_of(text):
@@ -93,7 +93,7 @@ def help_of(command):
 
 
 def check_coupler(page, words):
-    """words: what stands behind `coupler`, up to a program of the user's."""
+    """words: the words after `coupler`, up to a program of the user."""
     command = words[0]
     if command.startswith("--"):
         if command not in help_of(""):
@@ -112,11 +112,11 @@ def check_coupler(page, words):
             if word in values:
                 next(rest, None)
         elif command == "launch":
-            return  # the program, whose arguments are its own
+            return  # the program; the rest are its arguments
 
 
 def makes_program(name):
-    """Whether a CMakeLists.txt of the tree makes build/PRESET/bin/…/NAME."""
+    """Whether a CMakeLists.txt of the tree builds build/PRESET/bin/…/NAME."""
     return any(re.search(rf"\badd_executable\({re.escape(name)}\b", text) or f"OUTPUT_NAME {name}" in text
                for text in CMAKE)
 
@@ -130,7 +130,7 @@ def check_command(page, line):
         built = re.fullmatch(r"build/[\w-]+/bin/(?:tests/)?([\w-]+)", first)
         if not (first in FOREIGN or first == "coupler" or first.startswith(("./", "scripts/", "bench/run"))
                 or first.endswith("/coupler/bin/coupler") or (built and makes_program(built[1]))):
-            complain(page, f"{first} is neither of this tree nor in FOREIGN of {pathlib.Path(__file__).name}")
+            complain(page, f"{first} is neither in this tree nor in FOREIGN of {pathlib.Path(__file__).name}")
     words = line.split()
     first = words[0]
     if first == "bench/run":
@@ -141,7 +141,7 @@ def check_command(page, line):
     if first.startswith(("scripts/", "bench/")):
         path = root / first
         if not path.is_file() or not os.access(path, os.X_OK):
-            complain(page, f"{first} is no program of the tree")
+            complain(page, f"{first} is not a program of this tree")
         for word in words[1:]:
             if word.startswith("--") and word not in path.read_text():
                 complain(page, f"{first} knows no {word}")
@@ -162,14 +162,14 @@ for page in pages:
     check_links(page, text)
     for word in ("TO" + "DO", "FIX" + "ME", "TB" + "D", "lorem", "coming soon"):
         if re.search(rf"\b{word}\b", text, re.I):
-            complain(page, f"'{word}' is left in it")
+            complain(page, f"it contains '{word}'")
     for number, line in enumerate(text.splitlines(), 1):
         if line != line.rstrip():
-            complain(page, f"line {number} ends in blanks")
+            complain(page, f"line {number} has trailing whitespace")
     for line in commands_of(text):
         check_command(page, line)
 
-# A COUPLER_ variable that the documentation names is one that something reads.
+# The code reads every COUPLER_ variable that the documentation names.
 sources = "".join(path.read_text() for folder in ("host", "cli", "plugins", "cmake", "tests/e2e/docs", "tests/models")
                   for path in sorted((root / folder).rglob("*"))
                   if path.suffix in (".cc", ".h", ".cmake", ".py", ".txt"))
@@ -180,11 +180,11 @@ for page in pages:
         if name not in sources and key not in sources:
             complain(page, f"nothing reads {name}")
 
-# Each benchmark is described, and no other.
+# The table describes exactly the existing benchmarks.
 rows = re.findall(r"^\| (`.*?) \|", (root / "bench/README.md").read_text(), re.M)
 described = set(re.findall(r"`([a-z0-9-]+)`", "".join(rows)))
 for name in sorted(BENCHMARKS ^ described):
-    complain(root / "bench/README.md", f"`{name}` is not both in its table and in bench/run")
+    complain(root / "bench/README.md", f"`{name}` must be in its table and in bench/run")
 
 # A figure names the benchmark that measures it.
 figures = (root / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]

@@ -1,4 +1,4 @@
-// Every TOML block and -o of the documentation loads, and names options that backends have.
+// Every TOML block and -o in the documentation loads and names options that the backends have.
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -48,18 +48,18 @@ std::vector<std::string> matches(const std::string& text, const std::string& pat
   return result;
 }
 
-// The text of each fenced block of a language.
+// The texts of all fenced blocks of a language.
 std::vector<std::string> blocks(const std::string& page, const std::string& language) {
   return matches(page, "```" + language + "\n([^`]*)```");
 }
 
-// The keys that its own table may have; nothing where the backend is not part of this build.
+// The keys that a backend's own table may have; nothing if the backend is not in this build.
 struct BackendOptions {
   std::vector<const db_option*> own;
   bool needs_base = false;
 
   bool has(const std::string& key) const {
-    // What a wrapper stands on is the host's option: no wrapper lists it.
+    // A wrapper's base is an option of the host, so no wrapper lists it.
     if (needs_base && key == "base") return true;
     return std::any_of(own.begin(), own.end(),
                        [&](const db_option* option) { return key == option->key; });

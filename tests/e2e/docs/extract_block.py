@@ -1,4 +1,4 @@
-"""Writes the first fenced block of a language in a Markdown page to a file; with --all every one.
+"""Writes the first fenced block of a language in a Markdown page to a file; with --all, all blocks.
 
     extract_block.py PAGE LANGUAGE FILE [--all]
 """

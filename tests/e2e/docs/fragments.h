@@ -1,5 +1,5 @@
-// What the fragments of programs in docs/ take for granted; fragments.py binds the members' names.
-// All are compiled; big_models_page.cc runs those of one page.
+// The names that the program fragments in docs/ assume; fragments.py binds the members' names. All
+// fragments are compiled; big_models_page.cc runs those of one page.
 #pragma once
 
 #include <coupler/big_model.h>
@@ -28,7 +28,7 @@ using Block = Net;
 
 using Sample = torch::data::Example<>;
 
-// What takes part in checkpoints beside model and optimizer.
+// Takes part in checkpoints in addition to model and optimizer.
 struct AverageOfWeights {
   void save(coupler::StateDict& state) const { state.set("steps", steps); }
   void load(const coupler::StateDict& state) { steps = state.integer("steps"); }
@@ -62,11 +62,11 @@ struct Fragment {
   int line;
   bool needs_gpu;
   void (*run)(Names&);
-  std::string prints;  // what the page says it prints; "" where it does not say
+  std::string prints;  // the output that the page shows; "" if none
 };
 const std::vector<Fragment>& fragments();
 
-// For programs that run fragments to define.
+// Defined by programs that run fragments.
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);
 void train(coupler::Accelerator& accelerator, int64_t batch_size);
 std::shared_ptr<torch::nn::Module> make_gpt();

@@ -1,6 +1,6 @@
-"""Writes a C++ file with every C++ block that blocks.toml calls a fragment, each in a function of its
-own, so that what the pages show compiles; with those that it calls members, each in a struct. fragments.h
-declares the names that the blocks take for granted.
+"""Writes a C++ file, so that the code in the pages is compiled: each C++ block that blocks.toml calls a
+fragment in its own function, and each that it calls members in a struct. fragments.h declares the names
+that the blocks assume.
 
     fragments.py SOURCE_DIR FILE
 """
@@ -14,7 +14,7 @@ root = pathlib.Path(sys.argv[1])
 target = pathlib.Path(sys.argv[2])
 NAMES = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (
     pathlib.Path(__file__).parent / "fragments.h").read_text(), re.S).group(1), re.M)
-# No structured binding: before version 16 clang lets no lambda capture one.
+# No structured binding: in clang before version 16 lambdas cannot capture one.
 USED_NAMES = "".join(f"  [[maybe_unused]] auto& {name} = names.{name};\n" for name in NAMES)
 parts = ['#include "fragments.h"\n']
 table = []
@@ -36,6 +36,6 @@ rows = ",\n".join(f"    {{{', '.join(row)}}}" for row in table)
 parts.append("const std::vector<Fragment>& fragments() {\n  static const std::vector<Fragment> all = {\n"
              f"{rows}}};\n  return all;\n}}\n")
 text = "\n".join(parts)
-# What did not change is not compiled again.
+# An unchanged file is not compiled again.
 if not target.exists() or target.read_text() != text:
     target.write_text(text)

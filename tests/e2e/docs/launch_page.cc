@@ -1,4 +1,4 @@
-// The program that docs/launch-from-code.md shows, compiled from the page and run.
+// The program in docs/launch-from-code.md, compiled from the page and run.
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
 #include <torch/optim/adamw.h>

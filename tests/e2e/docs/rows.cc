@@ -1,5 +1,5 @@
-// Runs the code of every row of docs/from-accelerate.md, on each rank of a job, with objects of its
-// own. Ends with 1 and the row's line where one throws.
+// Runs the code of every row of docs/from-accelerate.md on each rank of a job, each row with its
+// own objects. If a row throws, prints its line and exits with 1.
 #include "rows.h"
 
 #include <cstdio>

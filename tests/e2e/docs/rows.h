@@ -1,5 +1,5 @@
-// What the code in the rows of docs/from-accelerate.md takes for granted; rows.py binds the
-// members' names. Used by the thread that trains.
+// The names that the code in the rows of docs/from-accelerate.md assumes; rows.py binds the
+// members' names. Used by the training thread.
 #pragma once
 
 #include <coupler/big_model.h>
@@ -27,7 +27,7 @@ inline torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch) {
 
 inline double train(int epochs) { return epochs; }
 
-// A dataset that has no index: ten examples, one after the other.
+// A dataset without an index: ten examples, one after the other.
 class Stream {
  public:
   std::optional<torch::data::Example<>> next() {

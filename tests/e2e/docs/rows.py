@@ -1,8 +1,8 @@
-"""The rows of the section "Every name" of docs/from-accelerate.md: each is code, a key of the TOML
-file, a command of coupler, or none with the reason.
+"""The rows of the section "Every name" of docs/from-accelerate.md: each has code, a key of the TOML file,
+a command of coupler, or "none" with the reason.
 
-    rows.py PAGE FILE               writes the code as C++, a function a row; rows.h declares the names
-    rows.py PAGE --program COUPLER  has the keys and commands tried
+    rows.py PAGE FILE               writes the code as C++, one function for each row; rows.h declares the names
+    rows.py PAGE --program COUPLER  tries the keys and commands
 """
 import pathlib
 import re
@@ -21,15 +21,15 @@ for number, line in enumerate(text[first:].splitlines(), begin):
     cells = [cell.strip() for cell in re.split(r" \|(?= |$)", line[1:])]
     where = f"{page.name}:{number}"
     if len(cells) < 3:
-        sys.exit(f"{where}: a row has three cells")
+        sys.exit(f"{where}: a row must have three cells")
     names, ours, differs = cells[:3]
     count += 1
     span = re.fullmatch(r"`([^`]+)`", ours)
     if ours == "none":
         if not differs:
-            sys.exit(f"{where}: {names} has no counterpart, and nothing says why")
+            sys.exit(f"{where}: {names} has no counterpart, and the reason is missing")
     elif not span:
-        sys.exit(f"{where}: '{ours}' is neither one piece of code nor none")
+        sys.exit(f"{where}: '{ours}' is neither a code span nor none")
     elif re.fullmatch(r"coupler [a-z-]+", span[1]):
         commands.append((where, span[1].split()[1]))
     elif key := re.fullmatch(r"([a-z_0-9.]+) = ([^;]+)", span[1]):
@@ -56,7 +56,7 @@ def try_out(program):
     def succeeds(*arguments):
         return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60).returncode == 0
 
-    # docs_test holds the table of the backends' options against the plugins.
+    # docs_test compares the table of the backends' options with the plugins.
     options = (page.parent / "configuration.md").read_text()
 
     def is_key(key, value):
@@ -64,11 +64,11 @@ def try_out(program):
             return f"| `{key}` |" in options
         return succeeds("config", "check", "--no-ranks", "-o", f"{key}={value}")
 
-    problems = [f"{where}: coupler {command} is no command" for where, command in commands
+    problems = [f"{where}: coupler {command} does not exist" for where, command in commands
                 if not succeeds(command, "--help")]
-    problems += [f"{where}: {key} = {value} is refused" for where, key, value in keys if not is_key(key, value)]
+    problems += [f"{where}: {key} = {value} is rejected" for where, key, value in keys if not is_key(key, value)]
     if is_key("training.no_such_key", "1") or is_key("backend.fsdp.no_such_key", "1") or succeeds("no-such", "--help"):
-        problems.append("what is not there is not found out")
+        problems.append("unknown keys and commands pass")
     print(f"{count} rows: {len(code)} of code, {len(keys)} keys, {len(commands)} commands")
     sys.exit("\n".join(problems) or 0)
 

@@ -1,6 +1,6 @@
-"""The project that docs/getting-started.md shows, with this tree as its subdirectory: it configures, its
-program compiles, and what the page starts is among what is built. Building all of Coupler once more
-would take too long for a test.
+"""The project in docs/getting-started.md, with this tree as its subdirectory: it configures, its program
+compiles, and it has the targets that the page starts. Building all of Coupler again would take too long
+for a test.
 
     subdirectory.py SOURCE_DIR CMAKE
 """
@@ -16,7 +16,7 @@ root, cmake = pathlib.Path(sys.argv[1]), sys.argv[2]
 def run(*command):
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-subdirectory-") as folder:
     folder = pathlib.Path(folder)
     project = first_block("docs/getting-started.md", "cmake")
     if "<path to coupler>" not in project:
-        sys.exit("docs/getting-started.md has no place for the path to coupler: mend this test")
+        sys.exit("docs/getting-started.md has no placeholder for the path to coupler: fix this test")
     (folder / "CMakeLists.txt").write_text(project.replace("<path to coupler>", str(root)))
     (folder / "main.cc").write_text(first_block("README.md", "cpp"))
     run(cmake, "-S", folder, "-B", folder / "build", "-G", "Ninja")
