@@ -1,4 +1,4 @@
-// The estimate of a training run against the most memory that one of its processes was seen to use.
+// Compares the estimate for a training run with the measured peak memory of one of its processes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
   for (const std::string& text_of : configuration.overrides) {
     options.insert(options.end(), {"-o", text_of});
   }
-  // Two steps: from the second backward on, which meets the optimizer's state, there is no more.
+  // Two steps: the second backward, with the optimizer's state in memory, reaches the peak.
   const Words program{GPT_PROGRAM, "--text",       "text.txt", "--width", "768",
                       "--heads",   "12",           "--layers", "12",      "--seq",
                       "128",       "--batch-size", "8",        "--steps", "2"};
@@ -59,8 +59,8 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
   std::smatch peaks;
   ASSERT_TRUE(std::regex_search(run.out, peaks, std::regex("peak (\\d+), (\\d+) MiB"))) << run.out;
   const double seen = std::max(std::stod(peaks[1]), std::stod(peaks[2]));
-  std::printf("%-40s estimated %6.0f MiB, seen %6.0f MiB: %+.1f %%\n", configuration.name.c_str(),
-              expected, seen, 100 * (expected / seen - 1));
+  std::printf("%-40s estimated %6.0f MiB, measured %6.0f MiB: %+.1f %%\n",
+              configuration.name.c_str(), expected, seen, 100 * (expected / seen - 1));
   EXPECT_NEAR(expected, seen, 0.1 * seen) << configuration.name << "\n" << estimate.out;
 }
 

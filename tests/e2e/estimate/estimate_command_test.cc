@@ -51,7 +51,7 @@ TEST(EstimateCommand, All_ListsEveryBackendStageAndPrecision) {
     return -1.0;
   };
   EXPECT_NEAR(state("ZeRO stage 1"), state("replicate") / 2, 0.02 * state("replicate"));
-  EXPECT_LT(state("ZeRO stage 3, all on disk"), 1 << 20);  // of parameters too small to divide
+  EXPECT_LT(state("ZeRO stage 3, all on disk"), 1 << 20);  // parameters too small to shard
 }
 
 TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {

@@ -1,4 +1,4 @@
-// [memory] limit: refused at prepare, held while training, with checkpoints left whole.
+// [memory] limit: checked in prepare and enforced while training; checkpoints stay complete.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Command lines as lists of words. Pure functions, any thread.
+// Command lines as lists of words. Pure functions, [any-thread].
 #pragma once
 
 #include <string>

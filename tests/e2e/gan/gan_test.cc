@@ -1,4 +1,4 @@
-// The gan example as its users run it: two models in turn learn, under every backend.
+// The gan example as users run it: two alternating models learn under every backend.
 #include <gtest/gtest.h>
 
 #include <cmath>

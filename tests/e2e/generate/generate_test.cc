@@ -1,5 +1,5 @@
-// The example generate against what transformers says of the same folders: a GPT-J whose weights
-// lie in two files of torch.save's with an index of the older kind, and GPT-2 and LLaMA with
+// Compares the generate example with the output of transformers for the same folders: a GPT-J whose
+// weights are in two torch.save files with an index of the older kind, and GPT-2 and LLaMA with
 // tokenizers.
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TEST(Generate, WrongInput_EndsWithItsMessage) {
   }
 }
 
-// What transformers said: the value of a key of greedy.json.
+// The output of transformers: the value of a key of greedy.json.
 std::string greedy_text(const std::string& model, const std::string& key) {
   const std::string path = MODEL_FIXTURES "/" + model + "/greedy.json";
   return nlohmann::json::parse(text_of(path)).at(key);
@@ -89,7 +89,7 @@ TEST(Generate, OnePrompt_StreamsItsTextAndTellsTheRate) {
   EXPECT_NE(outcome.err.find(" tokens/s"), std::string::npos) << outcome.err;
 }
 
-// Greedy or drawn, on one process or two: the same answers in the order of the prompts.
+// Greedy or sampled, on one process or two: the same answers in the order of the prompts.
 TEST(Generate, ManyPrompts_AreDividedAmongProcesses) {
   const Workplace here;
   here.write("prompts.txt", "The License\nYou may reproduce\nand\n\ndistribute copies\nof\n");

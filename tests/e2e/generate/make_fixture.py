@@ -1,8 +1,8 @@
-"""Writes the folder `fixture` beside it with transformers 4.57.1 and PyTorch 2.11.0: a GPT-J of two
-layers, its weights in two files of torch.save's with an index of the older kind, as Accelerate's page
-on big models shows them, and what it goes on with.
+"""Writes the folder `fixture` next to this file with transformers 4.57.1 and PyTorch 2.11.0: a GPT-J of
+two layers, its weights in two torch.save files with an index of the older kind, as in Accelerate's page
+on big models, and its continuation of a prompt.
 
-Run by hand where the fixture is to change.
+Run by hand to change the fixture.
 """
 import json
 import pathlib

@@ -1,5 +1,5 @@
-// max_memory holds: GPT-J out of a file that is larger than what the process may have, in a control
-// group of that size, goes on as it does without a limit, and was never resident with more.
+// max_memory is enforced: a GPT-J from a file larger than the process's memory limit, in a control
+// group of that size, generates the same tokens as without a limit and never has more resident.
 #include "memory_limit.h"
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@ namespace {
 
 constexpr int64_t kWidth = 512, kLayers = 24, kVocabulary = 512;  // 304 MB
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kBudget = 256 * kMiB;  // of which the program without a model takes half
+constexpr uint64_t kBudget = 256 * kMiB;  // the program without a model takes half of it
 
-// A safetensors file, tensor by tensor: eight bytes of length, the header, random numbers.
+// Writes a safetensors file tensor by tensor: eight bytes of length, the header, random numbers.
 void write_checkpoint(const Workplace& here) {
   here.write(
       "config.json",
@@ -81,7 +81,8 @@ Outcome go_on(const Workplace& here, const std::string& before, const std::strin
                            " --tokens 3,1,4,1,5 --max-new-tokens 4 " + options});
 }
 
-// The most that any process was resident with that this one has waited for, and those they have.
+// The largest resident size of any process that this process, or one of its children, has waited
+// for.
 uint64_t most_resident() {
   rusage used{};
   ::getrusage(RUSAGE_CHILDREN, &used);
@@ -92,7 +93,7 @@ TEST(GenerateUnderALimit, ModelLargerThanIt_GoesOnWithinIt) {
   const Workplace here;
   write_checkpoint(here);
   here.write("disk.json", R"({"": "disk"})");
-  const MemoryLimit limit(kBudget + 32 * kMiB);  // what the kernel keeps for a process counts, too
+  const MemoryLimit limit(kBudget + 32 * kMiB);  // the kernel's memory for a process counts too
   const std::string before = limit.works() ? limit.enter() + "; " : "";
   const Outcome limited = go_on(
       here, before, fmt::format("--device-map disk.json --max-memory cpu={}MiB", kBudget / kMiB));
@@ -100,7 +101,7 @@ TEST(GenerateUnderALimit, ModelLargerThanIt_GoesOnWithinIt) {
   EXPECT_LE(most_resident(), kBudget);
   const Outcome without = go_on(here, "", "--device-map disk.json");
   EXPECT_EQ(without.out, limited.out);
-  EXPECT_GT(most_resident(), kBudget);  // so much it takes where nothing is promised
+  EXPECT_GT(most_resident(), kBudget);  // without max_memory it needs more
   const Outcome too_small = go_on(here, "", "--device-map disk.json --max-memory cpu=64MiB");
   EXPECT_NE(too_small.exit_code, 0);
   EXPECT_NE(too_small.err.find("max_memory gives the CPU 64.0 MiB, but "), std::string::npos)

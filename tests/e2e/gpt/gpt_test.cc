@@ -1,4 +1,4 @@
-// The GPT example: its loss falls on two ranks over every transport, and wrong sizes get a message.
+// The GPT example: its loss falls on two ranks over every transport, and wrong sizes give an error.
 #include <gtest/gtest.h>
 
 #include <algorithm>

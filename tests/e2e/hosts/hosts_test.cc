@@ -1,5 +1,5 @@
-// A job on two hosts with two ranks each: `coupler launch` on each host, and the ranks meet in rank
-// 0's store over the network. The hosts are network namespaces that the test makes.
+// A job on two hosts with two ranks each: `coupler launch` on each host; the ranks meet in rank 0's
+// store over the network. The hosts are network namespaces that the test creates.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 namespace coupler {
 namespace {
 
-constexpr int kPort = 29500;  // of a network of our own
+constexpr int kPort = 29500;  // always free: the network is the test's own
 
 class Hosts : public ::testing::Test {
  protected:
@@ -49,8 +49,8 @@ class Hosts : public ::testing::Test {
     return hosts_->run(launch(0, program), launch(1, program));
   }
 
-  // The same, but that nobody can ask the kernel about a process of the other host, or share memory
-  // with it: the second has process ids of its own, as another machine has.
+  // The same, with separate process ids on the second host, as on another machine: no rank can ask
+  // the kernel about a process of the other host or share memory with it.
   TwoHosts::Result run_apart(const std::string& program) const {
     std::ofstream(folder_ / "second.sh") << launch(1, program) << "\n";
     return hosts_->run(launch(0, program),
@@ -58,7 +58,7 @@ class Hosts : public ::testing::Test {
                                    (folder_ / "second.sh").string()));
   }
 
-  // One mpirun, on the first host, that reaches the other through an agent.
+  // One mpirun on the first host, which starts ranks on the other host through an agent.
   std::string via_mpirun(const std::string& backend, const std::string& program) const {
     std::ofstream(folder_ / "hosts") << TwoHosts::address(0) << " slots=2\n"
                                      << TwoHosts::address(1) << " slots=2\n";
@@ -129,7 +129,7 @@ TEST_F(Hosts, NoSecretOrInterface_EveryHostSaysWhatIsMissing) {
   }
 }
 
-// Each side loses all ranks of the other, and says so within the promised second (ten here).
+// Each side loses all ranks of the other and reports it within one second (the test allows ten).
 TEST_F(Hosts, WireCut_BothSidesNameWhomTheyLost) {
   const std::string program = job() + " -o backend.timeout=60s collective";
   std::chrono::steady_clock::time_point cut;
@@ -179,7 +179,7 @@ TEST_F(HostsOfMpirun, RanksOfBoth_Meet) {
   EXPECT_EQ(result.code[0], 0);
 }
 
-// The launcher's own report, as on one machine.
+// The launcher reports as on one machine.
 TEST_F(HostsOfMpirun, RankThatFailsOnTheOtherHost_IsNamed_WithItsLastLines) {
   const std::string gloo = "-o backend.use=gloo_cpu -o backend.interface=wire";
   const auto failed =
@@ -211,7 +211,7 @@ TEST_F(HostsOfMpirun, LauncherKilled_NothingIsLeftOnEither) {
   } while (!left.empty() && std::chrono::steady_clock::now() < deadline);
   EXPECT_EQ(left, "");
   for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir())) {
-    const std::string name = entry.path().filename();  // ompi.HOST.USER is mpirun's
+    const std::string name = entry.path().filename();  // mpirun's is ompi.HOST.USER
     EXPECT_EQ(name.find(hosts_->name(0)), std::string::npos) << name << " was left behind";
   }
 }

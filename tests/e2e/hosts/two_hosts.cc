@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-// Long enough for a loaded machine; what hangs is killed.
+// Long enough for a loaded machine; a hanging command is killed.
 constexpr const char* kLimit = "timeout -k 5 90 ";
 
 int exit_code(int status) {
@@ -43,7 +43,7 @@ std::string TwoHosts::why_not() {
   int code = 0;
   const std::string probe = fmt::format("coupler-probe-{}", ::getpid());
   const auto text = run_shell("ip netns add " + probe + " && ip netns delete " + probe, code);
-  return code == 0 ? "" : "network namespaces cannot be made here: " + text;
+  return code == 0 ? "" : "network namespaces cannot be created here: " + text;
 }
 
 TwoHosts::TwoHosts() {
@@ -96,7 +96,7 @@ std::string TwoHosts::write_agent(const std::string& folder) const {
 TwoHosts::Result TwoHosts::run(const std::string& on_first, const std::string& on_second) const {
   Result result;
   const auto on = [&](int host, const std::string& command) {
-    // In quotes for sh; the commands themselves hold none.
+    // Quoted for sh; the commands contain no quotes.
     result.output[static_cast<size_t>(host)] =
         run_shell(fmt::format("{}ip netns exec {} unshare --uts sh -c 'hostname {}; {}'", kLimit,
                               name(host), name(host), command),

@@ -1,6 +1,6 @@
-"""Installs a build into a folder and uses it as a stranger would: README's program with
-find_package(Coupler), trained on two processes by the installed coupler; a project that has a LibTorch
-of its own; what is said where there is none; what `coupler new` writes.
+"""Installs a build into a folder and uses it as a third party would: README's program with
+find_package(Coupler), trained on two processes by the installed coupler; a project with its own LibTorch;
+the error if there is no LibTorch; the projects that `coupler new` writes.
 
     install_project.py SOURCE_DIR BUILD_DIR CMAKE TORCH_ROOT
 """
@@ -22,20 +22,20 @@ find_package(Coupler REQUIRED COMPONENTS coupler models)
 add_executable(train main.cc)
 target_link_libraries(train PRIVATE Coupler::coupler Coupler::models)
 """
-# Beside the program of `coupler new project`, whose precompiled header it shares.
+# Added to the program of `coupler new project`, whose precompiled header it shares.
 SECOND = """
 add_executable(second main.cc)
 target_link_libraries(second PRIVATE coupler::coupler)
 coupler_precompile(second)
 """
-# The names are what find_package(Torch) makes; only that a target is there counts.
+# The names are those of find_package(Torch); only the existence of a target matters.
 OWN_TORCH = """cmake_minimum_required(VERSION 3.20)
 project(own LANGUAGES CXX)
 add_library(torch INTERFACE IMPORTED)
 find_package(Coupler REQUIRED)
 get_target_property(libraries coupler_torch INTERFACE_LINK_LIBRARIES)
 if(TARGET coupler_torch_c10 OR NOT libraries STREQUAL "torch")
-  message(FATAL_ERROR "another LibTorch was brought: ${libraries}")
+  message(FATAL_ERROR "another LibTorch was used: ${libraries}")
 endif()
 """
 
@@ -44,12 +44,12 @@ def run(*command, fails=False, **options):
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=500, **options)
     if (done.returncode != 0) != fails:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
 def no_room():
-    """In the child: no file can be longer than these bytes, and a write beyond them fails, for root, too."""
+    """In the child: limits the size of files; writes beyond it fail, also for root."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
@@ -64,7 +64,7 @@ def check(condition, what, text):
         sys.exit(f"{what}:\n{text}")
 
 
-# Nothing of this machine but its tools: no library path, no variable of Coupler's.
+# Only this machine's tools: no library path, no variable of Coupler.
 environment = {name: value for name, value in os.environ.items()
                if not name.startswith("COUPLER_") and name != "LD_LIBRARY_PATH"}
 with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     for shell, file in (("bash", "bash-completion/completions/coupler"), ("zsh", "zsh/site-functions/_coupler"),
                         ("fish", "fish/vendor_completions.d/coupler.fish")):
         check((prefix / "share" / file).read_text() == run(coupler, "completion", shell),
-              f"{file} is not what this program prints", shell)
+              f"{file} differs from what this program prints", shell)
     check((prefix / "share/man/man1/coupler-launch.1.gz").is_file(), "there are no man pages", prefix)
 
     readme = (source / "README.md").read_text()
@@ -90,9 +90,9 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
 
     configure("train")
     run(cmake, "--build", folder / "train/build", env=environment)
-    # Prefix and build are where they are; the checkout's own libraries are not to be found by accident.
+    # The checkout's own libraries must not be found by accident.
     linked = run("ldd", folder / "train/build/train", env=environment)
-    check(f"{prefix}" in linked and "not found" not in linked, "the program finds other libraries", linked)
+    check(f"{prefix}" in linked and "not found" not in linked, "the program finds the wrong libraries", linked)
     print(run(coupler, "launch", "--config", folder / "train/train.toml", folder / "train/build/train",
               env=environment))
 
@@ -102,56 +102,56 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     write(folder / "misspelt/CMakeLists.txt", PROJECT + "coupler_precompile(trian)\n")
     write(folder / "misspelt/main.cc", "int main() {}")
     said = configure("misspelt", fails=True)
-    check("target trian does not exist" in said, "a target that there is not is taken", said)
+    check("target trian does not exist" in said, "a nonexistent target is accepted", said)
 
     write(folder / "none/CMakeLists.txt", PROJECT)
     write(folder / "none/main.cc", "int main() {}")
     said = configure("none", "-DCOUPLER_TORCH_ROOT=/nowhere", fails=True)
-    check("/nowhere" in said and "coupler setup-torch" in said, "the way out is not named", said)
+    check("/nowhere" in said and "coupler setup-torch" in said, "the error has no hint", said)
 
-    # Skeletons build and pass their tests; names that are taken or wrong are refused.
+    # Generated projects build and pass their tests; existing or wrong names are rejected.
     tools = {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"}
     for kind, name, *language in (("plugin", "my_transport"), ("plugin", "my_other", "--lang", "c++"),
                                   ("project", "my_training")):
         run(coupler, "new", kind, name, *language, cwd=folder, env=environment)
-        check(not list(folder.glob("*.unfinished")), "something is left over", list(folder.glob("*")))
+        check(not list(folder.glob("*.unfinished")), "something is left behind", list(folder.glob("*")))
         if kind == "project":
             with open(folder / name / "CMakeLists.txt", "a") as file:
                 file.write(SECOND)
-        # A precompiled header that is there but not used would be no error otherwise.
+        # Otherwise an unused precompiled header would not be an error.
         configure(name, "-DCMAKE_CXX_FLAGS=-Winvalid-pch -Werror=invalid-pch")
         run(cmake, "--build", folder / name / "build", env=environment)
         print(run("ctest", "--test-dir", folder / name / "build", "--output-on-failure", env=tools))
         again = run(coupler, "new", kind, name, fails=True, cwd=folder, env=environment)
-        check("exists" in again, "a folder that exists is taken", again)
+        check("exists" in again, "an existing folder is accepted", again)
     for name in ("Upper", "gloo_cpu", "../up", ""):
         refused = run(coupler, "new", "plugin", name, fails=True, cwd=folder, env=environment)
-        check("coupler new: " in refused and not (folder / "../up").exists(), f"'{name}' is taken", refused)
+        check("coupler new: " in refused and not (folder / "../up").exists(), f"'{name}' is accepted", refused)
     refused = run(coupler, "new", "plugin", "rusty", "--lang", "rust", fails=True, cwd=folder, env=environment)
-    check("neither c nor c++" in refused, "a language that there is not is taken", refused)
+    check("neither c nor c++" in refused, "an unknown language is accepted", refused)
     for name in ("my_transport", "my_other"):
         listed = run(coupler, "plugins", env={**environment, "COUPLER_PLUGIN_PATH": str(folder / name / "build")})
         check(name in listed, "the plugin is not listed", listed)
-    # A folder where nobody can write, not even root.
+    # A folder where not even root can write.
     for kind in ("plugin", "project"):
         refused = run(coupler, "new", kind, "nowhere", fails=True, cwd="/proc", env=environment)
         check("cannot write nowhere" in refused and "choose a folder where you may write" in refused,
-              "what is in the way is not said", refused)
-    # A disk that is full after the first bytes: nothing is left of what was begun.
+              "the error does not name the cause", refused)
+    # A disk that is full after the first bytes: nothing unfinished is left.
     before = sorted(folder.iterdir())
     refused = run(coupler, "new", "plugin", "cut_short", fails=True, cwd=folder, env=environment,
                   preexec_fn=no_room)
-    check("coupler: " in refused and sorted(folder.iterdir()) == before, "something is left over", refused)
+    check("coupler: " in refused and sorted(folder.iterdir()) == before, "something is left behind", refused)
 
     help_text = run(coupler, "setup-torch", "--help", env=environment)
     header = (pathlib.Path(torch_root) / "include/torch/headeronly/version.h").read_text()
     version = ".".join(re.search(rf"#define TORCH_VERSION_{part} (\d+)", header)[1]
                        for part in ("MAJOR", "MINOR", "PATCH"))
-    check(f"torch-{version}" in help_text, "setup-torch fetches another version than it was built for", help_text)
+    check(f"torch-{version}" in help_text, "setup-torch does not fetch the version that it was built for", help_text)
     for wrong, reason in ((("--torch", "2.10.0"), "from 2.11.0 on"), (("--torch",), "--torch needs a version"),
                           (("--torch=newest",), "from 2.11.0 on")):
         refused = run(coupler, "setup-torch", "--prefix", folder / "torches", *wrong, fails=True, env=environment)
-        check(reason in refused and not (folder / "torches").exists(), f"{wrong} is taken", refused)
+        check(reason in refused and not (folder / "torches").exists(), f"{wrong} is accepted", refused)
     refused = run(coupler, "setup-torch", "--prefx", "x", fails=True, env=environment)
-    check("unknown argument '--prefx'" in refused, "a misspelt option is taken", refused)
+    check("unknown argument '--prefx'" in refused, "a misspelled option is accepted", refused)
 print("installed, found and used")

@@ -1,7 +1,7 @@
-"""Where programs and libraries look for their libraries: never in the working folder, in which anybody
-may have put one. An empty or relative element of a RUNPATH means that.
+"""Programs and libraries never look for libraries in the working folder, where another user may have put
+one. An empty or relative element of a RUNPATH would make them look there.
 
-search_paths.py FOLDER…: every ELF file in them."""
+search_paths.py FOLDER…: checks every ELF file in the folders."""
 import pathlib
 import re
 import subprocess

@@ -1,5 +1,4 @@
-// Training that a program starts by itself: what goes in, what comes back, and what is said of
-// ranks that fail.
+// Training that a program starts itself: arguments, results, and the errors of failing ranks.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -18,7 +17,7 @@ namespace {
 class LaunchFromCode : public ::testing::Test {
  protected:
   Outcome launching(const std::string& what, const std::string& more = "") const {
-    // Temporary files are the test's own, so that it sees what is left of them.
+    // The test has its own folder for temporary files, so that it sees leftovers.
     std::vector<std::string> arguments{what};
     if (!more.empty()) arguments.push_back(more);
     return here_.run(LAUNCHING, arguments, {{"TMPDIR", here_.path().string()}});
@@ -27,7 +26,7 @@ class LaunchFromCode : public ::testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(here_.path()))
       EXPECT_FALSE(has(entry.path().filename().string(), "coupler-")) << entry.path();
   }
-  // Of a launch that failed: the message, which names all of these.
+  // Expects a failed launch whose message contains all parts.
   void expect_error(const std::string& what, const std::vector<std::string>& parts) const {
     const Outcome outcome = launching(what);
     EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
@@ -129,7 +128,7 @@ TEST_F(LaunchFromCode, SeveralAtOnce_EachHasItsOwnResult) {
   expect_clean();
 }
 
-// What would be written to a closed standard output goes nowhere, not into a file of the call.
+// Output to a closed standard output is lost, and does not end up in a file of the call.
 TEST_F(LaunchFromCode, AProgramWithoutStandardFiles_GetsItsResult) {
   const Outcome outcome = launching("without_standard_files", here_.path() / "result");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
@@ -151,12 +150,12 @@ TEST_F(LaunchFromCode, AProgramWhoseFileWasRemoved_SaysSo) {
 struct Ending {
   const char* name;
   int signal;
-  bool whole_group;  // as Ctrl-C in a terminal: the launcher gets it, too
+  bool whole_group;  // like Ctrl-C in a terminal: the launcher gets the signal too
 };
 
 class LaunchFromCodeEnded : public LaunchFromCode, public ::testing::WithParamInterface<Ending> {
  protected:
-  // Starts the program in a process group of its own, and waits until both ranks train.
+  // Starts the program in its own process group and waits until both ranks train.
   void start() {
     std::filesystem::create_directory(temporary());
     std::string arguments[] = {LAUNCHING, "sleep_long", here_.path().string()};
@@ -193,7 +192,7 @@ class LaunchFromCodeEnded : public LaunchFromCode, public ::testing::WithParamIn
   std::vector<pid_t> ranks_;
 };
 
-// Neither ranks nor launcher outlive the program that launched them, nor does anything on a disk.
+// Neither ranks nor launcher nor files outlive the program that launched them.
 TEST_P(LaunchFromCodeEnded, TakesItsRanksAlong_AndLeavesNothing) {
   start();
   if (HasFatalFailure()) return;
@@ -207,7 +206,7 @@ TEST_P(LaunchFromCodeEnded, TakesItsRanksAlong_AndLeavesNothing) {
       gone = kill(rank, 0) != 0;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    EXPECT_TRUE(gone) << rank << " is still there";
+    EXPECT_TRUE(gone) << rank << " still exists";
     if (!gone) kill(rank, SIGKILL);
   }
   for (const auto& entry : std::filesystem::directory_iterator(temporary())) {

@@ -1,4 +1,5 @@
-// Launches what its argument names, and prints what came back. For launch_from_code_test.cc.
+// Launches the function that its argument names and prints the result. For
+// launch_from_code_test.cc.
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
 #include <fcntl.h>
@@ -17,7 +18,7 @@ namespace {
 
 using Table = std::map<std::string, std::vector<double>>;
 
-// What went in comes out, and every rank has the same.
+// Returns its arguments; every rank must have the same.
 Table add_up(int64_t start, const std::string& name, const std::vector<double>& values,
              bool twice) {
   coupler::Accelerator accelerator;
@@ -55,11 +56,11 @@ int nested() {
 }
 const coupler::Launchable launchable_nested("nested", nested);
 
-// What a rank has of the program that launched it: its open files, and the signals it blocks.
+// What a rank inherits from the program that launched it: open files and blocked signals.
 std::vector<std::string> inherited(const std::string& file) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // the one of this loop itself
+    std::error_code gone;  // this loop's own descriptor may be closed
     if (std::filesystem::read_symlink(entry.path(), gone) == file) found.push_back(file);
   }
   sigset_t blocked;
@@ -77,7 +78,7 @@ const coupler::Launchable launchable_leave("leave", leave);
 
 int forgotten(int value) { return value; }
 
-// Its process id, for the test to look for.
+// Writes its process id for the test, then sleeps.
 void sleep_long(const std::string& folder) {
   coupler::Accelerator accelerator;
   std::FILE* file =
@@ -97,7 +98,7 @@ int run(const std::string& what, const std::string& more) {
   const coupler::LaunchOptions two{.processes = 2, .overrides = {"backend.use=gloo_cpu"}};
   const std::vector<double> values = {1, 2, 3.5};
   if (what == "add_up") {
-    // LibTorch's threads run in this process.
+    // Starts LibTorch's threads in this process.
     const auto warm = torch::randn({512, 512});
     warm.mm(warm);
     print(coupler::launch(two, add_up, 10, "sum", values, false));

@@ -1,4 +1,4 @@
-// A program whose main forgets coupler::enter_launched. For launch_from_code_test.cc.
+// A program whose main does not call coupler::enter_launched. For launch_from_code_test.cc.
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
 

@@ -1,5 +1,5 @@
-// The digits example below launchers that are not ours, and below ours through them: the loss is
-// that of one process, whoever started the ranks.
+// The digits example under other launchers, directly and through `coupler launch`: the loss equals
+// that of one process, whatever started the ranks.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ const std::string kOverGloo = kDigits + " -o backend.use=gloo_cpu";
 const std::string kLaunch = COUPLER_BINARY_DIR "/bin/coupler launch -o backend.use=gloo_cpu -n 2 ";
 
 std::string output_of(const std::string& command) {
-  const TemporaryFolder folder("coupler-launchers");  // torchrun removes nothing of what it makes
+  const TemporaryFolder folder("coupler-launchers");  // torchrun does not remove its files
   std::string text;
   const std::string limited = "TMPDIR=" + folder.path().string() + " timeout 100 " + command;
   FILE* pipe = ::popen((limited + " 2>&1").c_str(), "re");
@@ -57,7 +57,8 @@ class LaunchersTest : public ::testing::Test {
 double LaunchersTest::alone_ = 0;
 
 TEST_F(LaunchersTest, OpenMpi) {
-  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "Debian: openmpi-bin";
+  if (!is_installed("mpirun.openmpi"))
+    GTEST_SKIP() << "mpirun.openmpi is not installed (Debian: openmpi-bin)";
   expect_same_loss(output_of("mpirun.openmpi --oversubscribe -n 2 " + kOverGloo));
 }
 
@@ -67,13 +68,14 @@ TEST_F(LaunchersTest, Mpich) {
 }
 
 TEST_F(LaunchersTest, Torchrun) {
-  if (!is_installed("torchrun")) GTEST_SKIP() << "of the Python package torch";
+  if (!is_installed("torchrun")) GTEST_SKIP() << "torchrun is not installed (Python package torch)";
   expect_same_loss(output_of("torchrun --standalone --no-python --nproc-per-node 2 " + kOverGloo));
   expect_same_loss(output_of(kLaunch + "--via torchrun " + kDigits));
 }
 
 TEST_F(LaunchersTest, Slurm) {
-  if (!SlurmCluster::is_installed()) GTEST_SKIP() << "Debian: slurm-wlm, with munge";
+  if (!SlurmCluster::is_installed())
+    GTEST_SKIP() << "Slurm is not installed (Debian: slurm-wlm, with munge)";
   const SlurmCluster cluster;
   ASSERT_TRUE(cluster.is_up()) << cluster.logs();
   expect_same_loss(cluster.run("srun --ntasks=2 " + kOverGloo).output);

@@ -1,5 +1,5 @@
-// examples/migration: the port changes at most six lines and what goes on after a kill three more,
-// docs/from-accelerate.md shows all of them, and the programs learn, the ported one under every
+// examples/migration: the port changes at most six lines, and resuming after a kill takes three
+// more. docs/from-accelerate.md shows all of them. The programs learn, the ported one under every
 // backend.
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct Difference {
   Lines removed, added;
 };
 
-// By the longest common subsequence, as diff does it.
+// Uses the longest common subsequence, like diff.
 Difference difference(const Lines& before, const Lines& after) {
   const size_t rows = before.size(), columns = after.size();
   std::vector<std::vector<int>> common(rows + 1, std::vector<int>(columns + 1, 0));
@@ -56,7 +56,7 @@ Difference between(const std::string& before, const std::string& after) {
 Difference of_the_port() { return between("before.cc", "after.cc"); }
 Difference of_resuming() { return between("after.cc", "resuming.cc"); }
 
-// A line that is replaced by one counts once.
+// A line that is replaced by another counts once.
 TEST(Migration, ChangesAtMostSixLines) {
   const Difference port = of_the_port();
   EXPECT_LE(std::max(port.removed.size(), port.added.size()), 6u);

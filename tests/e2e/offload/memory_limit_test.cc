@@ -1,5 +1,5 @@
-// A model whose state is three times the memory that the kernel lets its job have trains all the
-// same, with its state on a disk, and has the losses of a job without a limit.
+// A model whose state is three times as large as its job's memory limit trains with its state on a
+// disk, and has the same losses as a job without a limit.
 #include "memory_limit.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 struct Training {
   int64_t parameters = 0;
   std::vector<double> losses;
-  std::string said;  // where it failed
+  std::string said;  // the error; "" if it succeeded
 };
 
 Training train(int processes, const std::vector<std::string>& options, const std::string& before) {
@@ -40,7 +40,7 @@ Training train(int processes, const std::vector<std::string>& options, const std
                     before +
                         "exec " GPT_PROGRAM " --text text.txt --width 512 --heads 8 --seq 32 "
                         "--batch-size 1 --steps 2 --log-every 1 --layers " +
-                        // A process needs some 80 MiB before it has a model.
+                        // A process needs about 80 MiB before it has a model.
                         std::to_string(12 * processes)});
   const Outcome outcome = here.coupler(arguments);
   Training result;
@@ -69,7 +69,8 @@ TEST(OffloadUnderALimit, AThirdOfTheState_IsEnoughWithADisk) {
     // fp32 parameters, gradients and AdamW's two moments.
     const auto state = static_cast<uint64_t>(unlimited.parameters) * 16;
     const MemoryLimit limit(state / 3);
-    if (!limit.works()) GTEST_SKIP() << "no control group with a memory limit can be made here";
+    if (!limit.works())
+      GTEST_SKIP() << "a control group with a memory limit cannot be created here";
     std::vector<std::string> options = kZero3;
     for (const std::string what : {"offload_optimizer", "offload_param"}) {
       options.push_back("backend.deepspeed_like." + what + ".device=nvme");
@@ -83,7 +84,7 @@ TEST(OffloadUnderALimit, AThirdOfTheState_IsEnoughWithADisk) {
       EXPECT_NEAR(limited.losses[i], unlimited.losses[i], 1e-6 * std::abs(unlimited.losses[i]));
     }
     EXPECT_LT(limited.losses[1], limited.losses[0]);
-    // Without the disk the limit ends the job: it is a limit.
+    // Without the disk the limit ends the job, which proves that the limit works.
     EXPECT_NE(train(processes, kZero3, limit.enter() + "; ").said, "");
   }
 }

@@ -1,5 +1,5 @@
-// What is wrong is said on every process, and where nothing has moved yet the job goes on. The
-// checks that run alone end the job; pipeline_job_test reads what they say.
+// Errors are reported on every process, and if no data has been sent yet, the job continues. The
+// checks that run alone end the job; pipeline_job_test reads their output.
 #include <coupler/coupler.h>
 #include <signal.h>
 #include <unistd.h>
@@ -88,7 +88,7 @@ void wrong_batches(Accelerator& accelerator) {
   }
   expect_in("train_step(input, target, loss)",
             error_of([&] { accelerator.backward(torch::ones({}, torch::requires_grad())); }));
-  // All of that, and the pipeline still works.
+  // After all of that the pipeline still works.
   GPT unsplit = make_gpt_model();
   const double right = token_loss(unsplit->forward(tokens), targets).item<double>();
   EXPECT(std::abs(pipeline.train_step(tokens, targets, token_loss) - right) < 1e-9,
@@ -97,7 +97,7 @@ void wrong_batches(Accelerator& accelerator) {
 
 // ---- What ends the job ----
 
-// In the third micro-batch of the first batch.
+// Acts in micro-batch 3 (from 0) of the first batch.
 template <class Act>
 void in_last_stage(Accelerator& accelerator, const Act& act) {
   GPT model = make_gpt_model();
@@ -120,7 +120,7 @@ void killed_neighbour(Accelerator& accelerator) {
 
 void failing_loss(Accelerator& accelerator) {
   in_last_stage(accelerator, [](const torch::Tensor& scores, const torch::Tensor&) {
-    return torch::nll_loss(scores, scores);  // of shapes that it refuses
+    return torch::nll_loss(scores, scores);  // it rejects these shapes
   });
 }
 

@@ -1,5 +1,5 @@
-// Models of the pipeline's checks, in doubles, and the unsplit model's training that a pipeline's
-// must equal. Every process makes the same models. Used by one thread.
+// Models for the pipeline checks, in doubles, and the training of the unsplit model, which a
+// pipeline's must equal. Every process makes the same models. Used by one thread.
 #pragma once
 
 #include <coupler/pipeline_parallel.h>
@@ -11,12 +11,12 @@
 #include "check.h"
 #include "model.h"  // examples/gpt
 
-// A seeded model of its own, in doubles.
+// A new seeded model in doubles.
 GPT make_gpt_model();
 torch::nn::Sequential make_batch_norm_model();
 
-// The head computes with the embedding's weight. Two tensors pass: hidden states, and the tokens
-// themselves, of which the head counts nothing but where they are 0.
+// The head shares the embedding's weight. Two tensors pass between layers: hidden states, and the
+// tokens themselves; the head only uses where they are 0.
 struct TiedImpl : torch::nn::Module, coupler::PipelineLayers {
   explicit TiedImpl(int64_t blocks = 3);
   torch::Tensor forward(const torch::Tensor& tokens);
@@ -34,8 +34,8 @@ struct TokenBatch {
 TokenBatch token_batch(int step, int64_t rows);
 torch::Tensor token_loss(const torch::Tensor& scores, const torch::Tensor& targets);
 
-// One backward a micro-batch, in order, with weights by rows: what a pipeline is to equal. Gives
-// the loss of the batch.
+// One backward per micro-batch, in order, weighted by rows: what a pipeline must equal. Returns the
+// batch's loss.
 template <class Model>
 double train_unsplit(Model& model, const torch::Tensor& input, const torch::Tensor& target,
                      int64_t micro_batches, const coupler::PipelineParallel::Loss& loss) {
@@ -52,7 +52,7 @@ double train_unsplit(Model& model, const torch::Tensor& input, const torch::Tens
   return whole;
 }
 
-// The names of a model's layers at which `stages` parts of about equal length begin.
+// The names of the layers at which `stages` parts of about equal length begin.
 std::vector<std::string> even_points(coupler::PipelineLayers& model, int stages);
 
 std::vector<Check> pipeline_parity_checks();

@@ -1,6 +1,5 @@
-// A pipeline computes what the unsplit model does: outputs, losses, gradients, and what an
-// optimizer makes of them. Where micro-batches are added in the same order the numbers are the same
-// bits.
+// A pipeline computes what the unsplit model does: outputs, losses, gradients, and the weights
+// after training. If micro-batches are added in the same order, the numbers are bitwise equal.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
@@ -24,10 +23,10 @@ void inference(Accelerator& accelerator) {
   model->eval();
   auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 3});
   EXPECT(pipeline.stages() == accelerator.world(), "not every process is a stage");
-  for (const int64_t rows : {6, 7, 3}) {  // also some that do not divide
+  for (const int64_t rows : {6, 7, 3}) {  // also sizes that do not divide evenly
     const auto tokens = token_batch(0, rows).tokens;
     const auto output = pipeline.forward(pipeline.is_first() ? tokens : torch::Tensor());
-    EXPECT(output.defined() == pipeline.is_last(), "the output is not on the last process alone");
+    EXPECT(output.defined() == pipeline.is_last(), "the output is not on the last process only");
     if (!output.defined()) continue;
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> parts;
@@ -44,7 +43,7 @@ void gathered_output(Accelerator& accelerator) {
   const auto tokens = token_batch(1, 8).tokens;
   const auto output = pipeline.forward(tokens);
   EXPECT(close(output, unsplit->forward(tokens)), "the output differs from the unsplit model's");
-  EXPECT(!output.requires_grad(), "an inference has a graph");
+  EXPECT(!output.requires_grad(), "inference recorded a graph");
 }
 
 void only_own_layers_have_memory(Accelerator& accelerator) {
@@ -54,14 +53,14 @@ void only_own_layers_have_memory(Accelerator& accelerator) {
   for (const auto& parameter : model->parameters()) own += parameter.is_meta() ? 0 : 1;
   EXPECT(own > 0, "a stage has no parameters");
   EXPECT(accelerator.world() == 1 || own < model->parameters().size(),
-         "a stage keeps what other stages compute with");
+         "a stage keeps parameters of other stages");
   const auto all = coupler::gather_object(accelerator, own);
   size_t sum = 0;
   for (const size_t one : all) sum += one;
-  EXPECT(sum == model->parameters().size(), "not every parameter is kept once");
+  EXPECT(sum == model->parameters().size(), "not every parameter is kept exactly once");
 }
 
-// Three steps, of which the second has rows that do not divide.
+// Three steps; the second has a number of rows that does not divide evenly.
 template <class Model, class Train>
 void compare_training(Accelerator& accelerator, Model model, Model unsplit,
                       coupler::PipelineParallel& pipeline, int64_t micro_batches, bool bitwise,
@@ -77,13 +76,13 @@ void compare_training(Accelerator& accelerator, Model model, Model unsplit,
     EXPECT(std::abs(got - right) < 1e-9, place("the losses differ", step));
     const auto mine = model->named_parameters(), theirs = unsplit->named_parameters();
     for (const auto& item : mine) {
-      if (item.value().is_meta()) continue;  // another process's
+      if (item.value().is_meta()) continue;  // it belongs to another process
       const auto& gradient = item.value().grad();
       const auto& expected = theirs[item.key()].grad();
       EXPECT(gradient.defined() == expected.defined(), place(item.key() + ": no gradient", step));
       if (!gradient.defined()) continue;
       EXPECT(close(gradient, expected), place(item.key() + ": the gradients differ", step));
-      // Later the two optimizers have rounded differently.
+      // In later steps the two optimizers have rounded differently.
       EXPECT(!bitwise || step > 0 || torch::equal(gradient, expected),
              place(item.key() + ": the gradients' bits differ", step));
     }
@@ -117,12 +116,13 @@ void training_from_named_points(Accelerator& accelerator) {
   const auto points = even_points(*model, accelerator.world());
   auto pipeline =
       prepare_pipeline(accelerator, model, {.split_points = points, .micro_batches = 4});
-  EXPECT(pipeline.split_points() == points, "the parts begin elsewhere");
+  EXPECT(pipeline.split_points() == points, "the parts begin at other layers");
   compare_training(accelerator, model, unsplit, pipeline, 4, /*bitwise=*/true, token_batch,
                    token_loss);
 }
 
-// The embedding's weight is on the first and on the last stage, and two tensors pass between.
+// The embedding's weight is on the first and on the last stage, and two tensors pass between
+// stages.
 void tied_weights(Accelerator& accelerator) {
   Tied model = make_tied_model(), unsplit = make_tied_model();
   auto pipeline = prepare_pipeline(
@@ -138,7 +138,7 @@ void tied_weights(Accelerator& accelerator) {
   }
 }
 
-// Two train_steps before a step of the optimizer add up, tied weights included.
+// The gradients of two train_steps before an optimizer step add up, including tied weights.
 void two_batches_a_step(Accelerator& accelerator) {
   Tied model = make_tied_model(), unsplit = make_tied_model();
   auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 2});
@@ -154,7 +154,7 @@ void two_batches_a_step(Accelerator& accelerator) {
   }
 }
 
-// Nothing goes back through layers that do not learn.
+// Nothing is sent backward through frozen layers.
 void frozen_layers(Accelerator& accelerator) {
   GPT model = make_gpt_model(), unsplit = make_gpt_model();
   for (GPT* one : {&model, &unsplit}) {
@@ -176,7 +176,7 @@ void frozen_layers(Accelerator& accelerator) {
   const auto theirs = unsplit->named_parameters();
   for (const auto& item : model->named_parameters()) {
     EXPECT(close(accelerator.gradient(item.value()), theirs[item.key()].grad()),
-           item.key() + ": the gradients differ once it learns");
+           item.key() + ": the gradients differ after it is trainable");
   }
 }
 
@@ -200,7 +200,7 @@ void summed_loss(Accelerator& accelerator) {
   }
 }
 
-// Sequences of another length, and training and inference in turns: forms are exchanged anew.
+// Sequences of other lengths, and alternating training and inference: shapes are exchanged again.
 void other_shapes(Accelerator& accelerator) {
   GPT model = make_gpt_model(), unsplit = make_gpt_model();
   auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 2, .gather_output = true});
@@ -223,13 +223,13 @@ void measured_cut(Accelerator& accelerator) {
       {.micro_batches = 2, .gather_output = true, .example_inputs = {token_batch(0, 2).tokens}});
   EXPECT(model->is_training(), "measuring changed the model's mode");
   for (const auto& points : coupler::gather_object(accelerator, pipeline.split_points())) {
-    EXPECT(points == pipeline.split_points(), "the processes cut differently");
+    EXPECT(points == pipeline.split_points(), "the processes split the model differently");
   }
   const auto tokens = token_batch(1, 4).tokens;
   EXPECT(close(pipeline.forward(tokens), unsplit->forward(tokens)), "the outputs differ");
 }
 
-// Process 0's values are everybody's, also of a model that no process has in memory.
+// All processes get process 0's values, also of a model that no process has in memory.
 void values_of_rank_0(Accelerator& accelerator) {
   const auto tokens = token_batch(0, 4).tokens;
   GPT unsplit = make_gpt_model();
@@ -251,7 +251,7 @@ void values_of_rank_0(Accelerator& accelerator) {
   GPT eager(GPTOptions{.vocabulary = 17, .width = 16, .layers = 4, .heads = 2, .sequence = 6});
   auto of_empty = prepare_pipeline(accelerator, empty, {.gather_output = true});
   EXPECT(torch::allclose(of_empty.forward(tokens), eager->forward(tokens), 1e-5, 1e-6),
-         "a model made in EmptyWeights has other values");
+         "a model made in EmptyWeights has different values");
 }
 
 void sequential(Accelerator& accelerator) {
@@ -266,7 +266,7 @@ void sequential(Accelerator& accelerator) {
     return torch::cross_entropy_loss(scores, targets);
   };
   compare_training(accelerator, model, unsplit, pipeline, 3, /*bitwise=*/true, batch_of, loss);
-  // What batch norms have seen is where they are computed, and saved from there.
+  // Batch norm statistics are on the stage that computes them, and are saved from there.
   const auto theirs = unsplit->named_buffers();
   accelerator.for_each_tensor(model, [&](const std::string& name, const torch::Tensor& value) {
     if (const auto* expected = theirs.find(name)) {
@@ -276,7 +276,7 @@ void sequential(Accelerator& accelerator) {
   });
 }
 
-// Under training.mixed_precision.
+// Needs training.mixed_precision.
 void mixed_precision(Accelerator& accelerator) {
   torch::manual_seed(3);
   GPT model(GPTOptions{.vocabulary = 17, .width = 16, .layers = 4, .heads = 2, .sequence = 6});

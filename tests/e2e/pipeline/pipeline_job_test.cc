@@ -1,5 +1,5 @@
-// What a job with a pipeline says where it cannot begin or go on. Every job ends by itself within
-// its deadline.
+// The errors of a pipeline job that cannot start or continue. Every job ends by itself within its
+// deadline.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(PipelineJob, NeighbourKilled_RankStageAndMicroBatchAreNamed) {
                " stage 2 (rank 2): ", "pipeline stage 0 of 3 (rank 0), ", "signal 9"});
 }
 
-// The ones that never spoke to it, too: what they wait for comes from ranks that gave up for it.
+// Also ranks that never communicated with it: they wait for ranks that failed because of it.
 TEST(PipelineJob, RankKilled_EveryOtherNamesItAndExitsAsOneThatLostAPeer) {
   const Outcome outcome = run("killed_neighbour", {"backend.use=gloo_cpu"}, 4);
   for (const int rank : {0, 1, 2}) {

@@ -1,4 +1,4 @@
-// What is saved of a pipeline is the whole model's, under the names the unsplit model has.
+// A pipeline saves the whole model, under the names of the unsplit model.
 #include <coupler/coupler.h>
 
 #include <filesystem>
@@ -18,14 +18,14 @@ void save_model(Accelerator& accelerator) {
   accelerator.save_model(model, folder.path());
   const auto saved = coupler::SafeTensors::open(folder.path() + "/model.safetensors");
   const auto expected = unsplit->named_parameters();
-  EXPECT(saved.names().size() == expected.size(), "not as many tensors as the model has");
+  EXPECT(saved.names().size() == expected.size(), "the number of tensors differs from the model's");
   for (const auto& item : expected) {
     EXPECT(torch::equal(saved.tensor(item.key()), item.value()), item.key() + " differs");
   }
   accelerator.wait_for_everyone();
 }
 
-// Four steps, of which the last two are repeated from a checkpoint.
+// Four steps; the last two are repeated from a checkpoint.
 void save_and_load_state(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   Tied model = make_tied_model();
@@ -44,7 +44,7 @@ void save_and_load_state(Accelerator& accelerator) {
   const std::string path = accelerator.save_state(folder.path());
   const double third = run(2), fourth = run(3);
   accelerator.load_state(path);
-  EXPECT(run(2) == third && run(3) == fourth, "after load_state it goes on otherwise");
+  EXPECT(run(2) == third && run(3) == fourth, "it continues differently after load_state");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-"""The page of `coupler report` in a headless Chromium: its plots are drawn, its scripts (it has none)
-say nothing on the console, and it fetches nothing. Skipped where no Chromium is installed.
+"""The page of `coupler report` in a headless Chromium: its plots are drawn, nothing is written to the
+console (it has no scripts), and it fetches nothing. Skipped if Chromium is not installed.
 
     in_a_browser.py COUPLER_PROGRAM [SCREENSHOT.png]
 """
@@ -19,10 +19,10 @@ import urllib.parse
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LIMIT = 90  # s, for one page
-# Of the browser itself, which asks for its updates whatever it is told.
+# Hosts of the browser itself, which looks for updates despite all options.
 OWN_HOSTS = ("google.com", "googleapis.com", "gvt1.com")
 
-# What the page is drawn to, told by the page itself: appended to a copy of it.
+# Appended to a copy of the page: measures how the page is drawn.
 MEASURE = """<script>
 const lines = [...document.querySelectorAll('polyline')].map(line => {
   const style = getComputedStyle(line), box = line.getBoundingClientRect();
@@ -36,7 +36,7 @@ document.body.dataset.measured = JSON.stringify({lines, wide, fetched});
 
 
 class Recorder(http.server.BaseHTTPRequestHandler):
-    """A proxy to which everything goes that a page asks of any network, and that answers nothing."""
+    """A proxy that gets every network request of a page and answers none."""
     asked = []
 
     def refuse(self):
@@ -61,7 +61,7 @@ class Browser:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def open(self, page, *options):
-        """(what it writes, what is on its console, the addresses that the page asked for)"""
+        """Returns (standard output, console lines, addresses that the page requested)."""
         Recorder.asked.clear()
         with tempfile.TemporaryDirectory(dir=self.folder) as profile:
             done = subprocess.run(
@@ -74,7 +74,7 @@ class Browser:
                  "--window-size=1240,1700", *options, page.as_uri()],
                 capture_output=True, text=True, timeout=LIMIT)
         if done.returncode != 0:
-            sys.exit(f"{self.program} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            sys.exit(f"{self.program} exited with {done.returncode}:\n{done.stderr[-3000:]}")
         console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
         return done.stdout, console, list(Recorder.asked)
 
@@ -102,7 +102,7 @@ class Page(html.parser.HTMLParser):
 
 
 def write_run(folder):
-    """A run of two ranks with a noisy loss, one number whose name looks like HTML, one of one value."""
+    """Writes a run with a noisy loss, a value whose name looks like HTML, and a value logged once."""
     entries = [{"run": "digits", "config": {"lr": 0.1}}]
     for step in range(600):
         noise = math.sin(step * 12.9898) * 43758.5453 % 1
@@ -150,7 +150,7 @@ def main():
         text = (run / "report.html").read_text()
         browser = Browser(program, folder)
 
-        # That this test would see what it looks for.
+        # Proves that this test detects what it looks for.
         bad = folder / "bad.html"
         bad.write_text('<!doctype html><img src="http://somewhere.invalid/picture.png">'
                        f"<body><script>undefined_name()</script><script>onload = () => {{"
@@ -158,15 +158,15 @@ def main():
         dom, console, asked = browser.open(bad, "--dump-dom")
         fetched = measured_in(dom)["fetched"]
         check(problems, any("somewhere.invalid" in address for address in fetched),
-              f"what a page fetches is not seen: {fetched}")
+              f"a page's fetches are not detected: {fetched}")
         check(problems, any("undefined_name" in line for line in console),
-              f"an error of a script is not seen: {console}")
+              f"a script's error is not detected: {console}")
         check(problems, any("somewhere.invalid" in address for address in asked),
-              f"a page that asks the network is not seen: {asked}")
+              f"a page's network requests are not detected: {asked}")
 
         dom, console, asked = browser.open(run / "report.html", "--dump-dom")
         check(problems, not console, f"on the console: {console}")
-        check(problems, not asked, f"asked of the network: {asked}")
+        check(problems, not asked, f"requested from the network: {asked}")
         page = Page(dom)
         for name in ("train/loss", "train/<accuracy>", "train/rate", "test/loss", "test/final",
                      "milliseconds per step"):
@@ -175,20 +175,20 @@ def main():
         for (_, _, width, height), points in page.lines:
             check(problems, len(points) >= 2, f"a line of {len(points)} points")
             check(problems, all(0 <= x <= width and 0 <= y <= height for x, y in points),
-                  "a line leaves its plot")
+                  "a line extends beyond its plot")
 
         measured = folder / "measured.html"
         measured.write_text(text.replace("</body>", MEASURE + "</body>"))
         dom, _, _ = browser.open(measured, "--dump-dom")
         seen = measured_in(dom)
-        # What the page would fetch from a host of the browser's is seen here.
+        # This also detects fetches from the browser's own hosts.
         check(problems, not seen["fetched"], f"fetched: {seen['fetched']}")
         check(problems, not seen["wide"], "the page is wider than its window")
-        # The noisy loss and accuracy have their means beside them, and each rank has its steps.
+        # The noisy loss and accuracy have an additional line for their means; each rank has its steps.
         check(problems, len(seen["lines"]) >= 9, f"{len(seen['lines'])} lines are drawn")
         for line in seen["lines"]:
             check(problems, line["length"] > 100 and line["width"] > 100 and line["shown"] == "visible"
-                  and line["stroke"] not in ("", "none"), f"a line is not to be seen: {line}")
+                  and line["stroke"] not in ("", "none"), f"a line is not visible: {line}")
         if len(sys.argv) > 2:
             browser.open(run / "report.html", f"--screenshot={sys.argv[2]}", "--hide-scrollbars")
     sys.exit("\n".join(problems) or 0)

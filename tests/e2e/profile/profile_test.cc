@@ -1,5 +1,5 @@
-// [profile]: which steps are traced, what traces hold, and that training goes on where they cannot
-// be written.
+// [profile]: which steps are traced, what traces contain, and that training continues if they
+// cannot be written.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -56,7 +56,7 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
     EXPECT_EQ(summary.at("step_seconds").size(), 3u);
     EXPECT_GT(summary.at("communication").at("all_reduce").at("bytes"), 0);
   }
-  // Spans lie within what LibTorch saw, so the clocks are one.
+  // Spans lie within LibTorch's events, so both use the same clock.
   const json trace = read("trace-rank0.json");
   double first = 1e300, last = -1e300;
   for (const json& event : trace.at("traceEvents")) {
@@ -76,7 +76,7 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
     if (event.contains("pid") && event["pid"].is_number_integer())
       ranks.insert(event["pid"].get<int64_t>() / 10'000'000);
   EXPECT_EQ(ranks, (std::set<int64_t>{0, 1}));
-  // What has a number of its own on each rank, as arrows from forward to backward.
+  // Ids that must be unique to each rank, such as arrows from forward to backward.
   std::set<std::string> numbered;
   for (const json& event : merged.at("traceEvents")) {
     if (!event.contains("id")) continue;
@@ -97,14 +97,14 @@ TEST_F(Profiles, OfTwoRounds_AreTwoTraces) {
   EXPECT_FALSE(exists("trace-rank0-2.json"));
 }
 
-// Rank 0 would else join its trace with what another rank wrote in the run before.
+// Otherwise rank 0 would join its trace with another rank's trace of the previous run.
 TEST_F(Profiles, OfAnEarlierRun_AreRemoved) {
   std::filesystem::create_directory(here_.path() / "traces");
   const std::set<std::string> earlier = {"trace-rank1.json", "trace-rank0-7.json", "trace-7.json",
                                          "profile-rank5.json"};
   for (const std::string& name : earlier) here_.write("traces/" + name, "{}");
   here_.write("traces/trace-mine.json", "{}");
-  // No step is profiled: nothing is written anew.
+  // No step is profiled, so nothing new is written.
   const Outcome outcome =
       train({"backend.use=gloo_cpu", "profile.dir=traces", "profile.skip_first=100000"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

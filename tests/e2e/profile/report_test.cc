@@ -1,4 +1,4 @@
-// coupler report over files as trackers and profiles write them, whole and broken.
+// coupler report over files as trackers and profiles write them, complete and broken.
 #include <gtest/gtest.h>
 
 #include <initializer_list>
@@ -38,16 +38,16 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   const std::string page = text_of(here.path() / "run/report.html");
   EXPECT_TRUE(has(page, "Rank 1 waits least")) << page;
   EXPECT_TRUE(has(page, "<polyline")) << page;
-  EXPECT_TRUE(has(page, "<title>step 2: 0.5</title>")) << "a point does not say its value";
+  EXPECT_TRUE(has(page, "<title>step 2: 0.5</title>")) << "a point has no value";
   EXPECT_TRUE(has(page, "<title>rank 1, recorded step 1: 500</title>")) << page;
-  EXPECT_TRUE(has(page, "<b>25.0 %</b>")) << "the mean of what ranks wait";
+  EXPECT_TRUE(has(page, "<b>25.0 %</b>")) << "the ranks' mean waiting time";
   EXPECT_TRUE(has(page, "&lt;name&gt;") && !has(page, "<name>")) << "names are not escaped";
   for (const char* outside : {"http:", "https:", "<script", "src="})
     EXPECT_FALSE(has(page, outside)) << outside;
 }
 
-// All append to one file: the first was ended, the second goes on from its checkpoint, the third
-// begins anew.
+// All runs append to one file: the first was interrupted, the second resumes from its checkpoint,
+// the third starts from scratch.
 TEST(Report, OfRunsInOneFile_HasWhatTheLastOneLoggedOfEachStep) {
   const Workplace here;
   const auto run = [](std::initializer_list<std::pair<int, int>> losses) {
@@ -87,7 +87,7 @@ TEST(Report, OfOneValue_HasADot_OfMany_TheirMeanToo) {
   const std::string page = text_of(here.path() / "run/report.html");
   EXPECT_EQ(count(page, "<polyline"), 2u) << "the values, and their mean";
   EXPECT_EQ(count(page, "class=\"main dot\""), 2u) << "each plot's last value";
-  EXPECT_LT(page.size(), 100'000u) << "a long run makes a page that nobody can open";
+  EXPECT_LT(page.size(), 100'000u) << "a long run makes the page too large";
 }
 
 TEST(Report, WithoutFiles_SaysWhichItLooksFor) {

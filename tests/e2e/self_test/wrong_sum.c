@@ -1,7 +1,6 @@
 /*
- * wrong_sum: a backend that is at fault, as a faulty network card or library would be: the first
- * number of every sum of floats that its base computed is one too high. For tests of those who are
- * to notice.
+ * wrong_sum: a faulty backend, like a faulty network card or library: the first number of every sum
+ * of floats that its base computes is one too high. For tests of code that must notice it.
  */
 #include <coupler/distributed_backend.h>
 #include <coupler/forward.h>
@@ -77,7 +76,7 @@ static const DistributedBackend backend = {
     .abi_minor = DB_ABI_MINOR,
     .name = "wrong_sum",
     .version = "0.1.0",
-    .description = "Adds something wrong to every sum of its base; for tests.",
+    .description = "Adds an error to every sum of its base; for tests.",
     .capabilities = DB_CAP_NEEDS_BASE | DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
     .probe = probe,
     .default_options = default_options,

@@ -1,5 +1,5 @@
-// Looking at and writing to a divided model: summon_full_parameters, for_each_tensor, gradient; and
-// the messages for what cannot be, where every rank gets the same one and the job goes on.
+// Reading and writing a sharded model: summon_full_parameters, for_each_tensor, gradient. Also the
+// errors of wrong calls: every rank gets the same error, and the job continues.
 #include <coupler/summon.h>
 
 #include <limits>
@@ -12,11 +12,12 @@ using coupler::Accelerator;
 
 void contains(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
-    EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+    EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
   }
 }
 
-// What LibTorch or the model throws: not only coupler::Error, which autograd may have wrapped.
+// The message of any exception of LibTorch or the model: autograd may have wrapped a
+// coupler::Error.
 std::string any_error_of(const std::function<void()>& action) {
   try {
     action();
@@ -37,16 +38,17 @@ void summon_reads(Accelerator& accelerator) {
   const auto scope = coupler::summon_full_parameters(pair.net, /*writeback=*/false);
   auto expected = pair.reference->named_parameters();
   for (const auto& parameter : pair.net->named_parameters()) {
-    // By pointer: no operation that would gather.
+    // Through the pointer, since an operation would gather.
     const auto* const ours = parameter.value().const_data_ptr<float>();
     const auto* const theirs = expected[parameter.key()].const_data_ptr<float>();
     for (int64_t i = 0; i < parameter.value().numel(); ++i) {
-      EXPECT(std::abs(ours[i] - theirs[i]) < 2e-4, parameter.key() + " is not what was trained");
+      EXPECT(std::abs(ours[i] - theirs[i]) < 2e-4,
+             parameter.key() + " differs from the trained value");
     }
   }
 }
 
-// What all ranks write is seen by all and trained on.
+// All ranks see what all ranks have written, and training uses it.
 void summon_writes(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   pair.step(0);
@@ -66,7 +68,7 @@ void summon_writes(Accelerator& accelerator) {
   }
 }
 
-// One layer of it; and, where parameters are gathered, writes that are not to stay.
+// One layer only; and, if parameters are gathered, writes that are discarded.
 void summon_of_a_module_and_without_writeback(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   torch::NoGradGuard no_grad;
@@ -99,15 +101,16 @@ void state_streams_in_order(Accelerator& accelerator) {
   accelerator.for_each_tensor(pair.net, [&](const std::string& name, const torch::Tensor& value) {
     seen.push_back(name);
     expect_same_everywhere(accelerator, value, name);
-    EXPECT(!value.requires_grad(), name + " would record what the program does with it");
+    EXPECT(!value.requires_grad(), name + " would be recorded by autograd");
   });
-  EXPECT(seen == expected, "not in order of registration");
+  EXPECT(seen == expected, "the order is not that of registration");
   expect_near_models(accelerator, pair.net, pair.reference, 2e-4);
 }
 
 void gradients_are_whole(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
-  EXPECT(!accelerator.gradient(pair.net->in->weight).defined(), "a gradient before backward");
+  EXPECT(!accelerator.gradient(pair.net->in->weight).defined(),
+         "there is a gradient before backward");
   pair.step(0, [&](bool ours) {
     if (!ours) return;
     auto expected = pair.reference->named_parameters();
@@ -122,7 +125,7 @@ void gradients_are_whole(Accelerator& accelerator) {
            {"not a parameter of a prepared model"});
 }
 
-// ---- What cannot be ----
+// ---- Errors ----
 
 void write_outside_is_refused(Accelerator& accelerator) {
   if (!is_gathered()) return;

@@ -1,5 +1,5 @@
 // Training over a sharding plugin equals training one process on the joined batch, whatever the
-// loop does: clipping, accumulation, groups with rates of their own, several models at once.
+// training loop does: clipping, accumulation, groups with their own rates, several models at once.
 #include <cstdio>
 
 #include "tower.h"
@@ -20,7 +20,7 @@ void losses_of_twenty_steps(Accelerator& accelerator) {
   }
 }
 
-// With a limit that always bites, and one that never does.
+// With a limit that always clips, and one that never does.
 void norm_is_global(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   for (int step = 0; step < kSteps; ++step) {
@@ -53,11 +53,11 @@ void values_are_clipped(Accelerator& accelerator) {
   expect_near_models(accelerator, pair.net, pair.reference, kWeight);
 }
 
-// Two groups with options of their own; the rate of one changes while training goes on.
+// Two groups with their own options; the rate of one changes during training.
 void groups_keep_their_options(Accelerator& accelerator) {
   Pair pair(accelerator, [](const std::vector<torch::Tensor>& listed) {
     std::vector<torch::Tensor> all = listed;
-    if (all.back().is_same(all[0])) all.pop_back();  // the tied one, in the first group already
+    if (all.back().is_same(all[0])) all.pop_back();  // the tied one is already in the first group
     auto slow = std::make_unique<torch::optim::SGDOptions>(0.01);
     slow->weight_decay(0.1);
     auto fast = std::make_unique<torch::optim::SGDOptions>(0.1);
@@ -72,10 +72,10 @@ void groups_keep_their_options(Accelerator& accelerator) {
   const auto options_of = [](auto& optimizer, size_t group) -> torch::optim::SGDOptions& {
     return static_cast<torch::optim::SGDOptions&>(optimizer.param_groups().at(group).options());
   };
-  EXPECT(pair.optimizer->param_groups().size() == 2, "not two groups");
+  EXPECT(pair.optimizer->param_groups().size() == 2, "there are not two groups");
   EXPECT(options_of(*pair.optimizer, 0).weight_decay() == 0.1 &&
              options_of(*pair.optimizer, 1).momentum() == 0.9,
-         "the groups' options are not what they were");
+         "the groups' options have changed");
   for (int step = 0; step < kSteps; ++step) {
     options_of(*pair.optimizer, 1).lr(0.1 / (1 + step));
     options_of(*pair.reference_optimizer, 1).lr(0.1 / (1 + step));
@@ -85,8 +85,8 @@ void groups_keep_their_options(Accelerator& accelerator) {
   expect_near_models(accelerator, pair.net, pair.reference, 1e-5);
 }
 
-// Two backwards without synchronisation, then one with: each rank's own gradients are whole in
-// between, and what is stepped with is the mean over ranks of the sums.
+// Two backwards without synchronization, then one with it: in between each rank has its own full
+// gradients, and the step uses the mean over ranks of the sums.
 void accumulation_without_sync(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   const int rank = accelerator.rank(), world = accelerator.world();
@@ -122,7 +122,7 @@ void accumulation_without_sync(Accelerator& accelerator) {
   expect_near_models(accelerator, pair.net, pair.reference, kWeight);
 }
 
-// Started with training.gradient_accumulation_steps = 2. each: with training.sync_each_batch too.
+// Needs training.gradient_accumulation_steps = 2. each: training.sync_each_batch is set too.
 void accumulate(Accelerator& accelerator, bool each) {
   Pair pair(accelerator, adamw());
   int synchronised = 0;
@@ -145,14 +145,14 @@ void accumulate(Accelerator& accelerator, bool each) {
     pair.optimizer->step();
     pair.optimizer->zero_grad();
     synchronised += accelerator.sync_gradients() ? 1 : 0;
-    EXPECT(accelerator.sync_gradients() == last, "not every second step synchronises");
+    EXPECT(accelerator.sync_gradients() == last, "not every second step synchronizes");
     expect_relative(mean_over_ranks(accelerator, loss), expected.item<double>(), kLoss,
                     "loss " + std::to_string(step));
     if (!last) continue;
     pair.reference_optimizer->step();
     pair.reference_optimizer->zero_grad();
   }
-  EXPECT(synchronised == kSteps, "the number of synchronised steps");
+  EXPECT(synchronised == kSteps, "the number of synchronized steps is wrong");
 }
 
 void accumulate_two(Accelerator& accelerator) { accumulate(accelerator, false); }
@@ -165,19 +165,19 @@ void frozen_stays(Accelerator& accelerator) {
   for (int step = 0; step < 5; ++step) pair.step(step);
   accelerator.for_each_tensor(pair.net, [&](const std::string& name, const torch::Tensor& value) {
     if (name == "mid.bias") EXPECT(torch::equal(value, bias), "a frozen parameter changed");
-    if (name == "mid.weight") EXPECT(!torch::equal(value, weight), "its neighbour did not");
+    if (name == "mid.weight") EXPECT(!torch::equal(value, weight), "its neighbor did not change");
   });
-  EXPECT(!pair.net->mid->bias.requires_grad(), "the frozen parameter is frozen no more");
-  EXPECT(!accelerator.gradient(pair.net->mid->bias).defined(), "a frozen parameter's gradient");
+  EXPECT(!pair.net->mid->bias.requires_grad(), "the frozen parameter is no longer frozen");
+  EXPECT(!accelerator.gradient(pair.net->mid->bias).defined(), "a frozen parameter has a gradient");
 }
 
-// Once more through a name that another module registers: one tensor still, and both see it.
+// Accessed through the name in another module: still one tensor, which both see.
 void tied_stay_tied(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   for (int step = 0; step < 3; ++step) pair.step(step);
   const auto names = pair.net->head->named_parameters(/*recurse=*/false);
   const torch::Tensor& other = names["weight"];
-  EXPECT(other.is_same(pair.net->tokens->weight), "the tied weights are two tensors now");
+  EXPECT(other.is_same(pair.net->tokens->weight), "the tied weights have become two tensors");
   expect_near(other.detach(), pair.reference->tokens->weight, kWeight, "the tied weight");
 }
 
@@ -190,8 +190,8 @@ struct GanImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gan);
 
-// Generator and critic with an optimizer each, prepared in one call. The generator's backward goes
-// through the critic, whose gradients of it are dropped.
+// Generator and critic, each with an optimizer, prepared in one call. The generator's backward goes
+// through the critic, whose gradients are then discarded.
 void two_models(Accelerator& accelerator) {
   torch::manual_seed(accelerator.rank());
   Gan generator(4, 9, 6), critic(6, 7, 1);
@@ -244,9 +244,9 @@ void two_models(Accelerator& accelerator) {
   }
 }
 
-// Started with backend.fsdp.param_dtype = "bf16": operations see bf16, updates go to float shards.
-// bf16 has 8 bits, so a loss is right to about 2^-8, and 20 steps of 1e-5 on weights above 0.25
-// are within one unit of its last place: masters in bf16 would stand still.
+// Needs backend.fsdp.param_dtype = "bf16": operations see bf16, updates go to float shards. bf16
+// has 8 bits, so a loss is accurate to about 2^-8, and 20 steps of 1e-5 on weights above 0.25 are
+// within one unit in the last place: masters in bf16 would not change.
 void bf16_with_float_masters(Accelerator& accelerator) {
   Pair pair(accelerator, adamw(1e-5));
   EXPECT(pair.net->in->weight.scalar_type() == torch::kBFloat16, "parameters are not bf16");
@@ -270,11 +270,12 @@ void bf16_with_float_masters(Accelerator& accelerator) {
          "the masters hold bf16 values");
 }
 
-// For the test that compares two runs bit for bit: losses in full, and a hash over all weights.
+// Prints all digits of the losses and a hash of all weights, for a test that compares two runs
+// bitwise.
 void print_run_with(Accelerator& accelerator, const Pair::Make& make, const std::string& kernel) {
   torch::manual_seed(3);
   Tower model;
-  // Without the frozen one, which some backends hold and which keeps the fused kernels away.
+  // Without the frozen one, which would prevent the fused kernels.
   std::vector<torch::Tensor> trainable;
   for (const auto& parameter : distinct(model)) {
     if (parameter.requires_grad()) trainable.push_back(parameter);

@@ -1,5 +1,5 @@
-// What ends a job: ranks that part ways. Each is a program of its own to sharding_test, which reads
-// what the job says. main() prints the error and ends the rank.
+// Ranks that diverge, which ends the job. sharding_test runs each check as its own job and reads
+// the output. main() prints the error and ends the rank.
 #include <unistd.h>
 
 #include <csignal>
@@ -11,7 +11,7 @@ namespace {
 
 using coupler::Accelerator;
 
-// The rank whose turn it is looks at a parameter; the others wait for all.
+// The given rank reads a parameter; the others wait for everyone.
 void touched_by(Accelerator& accelerator, int rank) {
   Pair pair(accelerator, adamw());
   pair.step(0);
@@ -30,7 +30,7 @@ void other_number_of_layers_on_rank_1(Accelerator& accelerator) {
   accelerator.prepare(model);
 }
 
-// While backward is under way: after the first gathers and before the last reductions.
+// During backward: after the first gathers and before the last reductions.
 void killed_in_backward(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));

@@ -1,5 +1,5 @@
-// Kinds of models and of passes over them: built inside EmptyWeights, TorchScript, branches that
-// differ between steps, evaluation between training steps and in an order of each rank's own.
+// Kinds of models and of passes: models built inside EmptyWeights, TorchScript, branches that
+// differ between steps, evaluation between training steps and in a different order on each rank.
 #include <coupler/empty_weights.h>
 #include <torch/csrc/jit/api/module.h>
 
@@ -20,7 +20,7 @@ Values values_of(Accelerator& accelerator, Tower& net) {
   return result;
 }
 
-// Bit for bit what the constructors give, and it trains the same.
+// Bitwise equal to what the constructors give, and it trains identically.
 void empty_equals_eager(Accelerator& accelerator) {
   torch::manual_seed(11);
   Tower eager;
@@ -38,17 +38,17 @@ void empty_equals_eager(Accelerator& accelerator) {
   expect_kind(empty_net->tokens->weight, *empty_optimizer);
   const auto compare = [&, &a = eager_net, &b = empty_net](const std::string& when) {
     const Values one = values_of(accelerator, a), other = values_of(accelerator, b);
-    EXPECT(one.size() == other.size() && one.size() >= 9, "another number of tensors");
+    EXPECT(one.size() == other.size() && one.size() >= 9, "the number of tensors differs");
     for (size_t i = 0; i < one.size(); ++i) {
       EXPECT(one[i].first == other[i].first && torch::equal(one[i].second, other[i].second),
-             one[i].first + " is not what it is without EmptyWeights, " + when);
+             one[i].first + " differs from the value without EmptyWeights, " + when);
     }
   };
   compare("after prepare");
   EXPECT(!empty_net->mid->bias.requires_grad() && empty_net->in->weight.requires_grad(),
-         "what is trainable has changed");
+         "the set of trainable parameters has changed");
   EXPECT(empty_net->head->named_parameters(false)["weight"].is_same(empty_net->tokens->weight),
-         "the tied weights are two tensors now");
+         "the tied weights have become two tensors");
   for (int step = 0; step < 3; ++step) {
     const Batch mine =
         own_part(joined_batch(step, kTowerRows), accelerator.rank(), accelerator.world());
@@ -69,15 +69,15 @@ int64_t peak_bytes() {
   return 0;
 }
 
-// 200 MB, of which a rank of four owns 50, and as much of gradients: no process ever holds the
-// whole. Beside them there are a few parameters (6.5 MB each) at a time.
+// 200 MB, of which each of four ranks owns 50, plus as much for gradients: no process ever holds
+// the full model. In addition a few parameters (6.5 MB each) are gathered at a time.
 void empty_is_never_whole(Accelerator& accelerator) {
   const int64_t width = 1280, layers = 32, whole = layers * width * width * 4;
-  EXPECT(accelerator.world() == 4, "this check is about four ranks");
+  EXPECT(accelerator.world() == 4, "this check needs four ranks");
   torch::nn::Sequential small(torch::nn::Linear(64, 64));
-  accelerator.prepare(small);  // what every first prepare needs
+  accelerator.prepare(small);  // the first prepare needs extra memory
   const int64_t before = peak_bytes();
-  EXPECT(before > 0, "the system does not say how much memory was used");
+  EXPECT(before > 0, "the system does not report the used memory");
   torch::nn::Sequential model;
   {
     const coupler::EmptyWeights scope;
@@ -88,15 +88,14 @@ void empty_is_never_whole(Accelerator& accelerator) {
   auto net = accelerator.prepare(model);
   const int64_t grown = peak_bytes() - before;
   const auto in_mb = [](int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-  EXPECT(grown >= whole / 4, "the shard was not made: " + in_mb(grown));
+  EXPECT(grown >= whole / 4, "the shard was not allocated: " + in_mb(grown));
   EXPECT(grown <= whole * 7 / 10, "the peak grew by " + in_mb(grown) + " of " + in_mb(whole));
-  // Whatever a rank's part was filled with, it is no zeros.
+  // A rank's part is filled with values other than zeros.
   torch::NoGradGuard no_grad;
-  EXPECT(net->forward(torch::ones({1, width})).abs().max().item<float>() > 0,
-         "it computes nothing");
+  EXPECT(net->forward(torch::ones({1, width})).abs().max().item<float>() > 0, "its output is zero");
 }
 
-// A module with one inside, enough steps for the executor to fuse what it wants to.
+// A module with a submodule, and enough steps for the executor to fuse operations.
 void torchscript_trains(Accelerator& accelerator) {
   torch::manual_seed(accelerator.rank());
   const auto make = [] {
@@ -174,8 +173,8 @@ void copy_values(Branches& from, Branches& to) {
   }
 }
 
-// The same way on all ranks, another one in each step, some longer than others, some twice through
-// one layer.
+// The same path on all ranks, a different one in each step; some are longer, some use a layer
+// twice.
 void branches_differ_between_steps(Accelerator& accelerator) {
   torch::manual_seed(accelerator.rank());
   Branches model, reference;
@@ -201,8 +200,8 @@ void branches_differ_between_steps(Accelerator& accelerator) {
   }
 }
 
-// Evaluation goes through the layers in another order than training: the same on every rank, or
-// (own_order) one of each rank's own. Training goes on afterwards as if nothing had happened.
+// Evaluation uses the layers in a different order than training: the same on every rank, or
+// (own_order) a different one on each. Training continues afterwards as if nothing had happened.
 void evaluate_in_another_order(Accelerator& accelerator, bool own_order) {
   torch::manual_seed(accelerator.rank());
   Branches model, reference;
@@ -238,12 +237,12 @@ void evaluate_in_another_order(Accelerator& accelerator, bool own_order) {
 void evaluation_in_another_order(Accelerator& accelerator) {
   evaluate_in_another_order(accelerator, false);
 }
-// Ranks that need different parameters at one time wait for each other: this may end in an error.
+// Ranks that need different parameters at the same time wait for each other, so this may fail.
 void evaluation_in_an_order_of_its_own(Accelerator& accelerator) {
   evaluate_in_another_order(accelerator, true);
 }
 
-// Both ways of saying that nothing is to be learnt, between steps and between forward and backward.
+// Both ways to disable gradients, between steps and between forward and backward.
 void inference_between_steps(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
   for (int step = 0; step < 6; ++step) {
@@ -261,7 +260,7 @@ void inference_between_steps(Accelerator& accelerator) {
     }
     const auto losses = pair.step(step, [&](bool ours) {
       if (!ours) return;
-      torch::NoGradGuard no_grad;  // before the step: the values are still the old ones
+      torch::NoGradGuard no_grad;  // before the step, so the values are still the old ones
       pair.net->forward(x);
     });
     expect_relative(losses.ours, losses.reference, 1e-5, "loss " + std::to_string(step));

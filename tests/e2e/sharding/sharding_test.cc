@@ -1,6 +1,5 @@
-// Jobs over the sharding plugins as their users start them: runs that agree bit for bit, and what
-// a job says when something about sharding is wrong. Every job has a deadline of a few seconds and
-// ends by itself.
+// Jobs over the sharding plugins as users start them: runs that agree bitwise, and the errors of
+// sharding. Every job has a deadline of a few seconds and ends by itself.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// "fsdp/gloo_cpu strategy=no_shard": a plugin, its base, and its options; or a transport alone.
+// A plugin, its base and its options ("fsdp/gloo_cpu strategy=no_shard"); or a transport alone.
 struct Backend {
   std::string plugin, base;
   Texts options;
@@ -65,7 +64,8 @@ void expect_says(const Outcome& outcome, const Texts& parts) {
   }
 }
 
-// A job that cannot begin: what is said when a Tower is prepared over this backend.
+// A job that cannot start: expects the parts in the error when a Tower is prepared over this
+// backend.
 void refused(const Backend& backend, const Texts& parts, int processes = 2) {
   expect_says(run(backend, "gathered", "losses_of_twenty_steps", processes), parts);
 }
@@ -96,7 +96,7 @@ TEST_P(SameBits, ZeroOneAndTwoOverMpi_EqualReplication) {
   EXPECT_EQ(run_of(zero(2, "mpi", {"reduce_bucket_size=100"}), "divided"), replicated);
 }
 
-// Of two ranks' gradients the sum is one, in whatever order.
+// The sum of two ranks' gradients is the same in any order.
 TEST_P(SameBits, GatheredParameters_EqualReplicationOfTwoRanks) {
   const std::string replicated = run_of({"gloo_cpu", "", {}}, "replicated");
   EXPECT_EQ(run_of(zero(3, "gloo_cpu", {"stage3_param_persistence_threshold=0"}), "gathered"),
@@ -104,7 +104,7 @@ TEST_P(SameBits, GatheredParameters_EqualReplicationOfTwoRanks) {
   EXPECT_EQ(run_of(fsdp({"unit_join_below=0", "prefetch=2"}), "gathered"), replicated);
 }
 
-// Of the optimizers' state RMSprop's is its own.
+// RMSprop keeps its own state, which is not offloaded.
 TEST_P(SameBits, OffloadedState_EqualsStateInMemory) {
   const std::string replicated = run_of({"gloo_cpu", "", {}}, "replicated");
   const std::string folder = std::filesystem::temp_directory_path();
@@ -210,7 +210,7 @@ TEST(Bases, BaseWithoutReduceScatter_IsNamedWithWhatItLacks) {
   refused(zero(1, NO_SCATTER), {"'deepspeed_like'", "reduce_scatter"});
 }
 
-// Where nothing is divided it is not needed.
+// Without sharding, reduce_scatter is not needed.
 TEST(Bases, BaseWithoutReduceScatter_CanReplicate) {
   const Outcome outcome = run(zero(0, NO_SCATTER), "replicated", "losses_of_twenty_steps");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -250,7 +250,7 @@ TEST_F(Plans, WrongNumbers_AreNamedWithTheUnit) {
   refused_plan("dtype", {"'unit of in.weight'", "i32"});
 }
 
-// ---- Ranks that part ways ----
+// ---- Ranks that diverge ----
 
 class Parting : public ::testing::TestWithParam<const char*> {
  protected:
@@ -261,7 +261,7 @@ class Parting : public ::testing::TestWithParam<const char*> {
     return zero(3, "gloo_cpu", {"stage3_param_persistence_threshold=0"});
   }
   void SetUp() override { begin_ = std::chrono::steady_clock::now(); }
-  // Ten times the deadline of 3 s.
+  // Ten times the deadline of 3 seconds.
   void TearDown() override {
     EXPECT_LT(std::chrono::steady_clock::now() - begin_, std::chrono::seconds(30));
   }
@@ -279,7 +279,8 @@ TEST_P(Parting, ParameterTouchedByOneRank_NamesUnitAndRanks) {
                "coupler::summon_full_parameters"});
 }
 
-// What one rank needs the others may have no use for: all is right, or an error says who waited.
+// A rank may need parameters that the others do not use: either all results are right, or an error
+// names the waiting rank.
 TEST_P(Parting, EvaluationInOrdersOfTheirOwn_EndsRightOrInTime) {
   const Outcome outcome = run(backend(), "gathered", "evaluation_in_an_order_of_its_own");
   if (outcome.exit_code != 0) expect_says(outcome, {"timed out after 3 s", "rank 0"});
@@ -298,7 +299,7 @@ TEST_P(Parting, RankKilledInBackward_IsNamedAndAllEnd) {
   int seen = 0;
   for (std::sregex_iterator match(outcome.err.begin(), outcome.err.end(), pid), end; match != end;
        ++match) {
-    EXPECT_EQ(kill(std::stoi((*match)[1]), 0), -1) << "a rank is left: " << match->str();
+    EXPECT_EQ(kill(std::stoi((*match)[1]), 0), -1) << "a rank still runs: " << match->str();
     ++seen;
   }
   EXPECT_GE(seen, 2) << outcome.err;

@@ -42,7 +42,7 @@ bool is_gathered() { return check_options().expect == "gathered"; }
 bool is_divided() { return is_gathered() || check_options().expect == "divided"; }
 
 void expect_kind(const torch::Tensor& parameter, torch::optim::Optimizer& optimizer) {
-  // The key that the intercept uses; see host/residency/intercept.h.
+  // The dispatch key that the intercept uses; see host/residency/intercept.h.
   const bool gathered = parameter.key_set().has(c10::DispatchKey::DeferredInit);
   const auto& groups = optimizer.param_groups();
   const bool divided = groups[0].params().empty() ||
@@ -67,9 +67,9 @@ void expect_relative(double ours, double reference, double bound, const std::str
 
 void expect_near(const torch::Tensor& ours, const torch::Tensor& reference, double bound,
                  const std::string& what) {
-  EXPECT(ours.sizes() == reference.sizes(), what + " has another shape");
+  EXPECT(ours.sizes() == reference.sizes(), what + " has a different shape");
   const double difference = (ours - reference).abs().max().item<double>();
-  // Rounding grows with the values, and the order of a sum with the width of the CPU's vectors.
+  // Rounding grows with the values, and the order of sums depends on the CPU's vector width.
   const double largest = reference.abs().max().item<double>();
   EXPECT(difference <= bound * std::max(1.0, largest),
          what + " differs by " + std::to_string(difference) + ", its largest element is " +
@@ -87,12 +87,12 @@ void expect_near_models(coupler::Accelerator& accelerator, Tower& ours, Tower& r
       ++seen;
     }
   });
-  EXPECT(seen == distinct(ours).size(), "for_each_tensor left parameters out");
+  EXPECT(seen == distinct(ours).size(), "for_each_tensor omitted parameters");
 }
 
 Pair::Pair(coupler::Accelerator& given, const Make& make)
     : accelerator(given), net(nullptr), reference(nullptr) {
-  torch::manual_seed(accelerator.rank());  // prepare makes the ranks equal
+  torch::manual_seed(accelerator.rank());  // prepare synchronizes the ranks
   net = Tower();
   torch_optimizer = make(net->parameters());
   auto prepared = accelerator.prepare(net, *torch_optimizer);

@@ -1,6 +1,6 @@
-// The model of sharding_checks, in float, with what is awkward to divide: odd sizes, a weight tied
-// across modules, a frozen parameter beside trainable ones, a buffer; and training it next to a
-// model of this process alone on the joined batch. Used like check.h.
+// The model of sharding_checks, in float, with what is awkward to shard: odd sizes, a weight tied
+// across modules, a frozen parameter next to trainable ones, a buffer. Trains it alongside a
+// single-process model on the joined batch. Used like check.h.
 #pragma once
 
 #include <memory>
@@ -15,44 +15,44 @@ struct TowerImpl : torch::nn::Module {
   torch::nn::Embedding tokens;
   torch::nn::Linear in, mid, out;  // mid's bias is frozen
   torch::nn::LayerNorm norm;
-  torch::nn::Sequential head;  // registers the weight of tokens once more
+  torch::nn::Sequential head;  // registers the weight of tokens again
   torch::Tensor scale;         // a buffer
 };
 TORCH_MODULE(Tower);
 
-constexpr int64_t kTowerRows = 24;  // divides by worlds 1 to 4
+constexpr int64_t kTowerRows = 24;  // divisible by world sizes 1 to 4
 inline torch::Tensor tower_loss(Tower& net, const Batch& batch) {
   return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
 }
 
-// The parameters, the tied one once: parameters() lists it twice, and so updates it twice.
+// The parameters, with the tied one once: parameters() lists it twice, so it would be updated
+// twice.
 std::vector<torch::Tensor> distinct(Tower& net);
-// A model with the values of a prepared one (or of one that is not), of this process alone.
-// Collective.
+// A single-process model with the values of a prepared or unprepared one. Collective.
 Tower copy_of(Tower& net);
 
-// What the backend does with models, as the test that started the program says.
+// What the backend does with models, according to --expect.
 bool is_gathered();  // parameters are gathered for use
 bool is_divided();   // an optimizer holds parts
-// The program's statement is true: no check passes because nothing was divided. optimizer: a
+// Expects that --expect is true, so that no check passes because nothing is sharded. optimizer: a
 // prepared one.
 void expect_kind(const torch::Tensor& parameter, torch::optim::Optimizer& optimizer);
 
-// The mean of every rank's loss.
+// The mean of all ranks' losses.
 double mean_over_ranks(coupler::Accelerator& accelerator, const torch::Tensor& loss);
 void expect_relative(double ours, double reference, double bound, const std::string& what);
 void expect_near(const torch::Tensor& ours, const torch::Tensor& reference, double bound,
                  const std::string& what);
-// Every parameter of two models, by for_each_tensor of the first.
+// Compares every parameter of two models, using for_each_tensor of the first.
 void expect_near_models(coupler::Accelerator& accelerator, Tower& ours, Tower& reference,
                         double bound);
 
-// A prepared Tower, its optimizer, and both of them once more for this process alone.
+// A prepared Tower and its optimizer, and a single-process copy of both.
 struct Pair {
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
   Pair(coupler::Accelerator& accelerator, const Make& make);
-  // One step of both over the same rows; returns the losses before it. between: called after
-  // backward with whether it is ours.
+  // One step of both over the same rows; returns the losses before the step. between: called after
+  // backward, with whether the model is ours.
   struct Losses {
     double ours, reference;
   };
@@ -63,7 +63,8 @@ struct Pair {
   std::unique_ptr<torch::optim::Optimizer> torch_optimizer, reference_optimizer;
   std::unique_ptr<coupler::Optimizer> optimizer;
 };
-// With an eps above rounding: Adam would make whole steps of gradients that are nothing but that.
+// With an eps above rounding: otherwise Adam would take full steps for gradients that are only
+// rounding errors.
 Pair::Make adamw(double rate = 1e-2);
 
 std::vector<Check> learning_checks();

@@ -1,5 +1,5 @@
-// MemoryLimit: a control group with a memory limit, where the test may make one; processes enter it
-// by writing to its file. Removed with the object, which outlives them.
+// MemoryLimit: a control group with a memory limit, if the test may create one. Processes enter it
+// by writing to its file. Removed with the object, which must outlive them.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ class MemoryLimit {
   }
   ~MemoryLimit() {
     if (path_.empty()) return;
-    // Until the kernel has counted the last process out.
+    // Retries until the kernel has removed the last process.
     for (int i = 0; i < 100 && ::rmdir(path_.c_str()) != 0; ++i) ::usleep(20'000);
   }
   MemoryLimit(const MemoryLimit&) = delete;

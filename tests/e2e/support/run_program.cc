@@ -17,7 +17,7 @@
 namespace coupler {
 namespace {
 
-// Before CTest ends the test itself, which would leave the program running.
+// Shorter than CTest's timeout, which would leave the program running.
 constexpr auto kLimit = std::chrono::seconds(110);
 
 std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
@@ -54,7 +54,7 @@ void Workplace::write(const std::string& name, const std::string& text, int mode
 Outcome Workplace::coupler(const std::vector<std::string>& arguments,
                            std::map<std::string, std::string> variables) const {
   if (!arguments.empty() && arguments.front() == "launch") {
-    // Those that wait leave their core to others; see tests/schedule/CMakeLists.txt.
+    // Waiting threads yield their core; see tests/schedule/CMakeLists.txt.
     variables.try_emplace("OMP_WAIT_POLICY", "passive");
     variables.try_emplace("OMPI_MCA_mpi_yield_when_idle", "1");
   }

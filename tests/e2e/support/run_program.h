@@ -1,5 +1,5 @@
-// Runs the built coupler program in a folder and an environment of the test's own. Each call is a
-// process of its own; not for several threads.
+// Runs the built coupler program in the test's own folder and environment. Each call starts a
+// process. Single-threaded.
 #pragma once
 
 #include <filesystem>
@@ -12,22 +12,22 @@
 namespace coupler {
 
 struct Outcome {
-  int exit_code = -1;  // 128 + signal where one ended it
+  int exit_code = -1;  // 128 + signal if a signal ended it
   std::string out;
   std::string err;
 };
 
-// A folder of its own, the working directory of the program.
+// A temporary folder, the working directory of the program.
 class Workplace {
  public:
   void write(const std::string& name, const std::string& text, int mode = 0644) const;
   const std::filesystem::path& path() const { return folder_.path(); }
 
-  // coupler ARGUMENTS… with nothing in the environment but PATH and what variables says. Fails the
-  // test where it does not end within 110 s.
+  // Runs coupler ARGUMENTS… with only PATH and `variables` in the environment. Fails the test if it
+  // does not end within 110 s.
   Outcome coupler(const std::vector<std::string>& arguments,
                   std::map<std::string, std::string> variables = {}) const;
-  // The same of another program, by its path.
+  // The same for another program, given by its path.
   Outcome run(const std::string& program, const std::vector<std::string>& arguments,
               std::map<std::string, std::string> variables = {}) const;
 
@@ -35,10 +35,10 @@ class Workplace {
   TemporaryFolder folder_{"coupler-cli"};
 };
 
-// Whether the part stands in the text.
+// Whether the text contains the part.
 bool has(const std::string& text, const std::string& part);
-void expect_in(const std::string& text, const std::string& part);  // fails the test elsewhere
-// A whole file; "" where it cannot be read.
+void expect_in(const std::string& text, const std::string& part);  // fails the test otherwise
+// The content of a file; "" if it cannot be read.
 std::string text_of(const std::filesystem::path& path);
 
 }  // namespace coupler

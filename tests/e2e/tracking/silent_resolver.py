@@ -1,7 +1,7 @@
-"""silent_resolver.py COMMAND...: runs it where the system's resolver asks a server that never answers.
+"""silent_resolver.py COMMAND...: runs the command on a system whose DNS server never answers.
 
-In namespaces of its own, gone with it: its only network is the loopback, on which a socket takes
-the questions. Exits with 77, and says why, where that is not allowed.
+It runs in its own namespaces, which disappear with it: its only network is loopback, where a socket
+receives the queries. Exits with 77, and the reason, if that is not allowed.
 """
 import fcntl
 import os
@@ -53,12 +53,12 @@ def run(command):
     silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     silent.bind(("127.0.0.1", 53))
     with tempfile.TemporaryDirectory() as folder:
-        # The most that the resolver allows: two minutes and a half.
+        # The maximum that the resolver allows: two and a half minutes.
         replace("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n", folder)
         replace("/etc/nsswitch.conf", "hosts: files dns\n", folder)
     try:
         subprocess.run(["getent", "hosts", NAME], timeout=1)
-        skip("the system's resolver asks others than /etc/resolv.conf names")
+        skip("the system's resolver does not use the servers in /etc/resolv.conf")
     except subprocess.TimeoutExpired:
         pass
     del os.environ[INSIDE]

@@ -1,8 +1,7 @@
-// A training whose values are tracked, as tracking_test.cc runs it:
+// A tracked training run, for tracking_test.cc:
 //   tracked_training MODE
-// plain: a few steps; find: then asks for trackers, one that is not there among them; forget: logs
-// before init_trackers; tensor: logs a tensor of many elements; throws: a tracker of its own
-// throws.
+// plain: a few steps; find: then requests trackers, including one that does not exist; forget: logs
+// before init_trackers; tensor: logs a tensor with many elements; throws: a custom tracker throws.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -17,7 +16,7 @@
 
 namespace {
 
-// A line an entry in a file of its own for each rank.
+// Writes a line for each entry, to a separate file for each rank.
 class EveryRank : public coupler::Tracker {
  public:
   std::string name() const override { return "every_rank"; }

@@ -1,4 +1,4 @@
-// A training over two ranks whose values are tracked: written once, and never in its way.
+// Tracked training over two ranks: values are written once, and tracking never disturbs training.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST_F(TrackedTraining, OverTwoRanks_IsWrittenOnce) {
     ++steps;
   }
   EXPECT_EQ(steps, 10);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 3) << "one event file";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 3) << "there must be one event file";
   for (const char* name : {"rank_0.txt", "rank_1.txt"}) {
     EXPECT_EQ(lines_of(text_of(here.path() / name)), 10) << name;
   }
@@ -123,7 +123,7 @@ TEST_F(TrackedTraining, ServerThatIsDown_IsSaid_AndTrainingGoesOn) {
   EXPECT_TRUE(has(outcome.err, "10 were not written")) << outcome.err;
 }
 
-// The resolver goes on for minutes; what waits for it is neither training nor the program's end.
+// The resolver takes minutes; neither training nor the program's end waits for it.
 TEST_F(TrackedTraining, ServerWhoseNameNobodyResolves_IsSaidInTime_AndTrainingGoesOn) {
   const Outcome outcome = here.run(
       PYTHON,

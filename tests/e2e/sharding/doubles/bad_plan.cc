@@ -1,5 +1,5 @@
-// A test double: a third party's sharding plugin whose plans are wrong in the way its option says.
-// A module's parameters are a unit, and each belongs to rank 0, but for the fault.
+// A test double: a third party's sharding plugin whose plans have the fault that its option names.
+// Otherwise a module's parameters are a unit, and each belongs to rank 0.
 #include <numeric>
 #include <string>
 

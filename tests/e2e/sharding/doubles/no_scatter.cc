@@ -1,10 +1,10 @@
-// A test double: a transport like gloo_cpu, whose library it opens, but without reduce_scatter.
+// A test double: a transport like gloo_cpu, whose library it loads, but without reduce_scatter.
 #include <coupler/forward.h>
 #include <dlfcn.h>
 
 namespace {
 
-// The base's communicator is this one's own: to the host this is a transport.
+// Takes ownership of the communicator below: for the host this is a transport.
 db_communicator* wrap(db_communicator* below);
 
 void destroy(db_communicator* communicator) {
