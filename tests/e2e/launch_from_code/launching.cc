@@ -18,7 +18,7 @@ namespace {
 
 using Table = std::map<std::string, std::vector<double>>;
 
-// Returns its arguments; every rank must have the same.
+// Computes with its arguments, of which every rank must have the same.
 Table add_up(int64_t start, const std::string& name, const std::vector<double>& values,
              bool twice) {
   coupler::Accelerator accelerator;

@@ -1,5 +1,4 @@
-// Accumulation: windows and what they are divided by, weights, where zero_grad may stand, models in
-// turn.
+// Accumulation: windows and their divisors, weights, the place of zero_grad, alternating models.
 #include <coupler/coupler.h>
 
 #include "check.h"
@@ -8,8 +7,8 @@ namespace {
 
 using coupler::Accelerator;
 
-// Its loss is the sum of its input's first column times a weight, so the gradient of that weight is
-// the sum of what it has seen.
+// Its loss is the sum of its input's first column times a weight, so the weight's gradient is the
+// sum of the inputs.
 struct CounterImpl : torch::nn::Module {
   CounterImpl() {
     to(torch::kDouble);
@@ -69,7 +68,7 @@ void partial_window(Accelerator& accelerator) {
     opt.step();
     if (accelerator.sync_gradients()) {
       const double mean = mean_over_ranks(accelerator, seen) / held;
-      expect_near(gradient_of(accelerator, net), mean, "the gradient of a window");
+      expect_near(gradient_of(accelerator, net), mean, "a window's gradient");
       weight -= mean;
       windows.push_back(held);
       seen = held = 0;
@@ -77,7 +76,7 @@ void partial_window(Accelerator& accelerator) {
     opt.zero_grad();
     expect_near(weight_of(accelerator, net), weight, "the weight");
   }
-  EXPECT((windows == std::vector<int>{4, 2}), "the windows' sizes");
+  EXPECT((windows == std::vector<int>{4, 2}), "the windows' sizes are wrong");
   accelerator.set_gradient_accumulation_steps(1);
 }
 
@@ -103,7 +102,7 @@ void two_losses_a_batch(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(1);
 }
 
-// zero_grad before backward or behind step: the same weights, and those of the definition.
+// zero_grad before backward or after step gives the same weights, which equal the expected ones.
 void zero_grad_first_or_last(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(2);
   std::vector<double> ends;
@@ -136,7 +135,7 @@ void zero_grad_first_or_last(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(1);
 }
 
-// A step that is given up drops its gradients where zero_grad is called after backward.
+// Calling zero_grad after backward instead of step discards the gradients.
 void step_given_up(Accelerator& accelerator) {
   Counter model;
   torch::optim::SGD optimizer(model->parameters(), 1.0);
@@ -150,7 +149,7 @@ void step_given_up(Accelerator& accelerator) {
   }
 }
 
-// Every token counts the same, however many a batch or a rank has.
+// Every token has the same weight, however many a batch or a rank has.
 void weighted_backward(Accelerator& accelerator) {
   Counter model;
   auto net = accelerator.prepare(model);
@@ -171,22 +170,23 @@ void weighted_backward(Accelerator& accelerator) {
       if (!accelerator.sync_gradients()) continue;
       expect_near(gradient_of(accelerator, net),
                   mean_over_ranks(accelerator, sum) / mean_over_ranks(accelerator, weight),
-                  "the gradient by weight");
+                  "the weighted gradient");
       opt.zero_grad();
     }
   }
   accelerator.set_gradient_accumulation_steps(1);
-  // Only rank 0 has anything; then nobody has.
+  // Only rank 0 has a weight; then no rank has one.
   for (const double of_rank_0 : {5.0, 0.0}) {
     auto scope = accelerator.accumulate(net);
     const double weight = rank == 0 ? of_rank_0 : 0;
     accelerator.backward(net->forward(torch::full({1, 1}, weight, torch::kDouble)), weight);
-    expect_near(gradient_of(accelerator, net), of_rank_0 > 0 ? 1 : 0, "the gradient of few");
+    expect_near(gradient_of(accelerator, net), of_rank_0 > 0 ? 1 : 0,
+                "the gradient if only rank 0 counts");
     opt.zero_grad();
   }
-  // Without a scope each backward is averaged by itself.
+  // Without a scope each backward is averaged separately.
   accelerator.backward(net->forward(torch::full({1, 1}, 4.0, torch::kDouble)), 2.0);
-  expect_near(gradient_of(accelerator, net), 2, "the gradient outside of a scope");
+  expect_near(gradient_of(accelerator, net), 2, "the gradient outside a scope");
 }
 
 void weights_refused(Accelerator& accelerator) {
@@ -216,7 +216,7 @@ void weights_refused(Accelerator& accelerator) {
       steps);
 }
 
-// Two models with a scope each: their windows do not disturb one another.
+// Two models with a scope each: their windows are independent.
 void models_in_turn(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(2);
   Counter first, second;
@@ -226,7 +226,8 @@ void models_in_turn(Accelerator& accelerator) {
     for (Counter* net : {&one, &other}) {
       auto scope = accelerator.accumulate(*net);
       accelerator.backward((*net)->forward(input * (net == &one ? 1 : 3)));
-      EXPECT(accelerator.sync_gradients() == (batch % 2 == 1), "not every second batch of a model");
+      EXPECT(accelerator.sync_gradients() == (batch % 2 == 1),
+             "not every second batch of a model synchronizes");
     }
   }
   expect_near(gradient_of(accelerator, one), 2, "the first model's gradient");
@@ -239,8 +240,8 @@ void models_in_turn(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(1);
 }
 
-// A batch that stands in for one that a rank no longer has counts for nothing, with a weight or
-// without.
+// A substitute batch, for a rank whose inputs are exhausted, does not count, with or without
+// weights.
 void stand_ins_count_for_nothing(Accelerator& accelerator) {
   const int64_t world = accelerator.world();
   const auto values = torch::arange(1, 2 * world, torch::kDouble).unsqueeze(1);
@@ -259,7 +260,7 @@ void stand_ins_count_for_nothing(Accelerator& accelerator) {
       // The last step's samples are those from world + 1 to 2 world - 1.
       const double count = first == 1 ? world : world - 1, mean = first + (count - 1) / 2;
       const double expected = count == 0 ? 0 : mean * (weighted ? 1 : count / world);
-      expect_near(gradient_of(accelerator, net), expected, "the gradient with stand-ins");
+      expect_near(gradient_of(accelerator, net), expected, "the gradient with substitute batches");
       opt.zero_grad();
       first += static_cast<double>(world);
     }
@@ -273,7 +274,7 @@ void triggered_sync(Accelerator& accelerator) {
   accelerator.trigger_sync_in_backward(net);
   accelerator.backward(net->forward(torch::full({1, 1}, 1.0 + accelerator.rank(), torch::kDouble)));
   expect_near(gradient_of(accelerator, net), mean_over_ranks(accelerator, 1.0 + accelerator.rank()),
-              "the gradient that was to be synchronised");
+              "the synchronized gradient");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Activation checkpointing: the same bits as without, under every backend, with nothing kept in
-// between; and what a user is told where it cannot be.
+// Activation checkpointing: the same bits as without it, under every backend, with no activations
+// kept in between; and its errors.
 #include <coupler/coupler.h>
 
 #include <map>
@@ -19,7 +19,7 @@ struct BlockImpl : torch::nn::Module {
   }
   torch::nn::Linear in = register_module("in", torch::nn::Linear(8, 24));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(24, 8));
-  c10::weak_intrusive_ptr<c10::TensorImpl>* seen = nullptr;  // of the last inside
+  c10::weak_intrusive_ptr<c10::TensorImpl>* seen = nullptr;  // the last inner activation
 };
 TORCH_MODULE(Block);
 
@@ -27,7 +27,7 @@ struct StackImpl : torch::nn::Module {
   StackImpl() {
     for (int i = 0; i < 3; ++i) blocks->push_back(Block());
   }
-  // how: 0 as it is, 1 each block is a part, 2 the first two are one, in which each is one
+  // how: 0: no parts; 1: each block is a part; 2: the first two are a part with nested parts
   torch::Tensor forward(torch::Tensor x, int how) {
     const auto apply = [&](size_t i, const torch::Tensor& in) {
       return blocks[i]->as<Block>()->forward(in);
@@ -72,7 +72,7 @@ Values train_stack(Accelerator& accelerator, int how) {
   accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
     values[name] = value.detach().clone();
   });
-  // What comes next is the same, too: computing again has drawn no numbers.
+  // The next random numbers are the same too: recomputation does not consume any.
   values["next"] = torch::randn({4});
   accelerator.free_memory();
   return values;
@@ -99,29 +99,30 @@ void nothing_is_kept_between(Accelerator&) {
   block->seen = &inside;
   const auto x = torch::randn({4, 8});
   const auto as_it_is = block->forward(x);
-  EXPECT(!inside.expired(), "without a part nothing is kept either: the test tests nothing");
+  EXPECT(!inside.expired(),
+         "the activation is not kept without a part either, so the test proves nothing");
   const auto kept = coupler::activation_checkpoint(
       [&](const torch::Tensor& in) { return block->forward(in); }, x);
-  EXPECT(inside.expired(), "a result from within the part is kept");
-  EXPECT(kept.requires_grad(), "nothing is trained through an input that wants no gradient");
+  EXPECT(inside.expired(), "an activation inside the part is kept");
+  EXPECT(kept.requires_grad(), "an input without a gradient disables training");
   kept.sum().backward();
-  EXPECT(block->in->weight.grad().defined() && inside.expired(), "it was not computed again");
+  EXPECT(block->in->weight.grad().defined() && inside.expired(), "it was not recomputed");
   {
     const torch::NoGradGuard no_grad;
     const auto evaluated = coupler::activation_checkpoint(
         [&](const torch::Tensor& in) { return block->forward(in); }, x);
-    EXPECT(!evaluated.requires_grad(), "a graph is recorded where none should be");
+    EXPECT(!evaluated.requires_grad(), "a graph is recorded, but should not be");
   }
 }
 
-// Structures in and out, other values, results without gradients, inputs that are nothing.
+// Structures as inputs and results, other values, results without gradients, empty inputs.
 void structures_go_through(Accelerator&) {
   const auto a = torch::ones({2}, torch::requires_grad()), b = torch::full({2}, 3.0);
   const std::map<std::string, torch::Tensor> inputs{{"a", a}, {"b", b}};
   const auto [product, indices] = coupler::activation_checkpoint(
       [](const std::map<std::string, torch::Tensor>& in, double factor,
          const std::optional<torch::Tensor>& nothing, const torch::Tensor& undefined) {
-        EXPECT(!nothing && !undefined.defined(), "something came out of nothing");
+        EXPECT(!nothing && !undefined.defined(), "an undefined input became defined");
         return std::make_pair(in.at("a") * in.at("b") * factor, in.at("b").argsort());
       },
       inputs, 2.0, std::optional<torch::Tensor>(), torch::Tensor());

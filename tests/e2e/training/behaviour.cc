@@ -1,5 +1,5 @@
-// What a training step does beside reducing gradients: accumulation, parameters without gradients,
-// buffers, collectives on tensors, and the messages wrong calls get.
+// What a training step does in addition to reducing gradients: accumulation, parameters without
+// gradients, buffers, collectives on tensors; and the errors of wrong calls.
 #include <coupler/coupler.h>
 
 #include <limits>
@@ -22,7 +22,7 @@ TORCH_MODULE(Branch);
 
 torch::Tensor input_of(int rank) { return torch::full({2, 3}, 1.0 + rank, torch::kDouble); }
 
-// Rank 0 goes left, the others right; nobody uses the third.
+// Rank 0 uses `left`, the others `right`; no rank uses `never`.
 void unused_parameters(Accelerator& accelerator) {
   torch::manual_seed(0);
   Branch model;
@@ -33,38 +33,39 @@ void unused_parameters(Accelerator& accelerator) {
     auto& branch = accelerator.rank() == 0 ? net->left : net->right;
     accelerator.backward(branch(input_of(accelerator.rank())).sum());
     EXPECT(!accelerator.gradient(net->never->weight).defined(),
-           "a parameter nobody used has a gradient");
+           "a parameter that no rank used has a gradient");
     EXPECT(accelerator.gradient(net->left->weight).defined(),
-           "what rank 0 used has no gradient here");
+           "a parameter that only rank 0 used has no gradient here");
     const double expected = 2.0 / accelerator.world();  // two rows of ones from rank 0, averaged
     EXPECT(
         std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
-        "the gradient of what rank 0 used is not the average");
+        "the gradient of a parameter that only rank 0 used is not the average");
     opt.step();
     opt.zero_grad();
   }
-  EXPECT(torch::equal(before, net->never->weight), "a parameter nobody used was updated");
+  EXPECT(torch::equal(before, net->never->weight), "a parameter that no rank used was updated");
   expect_same_everywhere(accelerator, net->left->weight, "the left weight");
   expect_same_everywhere(accelerator, net->right->weight, "the right weight");
 }
 
-// A backward that reaches no parameter on the last rank does not leave the others waiting.
+// If backward reaches no parameter on the last rank, the others do not wait forever.
 void untouched_rank(Accelerator& accelerator) {
   Branch model;
   auto net = accelerator.prepare(model);
   const bool last = accelerator.world() > 1 && accelerator.rank() == accelerator.world() - 1;
   auto other = torch::ones({1}, torch::requires_grad());
-  auto step = accelerator.accumulate(net);  // says which model this backward is about
-  // Where parameters are gathered from all ranks, all have to take part in forward.
+  auto step = accelerator.accumulate(net);  // assigns this backward to the model
+  // If parameters are gathered from all ranks, all ranks must take part in forward.
   const auto loss = net->left(input_of(0)).sum();
   accelerator.backward(last ? other.sum() : loss);
   const double expected =
       accelerator.world() == 1 ? 2.0 : 2.0 * (accelerator.world() - 1) / accelerator.world();
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
-         "a rank that used nothing did not count as zeros");
+         "a rank that used no parameter did not count as zeros");
 }
 
-// Four micro-batches in two windows give what two whole batches give; between, nothing moves.
+// Four micro-batches in two windows give the result of two full batches; between them nothing is
+// sent.
 void two_windows(Accelerator& accelerator) {
   torch::manual_seed(1);
   Branch model;
@@ -82,22 +83,22 @@ void two_windows(Accelerator& accelerator) {
   for (int rank = 0; rank < accelerator.world(); ++rank) mean += 6.0 * (1 + rank);
   mean /= accelerator.world();
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - mean) < 1e-12,
-         "after no_sync and a synchronised backward the gradient is not the mean of the sums");
-  // Without zero_grad the next one adds to the average, as torch's DDP does.
+         "after no_sync and a synchronized backward the gradient is not the mean of the sums");
+  // Without zero_grad the next backward adds to the average, as in torch's DDP.
   accelerator.backward(loss(2));
   EXPECT(
       std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - mean * 5 / 3) < 1e-12,
       "a second backward without zero_grad does not accumulate");
 }
 
-// The program's own error in the middle of backward costs that backward only.
+// An exception of the program during backward affects only that backward.
 void error_in_backward(Accelerator& accelerator) {
   Branch model;
   auto net = accelerator.prepare(model);
   const auto input = input_of(accelerator.rank());
   auto hidden = net->left(input);
   hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("the user's own"); });
-  // right gets its gradient before the hook throws
+  // `right` gets its gradient before the hook throws.
   try {
     accelerator.backward(net->right(input).sum() + hidden.sum());
     EXPECT(false, "the hook's error was lost");
@@ -108,7 +109,7 @@ void error_in_backward(Accelerator& accelerator) {
   accelerator.backward(net->left(input).sum());
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() -
                   (1.0 + accelerator.world())) < 1e-12,
-         "the backward after one that threw does not average");
+         "the backward after the failed one does not average");
 }
 
 void buffers_follow_rank_0(Accelerator& accelerator) {
@@ -148,14 +149,14 @@ void loader_shares_the_epoch(Accelerator& accelerator) {
   auto batches = accelerator.prepare(loader);
   std::vector<torch::Tensor> seen;
   for (auto& batch : batches) seen.push_back(accelerator.gather(batch.data));
-  EXPECT(batches.size() == 3 && seen.size() == 3, "the loader's size is not what it yields");
+  EXPECT(batches.size() == 3 && seen.size() == 3, "the loader's size differs from what it yields");
   EXPECT(torch::equal(std::get<0>(torch::cat(seen).sort()), data),
-         "an epoch over all ranks is not every sample once");
+         "an epoch over all ranks does not have every sample once");
 }
 
 void wrong_calls(Accelerator& accelerator) {
   auto contains = [](const std::string& text, const std::string& part) {
-    EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+    EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
   };
   torch::nn::Sequential empty(torch::nn::ReLU{});
   contains(error_of([&] { accelerator.prepare(empty); }), "has no parameters");
@@ -180,7 +181,7 @@ void wrong_calls(Accelerator& accelerator) {
   contains(error_of([&] { accelerator.reduce(torch::ones({2, 2}).to_sparse()); }), "not dense");
 }
 
-// An optimizer for each phase of training, all at one address, over one model.
+// A new optimizer for each phase of training, all at the same address, for one model.
 void optimizer_for_each_phase(Accelerator& accelerator) {
   torch::manual_seed(4);
   torch::nn::Linear model(3, 2);
@@ -207,7 +208,8 @@ void objects_come_back_in_order(Accelerator& accelerator) {
   int number = 7;
   auto [text, net, count, opt] = accelerator.prepare(std::string("kept"), model, number, optimizer);
   static_assert(std::is_same_v<decltype(net), Branch>);
-  EXPECT(text == "kept" && net.ptr() == model.ptr() && &count == &number, "not what was given");
+  EXPECT(text == "kept" && net.ptr() == model.ptr() && &count == &number,
+         "it differs from the argument");
 }
 
 }  // namespace

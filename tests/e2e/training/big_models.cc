@@ -1,5 +1,5 @@
-// Models from checkpoints on many ranks: what a file holds is in memory once on a machine, whoever
-// uses it, and goes on into prepare.
+// Models from checkpoints on many ranks: a file's data is in memory once per machine, however many
+// ranks use it, and the model can then be prepared.
 #include <coupler/big_model.h>
 #include <coupler/coupler.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kWidth = 1024;  // 4 MiB a layer
+constexpr int64_t kWidth = 1024;  // 4 MiB per layer
 
 struct DeepImpl : torch::nn::Module {
   DeepImpl() {
@@ -35,7 +35,7 @@ Deep without_memory() {
 }
 
 struct MappedPages {
-  double resident = 0, share = 0;  // KiB: of this process, divided by how many have them mapped
+  double resident = 0, share = 0;  // KiB; share: each page divided by how many processes map it
 };
 
 MappedPages pages_of(const std::string& file) {
@@ -74,25 +74,24 @@ void checkpoints_are_in_memory_once(Accelerator& accelerator) {
     Deep model = without_memory();
     const auto placed = coupler::load_checkpoint_and_dispatch(
         model, file, {.device_map = coupler::DeviceMap{{"", "cpu"}}});
-    // A product's last bits may hang on where its operands lie, which in a file is where it put
-    // them.
+    // A product's last bits may depend on its operands' alignment, which the file determines.
     EXPECT((model->forward(input) - expected).abs().max().item<double>() < 1e-6,
-           "the model computes something else");
+           "the model's output differs");
     for (size_t i = 0; i < weights.size(); ++i)
-      EXPECT(torch::equal(model->parameters()[i], weights[i]), "a weight is another one");
-    accelerator.wait_for_everyone();  // all have touched all
+      EXPECT(torch::equal(model->parameters()[i], weights[i]), "a weight differs");
+    accelerator.wait_for_everyone();  // all ranks have touched all pages
     const MappedPages pages = pages_of(file);
     const double size = 3.0 * kWidth * kWidth * sizeof(float) / 1024;
     EXPECT(pages.resident >= size, "only " + std::to_string(pages.resident) + " KiB are mapped");
     EXPECT(pages.share <= size / accelerator.world() * 1.1,
            "this rank's share of the pages is " + std::to_string(pages.share) + " KiB");
-    accelerator.wait_for_everyone();  // all have looked
+    accelerator.wait_for_everyone();  // all ranks have measured
   }
   Deep trained = without_memory();
   coupler::load_checkpoint_in_model(trained, folder.path());
   auto net = accelerator.prepare(trained);
   EXPECT((net->forward(input) - expected).abs().max().item<double>() < 1e-6,
-         "the prepared model computes something else");
+         "the prepared model's output differs");
   accelerator.free_memory();
 }
 

@@ -1,6 +1,6 @@
-// What programs of checks (training_checks, sharding_checks) share: expectations that name rank and
-// check, a small network with everything that is awkward, and its joined batch. One process runs
-// the checks in order on one thread, together with its peers.
+// Shared by programs of checks (training_checks, sharding_checks): expectations that name rank and
+// check, a small network with all awkward features, and its joined batch. Each process runs the
+// checks in order on one thread, together with its peers.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-// Throws with file and line when condition is false; text says what was seen.
+// Throws with file and line if condition is false; text describes the failure.
 void expect(bool condition, const std::string& text, const char* file, int line);
 #define EXPECT(condition, text) expect(condition, text, __FILE__, __LINE__)
 
@@ -18,11 +18,11 @@ void expect(bool condition, const std::string& text, const char* file, int line)
 void expect_same_everywhere(coupler::Accelerator& accelerator, const torch::Tensor& tensor,
                             const std::string& what);
 
-// The message of the Error that action throws; fails when it throws none.
+// The message of the Error that action throws; fails if it throws none.
 std::string error_of(const std::function<void()>& action);
 
-// In doubles, so that differences are rounding and nothing else; mixed: one parameter is float.
-// With a tied weight and a frozen parameter.
+// In doubles, so that differences are only rounding; mixed: one parameter is float. With a tied
+// weight and a frozen parameter.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(bool mixed = false);
   torch::Tensor forward(const torch::Tensor& tokens);
@@ -38,26 +38,26 @@ struct Batch {
   torch::Tensor tokens, targets;
 };
 Batch joined_batch(int step, int64_t rows);
-// This rank's rows of it.
+// This rank's rows of the batch.
 Batch own_part(const Batch& joined, int rank, int world);
 torch::Tensor loss_of(Net& net, const Batch& batch);
 
 struct Check {
   const char* name;
   std::function<void(coupler::Accelerator&)> run;
-  bool alone = false;  // runs only where it is named: it needs options, or ends the job
+  bool alone = false;  // runs only if it is named: it needs options, or ends the job
 };
 
-// What the program was started with:
+// The program's arguments:
 //   PROGRAM [--skip CHECK]… [--expect KIND] [CHECK, or a part of its name]
 struct CheckOptions {
   std::string only;
   std::vector<std::string> skip;
-  std::string expect;  // what the backend is to do with a model; for the checks to read
+  std::string expect;  // what the backend does with a model, or an error; read by checks
 };
 const CheckOptions& check_options();
 
-// The program's own.
+// Defined by each program.
 std::vector<Check> all_checks();
 
 std::vector<Check> parity_checks();

@@ -1,6 +1,6 @@
-// Checkpoints: training that goes on from one ends in the same bits as training that was never
-// interrupted, whatever the optimizer; what is registered comes back; a checkpoint of another
-// program is refused with every difference, and changes nothing.
+// Checkpoints: training that resumes from one ends with the same bits as uninterrupted training,
+// with any optimizer; registered objects are restored; another program's checkpoint is rejected
+// with all differences and changes nothing.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
@@ -67,12 +67,12 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
   return std::make_unique<AdamW>(parameters, AdamWOptions(0.01));
 }
 
-// Saved in the middle of an epoch; the rest of it and one more are trained twice.
+// Saves in the middle of an epoch; trains its rest and another epoch twice.
 void goes_on_with(Accelerator& accelerator, const std::string& kind) {
   const SharedFolder folder(accelerator);
   torch::manual_seed(7);
   const torch::Tensor samples = torch::randn({64, 6}), targets = torch::randn({64, 3});
-  torch::manual_seed(100 + accelerator.rank());  // ranks draw numbers of their own
+  torch::manual_seed(100 + accelerator.rank());  // ranks draw different numbers
   Mixed model;
   std::vector<torch::Tensor> trained;
   for (const auto& parameter : model->parameters()) {
@@ -82,7 +82,7 @@ void goes_on_with(Accelerator& accelerator, const std::string& kind) {
   auto loader = coupler::data_loader(coupler::TensorDataset(samples, targets),
                                      {.batch_size = 4, .shuffle = true, .seed = 3});
   auto [net, opt, batches] = accelerator.prepare(model, *optimizer, loader);
-  torch::Tensor seen = torch::zeros({64}, torch::kLong);  // of this rank's, since the save
+  torch::Tensor seen = torch::zeros({64}, torch::kLong);  // this rank's samples since the save
   std::string saved;
   const auto train = [&, &net = net, &opt = opt, &batches = batches](int64_t epochs,
                                                                      int64_t save_at) {
@@ -99,10 +99,10 @@ void goes_on_with(Accelerator& accelerator, const std::string& kind) {
   train(2, 2);
   const Values expected = values_of(accelerator, net);
   accelerator.load_state(saved);
-  EXPECT(batches.next_epoch() == 0, "the loader is not in the epoch that was under way");
+  EXPECT(batches.next_epoch() == 0, "the loader is not in the interrupted epoch");
   train(2, -1);
   expect_equal(values_of(accelerator, net), expected, kind);
-  // A second time, by the folder.
+  // Again, given the folder.
   accelerator.load_state(folder.path());
   train(2, -1);
   expect_equal(values_of(accelerator, net), expected, kind + " once more");
@@ -113,17 +113,17 @@ void optimizers_go_on(Accelerator& accelerator) {
   for (const char* kind : {"SGD", "plain SGD", "Adam", "AdamW"}) goes_on_with(accelerator, kind);
 }
 
-// Whose state is their own: it cannot be offloaded.
+// These keep their own state, which cannot be offloaded.
 void other_optimizers_go_on(Accelerator& accelerator) {
   goes_on_with(accelerator, "RMSprop");
-  // Adagrad has state before its first step, which cannot be divided.
+  // Adagrad has state before its first step, which cannot be sharded.
   if (check_options().expect.empty() && accelerator.backend() != "fsdp" &&
       accelerator.backend() != "deepspeed_like") {
     goes_on_with(accelerator, "Adagrad");
   }
 }
 
-// The loader's cursor counts samples: after a change of the batch size, too, each comes once.
+// The loader's cursor counts samples: each comes once, even after a change of the batch size.
 void another_batch_size_sees_every_sample_once(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   constexpr int64_t kSamples = 90;
@@ -159,13 +159,12 @@ void another_batch_size_sees_every_sample_once(Accelerator& accelerator) {
   accelerator.load_state(saved);
   for (auto& batch : batches) count(batch.data);
   EXPECT(std::all_of(seen.begin(), seen.end(), [](int64_t times) { return times == 1; }),
-         "a sample came twice or not at all");
-  EXPECT(batches.next_epoch() == 1, "it was not the epoch that was under way");
+         "a sample was repeated or missing");
+  EXPECT(batches.next_epoch() == 1, "it was not the interrupted epoch");
   accelerator.free_memory();
 }
 
-// Under fp16 only, with training.gradient_accumulation_steps=2 and
-// training.loss_scale_growth_interval=3.
+// Needs fp16, training.gradient_accumulation_steps=2 and training.loss_scale_growth_interval=3.
 void fp16_scale_comes_back(Accelerator& accelerator) {
   if (accelerator.loss_scale() == 1) return;
   const SharedFolder folder(accelerator);
@@ -181,7 +180,7 @@ void fp16_scale_comes_back(Accelerator& accelerator) {
     }
   };
   double before = 0;
-  do {  // until it has just grown
+  do {  // until the scale has just grown
     before = accelerator.loss_scale();
     step();
   } while (accelerator.loss_scale() <= before);
@@ -192,9 +191,9 @@ void fp16_scale_comes_back(Accelerator& accelerator) {
   step();
   EXPECT(accelerator.loss_scale() == 2 * scale, "the scale did not grow");
   accelerator.load_state(saved);
-  EXPECT(accelerator.loss_scale() == scale, "the scale did not come back");
+  EXPECT(accelerator.loss_scale() == scale, "the scale was not restored");
   step();
-  EXPECT(accelerator.loss_scale() == 2 * scale, "the count to the next growth did not come back");
+  EXPECT(accelerator.loss_scale() == 2 * scale, "the count until the next growth was not restored");
   accelerator.free_memory();
 }
 
@@ -228,7 +227,8 @@ void registered_objects_and_schedules_come_back(Accelerator& accelerator) {
   auto [net, opt, schedule] = accelerator.prepare(
       model, optimizer,
       coupler::linear_schedule(optimizer, {.warmup_steps = 2, .total_steps = 10}));
-  static Progress progress;  // registered for good: it outlives the Accelerator's last checkpoint
+  static Progress
+      progress;  // stays registered, so it must outlive the Accelerator's last checkpoint
   static Mixed average;
   accelerator.register_for_checkpointing(progress, average);
   progress = {.best = int64_t{1} << 40, .score = 0.1, .done = true, .note = "ä \"x\""};
@@ -260,11 +260,12 @@ void registered_objects_and_schedules_come_back(Accelerator& accelerator) {
     average->in->weight.zero_();
   }
   accelerator.load_state(saved);
-  EXPECT(schedule.rates()[0] == rate && schedule.steps() == 1, "the schedule did not come back");
+  EXPECT(schedule.rates()[0] == rate && schedule.steps() == 1, "the schedule was not restored");
   EXPECT(progress.best == int64_t{1} << 40 && progress.score == 0.1 && progress.done &&
              progress.note == "ä \"x\"" && progress.history.size(0) == 2,
-         "the registered object did not come back");
-  EXPECT(torch::equal(average->in->weight, average_before), "the registered module did not");
+         "the registered object was not restored");
+  EXPECT(torch::equal(average->in->weight, average_before),
+         "the registered module was not restored");
   EXPECT((called == std::vector<std::string>{"save", "load"}), "the hooks were not called");
   accelerator.free_memory();
 }
@@ -303,7 +304,7 @@ void wrong_checkpoints_are_refused(Accelerator& accelerator) {
   has(said, "tensor 'in.weight' is \"F32\" [8,6], the program's is \"F32\" [9,6]");
   has(said, "tensor 'norm.running_mean' is");
   has(said, "optimizer 0 is AdamW, the program's is SGD");
-  expect_equal(values_of(accelerator, net), before, "a checkpoint that was refused");
+  expect_equal(values_of(accelerator, net), before, "after a rejected checkpoint");
   has(error_of([&] { accelerator.load_state(folder.path() + "/nothing"); }), "nothing");
   accelerator.free_memory();
 }
@@ -317,13 +318,14 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
   const Values expected = values_of(accelerator, net);
   const std::string one = folder.path() + "/model.safetensors";
   const auto expect_file = [&](const coupler::SafeTensors& file, size_t count) {
-    EXPECT(file.names().size() == count, "the file has another number of tensors");
+    EXPECT(file.names().size() == count, "the file's number of tensors differs");
     for (const std::string& name : file.names()) {
       EXPECT(torch::equal(file.tensor(name), expected.at(name)), "'" + name + "' is another");
     }
   };
   accelerator.save_model(net, folder.path(), {.max_shard_size = "200B"});
-  EXPECT(fs::exists(one + ".index.json") && !fs::exists(one), "there are no shards");
+  EXPECT(fs::exists(one + ".index.json") && !fs::exists(one),
+         "the model was not split into several files");
   size_t files = 0, tensors = 0;
   for (const auto& entry : fs::directory_iterator(folder.path())) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -332,13 +334,13 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
     tensors += file.names().size();
     expect_file(file, file.names().size());
   }
-  EXPECT(files > 1 && tensors == expected.size(), "the shards do not hold the model");
+  EXPECT(files > 1 && tensors == expected.size(), "the files do not contain the whole model");
   accelerator.wait_for_everyone();
-  // One file in place of them.
+  // Replaces them by one file.
   accelerator.save_model(net, folder.path());
   expect_file(coupler::SafeTensors::open(one), expected.size());
   EXPECT(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1,
-         "the older files are still there");
+         "the older files still exist");
   const auto said = error_of([&, &net = net] {
     accelerator.save_model(net, folder.path(), {.safe_serialization = false});
   });
@@ -346,10 +348,10 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
   EXPECT(error_of([&, &net = net] {
            accelerator.save_model(net, folder.path(), {.max_shard_size = "1gb"});
          }).find("max_shard_size") != std::string::npos,
-         "a size that is none is taken");
+         "an invalid size is accepted");
   EXPECT(error_of([&, &net = net] { accelerator.save_model(net, one + "/in"); }).find(one) !=
              std::string::npos,
-         "a file in the way is not named");
+         "the file that blocks the folder is not named");
   accelerator.save(torch::arange(3), folder.path() + "/tensor.safetensors");
   accelerator.wait_for_everyone();
   EXPECT(coupler::SafeTensors::open(folder.path() + "/tensor.safetensors")
@@ -370,6 +372,6 @@ std::vector<Check> checkpoint_checks() {
       {"fp16_scale_comes_back", fp16_scale_comes_back},
       {"weights_are_saved_for_others", weights_are_saved_for_others},
       {"wrong_checkpoints_are_refused", wrong_checkpoints_are_refused},
-      // Last: what it registers stays.
+      // Last, because its objects stay registered.
       {"registered_objects_and_schedules_come_back", registered_objects_and_schedules_come_back}};
 }

@@ -1,4 +1,4 @@
-// Collectives over values: nested structures, objects, ranks that differ, splitting, the trigger.
+// Collectives over values: nested structures, objects, differing ranks, splitting, the trigger.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
@@ -39,10 +39,10 @@ using coupler::Reduction;
 using Map = std::map<std::string, torch::Tensor>;
 
 void expect_part(const std::string& text, const std::string& part) {
-  EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+  EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
 }
 
-// Every type that can be sent, in one structure with scalars, empty and strided tensors.
+// Every dtype that can be sent, in one structure with scalars, empty and strided tensors.
 void nested_gather(Accelerator& accelerator) {
   const int world = accelerator.world(), rank = accelerator.rank();
   const auto own = [&](torch::ScalarType type) {
@@ -88,7 +88,7 @@ void nested_reduce_and_broadcast(Accelerator& accelerator) {
   EXPECT(accelerator.reduce(value, Reduction::kMax).states[1][0].item<int>() == world, "max");
   EXPECT(accelerator.reduce(value, Reduction::kMin).states[1][0].item<int>() == 1, "min");
   EXPECT(accelerator.reduce(torch::tensor({rank == 0, false})).equal(torch::tensor({true, false})),
-         "the sum of bools is not 'or'");
+         "the sum of bools is not a logical or");
   EXPECT(accelerator.reduce(torch::ones({0})).numel() == 0, "reduce of an empty tensor");
 
   const std::pair<Output, torch::data::Example<>> both = {
@@ -110,7 +110,7 @@ void padding(Accelerator& accelerator) {
   EXPECT(behind.at("tokens").narrow(0, 0, 1 + rank).equal(value.at("tokens")), "pad: own rows");
   EXPECT(behind.at("tokens").narrow(0, 1 + rank, world - 1 - rank).eq(1).all().item<bool>(),
          "pad: padding");
-  EXPECT(behind.at("scalar").item<int>() == rank, "pad changed what has no such dimension");
+  EXPECT(behind.at("scalar").item<int>() == rank, "pad changed a value without that dimension");
   EXPECT(accelerator.gather(behind).at("tokens").size(0) == world * world, "gather of padded");
   const auto first = accelerator.pad_across_processes(value.at("tokens").t(), -1, -100, true);
   EXPECT(first.sizes() == torch::IntArrayRef({2, world}) && first[0][world - 1].item<int>() == rank,
@@ -123,7 +123,8 @@ void padding(Accelerator& accelerator) {
               "value[\"x\"]: it cannot be padded with 300, which is not a value of type Byte");
 }
 
-// Whatever differs, all ranks are told which, and the job goes on: a training step works.
+// Whatever differs, all ranks get an error that names it, and the job continues: a training step
+// works.
 void differing_ranks(Accelerator& accelerator) {
   if (accelerator.world() == 1) return;
   const bool last = accelerator.rank() == accelerator.world() - 1;
@@ -169,7 +170,8 @@ void objects(Accelerator& accelerator) {
   const Summary own = {"rank " + std::to_string(rank) + std::string(static_cast<size_t>(rank), '!'),
                        std::vector<double>(static_cast<size_t>(rank), 0.25)};
   const auto all = coupler::gather_object(accelerator, own);
-  EXPECT(all.size() == static_cast<size_t>(world), "gather_object: not one for each rank");
+  EXPECT(all.size() == static_cast<size_t>(world),
+         "gather_object: there is not one object for each rank");
   for (int r = 0; r < world; ++r) {
     const Summary& seen = all[static_cast<size_t>(r)];
     EXPECT(seen.name.rfind("rank " + std::to_string(r), 0) == 0, "gather_object: " + seen.name);
@@ -181,7 +183,7 @@ void objects(Accelerator& accelerator) {
   EXPECT(sent.at("seed") == world - 1, "broadcast_object");
   EXPECT(coupler::gather_object(accelerator, std::vector<int>()).back().empty(), "empty objects");
 
-  // One rank's object cannot be sent: every rank hears why and from which, and goes on.
+  // One rank's object cannot be sent: every rank gets the reason and the rank, and continues.
   const bool last = rank == world - 1;
   const std::string text = error_of([&] {
     coupler::gather_object(accelerator, Summary{last ? "" : "fine", {}});
@@ -212,14 +214,14 @@ void split_and_trigger(Accelerator& accelerator) {
        coupler::gather_object(accelerator, accelerator.split_between_processes(prompts))) {
     joined.insert(joined.end(), part.begin(), part.end());
   }
-  EXPECT(joined == prompts, "the parts of all ranks are not the whole");
+  EXPECT(joined == prompts, "the ranks' parts do not add up to the whole");
   const auto rows = torch::arange(2 * world + 1);
   const auto padded = accelerator.split_between_processes(Map{{"x", rows}}, true);
   EXPECT(accelerator.gather(padded).at("x").size(0) == (world == 1 ? 3 : 3 * world), "padding");
 
-  EXPECT(!accelerator.check_trigger(), "a trigger that nobody set");
+  EXPECT(!accelerator.check_trigger(), "a trigger fired that no rank set");
   if (rank == world - 1) accelerator.set_trigger();
-  EXPECT(accelerator.check_trigger(), "a trigger that the last rank set");
+  EXPECT(accelerator.check_trigger(), "a trigger that the last rank set did not fire");
   EXPECT(!accelerator.check_trigger(), "a trigger is not reset");
 }
 

@@ -1,5 +1,5 @@
-// Less communication: what each setting of [communication] promises of training. Each check needs
-// its settings; the parameters are in fp32, which is what is compressed.
+// Less communication: what each setting of [communication] promises about training. Each check
+// needs its settings. The parameters are in fp32, the dtype that is compressed.
 #include <coupler/coupler.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 48;  // of all ranks; divides by worlds 1 to 4
+constexpr int64_t kRows = 48;  // of all ranks; divisible by world sizes 1 to 4
 
 struct TowerImpl : torch::nn::Module {
   TowerImpl()
@@ -32,7 +32,7 @@ struct Sample {
   torch::Tensor data, target;
 };
 
-// Something to be learnt: classes by a fixed random map.
+// A learnable problem: classes from a fixed random map.
 Sample sample(int step, int rank, int world) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(500 + step % 8));
   auto map_generator = at::detail::createCPUGenerator(7);
@@ -68,7 +68,7 @@ void expect_equal_ranks(Accelerator& accelerator, Tower& net) {
   }
 }
 
-// The loss over all data of a net trained on all of it in one process.
+// The loss over all data of a network trained on all of it in one process.
 double loss_of_all(Tower& net) {
   const torch::NoGradGuard no_grad;
   double sum = 0;
@@ -99,7 +99,7 @@ void train(Accelerator& accelerator, Net& net, Optimizer& opt, int from, int to)
   }
 }
 
-// Learns what training without it learns, and ranks stay equal.
+// Learns as training without compression does, and ranks stay equal.
 void learns(Accelerator& accelerator) {
   Tower model = make_tower();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
@@ -125,7 +125,7 @@ void learns(Accelerator& accelerator) {
          "the loss is " + std::to_string(ours) + ", without compression " + std::to_string(plain));
 }
 
-// From a checkpoint training goes on as if it had never ended: what is carried is there.
+// Training resumes from a checkpoint as if uninterrupted: the carried state is restored.
 void goes_on(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   Tower model = make_tower();
@@ -138,12 +138,12 @@ void goes_on(Accelerator& accelerator) {
   accelerator.load_state(path);
   train(accelerator, net, opt, 7, 15);
   for (const auto& [name, value] : values_of(accelerator, net)) {
-    EXPECT(torch::equal(value, expected.at(name)), name + " differs after going on");
+    EXPECT(torch::equal(value, expected.at(name)), name + " differs after resuming");
   }
 }
 
-// Against all ranks' training performed here, one after the other. The settings are in the
-// environment.
+// Compared with the training of all ranks, performed here one after the other. The settings come
+// from the environment.
 void local_sgd(Accelerator& accelerator) {
   const int world = accelerator.world();
   const auto number = [](const char* name, double otherwise) {
@@ -198,7 +198,7 @@ void local_sgd(Accelerator& accelerator) {
                                     std::to_string(step));
     }
   }
-  // A checkpoint, like the end of training, makes ranks equal first.
+  // A checkpoint, like the end of training, first makes ranks equal.
   train(accelerator, net, opt, 3 * every, 3 * every + 1);
   accelerator.end_training();
   for (const auto& parameter : net->parameters()) {
@@ -206,8 +206,8 @@ void local_sgd(Accelerator& accelerator) {
   }
 }
 
-// A scope of LocalSGD: against all ranks' training performed here; what is before it and behind it
-// averages gradients.
+// A LocalSGD scope, compared with the training of all ranks performed here. Before and after the
+// scope gradients are averaged.
 void local_sgd_scope(Accelerator& accelerator) {
   const int rank = accelerator.rank(), world = accelerator.world();
   constexpr int kEvery = 3, kBefore = 2, kLocal = 7, kAfter = 2;
@@ -274,22 +274,22 @@ void local_sgd_scope(Accelerator& accelerator) {
     }
   }
   average(parameter);
-  compare("behind the scope");
+  compare("after the scope");
   for (const int end = step + kAfter; step < end; ++step) {
     train(accelerator, net, opt, step, step + 1);
     reference_step(step, /*local=*/false);
   }
-  compare("after steps behind the scope");
-  // Not enabled: as if it were not there.
+  compare("after steps that follow the scope");
+  // Not enabled: it has no effect.
   {
     coupler::LocalSGD off(accelerator, net, {.local_sgd_steps = kEvery, .enabled = false});
     train(accelerator, net, opt, step, step + 1);
     off.step();
     reference_step(step, /*local=*/false);
-    compare("where it is not enabled");
+    compare("if it is not enabled");
   }
-  // Its default is Accelerate's, windows of accumulation count as the one step they are, and a
-  // checkpoint within the scope has the average.
+  // The default is Accelerate's; an accumulation window counts as one step; a checkpoint within the
+  // scope has the average.
   {
     const SharedFolder folder(accelerator);
     coupler::LocalSGD local_sgd(accelerator, net);
@@ -306,7 +306,8 @@ void local_sgd_scope(Accelerator& accelerator) {
     accelerator.save_state(folder.path());
     expect_equal_ranks(accelerator, net);
   }
-  // An exception leaves the ranks apart, and nobody waits; what is saved then is the average.
+  // After an exception the ranks stay different and no rank waits; a checkpoint then has the
+  // average.
   try {
     coupler::LocalSGD local_sgd(accelerator, net, {.local_sgd_steps = 100});
     train(accelerator, net, opt, 0, 1);
@@ -320,7 +321,7 @@ void local_sgd_scope(Accelerator& accelerator) {
   EXPECT(none.find("must be at least 1") != std::string::npos, none);
 }
 
-// By check_options().expect, with its reason; not where it is not enabled.
+// The scope is rejected with check_options().expect as the reason, but not if it is disabled.
 void local_sgd_scope_refused(Accelerator& accelerator) {
   Tower model = make_tower();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
@@ -335,7 +336,7 @@ void local_sgd_scope_refused(Accelerator& accelerator) {
 void refused(Accelerator& accelerator) {
   Tower model = make_tower();
   const std::string message = error_of([&] { accelerator.prepare(model); });
-  std::printf("refused: %s\n", message.c_str());
+  std::printf("rejected: %s\n", message.c_str());
   EXPECT(message.find(check_options().expect) != std::string::npos, message);
 }
 

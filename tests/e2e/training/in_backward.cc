@@ -1,6 +1,6 @@
-// training.optimizer_in_backward: the weights of plain training, updated before step(), and what a
-// user is told of what cannot be with it. The check needs the option, and where a model is whole on
-// several ranks small buckets.
+// training.optimizer_in_backward: the same weights as plain training, updated before step(), and
+// the errors of what it does not support. The check needs the option, and small buckets if a model
+// is replicated on several ranks.
 #include <coupler/coupler.h>
 
 #include "check.h"
@@ -9,7 +9,7 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kWindowRows = 24;  // divides by worlds 1 to 4, and by windows of two batches
+constexpr int64_t kWindowRows = 24;  // divisible by world sizes 1 to 4, also in windows of two
 
 Net whole_copy_of(Accelerator& accelerator, Net& net) {
   torch::NoGradGuard no_grad;
@@ -31,7 +31,7 @@ void expect_same_weights(Accelerator& accelerator, Net& net, Net& reference, int
   });
 }
 
-// weighted: losses are sums, and windows are divided by what they are sums of.
+// weighted: losses are sums, and windows are divided by the number of summands.
 void train_in_backward(Accelerator& accelerator, int64_t window, bool weighted) {
   accelerator.set_gradient_accumulation_steps(window);
   torch::manual_seed(3);
@@ -70,7 +70,7 @@ void trains_the_same(Accelerator& accelerator) {
   }
 }
 
-// Two layers, so that the first to be complete is not the last.
+// Two layers, so that one is complete before the other.
 struct TwoImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return second(torch::tanh(first(x))); }
   torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 4));
@@ -86,7 +86,7 @@ torch::Tensor second_weight(Accelerator& accelerator, Two& net) {
   return result;
 }
 
-// Where gradients are reduced in several parts, or not at all, the first is used before step().
+// If gradients are reduced in several parts, or not at all, the first is used before step().
 void updates_before_step(Accelerator& accelerator) {
   Two model;
   torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -110,7 +110,7 @@ void refuses(Accelerator& accelerator) {
   Two model;
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  auto& prepared = net;  // which lambdas may name
+  auto& prepared = net;  // lambdas can capture it
   const auto loss = [&] { return prepared->forward(torch::ones({2, 4})).square().sum(); };
   accelerator.backward(loss());
   expect_words(error_of([&] { accelerator.clip_grad_norm(prepared, 1.0); }),

@@ -1,5 +1,5 @@
-// Data loaders whose ranks have to agree: uneven inputs that are joined, streams, and batches that
-// rank 0 reads for all. That nothing hangs is checked by the job ending.
+// Data loaders whose ranks must agree: joined uneven inputs, streams, and batches that rank 0 reads
+// for all. The end of the job shows that nothing hangs.
 #include <coupler/coupler.h>
 
 #include <optional>
@@ -17,10 +17,10 @@ coupler::TensorDataset token_rows(int64_t count) {
   return {joined.tokens, joined.targets};
 }
 
-// 0, 1, …, count - 1 as tensors; only_rank is the only one that may read, or -1.
+// 0, 1, …, count - 1 as tensors; only_rank: the only rank that may read; -1: all may.
 struct Stream {
   std::optional<Example> next() {
-    EXPECT(only_rank == -1 || only_rank == rank, "a rank reads that must not");
+    EXPECT(only_rank == -1 || only_rank == rank, "a rank reads that must not read");
     if (place == fails_at) throw std::runtime_error("the disk is gone");
     if (place == count) return std::nullopt;
     const auto number = torch::tensor(place++);
@@ -39,11 +39,11 @@ int64_t sum_of(Accelerator& accelerator, int64_t mine) {
 }
 
 void contains(const std::string& text, const std::string& part) {
-  EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+  EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
 }
 
-// Trains over inputs of which the ranks have different numbers of batches, the last rank none at
-// all in some cases: forward, backward, clipping and steps stay in step under every backend.
+// Trains over inputs with different numbers of batches on the ranks, sometimes none on the last
+// rank: forward, backward, clipping and steps stay in sync under every backend.
 void uneven_training(Accelerator& accelerator) {
   const int world = accelerator.world();
   for (const int64_t workers : {0, 2}) {
@@ -67,19 +67,19 @@ void uneven_training(Accelerator& accelerator) {
             accelerator.clip_grad_norm(net, 1.0);
             opt.step();
             opt.zero_grad();
-            EXPECT(core->stands_in() == (core->own_samples() == 0), "who stands in counts");
+            EXPECT(core->stands_in() == (core->own_samples() == 0), "a substitute batch counts");
             own += core->own_samples();
             batches_of_own += core->stands_in() ? 0 : 1;
             last += core->at_last_batch() ? 1 : 0;
             ++steps;
           }
-          EXPECT(steps == size, "a joined loop yields other than size() batches");
+          EXPECT(steps == size, "a joined loop does not yield size() batches");
         }
         const int64_t expected = (rows + 4 * world - 1) / (4 * world);
         EXPECT(steps == expected, "the ranks made " + std::to_string(steps) + " steps");
-        EXPECT(last == 1, "there is not one last batch");
-        EXPECT(batches_of_own >= steps - 1, "a rank repeated more than it lacked");
-        EXPECT(sum_of(accelerator, own) == rows, "an epoch is not every sample once");
+        EXPECT(last == 1, "there is not exactly one last batch");
+        EXPECT(batches_of_own >= steps - 1, "a rank repeated more batches than it lacked");
+        EXPECT(sum_of(accelerator, own) == rows, "an epoch does not have every sample once");
       }
       accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& tensor) {
         expect_same_everywhere(accelerator, tensor, name);
@@ -88,7 +88,7 @@ void uneven_training(Accelerator& accelerator) {
   }
 }
 
-// Streams of the ranks' own, which end at different times.
+// Each rank has its own stream, and the streams end at different times.
 void uneven_streams(Accelerator& accelerator) {
   const int world = accelerator.world(), rank = accelerator.rank();
   torch::nn::Linear model(1, 1);
@@ -103,14 +103,14 @@ void uneven_streams(Accelerator& accelerator) {
     const auto gathered = accelerator.gather(batch.data);
     for (int r = 0; r < world; ++r) {
       const int64_t step = std::min<int64_t>(steps, r);
-      EXPECT(gathered[r].item<int64_t>() == step * world + r, "not that rank's latest batch");
+      EXPECT(gathered[r].item<int64_t>() == step * world + r, "it is not that rank's latest batch");
     }
     own += core->own_samples();
     ++steps;
-    EXPECT(core->at_last_batch() == (steps == world), "the last batch is another one");
+    EXPECT(core->at_last_batch() == (steps == world), "the wrong batch is the last one");
   }
   EXPECT(steps == world, "the shortest stream ended the loop");
-  EXPECT(own == rank + 1, "what stands in counts");
+  EXPECT(own == rank + 1, "a substitute batch counts");
 }
 
 // Every rank reads the stream and keeps its slice; the last step is filled.
@@ -142,19 +142,19 @@ void dispatched(Accelerator& accelerator) {
       int64_t sum = 0, own = 0, steps = 0;
       for (auto& batch : batches) {
         const auto mine = batch.data.narrow(0, 0, core->own_samples());
-        EXPECT(torch::equal(batch.data, batch.target), "data and target belong not together");
+        EXPECT(torch::equal(batch.data, batch.target), "data and target do not match");
         sum += mine.sum().item<int64_t>();
         own += mine.numel();
         ++steps;
       }
-      EXPECT(steps == (samples + 2 * world - 1) / (2 * world), "another number of steps");
+      EXPECT(steps == (samples + 2 * world - 1) / (2 * world), "the number of steps is wrong");
       EXPECT(sum_of(accelerator, own) == samples, "not every sample once");
       EXPECT(sum_of(accelerator, sum) == samples * (samples - 1) / 2, "other samples");
     }
   }
 }
 
-// Each ends on every rank, with the ranks still in step behind it.
+// Every error reaches all ranks, which stay in sync afterwards.
 void loader_errors(Accelerator& accelerator) {
   const int world = accelerator.world(), rank = accelerator.rank();
   const auto loop = [&](const Stream& stream, const coupler::DataLoaderOptions& options) {

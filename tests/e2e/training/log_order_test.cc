@@ -1,4 +1,4 @@
-// Lines that several ranks log in order, as the launcher prints them.
+// The launcher prints lines that several ranks log in order.
 #include <gtest/gtest.h>
 
 #include "run_program.h"

@@ -1,7 +1,7 @@
-// A program of checks: what the Accelerator promises, checked by every rank of a job, over whatever
-// backend the job was started with. Started by ctest through `coupler launch`, once a backend and
-// world. Prints a line a check; exits with 1, or the error's own code, when one fails on this rank,
-// and with 1 when none ran.
+// A program of checks: every rank of a job checks what the Accelerator promises, with the job's
+// backend. ctest starts it through `coupler launch` for each backend and world size. Prints a line
+// for each check. Exits with 1, or the error's own code, if one fails on this rank, and with 1 if
+// none ran.
 #include <coupler/error.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ bool is_chosen(const Check& check) {
          std::find(given.skip.begin(), given.skip.end(), name) == given.skip.end();
 }
 
-// A misspelt name would skip nothing, or run nothing, in silence.
+// A misspelled name would silently skip or run nothing.
 void require_names(const std::vector<Check>& checks) {
   std::vector<std::string> names = given.skip;
   if (names.empty() && std::none_of(checks.begin(), checks.end(), is_chosen)) {
@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
     try {
       check.run(accelerator);
       accelerator.print("ok ", check.name);
-    } catch (const std::exception& error) {  // the ranks are not in step any more
+    } catch (const std::exception& error) {  // the ranks are no longer in sync
       std::fprintf(stderr, "rank %d: %s FAILED: %s\n", accelerator.rank(), check.name,
                    error.what());
       const auto* known = dynamic_cast<const coupler::Error*>(&error);

@@ -1,4 +1,4 @@
-// gather_for_metrics over real loaders: every sample of the dataset once in an epoch.
+// gather_for_metrics over real loaders: an epoch has every sample of the dataset once.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
@@ -6,7 +6,7 @@
 
 #include "check.h"
 
-// Of docs/collectives.md.
+// Defined in docs/collectives.md.
 double accuracy(coupler::Accelerator& accelerator, torch::nn::Sequential& net,
                 coupler::DataLoader<coupler::TensorDataset>& batches);
 void collect(coupler::Accelerator& accelerator, const std::vector<std::string>& captions);
@@ -20,7 +20,7 @@ coupler::TensorDataset numbered(int64_t samples) {
   return {numbers.to(torch::kFloat).unsqueeze(1).repeat({1, 2}), numbers};
 }
 
-// The same samples without a number of them.
+// The same samples as a stream of unknown size.
 struct NumberedStream {
   std::optional<torch::data::Example<>> next() {
     if (place == samples) return std::nullopt;
@@ -32,7 +32,7 @@ struct NumberedStream {
   int64_t place = 0;
 };
 
-// One epoch; what was gathered is every sample once, and in the dataset's order where not shuffled.
+// One epoch: every sample is gathered once, in the dataset's order unless shuffled.
 template <class Dataset>
 void check_epoch(Accelerator& accelerator, const Dataset& dataset, int64_t samples,
                  const coupler::DataLoaderOptions& options, bool join = false) {
@@ -62,10 +62,11 @@ void check_epoch(Accelerator& accelerator, const Dataset& dataset, int64_t sampl
   const auto ordered = options.shuffle ? std::get<0>(seen.sort()) : seen;
   EXPECT(torch::equal(ordered, torch::arange(samples)), what + ": not every sample once");
   EXPECT(torch::equal(torch::cat(halves), seen.to(torch::kFloat) / 2), what + ": leaves differ");
-  EXPECT(texts.size() == static_cast<size_t>(samples), what + ": not an object a sample");
+  EXPECT(texts.size() == static_cast<size_t>(samples),
+         what + ": there is not one object for each sample");
   for (int64_t i = 0; i < samples; ++i) {
     EXPECT(texts[static_cast<size_t>(i)] == std::to_string(seen[i].item<int64_t>()),
-           what + ": objects in another order");
+           what + ": the objects' order differs");
   }
 }
 
@@ -73,8 +74,8 @@ void every_sample_once(Accelerator& accelerator) {
   const int64_t world = accelerator.world();
   for (const bool shuffle : {false, true}) {
     for (const int64_t batch_size : {1, 3}) {
-      // Every remainder, also a dataset smaller than a step; ranks without a part of the last step
-      // where loops are joined.
+      // Every remainder, also a dataset smaller than a step; with joined loops, also ranks without
+      // a part of the last step.
       for (int64_t samples = world; samples <= 2 * world * batch_size; ++samples) {
         check_epoch(accelerator, numbered(samples), samples,
                     {.batch_size = batch_size, .shuffle = shuffle});
@@ -84,7 +85,7 @@ void every_sample_once(Accelerator& accelerator) {
           check_epoch(accelerator, NumberedStream{samples}, samples, {.batch_size = batch_size});
         }
       }
-      // Without even_batches, as far as every rank has a part of the last step.
+      // Without even_batches, if every rank has a part of the last step.
       for (int64_t last = 1; last <= batch_size; ++last) {
         const int64_t samples = world * batch_size + (world - 1) * batch_size + last;
         check_epoch(accelerator, numbered(samples), samples,
@@ -98,7 +99,7 @@ void every_sample_once(Accelerator& accelerator) {
   }
 }
 
-// What counts is the innermost loop; after it the outer one, and outside of both it is gather.
+// The innermost loop counts; after it the outer one; outside both it is the same as gather.
 void loops_within_loops(Accelerator& accelerator) {
   const int64_t world = accelerator.world();
   auto outer_loader = coupler::data_loader(numbered(2 * world + 1), {.batch_size = 2});
@@ -113,7 +114,7 @@ void loops_within_loops(Accelerator& accelerator) {
   }
   EXPECT(outer_rows == 2 * world + 1, "the outer loop's samples");
   EXPECT(inner_rows == (3 * world + 1) * outer.size(), "the inner loop's samples");
-  EXPECT(accelerator.gather_for_metrics(torch::ones({4})).size(0) == 4 * world, "outside of loops");
+  EXPECT(accelerator.gather_for_metrics(torch::ones({4})).size(0) == 4 * world, "outside loops");
   EXPECT(accelerator.gather_for_metrics(torch::tensor(1)).numel() == world, "a scalar outside");
 }
 
@@ -122,17 +123,17 @@ void wrong_metrics(Accelerator& accelerator) {
   auto batches = accelerator.prepare(loader);
   const auto told = [](const std::function<void()>& action, const std::string& part) {
     const std::string text = error_of(action);
-    EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+    EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
   };
   for (auto& batch : batches) {
     const std::map<std::string, torch::Tensor> averaged = {{"loss", batch.data.mean()}};
     told([&] { accelerator.gather_for_metrics(averaged); },
          "value[\"loss\"]: a scalar is not a per-sample value");
-    // On the last rank alone: the others are told too.
+    // Only on the last rank; the others get the error too.
     const bool last = accelerator.rank() == accelerator.world() - 1;
     told([&] { accelerator.gather_for_metrics(batch.target.narrow(0, 0, last ? 3 : 4)); },
          "dimension 0 is 3, but this rank's batch has 4 samples, 4 of them its own");
-    // One row for each pair of samples, say: it is not to be cut as if rows were samples.
+    // For instance one row for each pair of samples: it must not be cut as if rows were samples.
     told([&] { accelerator.gather_for_metrics(torch::ones({8})); },
          "dimension 0 is 8, but this rank's batch has 4 samples, 4 of them its own");
     told([&] { accelerator.gather_for_metrics(std::vector<int>(last ? 3 : 4)); },
@@ -144,7 +145,7 @@ void wrong_metrics(Accelerator& accelerator) {
 
 void what_the_page_shows(Accelerator& accelerator) {
   const int64_t samples = 3 * accelerator.world() + 1;
-  // Zeros and a class: the guess is always 0, the target for two samples of the whole dataset.
+  // The prediction is always 0, which is the target of two samples of the whole dataset.
   auto target = torch::ones({samples}, torch::kLong);
   target[0] = target[samples - 1] = 0;
   auto loader = coupler::data_loader(coupler::TensorDataset(torch::zeros({samples, 2}), target),

@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int kSteps = 20;
-constexpr int64_t kRows = 24;  // divides by worlds 1 to 4
+constexpr int64_t kRows = 24;  // divisible by world sizes 1 to 4
 
 using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
@@ -30,7 +30,7 @@ void expect_close(const torch::Tensor& ours, const torch::Tensor& reference, dou
 void train_both(coupler::Accelerator& accelerator, const MakeOptimizer& make,
                 const std::string& description, bool mixed = false) {
   const double tolerance = mixed ? 1e-6 : 1e-10;
-  torch::manual_seed(accelerator.rank());  // prepare makes the ranks equal
+  torch::manual_seed(accelerator.rank());  // prepare synchronizes the ranks
   Net model(mixed);
   auto optimizer = make(trainable(model));
   auto [net, opt] = accelerator.prepare(model, *optimizer);

@@ -1,7 +1,8 @@
-// Mixed precision over whatever backend the job has. "bf16", "fp16" and "fp8" are programs of their
-// own, which need training.mixed_precision of that name; so is "fp16_two_columns", for fp16 with
-// PowerSGD of rank 2. Both of fp16 also want training.gradient_accumulation_steps=2 and
-// training.loss_scale_growth_interval=3, fp8 wants training.fp8_emulate=true.
+// Mixed precision over the job's backend. "bf16", "fp16" and "fp8" run alone and need
+// training.mixed_precision with that value; so does "fp16_two_columns", for fp16 with PowerSGD of
+// rank
+// 2. Those of fp16 also need training.gradient_accumulation_steps=2 and
+// training.loss_scale_growth_interval=3; fp8 needs training.fp8_emulate=true.
 #include <ATen/autocast_mode.h>
 #include <coupler/coupler.h>
 
@@ -15,8 +16,8 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kExamples = 48;  // divides by worlds 1 to 4
-constexpr int64_t kFeatures = 16;  // fp8 wants multiples of 16
+constexpr int64_t kExamples = 48;  // divisible by world sizes 1 to 4
+constexpr int64_t kFeatures = 16;  // fp8 needs multiples of 16
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct ClassifierImpl : torch::nn::Module {
@@ -35,7 +36,7 @@ Classifier classifier() {
   return Classifier();
 }
 
-// Inputs and targets that have to do with each other, the same on every rank.
+// Related inputs and targets, the same on every rank.
 std::pair<torch::Tensor, torch::Tensor> joined(int step) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step % 4));
   const auto x = torch::randn({kExamples, kFeatures}, generator);
@@ -75,8 +76,8 @@ torch::ScalarType type_of_a_product() {
 
 constexpr int kFp16Steps = 40;
 
-// The loss over all ranks in the last four steps, of fp32 on one process that leaves out the same
-// steps of the optimizer.
+// The loss of the last four steps over all ranks' data, in fp32 on one process that skips the same
+// optimizer steps.
 double plain_loss(const std::vector<bool>& skipped) {
   Classifier net = classifier();
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
@@ -92,7 +93,7 @@ double plain_loss(const std::vector<bool>& skipped) {
   return sum;
 }
 
-// tolerance: of the last loss, in parts of the first.
+// tolerance: of the last loss, relative to the first.
 void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
   Classifier model = classifier();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
@@ -102,7 +103,7 @@ void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
   for (int step = 0; step < kFp16Steps; ++step) {
     opt.zero_grad();
     auto loss = autocast_loss(accelerator, net, step);
-    // Outside of accumulate() every backward is a step; backward divides all the same.
+    // Outside accumulate() every backward is a step; backward still divides.
     accelerator.backward(loss);
     accelerator.clip_grad_norm(net, 1e6);
     opt.step();
@@ -116,7 +117,7 @@ void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
   const auto skips = std::count(skipped.begin(), skipped.end(), true);
   const std::string seen =
       std::to_string(first) + " -> " + std::to_string(last) + ", fp32 " + std::to_string(plain);
-  // fp16 feels for the limit of its scale every third step here.
+  // Here fp16 tries a larger scale every third step.
   EXPECT(skips <= (accelerator.loss_scale() == 1 ? 0 : kFp16Steps / 4),
          std::to_string(skips) + " steps were skipped");
   EXPECT(last < 0.6 * first, "the loss does not fall: " + seen);
@@ -157,8 +158,8 @@ void scopes(Accelerator& accelerator, torch::ScalarType type) {
   EXPECT(type_of_a_product() == torch::kFloat, "autocast after the scope");
 }
 
-// Steps inside of one scope: forward always uses the values of now, and a parameter that is
-// released after its use leaves no copy behind.
+// Steps inside one scope: forward always uses the current values, and no copy of a parameter that
+// is released after use is kept.
 void one_scope_for_all(Accelerator& accelerator) {
   Classifier model = classifier();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.5));
@@ -169,7 +170,7 @@ void one_scope_for_all(Accelerator& accelerator) {
   {
     const auto scope = accelerator.autocast();
     EXPECT(at::autocast::is_autocast_cache_enabled() == !comes_and_goes,
-           "copies of parameters that are released are kept");
+           "copies of released parameters are kept");
     before = net->forward(x);
     accelerator.backward(before.to(torch::kFloat).square().mean());
     EXPECT(accelerator.gradient(net->first->weight).scalar_type() == torch::kFloat,
@@ -180,13 +181,13 @@ void one_scope_for_all(Accelerator& accelerator) {
     accelerator.backward(inside.to(torch::kFloat).square().mean());
     opt.zero_grad();
   }
-  EXPECT(at::autocast::is_autocast_cache_enabled(), "the cache was not given back");
+  EXPECT(at::autocast::is_autocast_cache_enabled(), "the cache was not restored");
   const auto scope = accelerator.autocast();
   EXPECT(torch::equal(inside, net->forward(x)), "forward after a step used old values");
   EXPECT(!torch::equal(inside, before), "the step changed nothing");
 }
 
-// Around 100 bf16 goes in steps of a half: statistics must be taken in more.
+// Around 100 bf16 has a resolution of 0.5: statistics need higher precision.
 void narrow_batch_norm(Accelerator& accelerator) {
   auto generator = at::detail::createCPUGenerator(3);
   const auto x = (torch::randn({kExamples, 4}, generator) * 4 + 100).to(torch::kBFloat16);
@@ -209,7 +210,7 @@ void bf16(Accelerator& accelerator) {
   EXPECT(accelerator.loss_scale() == 1, "bf16 scales the loss");
 }
 
-// The first layer multiplies in fp8, whose rounding shows; the second, of four outputs, in bf16.
+// The first layer multiplies in fp8, with visible rounding; the second, with four outputs, in bf16.
 void fp8_layers(Accelerator& accelerator) {
   Classifier model = classifier();
   const auto weight = model->first->weight.detach().clone();
@@ -232,7 +233,8 @@ void fp8_layers(Accelerator& accelerator) {
          "results are not bf16");
   EXPECT(error(in_scope) > 0.01 && error(in_scope) < 0.06,
          "fp8 is off by " + std::to_string(error(in_scope)));
-  EXPECT(error(full) < 1e-5 && error(net->first->forward(x)) < 1e-5, "fp8 outside of its scope");
+  EXPECT(error(full) < 1e-5 && error(net->first->forward(x)) < 1e-5,
+         "fp8 is used outside its scope");
   (in_scope.to(torch::kFloat).square().sum() + narrow.to(torch::kFloat).sum() + full.sum() * 0)
       .backward();
 }
@@ -245,7 +247,7 @@ void fp8(Accelerator& accelerator) {
   EXPECT(accelerator.loss_scale() == 1, "fp8 scales the loss");
 }
 
-// Infinite in one element of one gradient: under sharding a single rank finds it.
+// Makes one element of one gradient infinite: with sharding only one rank finds it.
 torch::Tensor with_overflow(Classifier& net, const torch::Tensor& loss, bool overflow) {
   return overflow ? loss + net->second->bias[0] * kInfinity : loss;
 }
@@ -256,7 +258,7 @@ void overflow_skips(Accelerator& accelerator) {
   auto [net, opt, scheduler] =
       accelerator.prepare(model, optimizer, coupler::linear_schedule(optimizer, {0, 10}));
   for (int step = 0; step < 6; ++step) {
-    // Once on the last rank only, once on all, clipped or not.
+    // Once on the last rank only and once on all ranks, with and without clipping.
     const bool overflow = step == 2 || step == 4;
     const bool here = step == 2 ? accelerator.rank() == accelerator.world() - 1 : overflow;
     const auto before = weights_of(accelerator, net);
@@ -273,8 +275,10 @@ void overflow_skips(Accelerator& accelerator) {
     scheduler.step();
     opt.zero_grad();
     const std::string where = "step " + std::to_string(step);
-    EXPECT(accelerator.optimizer_step_was_skipped() == overflow, where + ": skipped, or not");
-    EXPECT(opt.step_was_skipped() == overflow, where + ": skipped, or not, by its own word");
+    EXPECT(accelerator.optimizer_step_was_skipped() == overflow,
+           where + ": wrong about the skipped step");
+    EXPECT(opt.step_was_skipped() == overflow,
+           where + ": the optimizer is wrong about the skipped step");
     EXPECT(equal(before, weights_of(accelerator, net)) == overflow, where + ": the weights");
     EXPECT((rates == scheduler.rates()) == overflow, where + ": the scheduler's step");
     if (overflow)
@@ -298,7 +302,7 @@ void grows(Accelerator& accelerator) {
   const double scale = accelerator.loss_scale();
   step(false);
   step(false);
-  EXPECT(accelerator.loss_scale() == scale, "the scale grew before its time");
+  EXPECT(accelerator.loss_scale() == scale, "the scale grew too early");
   step(false);
   EXPECT(accelerator.loss_scale() == 2 * scale, "the scale did not grow");
 }
@@ -321,7 +325,7 @@ void unscaled_once(Accelerator& accelerator) {
          "the step did not use the unscaled gradient");
 }
 
-// Two batches a window: only its second one is clipped, steps and moves the rate.
+// Two batches per window: only the second one clips, steps and changes the rate.
 void accumulating(Accelerator& accelerator) {
   Classifier model = classifier();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
@@ -339,7 +343,8 @@ void accumulating(Accelerator& accelerator) {
     scheduler.step();
     opt.zero_grad();
     EXPECT(scheduler.steps() == (batch + 1) / 2, "the scheduler stepped while accumulating");
-    EXPECT(equal(before, weights_of(accelerator, net)) == !last, "a step while accumulating");
+    EXPECT(equal(before, weights_of(accelerator, net)) == !last,
+           "the weights changed while accumulating");
   }
 }
 
@@ -352,7 +357,7 @@ void half_parameters(Accelerator& accelerator) {
 }
 
 void fp16(Accelerator& accelerator, double tolerance) {
-  EXPECT(accelerator.loss_scale() == 65536, "the first scale");
+  EXPECT(accelerator.loss_scale() == 65536, "the initial scale is wrong");
   unscaled_once(accelerator);
   scopes(accelerator, torch::kHalf);
   one_scope_for_all(accelerator);
@@ -365,7 +370,7 @@ void fp16(Accelerator& accelerator, double tolerance) {
 
 void no_mixed_precision(Accelerator& accelerator) {
   const auto scope = accelerator.autocast();
-  EXPECT(type_of_a_product() == torch::kFloat, "a scope does something");
+  EXPECT(type_of_a_product() == torch::kFloat, "a scope has an effect");
   accelerator.unscale_gradients();
   EXPECT(accelerator.loss_scale() == 1 && !accelerator.optimizer_step_was_skipped(),
          "there is a loss scale");
@@ -378,7 +383,7 @@ std::vector<Check> precision_checks() {
       {"no_mixed_precision", no_mixed_precision},
       {"bf16", bf16, /*alone=*/true},
       {"fp16", [](Accelerator& accelerator) { fp16(accelerator, 0.03); }, /*alone=*/true},
-      // Two columns of PowerSGD follow a few steps behind, with bf16, too, where none is skipped.
+      // PowerSGD with two columns lags a few steps; so it does with bf16, where no step is skipped.
       {"fp16_two_columns", [](Accelerator& accelerator) { fp16(accelerator, 0.08); },
        /*alone=*/true},
       {"fp8", fp8, /*alone=*/true},

@@ -1,5 +1,5 @@
-// What concerns processes: who goes first, state reachable anywhere, seeds, the search for a batch
-// size, modules made whole, what free_memory leaves.
+// Process control: the order of processes, globally accessible state, seeds, the batch size search,
+// gathered modules, and what free_memory leaves.
 #include <coupler/coupler.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ torch::Tensor own_rank(const Accelerator& accelerator) {
   return torch::tensor(accelerator.rank(), torch::kInt);
 }
 
-// Each form runs on the process it names and on no other.
+// Each function runs only on the process that it names.
 void on_some_process(Accelerator& accelerator) {
   const int world = accelerator.world(), rank = accelerator.rank();
   std::vector<int> ran;
@@ -29,11 +29,11 @@ void on_some_process(Accelerator& accelerator) {
   if (rank == 0) expected.push_back(0);
   if (rank == world - 1) expected.insert(expected.end(), {1, 2});
   if (accelerator.local_rank() == 0) expected.insert(expected.end(), {3, 4});
-  EXPECT(ran == expected, "on_main_process and its kin ran elsewhere");
+  EXPECT(ran == expected, "on_main_process or a similar function ran on the wrong process");
   EXPECT(accelerator.is_last_process() == (rank == world - 1), "is_last_process");
 }
 
-// A folder of this job's, named by rank 0.
+// The name of a folder for this job, chosen by rank 0.
 std::string shared_name(Accelerator& accelerator) {
   const auto id = accelerator.broadcast(torch::tensor(static_cast<int64_t>(getpid())));
   return "/tmp/coupler-processes-" + std::to_string(id.item<int64_t>());
@@ -41,7 +41,7 @@ std::string shared_name(Accelerator& accelerator) {
 
 void main_process_first(Accelerator& accelerator) {
   const std::string path = shared_name(accelerator);
-  // The others find what the first one made, however long it takes.
+  // The others find what the first process made, however long it takes.
   const int found = accelerator.main_process_first([&] {
     if (accelerator.is_main_process()) {
       usleep(50000);
@@ -53,7 +53,7 @@ void main_process_first(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
   accelerator.local_main_process_first(
       [&] { accelerator.on_local_main_process([&] { unlink(path.c_str()); }); });
-  // Where the first one throws, the others go on.
+  // If the first process throws, the others continue.
   bool threw = false, ran = false;
   try {
     accelerator.main_process_first([&] {
@@ -63,14 +63,14 @@ void main_process_first(Accelerator& accelerator) {
   } catch (const std::runtime_error&) {
     threw = true;
   }
-  EXPECT(threw == accelerator.is_main_process() && ran != threw, "who threw, and who ran");
+  EXPECT(threw == accelerator.is_main_process() && ran != threw, "the wrong process threw or ran");
 }
 
 void state_anywhere(Accelerator& accelerator) {
   coupler::PartialState partial;
   EXPECT(partial.rank() == accelerator.rank() && partial.world() == accelerator.world() &&
              partial.local_rank() == accelerator.local_rank(),
-         "PartialState names another process");
+         "PartialState describes the wrong process");
   partial.wait_for_everyone();
   EXPECT(coupler::AcceleratorState::exists(), "there is no AcceleratorState");
   EXPECT(coupler::AcceleratorState().backend() == accelerator.backend(), "another backend");
@@ -83,18 +83,21 @@ void state_anywhere(Accelerator& accelerator) {
   const coupler::GradientState gradients;
   EXPECT(!gradients.in_dataloader() && !gradients.end_of_dataloader() &&
              gradients.own_samples() == -1 && gradients.num_steps() == 2,
-         "GradientState before the loop");
+         "GradientState is wrong before the loop");
   std::vector<bool> synced, ended;
   for (auto& batch : batches) {
     auto scope = accelerator.accumulate(net);
     accelerator.backward(net->forward(batch.data).sum());
-    EXPECT(gradients.in_dataloader() && gradients.own_samples() == 1, "GradientState in the loop");
+    EXPECT(gradients.in_dataloader() && gradients.own_samples() == 1,
+           "GradientState is wrong in the loop");
     synced.push_back(gradients.sync_gradients());
     ended.push_back(gradients.end_of_dataloader());
   }
-  EXPECT((synced == std::vector<bool>{false, true, true}), "sync_gradients of the batches");
-  EXPECT((ended == std::vector<bool>{false, false, true}), "end_of_dataloader of the batches");
-  EXPECT(!gradients.in_dataloader() && !gradients.end_of_dataloader(), "behind the loop");
+  EXPECT((synced == std::vector<bool>{false, true, true}), "sync_gradients is wrong for a batch");
+  EXPECT((ended == std::vector<bool>{false, false, true}),
+         "end_of_dataloader is wrong for a batch");
+  EXPECT(!gradients.in_dataloader() && !gradients.end_of_dataloader(),
+         "GradientState is wrong after the loop");
   accelerator.set_gradient_accumulation_steps(1);
 }
 
@@ -104,19 +107,18 @@ void seeds(Accelerator& accelerator) {
   coupler::set_seed(7, {.device_specific = true});
   const auto all = accelerator.gather(torch::rand({1, 8}));
   for (int64_t r = 1; r < all.size(0); ++r) {
-    EXPECT(!torch::equal(all[0], all[r]),
-           "ranks draw the same numbers in spite of device_specific");
+    EXPECT(!torch::equal(all[0], all[r]), "ranks draw the same numbers despite device_specific");
   }
   accelerator.synchronize_random_state();
-  expect_same_everywhere(accelerator, torch::rand({8}), "a number after synchronisation");
+  expect_same_everywhere(accelerator, torch::rand({8}), "a number after synchronization");
   coupler::set_seed(7, {.deterministic = true});
   EXPECT(at::globalContext().deterministicAlgorithms(), "deterministic was not set");
   coupler::set_seed(7);
   EXPECT(!at::globalContext().deterministicAlgorithms(), "deterministic stayed set");
 }
 
-// 12 does not fit, 6 does not fit on the last rank, 4 does: every rank takes it, and three times as
-// many batches to a step.
+// 12 does not fit, 6 does not fit on the last rank, 4 does: every rank uses it, with three times as
+// many batches per step.
 void executable_batch_size(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(2);
   std::vector<int64_t> tried;
@@ -129,8 +131,8 @@ void executable_batch_size(Accelerator& accelerator) {
         if (batch_size == 6 && accelerator.is_last_process()) throw std::bad_alloc();
         return batch_size;
       });
-  EXPECT(found == 4 && (tried == std::vector<int64_t>{12, 6, 4}), "the sizes tried");
-  EXPECT(accelerator.gradient_accumulation_steps() == 6, "the samples in a step changed");
+  EXPECT(found == 4 && (tried == std::vector<int64_t>{12, 6, 4}), "the wrong sizes were tried");
+  EXPECT(accelerator.gradient_accumulation_steps() == 6, "the number of samples in a step changed");
   accelerator.set_gradient_accumulation_steps(1);
 
   const auto refused = [&](int64_t start, const std::function<void(int64_t)>& run,
@@ -160,16 +162,16 @@ void unwrapped_model(Accelerator& accelerator) {
   auto net = accelerator.prepare(model);
   {
     const auto whole = accelerator.unwrap_model(net);
-    EXPECT(torch::equal(whole->weight, before), "the weight is not what it was");
+    EXPECT(torch::equal(whole->weight, before), "the weight has changed");
     EXPECT(whole->weight.data_ptr<float>()[19] == before.view({-1})[19].item<float>(),
-           "the weight's memory");
+           "the weight's memory is wrong");
   }
   torch::nn::Linear other(2, 2);
   const std::string message = error_of([&] { (void)accelerator.unwrap_model(other); });
   EXPECT(message.find("was not prepared") != std::string::npos, message);
 }
 
-// A model that was prepared before is a new one to prepare, and the old is gone.
+// After free_memory a model can be prepared again, and the old one is destroyed.
 void freed_memory(Accelerator& accelerator) {
   std::weak_ptr<torch::nn::LinearImpl> old;
   {
@@ -181,14 +183,14 @@ void freed_memory(Accelerator& accelerator) {
     old = net.ptr();
     accelerator.free_memory();
   }
-  EXPECT(old.expired(), "the module lives on");
+  EXPECT(old.expired(), "the module was not destroyed");
   torch::nn::Linear model(4, 4);
   auto net = accelerator.prepare(model);
   accelerator.backward(net->forward(own_rank(accelerator) + torch::ones({1, 4})).sum());
-  EXPECT(accelerator.gradient(net->weight).defined(), "training after free_memory");
+  EXPECT(accelerator.gradient(net->weight).defined(), "training fails after free_memory");
 }
 
-// The last rank is there first. What is printed is read by log_order_test.
+// The last rank arrives first. log_order_test reads the output.
 void logs_in_order(Accelerator& accelerator) {
   const auto logger = coupler::get_logger("order");
   usleep(static_cast<useconds_t>(100'000 * (accelerator.world() - accelerator.rank())));

@@ -1,5 +1,5 @@
-// accelerator.profile(): what a scope records of the passes in it, by schedule and without, and
-// what it refuses.
+// accelerator.profile(): which passes a scope records, with and without a schedule, and what it
+// rejects.
 #include <coupler/coupler.h>
 
 #include <filesystem>
@@ -22,7 +22,7 @@ bool exists(const std::string& path) { return std::filesystem::exists(path); }
 json read(const std::string& path) {
   std::ifstream in(path);
   const json content = json::parse(in, nullptr, /*allow_exceptions=*/false);
-  EXPECT(content.is_object(), path + " is no JSON object");
+  EXPECT(content.is_object(), path + " is not a JSON object");
   return content;
 }
 
@@ -38,7 +38,7 @@ int64_t count(const json& trace, const std::string& part_of_name) {
   return result;
 }
 
-// A small model over a prepared loader of `steps` batches a rank.
+// A small model with a prepared loader of `steps` batches per rank.
 class Training {
  public:
   Training(Accelerator& accelerator, int64_t steps)
@@ -66,7 +66,7 @@ class Training {
   std::optional<Loader> batches_;
 };
 
-// Without a schedule: all passes of the scope and none beside it.
+// Without a schedule: all passes in the scope and no others.
 void whole_scope(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const std::string dir = folder.path() + "/traces";
@@ -77,7 +77,7 @@ void whole_scope(Accelerator& accelerator) {
     training.epoch();
   }
   training.epoch();
-  // What is not recorded is what no pass has ended.
+  // Work after the last complete pass is not recorded.
   EXPECT(steps_in(dir, accelerator) == 4, std::to_string(steps_in(dir, accelerator)) + " steps");
   const json trace = read(dir + "/trace-rank" + rank_of(accelerator) + ".json");
   const int64_t products = count(trace, "aten::addmm");
@@ -90,15 +90,15 @@ void whole_scope(Accelerator& accelerator) {
   if (accelerator.world() > 1) {
     EXPECT(count(trace, "all_reduce") >= 4, "collectives are missing");
   }
-  // Joined when the scope has ended on rank 0.
+  // Joined when the scope ends on rank 0.
   if (accelerator.is_main_process()) {
     EXPECT(count(read(dir + "/trace.json"), "aten::addmm") == 4 * accelerator.world(),
-           "the joined trace has not every rank's products");
+           "the joined trace lacks a rank's products");
   }
   accelerator.wait_for_everyone();
 }
 
-// By a schedule, in loops over anything; and a second scope replaces the first one's traces.
+// With a schedule, in arbitrary loops; a second scope replaces the first one's traces.
 void scheduled(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const std::string dir = folder.path() + "/traces";
@@ -117,22 +117,22 @@ void scheduled(Accelerator& accelerator) {
   }
   EXPECT(steps_in(dir, accelerator) == 2, std::to_string(steps_in(dir, accelerator)) + " steps");
   const std::string first = dir + "/trace-rank" + rank_of(accelerator) + ".json";
-  EXPECT(count(read(first), "aten::mm") == 2, "of the first round");
-  EXPECT(count(read(second), "aten::mm") == 2, "of the second round");
+  EXPECT(count(read(first), "aten::mm") == 2, "the first round's products are wrong");
+  EXPECT(count(read(second), "aten::mm") == 2, "the second round's products are wrong");
   accelerator.wait_for_everyone();
   {
     auto profiling = accelerator.profile({.dir = dir, .active = 1});
     passes(3);
   }
-  EXPECT(count(read(first), "aten::mm") == 1, "of the second scope");
-  EXPECT(!exists(second), "the first scope's second trace was left");
+  EXPECT(count(read(first), "aten::mm") == 1, "the second scope's products are wrong");
+  EXPECT(!exists(second), "the first scope's second trace still exists");
   accelerator.wait_for_everyone();
-  // Nothing was to be recorded: that is no error.
+  // A scope that records nothing is not an error.
   { auto profiling = accelerator.profile({.dir = dir, .wait = 10, .active = 1}); }
-  EXPECT(!exists(first), "a trace of a scope in which nothing was to be recorded");
+  EXPECT(!exists(first), "there is a trace of a scope that records nothing");
 }
 
-// What a scope refuses, and that one is left by an exception.
+// What a scope rejects, and a scope that ends with an exception.
 void refused(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const auto message_of = [&](const coupler::ProfileOptions& options) {
@@ -152,11 +152,11 @@ void refused(Accelerator& accelerator) {
     throw std::runtime_error("out of the scope");
   } catch (const std::runtime_error&) {
   }
-  EXPECT(count(read(trace), "aten::add") > 0, "what was recorded before the exception is lost");
+  EXPECT(count(read(trace), "aten::add") > 0, "records before the exception are lost");
   accelerator.wait_for_everyone();
 }
 
-// profile.dir is traces: the scope records nothing, and its folder is not made.
+// profile.dir is traces: the scope records nothing, and its folder is not created.
 void configured(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const std::string dir = folder.path() + "/traces";
@@ -165,8 +165,8 @@ void configured(Accelerator& accelerator) {
     Training training(accelerator, 6);
     training.epoch();
   }
-  EXPECT(!exists(dir), "a scope wrote traces though profile.dir is set");
-  EXPECT(exists("traces/trace-rank0.json"), "the configuration's profile wrote none");
+  EXPECT(!exists(dir), "a scope wrote traces although profile.dir is set");
+  EXPECT(exists("traces/trace-rank0.json"), "the configuration's profile wrote no trace");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// The code that docs/from-accelerate.md shows, which is Accelerate's own samples translated:
-// compiled from the page, and run under every backend. Each sample learns, and the ranks agree
-// afterwards.
+// The code in docs/from-accelerate.md, translated from Accelerate's own samples: compiled from the
+// page and run under every backend. Each sample learns, and the ranks agree afterwards.
 #include <coupler/coupler.h>
 
 #include "check.h"
@@ -25,7 +24,7 @@ using coupler::Accelerator;
 
 constexpr int64_t kSamples = 35;  // not a multiple of anything below
 
-// What a layer of 4 to 2 can learn exactly.
+// Data that a layer from 4 to 2 features can learn exactly.
 torch::Tensor inputs() {
   auto generator = at::detail::createCPUGenerator(3);
   return torch::randn({kSamples, 4}, generator);
@@ -45,7 +44,7 @@ double loss_over_all(torch::nn::Linear& net) {
   return torch::mse_loss(net->forward(inputs()), targets()).item<double>();
 }
 
-// A model and what a loop needs, made alike on every rank; `train` is given what is prepared.
+// Makes a model and what a loop needs, the same on every rank; `train` gets the prepared objects.
 template <class Train>
 void learns(Accelerator& accelerator, const Train& train) {
   torch::manual_seed(1);
@@ -67,7 +66,7 @@ void plain_loop(Accelerator& accelerator) {
   auto schedule = coupler::constant_schedule(optimizer);
   const double before = loss_over_all(model);
   samples::train_everything(accelerator, model, optimizer, loader, schedule);
-  EXPECT(loss_over_all(model) < before, "nothing was learnt");
+  EXPECT(loss_over_all(model) < before, "nothing was learned");
 }
 
 void accumulation(Accelerator& accelerator) {
@@ -112,9 +111,9 @@ void evaluation(Accelerator& accelerator) {
   torch::nn::Linear model(4, 2);
   auto [net, batches] = accelerator.prepare(model, small_batches());
   const auto [predictions, answers] = samples::evaluate(accelerator, net, batches);
-  EXPECT(torch::equal(answers, targets()), "the targets are not the dataset's");
+  EXPECT(torch::equal(answers, targets()), "the targets differ from the dataset's");
   torch::NoGradGuard no_grad;
-  EXPECT(torch::allclose(predictions, net->forward(inputs())), "the predictions are others");
+  EXPECT(torch::allclose(predictions, net->forward(inputs())), "the predictions differ");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Learning-rate schedules on prepared optimizers: the rates are the formula's on every rank, they
-// are the ones that steps use, torch's schedulers reach the groups of divided optimizers, and what
-// wrong calls get. What depends on accumulation and skipped steps is in precision.cc.
+// Learning-rate schedules on prepared optimizers: every rank has the formula's rates, steps use
+// them, torch's schedulers reach the groups of sharded optimizers, and wrong calls give errors.
+// Accumulation and skipped steps are covered in precision.cc.
 #include <coupler/coupler.h>
 
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 using coupler::Accelerator;
 using coupler::StepUnit;
 
-// The gradient of every element is 1, so that SGD takes the rate off each weight.
+// The gradient of every element is 1, so SGD subtracts the rate from each weight.
 struct SlopeImpl : torch::nn::Module {
   SlopeImpl()
       : first(register_module("first", torch::nn::Linear(torch::nn::LinearOptions(6, 4).bias(0)))),
@@ -61,7 +61,7 @@ void expect_rates(const std::vector<double>& got, const std::vector<double>& exp
 void ours(Accelerator& accelerator) {
   Slope model;
   auto optimizer = two_rates(model);
-  // Before the optimizer in the call: the order does not matter.
+  // The scheduler comes before the optimizer: the order does not matter.
   auto [scheduler, net, opt] =
       accelerator.prepare(coupler::linear_schedule(optimizer, {2, 6}), model, optimizer);
   EXPECT(scheduler.description().find(
@@ -73,7 +73,7 @@ void ours(Accelerator& accelerator) {
     const std::string where = "step " + std::to_string(step);
     expect_rates(scheduler.rates(), expected, where);
     expect_same_everywhere(accelerator, torch::tensor(scheduler.rates(), torch::kDouble), where);
-    expect_rates(moved(accelerator, net, opt), expected, where + ", what the step did");
+    expect_rates(moved(accelerator, net, opt), expected, where + ", the rates of the step");
     scheduler.step();
     EXPECT(scheduler.steps() == step + 1, where + ": not counted");
   }
@@ -106,7 +106,7 @@ void torchs(Accelerator& accelerator) {
       accelerator.prepare(model, optimizer, other_model, other_optimizer, halves);
   EXPECT(scheduler.description() == "torch::optim::StepLR: counts optimizer steps, no end",
          scheduler.description());
-  // LibTorch's own lowers the rate from its second step on.
+  // LibTorch's StepLR lowers the rate from its second step on.
   const double factors[] = {1, 1, 0.5, 0.25};
   for (const double factor : factors) {
     expect_rates(moved(accelerator, net, opt), {0.5 * factor, 0.25 * factor}, "StepLR");
@@ -114,7 +114,7 @@ void torchs(Accelerator& accelerator) {
   }
   expect_rates({other_optimizer.param_groups()[0].options().get_lr()}, {0.5},
                "the other optimizer");
-  // A rate of the next step, with all that is needed to come to the same one.
+  // The state has everything that the next step's rate depends on.
   const auto state = scheduler.state();
   EXPECT(state.steps == 4, "StepLR: its steps were not counted");
   scheduler.step();
@@ -125,7 +125,7 @@ void torchs(Accelerator& accelerator) {
   expect_rates(scheduler.rates(), expected, "StepLR, a step after the state was loaded");
 }
 
-// One rank alone would keep its rate: the mean decides, for all.
+// A single rank would keep its rate: the mean decides for all ranks.
 void plateau(Accelerator& accelerator) {
   Slope model;
   auto optimizer = two_rates(model);
@@ -162,7 +162,7 @@ void state_of_ours(Accelerator& accelerator) {
 
 void wrong_schedulers(Accelerator& accelerator) {
   auto contains = [](const std::string& text, const std::string& part) {
-    EXPECT(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+    EXPECT(text.find(part) != std::string::npos, "'" + text + "' lacks '" + part + "'");
   };
   Slope model, other;
   auto optimizer = two_rates(model), second = two_rates(other);

@@ -1,4 +1,4 @@
-// SharedFolder: a folder of a check's own that all ranks know, gone with the main process's object.
+// SharedFolder: a check's own folder, known to all ranks, removed with the main process's object.
 #pragma once
 
 #include <coupler/coupler.h>
@@ -18,6 +18,6 @@ class SharedFolder {
   const std::string& path() const { return path_; }
 
  private:
-  std::optional<coupler::TemporaryFolder> own_;  // of the main process
+  std::optional<coupler::TemporaryFolder> own_;  // on the main process only
   std::string path_;
 };

@@ -1,5 +1,5 @@
 // SyncBatchNorm over W ranks equals torch's BatchNorm over the joined batch: output, gradients,
-// running statistics; in evaluation it equals it on its own batch.
+// running statistics. In evaluation it equals BatchNorm on each rank's own batch.
 #include <coupler/sync_batch_norm.h>
 
 #include "check.h"
