@@ -34,8 +34,7 @@ constexpr size_t kMaxInput = size_t{64} << 10;
 constexpr std::array<const char*, 8> kWords = {"\"", "{", "}", "[", "-1", "18446744073709551615",
                                                ",",  ":"};
 
-// Runs the harness and keeps the current input in a file, which remains if the harness ends the
-// program.
+// Runs the harness. The current input is in a file, which remains if the harness ends the program.
 class Harness {
  public:
   Harness()

@@ -125,8 +125,7 @@ TEST(EnvCommand, Mpirun_IsAskedForItsVersion) {
                   "mpirun (Test) 9.9, " + here.path().string() + "/mpirun\n"));
 }
 
-// Reaps the orphans of a process group, which this process adopts. Whether all end within ten
-// seconds.
+// Reaps a process group's orphans, which this process adopts. Whether all end within 10 seconds.
 bool all_end(pid_t group) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (std::chrono::steady_clock::now() < end) {

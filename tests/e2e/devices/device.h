@@ -21,8 +21,7 @@ Net reference_of(coupler::Accelerator& accelerator, Net& net);
 void expect_same_weights(coupler::Accelerator& accelerator, Net& net, Net& reference,
                          double tolerance, const std::string& when);
 
-// Memory of the Accelerator's device: what tensors use now, and the maximum since the program
-// started.
+// Memory of the Accelerator's device: what tensors use now, and the peak since the program's start.
 struct DeviceBytes {
   size_t now = 0, most = 0;
 };

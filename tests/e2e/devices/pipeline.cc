@@ -32,8 +32,7 @@ torch::Tensor mean_loss(const torch::Tensor& scores, const torch::Tensor& target
   return torch::cross_entropy_loss(scores, targets);
 }
 
-// Batches on the CPU or on the device; rows that do not divide evenly; shapes that are already
-// known.
+// Batches on the CPU or on the device; rows that do not divide evenly; shapes already known.
 void pipeline_trains_like_the_cpu(Accelerator& accelerator) {
   torch::nn::Sequential model = make_layers(), unsplit = make_layers();
   auto pipeline =

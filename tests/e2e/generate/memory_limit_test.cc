@@ -81,8 +81,7 @@ Outcome go_on(const Workplace& here, const std::string& before, const std::strin
                            " --tokens 3,1,4,1,5 --max-new-tokens 4 " + options});
 }
 
-// The largest resident size of any process that this process, or one of its children, has waited
-// for.
+// The largest resident size of all processes waited for by this process or its descendants.
 uint64_t most_resident() {
   rusage used{};
   ::getrusage(RUSAGE_CHILDREN, &used);

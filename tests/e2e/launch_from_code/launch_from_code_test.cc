@@ -69,7 +69,7 @@ TEST_F(LaunchFromCode, AConfiguration_IsRead) {
 }
 
 TEST_F(LaunchFromCode, AnErrorOfARank_IsRethrownWithItsRank) {
-  expect_error("error", {"rank 1: invalid argument", "rank 1: the data is wrong", "mend the data"});
+  expect_error("error", {"rank 1: invalid argument", "rank 1: the data is wrong", "fix the data"});
   expect_error("exception", {"rank 1: aborted", "rank 1: fail threw", "out of luck"});
 }
 

@@ -1,5 +1,4 @@
-// Launches the function that its argument names and prints the result. For
-// launch_from_code_test.cc.
+// For launch_from_code_test.cc: launches what its argument names and prints the result.
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
 #include <fcntl.h>
@@ -38,7 +37,7 @@ int fail(const std::string& how) {
     if (how == "kill") raise(SIGKILL);
     if (how == "error")
       throw coupler::Error(coupler::ErrorCode::kInvalidArgument, "the data is wrong",
-                           {.rank = -1, .subject = "data", .hint = "mend the data"});
+                           {.rank = -1, .subject = "data", .hint = "fix the data"});
     throw std::runtime_error("out of luck");
   }
   accelerator.wait_for_everyone();

@@ -121,8 +121,7 @@ void training_from_named_points(Accelerator& accelerator) {
                    token_loss);
 }
 
-// The embedding's weight is on the first and on the last stage, and two tensors pass between
-// stages.
+// The embedding's weight is on the first and the last stage; two tensors pass between stages.
 void tied_weights(Accelerator& accelerator) {
   Tied model = make_tied_model(), unsplit = make_tied_model();
   auto pipeline = prepare_pipeline(

@@ -16,8 +16,7 @@ void contains(const std::string& text, const std::vector<std::string>& parts) {
   }
 }
 
-// The message of any exception of LibTorch or the model: autograd may have wrapped a
-// coupler::Error.
+// The message of any exception: autograd may have wrapped a coupler::Error.
 std::string any_error_of(const std::function<void()>& action) {
   try {
     action();

@@ -270,8 +270,7 @@ void bf16_with_float_masters(Accelerator& accelerator) {
          "the masters hold bf16 values");
 }
 
-// Prints all digits of the losses and a hash of all weights, for a test that compares two runs
-// bitwise.
+// Prints the losses' digits and a hash of all weights, for a test that compares two runs bitwise.
 void print_run_with(Accelerator& accelerator, const Pair::Make& make, const std::string& kernel) {
   torch::manual_seed(3);
   Tower model;

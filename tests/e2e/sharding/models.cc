@@ -173,8 +173,7 @@ void copy_values(Branches& from, Branches& to) {
   }
 }
 
-// The same path on all ranks, a different one in each step; some are longer, some use a layer
-// twice.
+// The same path on all ranks, a different one in each step; some are longer or reuse a layer.
 void branches_differ_between_steps(Accelerator& accelerator) {
   torch::manual_seed(accelerator.rank());
   Branches model, reference;

@@ -64,8 +64,7 @@ void expect_says(const Outcome& outcome, const Texts& parts) {
   }
 }
 
-// A job that cannot start: expects the parts in the error when a Tower is prepared over this
-// backend.
+// Expects the parts in the error when a job prepares a Tower over this backend.
 void refused(const Backend& backend, const Texts& parts, int processes = 2) {
   expect_says(run(backend, "gathered", "losses_of_twenty_steps", processes), parts);
 }

@@ -25,8 +25,7 @@ inline torch::Tensor tower_loss(Tower& net, const Batch& batch) {
   return torch::cross_entropy_loss(net->forward(batch.tokens), batch.targets);
 }
 
-// The parameters, with the tied one once: parameters() lists it twice, so it would be updated
-// twice.
+// The parameters, the tied one once: with parameters() it would be updated twice.
 std::vector<torch::Tensor> distinct(Tower& net);
 // A single-process model with the values of a prepared or unprepared one. Collective.
 Tower copy_of(Tower& net);

@@ -240,8 +240,7 @@ void models_in_turn(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(1);
 }
 
-// A substitute batch, for a rank whose inputs are exhausted, does not count, with or without
-// weights.
+// A substitute batch, for a rank without further inputs, does not count, with or without weights.
 void stand_ins_count_for_nothing(Accelerator& accelerator) {
   const int64_t world = accelerator.world();
   const auto values = torch::arange(1, 2 * world, torch::kDouble).unsqueeze(1);

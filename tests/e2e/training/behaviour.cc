@@ -64,8 +64,7 @@ void untouched_rank(Accelerator& accelerator) {
          "a rank that used no parameter did not count as zeros");
 }
 
-// Four micro-batches in two windows give the result of two full batches; between them nothing is
-// sent.
+// Four micro-batches in two windows equal two full batches; within a window nothing is sent.
 void two_windows(Accelerator& accelerator) {
   torch::manual_seed(1);
   Branch model;

@@ -123,8 +123,7 @@ void padding(Accelerator& accelerator) {
               "value[\"x\"]: it cannot be padded with 300, which is not a value of type Byte");
 }
 
-// Whatever differs, all ranks get an error that names it, and the job continues: a training step
-// works.
+// All ranks get an error that names the difference, and the job continues: a training step works.
 void differing_ranks(Accelerator& accelerator) {
   if (accelerator.world() == 1) return;
   const bool last = accelerator.rank() == accelerator.world() - 1;

@@ -306,8 +306,7 @@ void local_sgd_scope(Accelerator& accelerator) {
     accelerator.save_state(folder.path());
     expect_equal_ranks(accelerator, net);
   }
-  // After an exception the ranks stay different and no rank waits; a checkpoint then has the
-  // average.
+  // After an exception the ranks still differ and no rank waits; a checkpoint has the average.
   try {
     coupler::LocalSGD local_sgd(accelerator, net, {.local_sgd_steps = 100});
     train(accelerator, net, opt, 0, 1);

@@ -1,5 +1,4 @@
-// accelerator.profile(): which passes a scope records, with and without a schedule, and what it
-// rejects.
+// accelerator.profile(): what a scope records, with and without a schedule, and what it rejects.
 #include <coupler/coupler.h>
 
 #include <filesystem>

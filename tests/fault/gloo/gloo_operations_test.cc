@@ -127,8 +127,7 @@ TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
   }
 }
 
-// libgloo divides a reduction into segments of at most 1 MiB, at least two per rank; here there are
-// more.
+// libgloo divides a reduction into segments of at most 1 MiB, at least two per rank; here more.
 TEST_P(GlooOperationsByAlgorithm, Reductions_OfManySegments_MatchTheReference) {
   constexpr uint64_t kCount = (10 << 18) + 3;
   expect_ranks(job_of(3), [&](int32_t rank, Rank& self) {

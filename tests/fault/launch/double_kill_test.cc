@@ -85,8 +85,7 @@ void kill_launcher_and_guard(const CouplerRun& run, bool launcher_first) {
   }
 }
 
-// Returns at a random time within that moment. In kMiddle both ranks run; in kEnd one may have
-// ended.
+// Returns at a random time in that moment. In kMiddle both ranks run; in kEnd one may have ended.
 void await(const CouplerRun& run, const Kills& kills, Moment moment, std::mt19937& random) {
   std::chrono::microseconds most = 400ms;
   if (moment == Moment::kMiddle) {

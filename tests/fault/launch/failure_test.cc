@@ -88,8 +88,7 @@ TEST(Launch, PeerLostOnly_ExitsWith4) {
   EXPECT_SAYS(result.error, "lost a peer");
 }
 
-// Some supervisors start processes like this. Exit codes are then lost unless the launcher resets
-// it.
+// Some supervisors start processes like this; the launcher must reset it to get exit codes.
 TEST(Launch, StartedWithSigchldIgnored_StillKnowsHowRanksEnd) {
   const auto result = run_coupler(launch_script(
       1, "trap '' CHLD; exec " COUPLER_BINARY_DIR "/bin/coupler launch -n 1 sh -c 'exit 7'"));

@@ -1,5 +1,4 @@
-// The launcher over mpirun: reports come from the ranks, whatever mpirun prints; nothing is left
-// behind.
+// The launcher over mpirun: reports come from the ranks, not from mpirun; nothing is left behind.
 #include <fmt/format.h>
 #include <sys/stat.h>
 

@@ -14,8 +14,7 @@ namespace {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-// The score and reason that probe returns in a new process with that environment; `before` runs
-// first.
+// The score and reason of probe in a new process with that environment; `before` runs first.
 std::pair<int, std::string> probe(
     const Environment& environment, const std::function<void()>& before = [] {}) {
   std::array<int, 2> ends{};
@@ -117,8 +116,7 @@ TEST(NcclProbe, LibraryThatIsNone_NamesTheFile) {
   }
 }
 
-// The real libraries, if this machine has them but no driver: probe gives a reason, without a
-// crash.
+// The real libraries, if installed, without a driver: probe gives a reason and does not crash.
 TEST(NcclProbe, NoDoubleAndNoDriver_IsAReason) {
   if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "this machine has a driver";
   const auto [score, reason] = probe({{"COUPLER_NCCL_PATH", ""}});

@@ -1,5 +1,5 @@
-// Path: a process in its own network, between two others, that forwards every frame between its
-// wires "left" and "right" and tampers with one connection. Runs from construction on. Owned by one
+// Path: a process in its own network, between two others, that forwards all frames between its
+// wires "left" and "right" and tampers with one connection, from construction on. Owned by one
 // thread.
 #pragma once
 

@@ -79,8 +79,7 @@ class StrangerTest : public ::testing::Test {
   }
 };
 
-// On one machine the kernel rejects other users' connections: the stranger sees the sockets and
-// tries.
+// On one machine the kernel rejects other users' connections: the stranger can only try.
 TEST_F(StrangerTest, OnOneMachine_EveryStartEndsWell) {
   const Network machine;
   Strangers strangers({&machine});
