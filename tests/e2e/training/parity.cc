@@ -119,7 +119,7 @@ std::vector<Check> parity_checks() {
       parity<Adam>("adam_amsgrad", AdamOptions(1e-2).amsgrad(true), "fused Adam"),
       parity<AdamW>("adamw", AdamWOptions(1e-2), "fused AdamW"),
       parity<AdamW>("adamw_amsgrad", AdamWOptions(1e-2).amsgrad(true), "fused AdamW"),
-      parity<RMSprop>("rmsprop", RMSpropOptions(1e-2), "as it is"),
+      parity<RMSprop>("rmsprop", RMSpropOptions(1e-2), "unmodified"),
       {"two_groups", two_groups},
       {"mixed_types", mixed_types},
   };
