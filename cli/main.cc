@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest.h"
+#include "base/report.h"
 #include "cli/commands.h"
-#include "config/nearest.h"
-#include "error/report.h"
 
 namespace coupler::cli {
 namespace {

@@ -1,5 +1,5 @@
 # coupler_use_precompiled(target): the target's C++ sources that include LibTorch use a header that is
-# precompiled once for all of them, which halves their time: host/precompiled.h; for tests, and for
+# precompiled once for all of them, which halves their time: host/torch/precompiled.h; for tests, and for
 # examples if tests are built, tests/precompiled.h. Sources still include what they need: the debug
 # preset builds without it.
 option(COUPLER_PRECOMPILE "Compile LibTorch's headers once for all sources; takes 600 MB of disk, and 700 for tests" ON)
@@ -11,7 +11,7 @@ endif()
 
 # name: an object library that compiles folder's precompiled.h for other targets.
 function(coupler_add_precompiled name folder)
-  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/host/precompiled.cc)
+  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/host/torch/precompiled.cc)
   coupler_settings(${name})
   target_link_libraries(${name} PRIVATE ${ARGN})
   target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/${folder}/precompiled.h)
@@ -32,7 +32,7 @@ function(coupler_use_precompiled target)
       coupler_add_precompiled(test_precompiled tests coupler::coupler GTest::gtest)
       target_compile_options(test_precompiled PRIVATE ${COUPLER_QUICK_OPTIONS})
     else()
-      coupler_add_precompiled(coupler_precompiled host coupler_core coupler::torch)
+      coupler_add_precompiled(coupler_precompiled host/torch coupler_core coupler::torch)
     endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${precompiled})

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 
 namespace coupler {
 namespace {

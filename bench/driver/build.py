@@ -16,8 +16,8 @@ NEWCOMER = {
     "cmake --build /tmp/mine/build": "program, first build",
     "echo '// changed' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
     "scripts/build dev unit_torch": None,
-    "echo '// changed' >>host/train/mixed_precision.cc && scripts/build dev unit_torch && "
-    "ctest --test-dir build/dev -R '^train_test$'": "a line of host/train changed",
+    "echo '// changed' >>host/torch/accelerator/mixed_precision.cc && scripts/build dev unit_torch && "
+    "ctest --test-dir build/dev -R '^train_test$'": "a line of host/torch/accelerator changed",
 }
 # In another clone: from scratch to tested.
 TESTER = {
@@ -64,7 +64,7 @@ def build(context):
         row("scripts/test after quickstart", seconds["test after it"], 780),
         row("scripts/test from scratch", nothing, 1080),
         row("CPU time of the whole build", cpu, 1200),
-        row("a changed line in host/train, to test results", seconds["a line of host/train changed"],
+        row("a changed line in host/torch/accelerator, to test results", seconds["a line of host/torch/accelerator changed"],
             40),
         row("program of coupler new, first build", seconds["program, first build"], 25),
         row("program of coupler new, after a change", seconds["program, changed"], 7),

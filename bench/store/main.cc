@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "rendezvous/store_server.h"
 #include "simulated_ranks.h"
+#include "store/store_server.h"
 
 namespace {
 

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/store_wire.h"
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
+#include "store/store_wire.h"
 
 namespace coupler {
 namespace {

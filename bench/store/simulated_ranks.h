@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "rendezvous/secret.h"
+#include "base/secret.h"
 
 namespace coupler {
 

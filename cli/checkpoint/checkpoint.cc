@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/byte_size.h"
+#include "base/nearest.h"
 #include "checkpoint/folder.h"
 #include "cli/checkpoint/checkpoint_convert.h"
 #include "cli/checkpoint/checkpoint_json.h"
@@ -18,8 +20,6 @@
 #include "cli/text/json_text.h"
 #include "cli/text/secrets.h"
 #include "cli/text/table.h"
-#include "config/nearest.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 

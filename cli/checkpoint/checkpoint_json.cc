@@ -1,7 +1,7 @@
 #include "cli/checkpoint/checkpoint_json.h"
 
+#include "base/mapped_file.h"
 #include "cli/checkpoint/checkpoint_words.h"
-#include "io/mapped_file.h"
 
 namespace coupler::cli {
 namespace {

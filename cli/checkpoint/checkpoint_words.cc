@@ -4,10 +4,10 @@
 
 #include <vector>
 
+#include "base/byte_size.h"
+#include "base/mapped_file.h"
 #include "cli/text/secrets.h"
 #include "cli/text/table.h"
-#include "io/byte_size.h"
-#include "io/mapped_file.h"
 
 namespace coupler::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "checkpoint/manifest.h"
-#include "io/safetensors_header.h"
+#include "formats/safetensors_header.h"
 
 namespace coupler::cli {
 

@@ -8,8 +8,8 @@
 #include <map>
 #include <system_error>
 
-#include "config/nearest.h"
-#include "io/byte_size.h"
+#include "base/byte_size.h"
+#include "base/nearest.h"
 
 namespace coupler::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <cctype>
 #include <set>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 
 namespace coupler::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/file_text.h"
 #include "cli/config/key_list.h"
-#include "io/file_text.h"
 
 namespace coupler::cli {
 namespace {

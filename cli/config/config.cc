@@ -17,6 +17,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_text.h"
+#include "base/nearest.h"
+#include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/config/ask.h"
 #include "cli/config/config_check.h"
@@ -26,10 +29,7 @@
 #include "cli/config/config_questions.h"
 #include "cli/estimate/recommend.h"
 #include "cli/text/command_line.h"
-#include "config/nearest.h"
 #include "estimate/limit.h"
-#include "io/file_text.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 

@@ -10,10 +10,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/durable_file.h"
+#include "base/message.h"
 #include "config/schema.h"
 #include "config/value.h"
-#include "error/message.h"
-#include "io/durable_file.h"
 
 namespace coupler::cli {
 namespace {

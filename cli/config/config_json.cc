@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/duration.h"
 #include "cli/text/json_text.h"
-#include "config/duration.h"
 #include "config/schema.h"
 #include "config/value.h"
 

@@ -1,6 +1,6 @@
 #include "cli/config/config_problem.h"
 
-#include "error/message.h"
+#include "base/message.h"
 
 namespace coupler::cli {
 

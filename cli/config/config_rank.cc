@@ -19,7 +19,7 @@
 #include "config/contradictions.h"
 #include "plugin/search.h"
 #include "rendezvous/process_info.h"
-#include "rendezvous/store.h"
+#include "store/store.h"
 
 namespace coupler::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <set>
 #include <vector>
 
+#include "base/file_text.h"
 #include "cli/config/config_import.h"
 #include "cli/config/import_rules.h"
-#include "io/file_text.h"
 
 namespace coupler::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "config/nearest.h"
+#include "base/file_text.h"
+#include "base/nearest.h"
 #include "config/schema.h"
-#include "io/file_text.h"
 
 namespace coupler::cli {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/file_text.h"
 #include "cli/config/config_import.h"
-#include "io/file_text.h"
 
 namespace coupler::cli {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "base/message.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/gpu_info.h"
 #include "cli/process/run_and_read.h"
 #include "cli/text/table.h"
 #include "comm/options.h"
-#include "error/message.h"
 #include "plugin/plugin.h"
 #include "plugin/transport.h"
 

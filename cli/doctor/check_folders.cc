@@ -9,10 +9,10 @@
 #include <optional>
 #include <system_error>
 
+#include "base/byte_size.h"
+#include "base/unique_fd.h"
 #include "cli/doctor/checks.h"
 #include "cli/text/table.h"
-#include "io/byte_size.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 namespace {

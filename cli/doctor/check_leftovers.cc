@@ -2,10 +2,10 @@
 
 #include <numeric>
 
+#include "base/byte_size.h"
 #include "cli/doctor/checks.h"
 #include "cli/launch/leftovers.h"
 #include "cli/text/table.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/byte_size.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/resource_limits.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

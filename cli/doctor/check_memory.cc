@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/byte_size.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/small_files.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

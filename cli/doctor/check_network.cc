@@ -10,11 +10,11 @@
 #include <optional>
 #include <system_error>
 
+#include "base/network_interface.h"
+#include "base/unique_fd.h"
 #include "cli/doctor/checks.h"
 #include "cli/process/run_and_read.h"
 #include "cli/text/table.h"
-#include "rendezvous/network_interface.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 namespace {

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/byte_size.h"
 #include "cli/launch/leftovers.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/child_answers.h"
 #include "cli/commands.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/clean.h"
@@ -17,7 +18,6 @@
 #include "cli/text/command_line.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"
-#include "plugin/child_answers.h"
 
 namespace coupler::cli {
 const char kDoctorHelp[] =

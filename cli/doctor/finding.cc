@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include "base/message.h"
 #include "cli/process/run_and_read.h"
 #include "cli/text/table.h"
-#include "error/message.h"
 
 namespace coupler::cli {
 

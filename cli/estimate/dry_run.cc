@@ -14,8 +14,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/unique_fd.h"
 #include "cli/process/child_process.h"
-#include "rendezvous/unique_fd.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 

@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/byte_size.h"
+#include "base/mapped_file.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/table.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
-#include "io/byte_size.h"
-#include "io/mapped_file.h"
 #include "weights/open_weights.h"
 
 namespace coupler::cli {

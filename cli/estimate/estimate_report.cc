@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/byte_size.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <string_view>
 
-#include "config/nearest.h"
-#include "io/byte_size.h"
+#include "base/byte_size.h"
+#include "base/nearest.h"
 
 namespace coupler::cli {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "cli/commands.h"
 #include "cli/estimate/estimate_program.h"
 #include "cli/estimate/estimate_words.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 

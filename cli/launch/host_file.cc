@@ -14,8 +14,8 @@
 #include <sstream>
 #include <system_error>
 
-#include "config/nearest.h"
-#include "rendezvous/network_interface.h"
+#include "base/nearest.h"
+#include "base/network_interface.h"
 
 namespace coupler::cli {
 namespace {

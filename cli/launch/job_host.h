@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "cli/launch/rank_end.h"
 #include "cli/process/end_watch.h"
 #include "config/config.h"
 #include "rendezvous/job_file.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/unique_fd.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler::cli {
 

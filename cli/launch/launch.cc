@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/launch/foreign_command.h"
 #include "cli/launch/launch_description.h"
@@ -19,7 +20,6 @@
 #include "cli/launch/via_slurm.h"
 #include "cli/launch/via_torchrun.h"
 #include "cli/process/output_relay.h"
-#include "log/log.h"
 #include "plugin/transport.h"
 
 namespace coupler::cli {

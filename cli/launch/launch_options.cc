@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "config/nearest.h"
+#include "base/nearest.h"
 
 namespace coupler::cli {
 namespace {

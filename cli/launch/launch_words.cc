@@ -1,8 +1,8 @@
 // The options of `coupler launch` itself; launch_usage.cc has their help.
 #include <fmt/format.h>
 
+#include "base/nearest.h"
 #include "cli/launch/launch_options.h"
-#include "config/nearest.h"
 
 namespace coupler::cli {
 namespace {

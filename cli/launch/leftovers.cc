@@ -16,20 +16,20 @@
 #include <system_error>
 #include <utility>
 
+#include "base/process_identity.h"
+#include "base/unique_fd.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/open_mpi_leftovers.h"
 #include "cli/process/folder_use.h"
 #include "rendezvous/job_file.h"
-#include "rendezvous/local_socket.h"
-#include "rendezvous/process_identity.h"
-#include "rendezvous/unique_fd.h"
+#include "store/local_socket.h"
 
 namespace coupler::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Prefixes from rendezvous/local_socket.h, followed by the machine, process, start time and a
+// Prefixes from store/local_socket.h, followed by the machine, process, start time and a
 // number. The hidden sockets have a name only for a moment.
 constexpr std::string_view kSocket = "store-", kHiddenSocket = ".coupler-store-";
 constexpr std::string_view kJobFile = "job-";  // from rendezvous/hosted_store.h

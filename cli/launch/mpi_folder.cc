@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/process_identity.h"
 #include "cli/process/folder_use.h"
-#include "rendezvous/process_identity.h"
 
 namespace coupler::cli {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 

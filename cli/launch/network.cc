@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <system_error>
 
-#include "rendezvous/host_lookup.h"
-#include "rendezvous/network_interface.h"
-#include "rendezvous/unique_fd.h"
+#include "base/host_lookup.h"
+#include "base/network_interface.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 namespace {

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <sstream>
 
-#include "rendezvous/host_lookup.h"
-#include "rendezvous/network_interface.h"
+#include "base/host_lookup.h"
+#include "base/network_interface.h"
+#include "base/unique_fd.h"
 #include "rendezvous/network_store.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 namespace {

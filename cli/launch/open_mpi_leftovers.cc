@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-#include "rendezvous/process_identity.h"
+#include "base/process_identity.h"
 
 namespace coupler::cli {
 namespace {

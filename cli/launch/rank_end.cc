@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "rendezvous/store.h"
+#include "store/store.h"
 
 namespace coupler::cli {
 namespace {

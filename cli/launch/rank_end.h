@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/peers.h"
-#include "rendezvous/socket_io.h"
+#include "base/socket_io.h"
+#include "store/peers.h"
 
 namespace coupler::cli {
 
@@ -34,7 +34,7 @@ std::optional<int> rank_of_end_key(const std::string& key);
 // The store key under which a rank-shim reports its rank's process id.
 std::string start_key(int rank);
 std::optional<int> rank_of_start_key(const std::string& key);
-// The rank in a standing_key() (rendezvous/store.h).
+// The rank in a standing_key() (store/store.h).
 std::optional<int> rank_of_standing_key(const std::string& key);
 std::string encode(const RankEnd& end);
 RankEnd decode_end(int rank, const std::string& text);

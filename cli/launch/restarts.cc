@@ -11,9 +11,9 @@
 #include <system_error>
 #include <thread>
 
+#include "base/durable_file.h"
+#include "base/unique_fd.h"
 #include "cli/process/output_relay.h"
-#include "io/durable_file.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <optional>
 
-#include "rendezvous/socket_io.h"
+#include "base/socket_io.h"
 
 namespace coupler::cli {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/mapped_file.h"
 #include "cli/machine/small_files.h"
 #include "cli/process/run_and_read.h"
-#include "io/mapped_file.h"
 
 namespace coupler::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/byte_size.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

@@ -12,9 +12,9 @@
 #include <system_error>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "log/environment.h"
+#include "base/environment.h"
 
 namespace coupler::cli {
 namespace {

@@ -15,9 +15,9 @@
 #include <system_error>
 #include <vector>
 
+#include "base/durable_file.h"
+#include "base/file_text.h"
 #include "cli/commands.h"
-#include "io/durable_file.h"
-#include "io/file_text.h"
 
 namespace coupler::cli {
 

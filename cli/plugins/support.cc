@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/child_answers.h"
+#include "base/message.h"
 #include "comm/fingerprint.h"
 #include "comm/host_services.h"
 #include "comm/operation_error.h"
 #include "comm/options.h"
 #include "config/wrapper_base.h"
-#include "error/message.h"
-#include "plugin/child_answers.h"
 #include "plugin/plugin.h"
 #include "plugin/search.h"
 

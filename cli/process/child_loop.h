@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "base/socket_io.h"
 #include "cli/process/child_process.h"
 #include "cli/process/end_watch.h"
 #include "cli/process/input_relay.h"
 #include "cli/process/output_relay.h"
 #include "cli/process/process_guard.h"
-#include "rendezvous/socket_io.h"
 
 namespace coupler::cli {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 

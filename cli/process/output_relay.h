@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/unique_fd.h"
 #include "cli/process/pipe.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler::cli {
 

@@ -1,7 +1,7 @@
 // Pipe: two ends, both close-on-exec. Plain data; no threading rule.
 #pragma once
 
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coupler::cli {
 

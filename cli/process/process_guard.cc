@@ -15,10 +15,10 @@
 #include <thread>
 #include <utility>
 
+#include "base/process_identity.h"
+#include "base/socket_io.h"
 #include "cli/process/folder_use.h"
 #include "cli/process/pipe.h"
-#include "rendezvous/process_identity.h"
-#include "rendezvous/socket_io.h"
 
 namespace coupler::cli {
 namespace {

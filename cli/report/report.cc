@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/durable_file.h"
 #include "cli/commands.h"
 #include "cli/report/report_page.h"
 #include "cli/report/run_record.h"
-#include "io/durable_file.h"
 
 namespace coupler::cli {
 

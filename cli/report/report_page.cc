@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/byte_size.h"
 #include "cli/report/report_plot.h"
-#include "io/byte_size.h"
 
 namespace coupler::cli {
 namespace {

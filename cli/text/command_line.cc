@@ -3,7 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include "config/nearest.h"
+#include "base/nearest.h"
 
 namespace coupler::cli {
 

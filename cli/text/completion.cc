@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/durable_file.h"
 #include "cli/commands.h"
 #include "cli/text/complete.h"
 #include "cli/text/completion_scripts.h"
 #include "cli/text/man_page.h"
-#include "io/durable_file.h"
 
 namespace coupler::cli {
 

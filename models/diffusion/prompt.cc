@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "json_file.h"
 #include "tokenizer/clip_files.h"
 

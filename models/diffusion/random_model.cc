@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
-#include "io/durable_file.h"
-#include "io/safetensors_types.h"
+#include "base/durable_file.h"
+#include "tensors/safetensors_types.h"
 #include "tokenizer/byte_alphabet.h"
 #include "weights/write_weights.h"
 

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "diffusion/placed_part.h"
 #include "diffusion/prompt.h"
-#include "io/byte_size.h"
 #include "json_file.h"
 
 namespace coupler::diffusion {

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/file_text.h"
 #include "diffusion/unet_blocks.h"
-#include "io/file_text.h"
 #include "json_file.h"
 #include "nets/layers.h"
 

@@ -9,9 +9,9 @@
 #include <iterator>
 #include <utility>
 
+#include "base/durable_file.h"
+#include "base/file_text.h"
 #include "generation/pretrained.h"
-#include "io/durable_file.h"
-#include "io/file_text.h"
 
 namespace coupler {
 namespace {

@@ -15,9 +15,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "io/byte_size.h"
-#include "io/durable_file.h"
-#include "io/safetensors_types.h"
+#include "base/byte_size.h"
+#include "base/durable_file.h"
+#include "tensors/safetensors_types.h"
 #include "weights/write_weights.h"
 
 namespace coupler {

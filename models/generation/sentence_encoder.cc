@@ -12,8 +12,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/file_text.h"
 #include "generation/pretrained.h"
-#include "io/file_text.h"
 #include "json_file.h"
 #include "nets/bert.h"
 

@@ -2,7 +2,7 @@
 #include <coupler/language_model.h>
 #include <fmt/format.h>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "nets/architectures.h"
 #include "nets/attention.h"
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "json_file.h"
 
 namespace coupler {

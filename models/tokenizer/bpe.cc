@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
 

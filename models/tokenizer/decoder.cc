@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/pattern_of.h"
 #include "tokenizer/unicode.h"

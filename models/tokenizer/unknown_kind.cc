@@ -3,7 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 
 namespace coupler {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "tokenizer/unknown_kind.h"
 
 namespace coupler {

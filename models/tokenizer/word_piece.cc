@@ -1,5 +1,5 @@
 // WordPiece: repeatedly takes the longest token that the rest of the word starts with.
-#include "io/file_text.h"
+#include "base/file_text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
 

@@ -1,5 +1,5 @@
 """Checks docs/write-a-plugin.md against the code: every C excerpt occurs in examples/plugin_in_c
-("..." omits lines), and every quoted message in host/plugin."""
+("..." omits lines), and every quoted message in host/core/plugin."""
 import pathlib
 import re
 import sys
@@ -26,14 +26,14 @@ for excerpt in excerpts:
             missing.append(f"not in examples/plugin_in_c:\n{part}")
 
 # Messages in the source are split into literals and placeholders; compares without both.
-host = re.sub(r'""|\{[:.\w]*\}', "", sources("host/plugin", "*.cc"))
+host = re.sub(r'""|\{[:.\w]*\}', "", sources("host/core/plugin", "*.cc"))
 messages = [message for row in re.findall(r"^\| (`.*?) \|", page, re.M)
             for message in re.findall(r"`([^`]+)`", row)]
 messages = [message for message in messages if not message.startswith("DB_")]
 for message in messages:
     for part in re.split("…|coupler_distributed_backend_v1", message):
         if squeeze(part).strip(":") not in host:
-            missing.append(f"no such message in host/plugin: '{part.strip()}' of '{message}'")
+            missing.append(f"no such message in host/core/plugin: '{part.strip()}' of '{message}'")
 
 print(f"{len(excerpts)} excerpts, {len(messages)} messages")
 if not excerpts or not messages:

@@ -1,6 +1,6 @@
 // Arbitrary bytes as a pickle give an Error or a tree that can be walked.
 
-#include "io/pickle.h"
+#include "formats/pickle.h"
 
 #include <coupler/error.h>
 

@@ -1,7 +1,7 @@
 // For the fuzzers: visits everything in a pickle, as a program that converts one would.
 #pragma once
 
-#include "io/pickle.h"
+#include "formats/pickle.h"
 
 namespace coupler::fuzz {
 

@@ -1,6 +1,6 @@
 // Arbitrary bytes as a safetensors file. What the reader accepts obeys the format's rules, and the
 // writer's layout of the same tensors is accepted and reads back unchanged.
-#include "io/safetensors_header.h"
+#include "formats/safetensors_header.h"
 
 #include <coupler/error.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "expect.h"
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_writer.h"
 
 namespace coupler::safetensors {
 namespace {

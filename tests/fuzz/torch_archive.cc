@@ -2,7 +2,7 @@
 // of the mutations change the pickle and wrap it in a new archive with correct sizes and checksums,
 // since other mutations fail there.
 
-#include "io/torch_archive.h"
+#include "formats/torch_archive.h"
 
 #include <coupler/error.h>
 
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "../unit/io/zip_bytes.h"
-#include "io/zip_archive.h"
+#include "formats/zip_archive.h"
 #include "pickle_walk.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);

@@ -1,6 +1,6 @@
 // Arbitrary bytes as a model's index. An accepted index names only files next to it, and survives
 // writing and reading unchanged.
-#include "io/weight_index.h"
+#include "formats/weight_index.h"
 
 #include <coupler/error.h>
 

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/network_interface.h"
 #include "launch.h"
-#include "rendezvous/network_interface.h"
 
 namespace coupler::matrix {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "estimate/resident.h"
+#include "base/resident.h"
 #include "fixture.h"
 
 namespace coupler {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "estimate/resident.h"
+#include "base/resident.h"
 #include "fixture.h"
 
 namespace coupler::diffusion {

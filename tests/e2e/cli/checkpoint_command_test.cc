@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/durable_file.h"
 #include "checkpoint/folder_writer.h"
-#include "io/durable_file.h"
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_writer.h"
 #include "run_program.h"
 
 namespace coupler {

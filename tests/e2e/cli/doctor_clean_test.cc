@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/process_identity.h"
 #include "cli/process/folder_use.h"
-#include "rendezvous/process_identity.h"
 #include "run_program.h"
 
 namespace coupler {

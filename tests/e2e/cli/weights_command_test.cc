@@ -11,8 +11,8 @@
 
 #include "checkpoint/file_sums.h"
 #include "checkpoint/folder_writer.h"
-#include "io/safetensors_header.h"
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_header.h"
+#include "formats/safetensors_writer.h"
 #include "run_program.h"
 
 namespace coupler {

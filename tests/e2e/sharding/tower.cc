@@ -42,7 +42,7 @@ bool is_gathered() { return check_options().expect == "gathered"; }
 bool is_divided() { return is_gathered() || check_options().expect == "divided"; }
 
 void expect_kind(const torch::Tensor& parameter, torch::optim::Optimizer& optimizer) {
-  // The dispatch key that the intercept uses; see host/residency/intercept.h.
+  // The dispatch key that the intercept uses; see host/torch/residency/intercept.h.
   const bool gathered = parameter.key_set().has(c10::DispatchKey::DeferredInit);
   const auto& groups = optimizer.param_groups();
   const bool divided = groups[0].params().empty() ||

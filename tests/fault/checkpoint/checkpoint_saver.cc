@@ -10,8 +10,8 @@
 #include <exception>
 #include <string>
 
+#include "base/durable_file.h"
 #include "checkpoint/folder_writer.h"
-#include "io/durable_file.h"
 #include "saved_content.h"
 
 namespace coupler {

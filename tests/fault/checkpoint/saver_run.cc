@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "base/hash_file.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hash_file.h"
 #include "checkpoint/names.h"
 #include "operation_log.h"
 #include "saved_content.h"

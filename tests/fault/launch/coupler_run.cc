@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "rendezvous/process_identity.h"
+#include "base/process_identity.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 

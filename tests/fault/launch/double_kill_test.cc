@@ -9,9 +9,9 @@
 #include <random>
 #include <thread>
 
+#include "base/process_identity.h"
 #include "coupler_run.h"
 #include "expect.h"
-#include "rendezvous/process_identity.h"
 
 namespace coupler::testing_launch {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 #include <sstream>
 
+#include "base/network_interface.h"
 #include "coupler_run.h"
 #include "expect.h"
-#include "rendezvous/network_interface.h"
 
 namespace coupler::testing_launch {
 namespace {

@@ -17,8 +17,8 @@
 #include "config/config.h"
 #include "plugin/plugin.h"
 #include "rendezvous/process_info.h"
-#include "rendezvous/store.h"
 #include "simple_ops.h"
+#include "store/store.h"
 
 namespace {
 

@@ -12,9 +12,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/durable_file.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/folder_writer.h"
-#include "io/durable_file.h"
 
 namespace coupler::checkpoint {
 

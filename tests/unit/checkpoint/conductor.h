@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/store.h"
 #include "save_model.h"
+#include "store/store.h"
 
 namespace coupler::checkpoint {
 

@@ -15,8 +15,8 @@
 #include "checkpoint/piece_files.h"
 #include "checkpoint/piece_name.h"
 #include "checkpoint_files.h"
-#include "io/safetensors_writer.h"
-#include "rendezvous/memory_store.h"
+#include "formats/safetensors_writer.h"
+#include "store/memory_store.h"
 
 namespace coupler::checkpoint {
 namespace {

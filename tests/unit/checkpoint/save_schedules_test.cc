@@ -19,9 +19,9 @@
 #include "checkpoint/names.h"
 #include "checkpoint_files.h"
 #include "conductor.h"
-#include "io/safetensors_writer.h"
-#include "rendezvous/memory_store.h"
+#include "formats/safetensors_writer.h"
 #include "save_model.h"
+#include "store/memory_store.h"
 
 namespace coupler::checkpoint {
 namespace {

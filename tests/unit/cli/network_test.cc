@@ -2,9 +2,9 @@
 
 #include <string>
 
+#include "base/network_interface.h"
 #include "loopback_listener.h"
 #include "refusal.h"
-#include "rendezvous/network_interface.h"
 
 namespace coupler::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "log/span.h"
+#include "base/span.h"
 #include "ranks.h"
 
 namespace coupler {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "device/torch_device_memory.h"
-#include "offload/host_source.h"
+#include "residency/host_source.h"
 #include "residency/residency.h"
 
 namespace coupler {

@@ -1,7 +1,7 @@
 // Models on the CPU whose weights are used in their files.
 #include <fstream>
 
-#include "estimate/resident.h"
+#include "base/resident.h"
 #include "small_gpt.h"
 
 namespace coupler {

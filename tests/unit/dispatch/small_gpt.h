@@ -25,8 +25,8 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors_types.h"
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_writer.h"
+#include "tensors/safetensors_types.h"
 
 namespace coupler::testing {
 

@@ -1,5 +1,5 @@
 // The two parts of an Error's message.
-#include "error/message.h"
+#include "base/message.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

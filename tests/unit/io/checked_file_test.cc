@@ -1,4 +1,4 @@
-#include "io/checked_file.h"
+#include "base/checked_file.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "io/chunk_sums.h"
-#include "io/durable_file.h"
+#include "base/chunk_sums.h"
+#include "base/durable_file.h"
 
 namespace coupler {
 namespace {

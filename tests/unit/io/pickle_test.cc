@@ -1,4 +1,4 @@
-#include "io/pickle.h"
+#include "formats/pickle.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "io/pickle.h"
+#include "formats/pickle.h"
 
 namespace coupler::testing {
 

@@ -1,4 +1,4 @@
-#include "io/safetensors_header.h"
+#include "formats/safetensors_header.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_writer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

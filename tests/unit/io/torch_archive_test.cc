@@ -1,4 +1,4 @@
-#include "io/torch_archive.h"
+#include "formats/torch_archive.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "io/weight_index.h"
+#include "formats/weight_index.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors_header.h"
+#include "formats/safetensors_header.h"
 #include "refusal.h"
 
 namespace coupler {

@@ -1,4 +1,4 @@
-#include "io/weight_shards.h"
+#include "formats/weight_shards.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "io/zip_archive.h"
+#include "formats/zip_archive.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "log/log.h"
+#include "base/log.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
-#include "log/filter.h"
+#include "base/filter.h"
 
 namespace coupler {
 namespace {

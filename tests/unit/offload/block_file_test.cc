@@ -1,4 +1,4 @@
-#include "offload/block_file.h"
+#include "residency/block_file.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "offload/disk_source.h"
+#include "residency/disk_source.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>

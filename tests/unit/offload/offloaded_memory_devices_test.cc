@@ -6,8 +6,8 @@
 #include <random>
 
 #include "../config/working_folder.h"
-#include "offload/offloaded_memory.h"
 #include "residency/intercept.h"
+#include "residency/offloaded_memory.h"
 
 namespace coupler {
 namespace {

@@ -1,4 +1,4 @@
-#include "offload/offloaded_memory.h"
+#include "residency/offloaded_memory.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Tensors of the test double's devices, copied to host memory and back.
-#include "offload/offloaded_tensors.h"
+#include "activations/offloaded_tensors.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "offload/host_copy.h"
-#include "offload/version_mark.h"
+#include "activations/host_copy.h"
+#include "activations/version_mark.h"
 #include "test_device.h"
 
 namespace coupler {

@@ -1,5 +1,3 @@
-#include "pipeline/cut.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,8 @@
 #include <functional>
 #include <limits>
 #include <random>
+
+#include "sharding/pipeline_cut.h"
 
 namespace coupler {
 namespace {

@@ -1,11 +1,11 @@
 // Schedules as data: each stage processes each micro-batch once and keeps no more of them than it
 // must, and stages that wait for each other finish.
-#include "pipeline/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
+
+#include "sharding/pipeline_schedule.h"
 
 namespace coupler {
 namespace {

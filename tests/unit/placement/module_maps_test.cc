@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "placement/describe_module.h"
+#include "dispatch/describe_module.h"
 
 namespace coupler {
 namespace {

@@ -1,4 +1,4 @@
-#include "plugin/child_answers.h"
+#include "base/child_answers.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <vector>
 
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 static std::atomic<int> g_compared{0};
 static std::atomic<int> g_other_sizes{0};

@@ -1,10 +1,10 @@
 // Resolving a host's name, and how long to wait for a pod's.
-#include "rendezvous/host_lookup.h"
+#include "base/host_lookup.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include "rendezvous/network_interface.h"
+#include "base/network_interface.h"
 
 namespace coupler {
 namespace {

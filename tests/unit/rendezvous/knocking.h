@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string>
 
-#include "rendezvous/local_socket.h"
-#include "rendezvous/unique_fd.h"
+#include "base/unique_fd.h"
+#include "store/local_socket.h"
 
 namespace coupler {
 

@@ -1,6 +1,6 @@
 // The Unix sockets on which the ranks of one machine meet: the peer's identity, the files on disk,
 // and a full queue. Other users: store_users_test.cc.
-#include "rendezvous/local_socket.h"
+#include "store/local_socket.h"
 
 #include <coupler/error.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "knocking.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "config/config.h"
-#include "rendezvous/memory_store.h"
 #include "rendezvous/process_info.h"
-#include "rendezvous/store.h"
+#include "store/memory_store.h"
+#include "store/store.h"
 
 namespace coupler {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "config/config.h"
 #include "rendezvous/process_info.h"
-#include "rendezvous/store.h"
+#include "store/store.h"
 
 int main(int argc, char** argv) {
   const auto timeout = std::chrono::seconds(argc > 1 ? std::atoi(argv[1]) : 20);

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "rendezvous/served_store.h"
+#include "store/served_store.h"
 
 namespace {
 

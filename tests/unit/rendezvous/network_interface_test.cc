@@ -1,5 +1,5 @@
 // Where the store listens: loopback, or a named interface or address, or all if requested.
-#include "rendezvous/network_interface.h"
+#include "base/network_interface.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <string>
 
-#include "log/log.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "base/log.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

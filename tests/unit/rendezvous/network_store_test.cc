@@ -11,8 +11,8 @@
 #include <fstream>
 #include <future>
 
-#include "rendezvous/memory_store.h"
-#include "rendezvous/store_server.h"
+#include "store/memory_store.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_wire.h"
+#include "base/socket_io.h"
+#include "store/store_wire.h"
 
 namespace coupler {
 namespace {

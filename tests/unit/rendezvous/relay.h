@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "loopback_listener.h"
-#include "rendezvous/unique_fd.h"
 
 namespace coupler {
 

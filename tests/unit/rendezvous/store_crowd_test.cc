@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/socket_io.h"
 #include "knocking.h"
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

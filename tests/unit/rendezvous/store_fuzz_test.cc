@@ -6,10 +6,10 @@
 #include <random>
 #include <string>
 
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/store_wire.h"
+#include "base/socket_io.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
+#include "store/store_wire.h"
 
 namespace coupler::store_wire {
 namespace {

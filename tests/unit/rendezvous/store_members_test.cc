@@ -17,10 +17,10 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/served_store.h"
-#include "rendezvous/silence.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/served_store.h"
+#include "store/silence.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

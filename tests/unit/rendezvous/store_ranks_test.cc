@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/memory_store.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
 #include "simulated_ranks.h"
+#include "store/memory_store.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

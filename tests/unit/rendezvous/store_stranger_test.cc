@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/socket_io.h"
 #include "loopback_listener.h"
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/store_wire.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
+#include "store/store_wire.h"
 
 namespace coupler {
 namespace {

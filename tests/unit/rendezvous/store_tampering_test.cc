@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "relay.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

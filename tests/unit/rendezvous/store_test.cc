@@ -1,5 +1,5 @@
 // StoreServer and StoreClient together.
-#include "rendezvous/store.h"
+#include "store/store.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
 
 namespace coupler {
 namespace {

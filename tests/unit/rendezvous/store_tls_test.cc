@@ -1,5 +1,5 @@
 // The store under TLS 1.3 with the job's secret as pre-shared key.
-#include "rendezvous/store_tls.h"
+#include "store/store_tls.h"
 
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/socket_io.h"
 #include "loopback_listener.h"
-#include "rendezvous/socket_io.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/store_wire.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
+#include "store/store_wire.h"
 
 namespace coupler {
 namespace {

@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "knocking.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/store_wire.h"
+#include "store/store_client.h"
+#include "store/store_server.h"
+#include "store/store_wire.h"
 
 namespace coupler {
 namespace {

@@ -1,4 +1,4 @@
-#include "rendezvous/store_wire.h"
+#include "store/store_wire.h"
 
 #include <gtest/gtest.h>
 

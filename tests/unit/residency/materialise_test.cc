@@ -1,4 +1,4 @@
-#include "residency/materialise.h"
+#include "empty_weights/materialise.h"
 
 #include <ATen/autocast_mode.h>
 #include <coupler/empty_weights.h>

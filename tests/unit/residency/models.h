@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "empty_weights/materialise.h"
 #include "refusal.h"
-#include "residency/materialise.h"
 
 namespace coupler::testing {
 

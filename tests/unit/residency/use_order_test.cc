@@ -1,5 +1,5 @@
 // UseOrder against a plain model of it: a map from pairs to what followed them.
-#include "residency/use_order.h"
+#include "sharding/use_order.h"
 
 #include <gtest/gtest.h>
 

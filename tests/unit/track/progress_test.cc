@@ -10,10 +10,10 @@
 #include <string>
 #include <thread>
 
+#include "base/log.h"
+#include "base/report.h"
+#include "base/status_line.h"
 #include "captured_error.h"
-#include "error/report.h"
-#include "log/log.h"
-#include "log/status_line.h"
 #include "track/progress_line.h"
 
 namespace coupler {

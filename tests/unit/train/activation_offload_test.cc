@@ -1,6 +1,6 @@
 // Activation checkpointing with inputs in host memory between forward and backward, on the test
 // double of an accelerator: gradients equal to the last bit, and less device memory.
-#include "train/activation_offload.h"
+#include "activations/activation_offload.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "activations/forward_recorder.h"
 #include "messages.h"
 #include "test_device.h"
-#include "train/forward_recorder.h"
 
 namespace coupler {
 namespace {

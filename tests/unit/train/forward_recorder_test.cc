@@ -1,6 +1,6 @@
 // Checkpointed modules against equal ones that keep everything: gradients equal to the last bit,
 // and intermediate results freed after forward.
-#include "train/forward_recorder.h"
+#include "activations/forward_recorder.h"
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>

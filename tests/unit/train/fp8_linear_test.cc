@@ -1,5 +1,5 @@
 // fp8 layers against a reference that scales and rounds literally and multiplies in double.
-#include "train/fp8_linear.h"
+#include "precision/fp8_linear.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

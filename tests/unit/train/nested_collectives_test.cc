@@ -1,12 +1,12 @@
 // Collectives over leaves, with ranks that are threads over a test double: what is sent together,
 // and errors for ranks that differ. e2e/training tests their results for every backend.
-#include "train/nested_collectives.h"
+#include "accelerator/nested_collectives.h"
 
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 
+#include "accelerator/agreement.h"
 #include "comm/ranks.h"
-#include "train/agreement.h"
 
 namespace coupler::testing {
 namespace {

@@ -1,5 +1,5 @@
 // Refused combinations of device and precision, and the log at startup.
-#include "train/precision.h"
+#include "precision/precision.h"
 
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "train/fp8_linear.h"
+#include "precision/fp8_linear.h"
 
 namespace coupler {
 namespace {

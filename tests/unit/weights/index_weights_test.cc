@@ -1,6 +1,6 @@
 #include "weights/index_weights.h"
 
-#include "io/weight_index.h"
+#include "formats/weight_index.h"
 #include "weight_files.h"
 
 namespace coupler {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors_writer.h"
+#include "formats/safetensors_writer.h"
 #include "refusal.h"
 #include "weights/open_weights.h"
 #include "weights/weight_source.h"

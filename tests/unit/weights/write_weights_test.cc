@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "io/weight_index.h"
+#include "formats/weight_index.h"
 #include "weight_files.h"
 
 namespace coupler {

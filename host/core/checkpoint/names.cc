@@ -1,0 +1,61 @@
+#include "checkpoint/names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+#include "base/secret.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+constexpr std::string_view kWord = "checkpoint_";
+constexpr std::string_view kPartial = ".partial";
+constexpr std::string_view kRemoved = ".removed";
+constexpr size_t kMaxDigits = 18;
+constexpr size_t kIdentityDigits = 32;
+
+}  // namespace
+
+std::string new_save_identity() { return to_hex(random_bytes32()).substr(0, kIdentityDigits); }
+
+bool is_save_identity(std::string_view text) {
+  return text.size() == kIdentityDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+std::string name_of(const Name& name) {
+  const std::string_view end = name.kind == NameKind::kPartial   ? kPartial
+                               : name.kind == NameKind::kRemoved ? kRemoved
+                                                                 : std::string_view();
+  return fmt::format("{}{}{}{}{}{}", end.empty() ? "" : ".", kWord, name.number,
+                     name.save.empty() ? "" : ".", name.save, end);
+}
+
+std::optional<Name> read_name(std::string_view text) {
+  const std::string_view whole = text;
+  Name name{NameKind::kCommitted, 0};
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    name.kind = text.ends_with(kPartial) ? NameKind::kPartial : NameKind::kRemoved;
+    const std::string_view end = name.kind == NameKind::kPartial ? kPartial : kRemoved;
+    if (!text.ends_with(end)) return std::nullopt;
+    text.remove_suffix(end.size());
+    if (const auto dot = text.find('.'); dot != std::string_view::npos) {
+      if (!is_save_identity(text.substr(dot + 1))) return std::nullopt;
+      name.save = text.substr(dot + 1);
+      text = text.substr(0, dot);
+    }
+  }
+  if (!text.starts_with(kWord)) return std::nullopt;
+  text.remove_prefix(kWord.size());
+  if (text.size() > kMaxDigits) return std::nullopt;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), name.number);
+  if (status != std::errc() || name.number < 0 || name_of(name) != whole) return std::nullopt;
+  return name;
+}
+
+}  // namespace coupler::checkpoint

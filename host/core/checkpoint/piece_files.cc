@@ -1,0 +1,133 @@
+#include "checkpoint/piece_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/file_text.h"
+#include "base/mapped_file.h"
+#include "checkpoint/file_sums.h"
+#include "checkpoint/piece_identity.h"
+#include "checkpoint/piece_name.h"
+#include "checkpoint/refuse.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+// Each open file has a descriptor and keeps a chunk of 4 MiB, and a job of thousands of ranks has
+// thousands of files.
+constexpr size_t kMostOpen = 128;
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  int64_t result = 1;
+  for (const int64_t size : shape) result *= size;  // of a checked header: no overflow
+  return result;
+}
+
+// The size of `elements` elements. Elements narrower than a byte must fill whole bytes.
+uint64_t bytes_of(const std::string& tensor, int64_t elements, safetensors::DType dtype) {
+  const uint64_t bits = static_cast<uint64_t>(elements) * safetensors::bits(dtype);
+  if (bits % 8 != 0)
+    refuse_checkpoint(shown(tensor),
+                      fmt::format("a part of {} elements of {} is not a whole number of bytes",
+                                  elements, safetensors::to_string(dtype)));
+  return bits / 8;
+}
+
+}  // namespace
+
+PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
+                       const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string path = (std::filesystem::path(folder) / name).string();
+    const auto known = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                    [&](const ManifestFile& file) { return file.name == name; });
+    if (known == manifest.files.end()) refuse_checkpoint(path, "it is not in the manifest");
+    if (!manifest.save.empty() && known->rank < 0)
+      refuse_checkpoint(path, "no rank wrote it as a piece of the save");
+    files_.push_back({.path = path,
+                      .bytes = known->bytes,
+                      .sums = sums_of(manifest, name, path),
+                      .open = nullptr,
+                      .use = {}});
+    add_entries(files_.size() - 1);
+    if (const std::string problem = piece_problem(metadata_.back(), manifest, *known);
+        !problem.empty())
+      refuse_checkpoint(path, problem);
+  }
+  for (auto& [name, tensor] : tensors_) {
+    std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
+  }
+}
+
+void PieceFiles::add_entries(size_t index) {
+  const std::string& path = files_[index].path;
+  opened(index);  // reports a damaged file before any state is restored from it
+  const auto mapped = MappedFile::open(path);
+  const auto header = safetensors::parse_header(mapped->data(), mapped->size(), path);
+  metadata_.push_back(header.metadata);
+  for (const safetensors::TensorInfo& info : header.tensors) {
+    EntryRange range = read_entry_name(info.name);
+    const int64_t numel = numel_of(info.shape);
+    const int64_t end = range.end < 0 ? numel : range.end;
+    if (end - range.begin != numel)
+      refuse_checkpoint(path, fmt::format("entry '{}' has {} elements", shown(info.name), numel));
+    const auto [found, first] = tensors_.try_emplace(std::move(range.name));
+    Tensor& tensor = found->second;
+    if (first) tensor.dtype = info.dtype;
+    if (tensor.dtype != info.dtype)
+      refuse_checkpoint(
+          path,
+          fmt::format("entry '{}' is {}, but {} has a part of the tensor that is {}",
+                      shown(info.name), safetensors::to_string(info.dtype),
+                      this->path(tensor.parts.front()), safetensors::to_string(tensor.dtype)));
+    tensor.parts.push_back({.file = index,
+                            .begin = range.begin,
+                            .end = end,
+                            .offset = header.data_offset + info.begin,
+                            .shape = info.shape});
+  }
+}
+
+CheckedFile& PieceFiles::opened(size_t index) {
+  File& file = files_[index];
+  if (file.open) {
+    uses_.splice(uses_.begin(), uses_, file.use);
+    return *file.open;
+  }
+  if (uses_.size() == kMostOpen) {
+    files_[uses_.back()].open.reset();
+    uses_.pop_back();
+  }
+  file.open = std::make_unique<CheckedFile>(file.path, file.bytes, file.sums);
+  uses_.push_front(index);
+  file.use = uses_.begin();
+  return *file.open;
+}
+
+void PieceFiles::read(const std::string& tensor, int64_t begin, int64_t end, void* into) {
+  if (begin == end) return;
+  int64_t at = begin;
+  if (const auto found = tensors_.find(tensor); found != tensors_.end()) {
+    const safetensors::DType dtype = found->second.dtype;
+    for (const Part& part : found->second.parts) {
+      if (part.begin > at) break;
+      const int64_t part_end = std::min(part.end, end);
+      if (part_end <= at) continue;
+      opened(part.file).read(part.offset + bytes_of(tensor, at - part.begin, dtype),
+                             static_cast<char*>(into) + bytes_of(tensor, at - begin, dtype),
+                             bytes_of(tensor, part_end - at, dtype));
+      at = part_end;
+      if (at == end) return;
+    }
+  }
+  refuse_checkpoint(
+      shown(tensor),
+      fmt::format("none of the checkpoint's files contains elements {} to {}", at, end));
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,321 @@
+#include "comm/communicator.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/span.h"
+#include "comm/staging.h"
+#include "comm/work.h"
+
+namespace coupler {
+namespace {
+
+// Checks for caller mistakes that would make the fingerprint read outside of its arrays; the
+// backend checks the other arguments.
+void check_arguments(const CommunicatorState& state, const db_op& op) {
+  const auto refuse = [&](const std::string& what, const char* hint) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}', {}: {}", state.name, kind_name(op.kind), what),
+                {.subject = state.name, .hint = hint});
+  };
+  if (op.kind < DB_ALL_REDUCE || op.kind > DB_RECV) {
+    refuse(fmt::format("db_op.kind {} is unknown", op.kind), "use one of the db_kind values");
+  }
+  const bool rooted = is_rooted(op.kind) || is_pairwise(op.kind);
+  if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world)) {
+    refuse(fmt::format("rank {} is out of range for world size {}", op.root_or_peer, state.world),
+           "name a rank from 0 to world - 1");
+  }
+  const bool sends = op.kind == DB_ALL_TO_ALL_V;
+  const bool takes = sends || op.kind == DB_ALL_GATHER_V || op.kind == DB_REDUCE_SCATTER_V;
+  if ((sends && op.send_counts == nullptr) || (takes && op.recv_counts == nullptr)) {
+    refuse("the array of counts is missing", "give one count for each rank");
+  }
+}
+
+// For spans: approximately what one rank sends.
+uint64_t bytes_of(const db_op& op) { return op.count * dtype_size(op.dtype); }
+
+// Leaves the backend however the call ends.
+class InBackend {
+ public:
+  InBackend(CommunicatorState& state, const Operation& operation) : state_(state) {
+    state_.enter_backend(operation);
+  }
+  ~InBackend() { state_.leave_backend(); }
+  InBackend(const InBackend&) = delete;
+  InBackend& operator=(const InBackend&) = delete;
+
+ private:
+  CommunicatorState& state_;
+};
+
+const db_sharding* sharding_of(const Plugin& plugin) {
+  const DistributedBackend& table = plugin.table();
+  if (!DB_HAS(&table, DistributedBackend, get_extension) || table.get_extension == nullptr) {
+    return nullptr;
+  }
+  return static_cast<const db_sharding*>(table.get_extension(DB_SHARDING));
+}
+
+void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
+  op.struct_size = sizeof(db_op);
+  op.flags = flags;
+  if (op.memory == 0) op.memory = DB_MEMORY_HOST;
+  op.timeout_ns = state.operation_timeout_ns;
+}
+
+Meeting meeting_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
+                   int world, std::chrono::nanoseconds timeout) {
+  return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
+}
+
+// For a backend that takes only a device's memory.
+std::shared_ptr<Communicator> make_host_side(const CommunicatorOptions& options) {
+  if (options.device == nullptr || !options.device->is_cuda()) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("the backend '{}' moves CUDA memory, but the tensors of rank {} are in "
+                            "host memory",
+                            options.plugin.name(), options.process.rank),
+                {.rank = options.process.rank,
+                 .subject = "backend.use",
+                 .hint = "COUPLER_LOG=info shows why no GPU is used; or set backend.use = "
+                         "\"gloo_cpu\""});
+  }
+  CommunicatorOptions host = options;
+  host.plugin = options.host_side();
+  host.name += " (host)";
+  host.device = nullptr;
+  host.host_side = nullptr;
+  return Communicator::create(host);
+}
+
+bool is_on_device(const CommunicatorState& state, const db_op& op) {
+  return op.memory == DB_MEMORY_CUDA && state.device != nullptr;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<CommunicatorState> state,
+                           std::shared_ptr<Communicator> host_side)
+    : state_(std::move(state)), host_side_(std::move(host_side)) {}
+Communicator::~Communicator() = default;
+
+std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options) {
+  const ProcessInfo& process = options.process;
+  if (options.backend == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}': the configuration is missing", options.name),
+                {.subject = options.name, .hint = "set CommunicatorOptions::backend"});
+  }
+  if (process.world > 1 && !options.store) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("communicator '{}': {} ranks need a store through which to meet",
+                            options.name, process.world),
+                {.subject = options.name, .hint = "pass the result of join_store"});
+  }
+  auto backend = std::make_shared<RawCommunicator>(options);
+  std::shared_ptr<Store> store;
+  std::unique_ptr<OrderBoard> board;
+  if (process.world > 1) {
+    store = Store::with_prefix(options.store, options.name);
+    const Meeting meeting =
+        meeting_of(store, options.name, process.rank, process.world, options.backend->timeout);
+    Facts facts = {{"the number of ranks", fmt::format("{}", process.world)},
+                   {"backend.timeout",
+                    fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
+    for (auto& fact : backend->facts()) facts.push_back(std::move(fact));
+    verify_facts(meeting, facts);
+    board = share_board(meeting);
+  }
+  backend->connect();
+  std::shared_ptr<Communicator> host_side;
+  if (options.host_side && !backend->takes(DB_MEMORY_HOST)) host_side = make_host_side(options);
+  std::vector<int> world_ranks(static_cast<size_t>(process.world));
+  std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  auto state = std::make_shared<CommunicatorState>(options.name, std::move(backend),
+                                                   std::move(store), options.backend->timeout,
+                                                   std::move(board), std::move(world_ranks));
+  state->set_device(options.device);
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
+}
+
+int Communicator::rank() const { return state_->rank; }
+int Communicator::size() const { return state_->world; }
+const std::string& Communicator::name() const { return state_->name; }
+std::string Communicator::backend() const { return state_->backend->plugin().name(); }
+const DeviceMemory* Communicator::device() const { return state_->device.get(); }
+
+bool Communicator::supports(const db_op& op) const {
+  db_op asked = op;
+  if (is_on_device(*state_, op) && !state_->on_streams) asked.memory = DB_MEMORY_HOST;
+  if (host_side_ != nullptr && asked.memory != DB_MEMORY_CUDA) return host_side_->supports(asked);
+  complete(*state_, asked, 0);
+  int32_t score = 0;
+  return state_->functions->supports(state_->communicator, &asked, &score) == DB_OK && score > 0;
+}
+
+void Communicator::run(db_op op) {
+  CommunicatorState& state = *state_;
+  check_arguments(state, op);
+  if (is_on_device(state, op)) {
+    if (state.world == 1 && run_alone(*state.device, op)) return;
+    if (!state.on_streams) return run_staged(op);
+    // The stream waits, not the host.
+    const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
+    return submit_on_stream(op).wait();
+  }
+  if (host_side_ != nullptr) return host_side_->run(op);
+  // An operation that takes another path has its span there.
+  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
+  complete(state, op, DB_OP_BLOCKING);
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(op);
+  db_request* request = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->submit(state.communicator, &op, &request, error.get());
+    if (status == DB_IN_PROGRESS) {
+      status = state.functions->wait_host(request, -1, error.get());
+      state.functions->release(request);
+    }
+  }
+  if (status != DB_OK) throw state.failed(operation, status, error);
+}
+
+void Communicator::run_staged(const db_op& op) {
+  const Staging staging(*state_->device, op, state_->rank, state_->world);
+  run(staging.op());
+  staging.finish();
+}
+
+Work Communicator::submit(db_op op) {
+  CommunicatorState& state = *state_;
+  check_arguments(state, op);
+  if (is_on_device(state, op)) {
+    if (state.world == 1 && run_alone(*state.device, op)) return {};
+    if (state.on_streams) return submit_on_stream(op);
+    run_staged(op);
+    return {};
+  }
+  if (host_side_ != nullptr) return host_side_->submit(op);
+  return start(op);
+}
+
+Work Communicator::submit_on_stream(db_op op) {
+  op.stream = state_->device->stream();
+  state_->settle();
+  return start(op);
+}
+
+Work Communicator::start(db_op op) {
+  CommunicatorState& state = *state_;
+  const int64_t began = spans_recorded() ? span_clock() : 0;
+  complete(state, op, 0);
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(op);
+  db_request* request = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->submit(state.communicator, &op, &request, error.get());
+  }
+  if (status == DB_OK) return {};
+  if (status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
+  auto work = std::make_unique<Work::State>(state_, operation, request, is_on_device(state, op));
+  work->span = {kind_name(op.kind).data(), SpanKind::kOperation, began, 0, bytes_of(op),
+                operation.sequence};
+  return Work(std::move(work));
+}
+
+std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
+  CommunicatorState& state = *state_;
+  if (!state.backend->can(DB_CAP_SPLIT) || state.functions->split == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("communicator '{}': the backend '{}' cannot split", state.name,
+                            state.backend->plugin().name()),
+                {.subject = name, .hint = "use a backend with that capability, e.g. gloo_cpu"});
+  }
+  const std::lock_guard lock(state.submit_mutex);
+  state.throw_if_dead();
+  const Operation operation = state.begin(split_fingerprint(name));
+  db_communicator* result = nullptr;
+  ErrorBuffer error;
+  db_status status = DB_OK;
+  {
+    const InBackend inside(state, operation);
+    status = state.functions->split(state.communicator, color, key, &result, error.get());
+  }
+  if (status != DB_OK) throw state.failed(operation, status, error);
+  const uint64_t number = ++state.splits;
+  std::shared_ptr<Communicator> host_side;
+  if (host_side_ != nullptr) host_side = host_side_->split(color, key, name);
+  if (result == nullptr) return nullptr;
+  auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
+  const std::string full_name = state.name + "/" + name;
+  std::shared_ptr<Store> store;
+  std::unique_ptr<OrderBoard> board;
+  std::vector<int> world_ranks;
+  if (result->size > 1) {
+    store = Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
+    const auto meeting = meeting_of(store, full_name, result->rank, result->size, state.timeout);
+    board = share_board(meeting);
+    world_ranks = share_world_ranks(meeting, state.world_ranks[static_cast<size_t>(state.rank)]);
+  }
+  auto made =
+      std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
+                                          state.timeout, std::move(board), std::move(world_ranks));
+  made->set_device(state.device);
+  return std::shared_ptr<Communicator>(new Communicator(std::move(made), std::move(host_side)));
+}
+
+void Communicator::verify(const Facts& facts) {
+  CommunicatorState& state = *state_;
+  if (state.world == 1) return;
+  const uint64_t number = [&] {
+    const std::lock_guard lock(state.submit_mutex);
+    state.throw_if_dead();
+    return ++state.verifications;
+  }();
+  verify_facts(meeting_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
+                          state.name, state.rank, state.world, state.timeout),
+               facts);
+}
+
+bool Communicator::can_shard() const { return sharding_of(state_->backend->plugin()) != nullptr; }
+
+void Communicator::plan_shards(const db_model& model,
+                               const std::function<void(const db_plan&)>& take) const {
+  const db_sharding* sharding = sharding_of(state_->backend->plugin());
+  ErrorBuffer error;
+  const db_plan* plan = nullptr;
+  const db_status status = sharding->plan(state_->communicator, &model, &plan, error.get());
+  if (status != DB_OK) {
+    throw make_error(status, error, fmt::format("rank {} cannot divide the model", state_->rank),
+                     backend());
+  }
+  const std::unique_ptr<const db_plan, void (*)(const db_plan*)> owned(plan, sharding->release);
+  take(*plan);
+}
+
+bool Communicator::is_on_streams() const { return state_->on_streams; }
+
+void Communicator::abort(const std::string& why) {
+  // A rank that gives up because another is lost reports that loss to the others.
+  const auto lost = state_->lost_member();
+  state_->end(Error(lost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                    why.empty() ? fmt::format("communicator '{}': rank {} called abort",
+                                              state_->name, state_->rank)
+                                : why,
+                    {.rank = lost ? lost->rank : state_->rank, .subject = state_->name}));
+  if (host_side_ != nullptr) host_side_->abort(why);
+}
+
+}  // namespace coupler

@@ -1,0 +1,37 @@
+// Preflight: before a communicator is created, its ranks verify through the store that they agree,
+// and those on one machine set up an order board. Collective, bounded by timeout; stateless.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/order_board.h"
+#include "store/store.h"
+
+namespace coupler {
+
+// What must be equal on every rank, in the order in which differences are reported.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+struct Meeting {
+  std::shared_ptr<Store> store;  // of this communicator
+  std::string name;
+  int rank = 0;
+  int world = 1;
+  std::chrono::nanoseconds timeout{};
+};
+
+// Throws Error(kMismatch) naming key, ranks and both values, or Error(kTimeout) naming the ranks
+// that never appeared.
+void verify_facts(const Meeting& meeting, const Facts& facts);
+
+// Each rank's rank in the job, by rank. Throws Error(kTimeout) naming the first that is missing.
+std::vector<int> share_world_ranks(const Meeting& meeting, int own);
+
+// Null on every rank if some rank cannot share the others' memory.
+std::unique_ptr<OrderBoard> share_board(const Meeting& meeting);
+
+}  // namespace coupler

@@ -1,0 +1,308 @@
+#include "comm/state.h"
+
+#include <coupler/call_site.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "comm/watchdog.h"
+
+namespace coupler {
+namespace {
+
+// How long after a broken connection the store may take to report which rank was lost.
+constexpr auto kNews = std::chrono::milliseconds(100);
+
+int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
+  if (can_abort) return timeout.count();
+  const std::chrono::nanoseconds margin = timeout / 10 + std::chrono::milliseconds(500);
+  return (timeout + margin).count();
+}
+
+}  // namespace
+
+CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
+                                     std::shared_ptr<Store> store_in,
+                                     std::chrono::nanoseconds timeout_in,
+                                     std::unique_ptr<OrderBoard> board_in,
+                                     std::vector<int> world_ranks_in)
+    : name(std::move(name_in)),
+      rank(raw->get()->rank),
+      world(raw->get()->size),
+      can_abort(raw->can_abort()),
+      timeout(timeout_in),
+      operation_timeout_ns(backend_timeout(can_abort, timeout_in)),
+      store(std::move(store_in)),
+      world_ranks(std::move(world_ranks_in)),
+      peers(store ? store->peers() : nullptr),
+      backend(std::move(raw)),
+      communicator(backend->get()),
+      functions(&backend->functions()),
+      board(std::move(board_in)),
+      sent(static_cast<size_t>(world)),
+      received(static_cast<size_t>(world)) {
+  if (world == 1) return;
+  notice = std::make_unique<Notice>(board.get(), store, rank, world);
+  watchdog = std::make_unique<Watchdog>(*this);
+  if (peers) peers->add_standing(this, [this] { return standing(); });
+}
+
+CommunicatorState::~CommunicatorState() {
+  if (peers) peers->remove_standing(this);
+  watchdog.reset();
+  for (const auto& operation : parked) functions->release(operation->request);
+  if (board) board->leave();
+}
+
+Operation CommunicatorState::begin(const db_op& op) {
+  Operation operation{.fingerprint = fingerprint_of(op, world)};
+  if (is_pairwise(op.kind)) {
+    operation.peer = op.root_or_peer;
+    const auto peer = static_cast<size_t>(op.root_or_peer);
+    operation.sequence = op.kind == DB_SEND ? ++sent[peer] : ++received[peer];
+  } else {
+    operation.sequence = ++sequence;
+    chain = chain_hash(chain, operation.fingerprint);
+  }
+  if (notice) announce(operation, &op);
+  return operation;
+}
+
+Operation CommunicatorState::begin(const Fingerprint& fingerprint) {
+  Operation operation{.sequence = ++sequence, .fingerprint = fingerprint};
+  chain = chain_hash(chain, fingerprint);
+  if (notice) announce(operation, nullptr);
+  return operation;
+}
+
+void CommunicatorState::announce(const Operation& operation, const db_op* op) {
+  if (!board) {
+    if (operation.peer < 0) notice->remember(operation.sequence, operation.fingerprint, chain);
+    return;
+  }
+  if (board->marked()) throw end_by(*board->mark());
+  std::optional<Disagreement> other;
+  if (operation.peer >= 0) {
+    if (operation.peer != rank) {
+      other = board->enter_pair(operation.peer, operation.sequence, operation.fingerprint);
+    }
+  } else {
+    other = board->enter(operation.sequence, operation.fingerprint, chain);
+    if (!other && op != nullptr && op->kind == DB_ALL_TO_ALL_V) {
+      other = board->enter_counts(operation.sequence, op->send_counts, op->recv_counts);
+    }
+  }
+  if (!other) return;
+  const char* number = operation.peer >= 0 ? "message" : "operation";
+  throw end(Error(ErrorCode::kMismatch,
+                  fmt::format("communicator '{}', {} {}: {}", name, number, operation.sequence,
+                              describe_disagreement(rank, operation.fingerprint, *other)),
+                  {.rank = other->rank, .subject = name, .hint = hint_for(ErrorCode::kMismatch)}));
+}
+
+void CommunicatorState::enter_backend(const Operation& operation) {
+  inside_sequence.store(operation.sequence, std::memory_order_relaxed);
+  inside_what.store(operation.fingerprint.what, std::memory_order_relaxed);
+  inside_shown.store(operation.fingerprint.shown, std::memory_order_relaxed);
+  inside_peer.store(operation.peer, std::memory_order_relaxed);
+  // The full fence pairs with the watchdog's: either it sees the ticket or it is seen asleep.
+  ticket.fetch_add(1, std::memory_order_seq_cst);
+  if (watchdog) watchdog->wake_if_asleep();
+}
+
+void CommunicatorState::leave_backend() {
+  ticket.store(ticket.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+std::optional<Operation> CommunicatorState::inside() const {
+  if ((ticket.load(std::memory_order_acquire) & 1) == 0) return std::nullopt;
+  Operation operation;
+  operation.sequence = inside_sequence.load(std::memory_order_relaxed);
+  operation.fingerprint.what = inside_what.load(std::memory_order_relaxed);
+  operation.fingerprint.shown = inside_shown.load(std::memory_order_relaxed);
+  operation.peer = inside_peer.load(std::memory_order_relaxed);
+  return operation;
+}
+
+std::string CommunicatorState::standing() const {
+  const auto operation = inside();
+  if (!operation) return {};
+  const std::string site = CallSite::last();
+  return fmt::format("operation {} ({}) of communicator '{}'{}", operation->sequence,
+                     describe(operation->fingerprint), name, site.empty() ? "" : ", at " + site);
+}
+
+std::string CommunicatorState::context(const Operation& operation) const {
+  std::string text = fmt::format("communicator '{}', ", name);
+  if (operation.peer >= 0) {
+    return text + fmt::format("message {}: rank {} in {} {} rank {}", operation.sequence, rank,
+                              describe(operation.fingerprint),
+                              operation.fingerprint.kind() == DB_SEND ? "to" : "from",
+                              operation.peer);
+  }
+  return text + fmt::format("operation {}: rank {} in {}", operation.sequence, rank,
+                            describe(operation.fingerprint));
+}
+
+Error CommunicatorState::timeout_error(const Operation& operation,
+                                       const std::string& backend_text) const {
+  int missing = -1;
+  std::string absent;
+  if (notice) {
+    try {
+      absent = notice->absent(operation.peer >= 0 ? 0 : operation.sequence, &missing);
+    } catch (const std::exception& thrown) {
+      absent = fmt::format("the missing ranks are unknown: {}", thrown.what());
+    }
+  }
+  if (missing < 0) missing = operation.peer;
+  if (absent.empty()) {
+    absent = operation.peer >= 0
+                 ? fmt::format("rank {} did not answer", operation.peer)
+                 : std::string("every rank has started the operation, and none is stopped or gone");
+  }
+  std::string text = fmt::format("{}: timed out after {:.3g} s; {}", context(operation),
+                                 std::chrono::duration<double>(timeout).count(), absent);
+  if (!backend_text.empty()) text += fmt::format(" ({})", backend_text);
+  return {ErrorCode::kTimeout,
+          text,
+          {.rank = missing, .subject = name, .hint = hint_for(ErrorCode::kTimeout)}};
+}
+
+std::optional<CommunicatorState::LostMember> CommunicatorState::lost_member(
+    std::chrono::milliseconds wait) const {
+  if (!peers || (wait.count() == 0 && !peers->any_lost())) return std::nullopt;
+  const auto loss =
+      wait.count() == 0 ? peers->first_lost(world_ranks) : peers->await_lost(world_ranks, wait);
+  if (!loss) return std::nullopt;
+  const auto member = std::find(world_ranks.begin(), world_ranks.end(), loss->rank);
+  return LostMember{static_cast<int>(member - world_ranks.begin()), *loss};
+}
+
+Error CommunicatorState::peer_error(const Operation& operation, const LostMember& lost) const {
+  const bool own = lost.rank == rank;
+  return {ErrorCode::kPeerLost,
+          fmt::format("{}: {}{}", context(operation),
+                      own ? "the other ranks have given up on this one: " : "", lost.loss.text),
+          {.rank = lost.rank, .subject = name, .hint = hint_for(ErrorCode::kPeerLost)}};
+}
+
+Error CommunicatorState::failed(const Operation& operation, db_status status,
+                                const ErrorBuffer& buffer) {
+  if (dead.load(std::memory_order_acquire)) return *first_error();
+  if (!kills(status, buffer.value())) {
+    if (board && operation.peer < 0) board->refuse(operation.sequence);
+    return make_error(status, buffer, context(operation), backend->plugin().name());
+  }
+  if (status == DB_ERR_TIMEOUT) return end(timeout_error(operation, buffer.text()));
+  if (code_of(status) == ErrorCode::kPeerLost || code_of(status) == ErrorCode::kIo) {
+    // A connection reports that it broke, not why; the job's store is about to report that.
+    if (const auto lost = lost_member(kNews)) {
+      const Error found = peer_error(operation, *lost);
+      return end(
+          Error(found.code(), fmt::format("{} ({})", found.what(), buffer.text()), found.detail()));
+    }
+  }
+  return end(make_error(status, buffer, context(operation), backend->plugin().name()));
+}
+
+Error CommunicatorState::end(const Error& own) {
+  Mark mark{static_cast<int32_t>(own.code()), rank, own.detail().rank, own.what()};
+  if (notice) {
+    try {
+      // If another rank was first, this error is likely to be a consequence of its error.
+      mark = notice->publish(mark);
+    } catch (const std::exception& thrown) {
+      // If the rank that hosts the store is lost, the others notice that themselves.
+      log(lost_member() ? LogLevel::kDebug : LogLevel::kWarning, "comm",
+          fmt::format("communicator '{}': cannot report the error to the other ranks: {}", name,
+                      thrown.what()));
+    }
+  }
+  if (mark.reporter != rank) return end_by(mark);
+  set_first_error(own);
+  return *first_error();
+}
+
+Error CommunicatorState::end_by(const Mark& mark) {
+  const auto code = static_cast<ErrorCode>(mark.code);
+  // An error that a rank reports about itself is, for the others, about that rank.
+  const int failed_rank =
+      mark.failed_rank < 0 || mark.failed_rank == rank ? mark.reporter : mark.failed_rank;
+  const bool own = mark.reporter == rank;
+  // The text includes its hint.
+  set_first_error(
+      Error(code, own ? mark.text : fmt::format("rank {} reported: {}", mark.reporter, mark.text),
+            {.rank = own ? mark.failed_rank : failed_rank, .subject = name, .hint = {}}));
+  return *first_error();
+}
+
+bool CommunicatorState::set_first_error(const Error& first) {
+  {
+    const std::lock_guard lock(error_mutex);
+    if (error) return false;
+    error = first;
+  }
+  dead.store(true, std::memory_order_release);
+  // Even without DB_CAP_ABORT: it may still free threads that wait outside of the library.
+  functions->abort(communicator);
+  return true;
+}
+
+std::optional<Error> CommunicatorState::first_error() const {
+  const std::lock_guard lock(error_mutex);
+  return error;
+}
+
+void CommunicatorState::throw_first_error() const { throw Error(*first_error()); }
+
+void CommunicatorState::add_pending(PendingOperation* operation) {
+  operation->start = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(pending_mutex);
+    pending.push_back(operation);
+  }
+  pending_count.fetch_add(1, std::memory_order_seq_cst);
+  if (watchdog) watchdog->wake_if_asleep();
+}
+
+void CommunicatorState::remove_pending(PendingOperation* operation) {
+  const std::lock_guard lock(pending_mutex);
+  const auto found = std::find(pending.begin(), pending.end(), operation);
+  if (found == pending.end()) return;
+  *found = pending.back();
+  pending.pop_back();
+  pending_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void CommunicatorState::set_device(std::shared_ptr<const DeviceMemory> memory) {
+  device = std::move(memory);
+  on_streams = device != nullptr && device->is_cuda() && backend->takes(DB_MEMORY_CUDA);
+}
+
+void CommunicatorState::park(std::unique_ptr<PendingOperation> operation) {
+  const std::lock_guard lock(pending_mutex);
+  parked.push_back(std::move(operation));
+}
+
+void CommunicatorState::settle() {
+  while (true) {
+    std::unique_ptr<PendingOperation> over;
+    ErrorBuffer text;
+    db_status status = DB_OK;
+    {
+      const std::lock_guard lock(pending_mutex);
+      if (parked.empty()) return;
+      status = functions->test(parked.front()->request, text.get());
+      if (status == DB_IN_PROGRESS) return;
+      over = std::move(parked.front());
+      parked.pop_front();
+    }
+    remove_pending(over.get());
+    functions->release(over->request);
+    if (status != DB_OK) static_cast<void>(failed(over->operation, status, text));
+  }
+}
+
+}  // namespace coupler

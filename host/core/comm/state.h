@@ -1,0 +1,138 @@
+// CommunicatorState: what a Communicator, its Works and its watchdog share. The holder of
+// submit_mutex may use begin() and the sequence; everything else is [any-thread].
+#pragma once
+
+#include <coupler/error.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/notice.h"
+#include "comm/operation_error.h"
+#include "comm/order_board.h"
+#include "comm/raw_communicator.h"
+#include "store/peers.h"
+
+namespace coupler {
+
+class Watchdog;
+
+// One operation from its submission to its end.
+struct Operation {
+  uint64_t sequence = 0;  // SEND and RECV: among messages in that direction with that peer
+  Fingerprint fingerprint;
+  int peer = -1;  // SEND and RECV
+};
+
+// An asynchronous operation; in CommunicatorState::pending until its request is released.
+struct PendingOperation {
+  Operation operation;
+  db_request* request = nullptr;
+  std::chrono::steady_clock::time_point start;
+};
+
+struct CommunicatorState {
+  CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
+                    std::shared_ptr<Store> store, std::chrono::nanoseconds timeout,
+                    std::unique_ptr<OrderBoard> board, std::vector<int> world_ranks);
+  ~CommunicatorState();
+  CommunicatorState(const CommunicatorState&) = delete;
+  CommunicatorState& operator=(const CommunicatorState&) = delete;
+
+  // With submit_mutex: checks, numbers and announces op. Throws.
+  Operation begin(const db_op& op);
+  Operation begin(const Fingerprint& fingerprint);
+  // Called around the time in which a thread may be stuck in the backend.
+  void enter_backend(const Operation& operation);
+  void leave_backend();
+  // The error of an operation that the backend returned; ends the communicator if it must.
+  Error failed(const Operation& operation, db_status status, const ErrorBuffer& error);
+  // Ends the communicator: the first error stays, all ranks learn of it, pending waits end.
+  Error end(const Error& error);
+  // For the error of another rank or of the watchdog; its text is complete.
+  Error end_by(const Mark& mark);
+
+  void throw_if_dead() const {
+    if (dead.load(std::memory_order_acquire)) throw_first_error();
+  }
+  [[noreturn]] void throw_first_error() const;
+  std::optional<Error> first_error() const;
+
+  void add_pending(PendingOperation* operation);
+  void remove_pending(PendingOperation* operation);
+
+  // Before the first operation.
+  void set_device(std::shared_ptr<const DeviceMemory> memory);
+  // Takes over a pending operation that a stream waits for: it is watched until it ends.
+  void park(std::unique_ptr<PendingOperation> operation);
+  // Releases those that have ended. The failure of one ends the communicator.
+  void settle();
+
+  // The rank of this communicator that the job has lost, if any; waits up to `wait` for a loss to
+  // become known.
+  struct LostMember {
+    int rank;  // of this communicator
+    PeerLoss loss;
+  };
+  std::optional<LostMember> lost_member(std::chrono::milliseconds wait = {}) const;
+  // The error of an operation that cannot end because a rank it needs is lost.
+  Error peer_error(const Operation& operation, const LostMember& lost) const;
+
+  std::string context(const Operation& operation) const;
+  // The blocking operation in the backend, if there is one.
+  std::optional<Operation> inside() const;
+  // What this rank is doing, according to that operation; "" if there is none.
+  std::string standing() const;
+  Error timeout_error(const Operation& operation, const std::string& backend_text) const;
+
+  const std::string name;
+  const int rank, world;
+  const bool can_abort;
+  const std::chrono::nanoseconds timeout;
+  // The deadline that the backend gets. If it cannot abort, its own deadline ends the process, so
+  // the host's, which can name the missing ranks, comes first.
+  const int64_t operation_timeout_ns;
+
+  std::shared_ptr<Store> store;        // of this communicator; null if world is 1
+  const std::vector<int> world_ranks;  // of the job, by rank of this communicator
+  const std::shared_ptr<Peers> peers;  // null if they are not watched
+  std::shared_ptr<RawCommunicator> backend;
+  db_communicator* const communicator;
+  const db_communicator_functions* const functions;
+  std::shared_ptr<const DeviceMemory> device;  // null: host memory only
+  bool on_streams = false;                     // the backend takes its memory
+  std::unique_ptr<OrderBoard> board;           // null: world 1 or several machines
+  std::unique_ptr<Notice> notice;              // null: world 1
+
+  std::mutex submit_mutex;
+  uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
+  std::vector<uint64_t> sent, received;
+
+  // See inside(): the ticket is odd while there is one.
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<uint64_t> inside_sequence{0}, inside_what{0}, inside_shown{0};
+  std::atomic<int> inside_peer{-1};
+
+  std::mutex pending_mutex;
+  std::vector<PendingOperation*> pending;
+  std::atomic<uint32_t> pending_count{0};
+  std::deque<std::unique_ptr<PendingOperation>> parked;  // in order, among pending
+
+  std::atomic<bool> dead{false};
+  mutable std::mutex error_mutex;
+  std::optional<Error> error;
+
+  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null if world is 1
+
+ private:
+  void announce(const Operation& operation, const db_op* op);
+  bool set_first_error(const Error& error);
+};
+
+}  // namespace coupler

@@ -1,0 +1,265 @@
+#include "formats/pickle.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+#include "formats/pickle_machine.h"
+#include "formats/pickle_tree.h"
+
+namespace coupler::pickle {
+namespace {
+
+// The opcodes, named as in Python's pickletools.
+enum Opcode : uint8_t {
+  kMark = '(',
+  kStop = '.',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kBinInt2 = 'M',
+  kNone = 'N',
+  kReduce = 'R',
+  kBinUnicode = 'X',
+  kAppend = 'a',
+  kBuild = 'b',
+  kGlobal = 'c',
+  kAppends = 'e',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTuple = 't',
+  kSetItems = 'u',
+  kEmptyDict = '}',
+  kEmptyList = ']',
+  kEmptyTuple = ')',
+  kBinFloat = 'G',
+  kBinPersId = 'Q',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
+  kProto = 0x80,
+  kNewObj = 0x81,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8a,
+  kLong4 = 0x8b,
+  kShortBinUnicode = 0x8c,
+  kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSet = 0x91,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+};
+
+}  // namespace
+
+Value* Machine::run() {
+  if (bytes_.size() > kMaxBytes)
+    fail(fmt::format("its {} bytes exceed the limit of {}", bytes_.size(), kMaxBytes));
+  if (number<uint8_t>() != kProto) fail("it does not begin with a protocol number");
+  if (const auto protocol = number<uint8_t>(); protocol < 2 || protocol > 5)
+    fail(fmt::format("it uses protocol {}; only 2 to 5 are supported", protocol));
+  while (!stopped_) {
+    opcode_at_ = at_;
+    step();
+  }
+  if (at_ != bytes_.size()) fail("bytes follow the pickle's end");
+  Value* root = pop();
+  if (!stack_.empty() || !marks_.empty()) fail("it ends with unused values");
+  return root;
+}
+
+void Machine::step() {
+  const auto opcode = number<uint8_t>();
+  if (opcode == kStop) {
+    stopped_ = true;
+  } else if (opcode == kFrame) {
+    if (number<uint64_t>() > bytes_.size() - at_) fail("a frame reaches past the pickle's end");
+  } else if (!step_literal(opcode) && !step_container(opcode) && !step_memo(opcode) &&
+             !step_object(opcode)) {
+    fail(
+        fmt::format("opcode 0x{:02x} is not supported: tensors, containers and numbers do not need "
+                    "it",
+                    opcode));
+  }
+}
+
+bool Machine::step_literal(uint8_t opcode) {
+  const auto push_integer = [&](int64_t value) { push(make(Kind::kInt, value)); };
+  switch (opcode) {
+    case kNone:
+      push(none_);
+      return true;
+    case kNewTrue:
+      push(true_);
+      return true;
+    case kNewFalse:
+      push(false_);
+      return true;
+    case kBinInt:
+      push_integer(number<int32_t>());
+      return true;
+    case kBinInt1:
+      push_integer(number<uint8_t>());
+      return true;
+    case kBinInt2:
+      push_integer(number<uint16_t>());
+      return true;
+    case kLong1:
+      push_integer(long_number(number<uint8_t>()));
+      return true;
+    case kLong4:
+      push_integer(long_number(number<uint32_t>()));
+      return true;
+    case kBinFloat:  // the only big-endian number
+      push(make(Kind::kDouble, std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))));
+      return true;
+    case kShortBinUnicode:
+      push_text(Kind::kString, number<uint8_t>());
+      return true;
+    case kBinUnicode:
+      push_text(Kind::kString, number<uint32_t>());
+      return true;
+    case kBinUnicode8:
+      push_text(Kind::kString, number<uint64_t>());
+      return true;
+    case kShortBinBytes:
+      push_text(Kind::kBytes, number<uint8_t>());
+      return true;
+    case kBinBytes:
+      push_text(Kind::kBytes, number<uint32_t>());
+      return true;
+    case kBinBytes8:
+      push_text(Kind::kBytes, number<uint64_t>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_container(uint8_t opcode) {
+  switch (opcode) {
+    case kMark:
+      if (marks_.size() == kMaxDepth)
+        fail(fmt::format("it nests deeper than {} levels", kMaxDepth));
+      marks_.push_back(stack_.size());
+      return true;
+    case kEmptyList:
+    case kEmptySet:
+      push(make(Kind::kList, Items{}));
+      return true;
+    case kEmptyTuple:
+      push_tuple(0);
+      return true;
+    case kEmptyDict:
+      push(make(Kind::kDict, Items{}));
+      return true;
+    case kTuple:
+      push(make(Kind::kTuple, pop_to_mark()));
+      return true;
+    case kTuple1:
+    case kTuple2:
+    case kTuple3:
+      push_tuple(opcode - kTuple1 + 1u);
+      return true;
+    case kAppend:
+      append({pop()});
+      return true;
+    case kFrozenSet:
+      push(make(Kind::kList, pop_to_mark()));
+      return true;
+    case kAppends:
+    case kAddItems:
+      append(pop_to_mark());
+      return true;
+    case kSetItem: {
+      Value* value = pop();
+      Value* key = pop();
+      set_items({key, value});
+      return true;
+    }
+    case kSetItems:
+      set_items(pop_to_mark());
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_memo(uint8_t opcode) {
+  const auto put = [&](uint64_t index) {
+    if (index > memo_.size()) fail(fmt::format("it stores memo entry {} out of order", index));
+    if (index == memo_.size()) memo_.push_back(nullptr);
+    memo_[index] = top();
+  };
+  const auto get = [&](uint64_t index) {
+    if (index >= memo_.size()) fail(fmt::format("memo entry {} does not exist", index));
+    push(memo_[index]);
+  };
+  switch (opcode) {
+    case kBinPut:
+      put(number<uint8_t>());
+      return true;
+    case kLongBinPut:
+      put(number<uint32_t>());
+      return true;
+    case kMemoize:
+      put(memo_.size());
+      return true;
+    case kBinGet:
+      get(number<uint8_t>());
+      return true;
+    case kLongBinGet:
+      get(number<uint32_t>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Machine::step_object(uint8_t opcode) {
+  switch (opcode) {
+    case kGlobal: {
+      const std::string_view module = take_line();
+      push_global(module, take_line());
+      return true;
+    }
+    case kStackGlobal: {
+      const Value* name = pop();
+      const Value* module = pop();
+      if (name->kind() != Kind::kString || module->kind() != Kind::kString)
+        fail("a function's name is not a string");
+      push_global(module->text(), name->text());
+      return true;
+    }
+    case kBinPersId:
+      push_storage();
+      return true;
+    case kReduce:
+    case kNewObj:
+      push_call();
+      return true;
+    case kBuild:
+      set_attributes();
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::shared_ptr<const Value> read(std::string_view bytes, const std::string& file) {
+  Machine machine(bytes, file);
+  Value* root = machine.run();
+  TreeCheck(file).check(root);
+  return {machine.arena(), root};
+}
+
+}  // namespace coupler::pickle

@@ -1,0 +1,114 @@
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/environment.h"
+#include "base/process_identity.h"
+#include "rendezvous/hosted_store.h"
+#include "rendezvous/job_file.h"
+#include "rendezvous/network_store.h"
+#include "rendezvous/process_info.h"
+#include "store/memory_store.h"
+#include "store/store.h"
+#include "store/store_client.h"
+#include "store/torch_store.h"
+
+namespace coupler {
+namespace {
+
+std::string open_mpi_job() {
+  const auto job = environment_text("PMIX_NAMESPACE");
+  const auto daemon = environment_text("OMPI_MCA_orte_hnp_uri");
+  if (job.empty() && daemon.empty()) {
+    throw Error(ErrorCode::kConfig,
+                "OMPI_COMM_WORLD_RANK is set, but PMIX_NAMESPACE and OMPI_MCA_orte_hnp_uri, "
+                "which identify the job, are not",
+                {.subject = "OMPI_COMM_WORLD_RANK",
+                 .hint = "start the program with Open MPI's mpirun, or unset "
+                         "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
+  }
+  return "openmpi " + job + " " + daemon;
+}
+
+// Without PMIx, MPICH gives its processes no job name. The proxy that started all processes of this
+// machine identifies the job: it is an ancestor of each, even with shells in between.
+std::string mpich_job() {
+  long pid = ::getppid();
+  while (pid > 1) {
+    const ProcessStatus status = status_of(pid);
+    if (status.name.compare(0, 6, "hydra_") == 0) {
+      return fmt::format("mpich {}", pid);
+    }
+    pid = status.parent;  // 0 if there is none
+  }
+  throw Error(ErrorCode::kConfig,
+              "PMI_RANK is set, but no ancestor of this process is MPICH's hydra_pmi_proxy",
+              {.subject = "PMI_RANK",
+               .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
+}
+
+// Identifies one start of the workers: keys from before a restart must not be visible.
+std::string torchrun_epoch() {
+  return fmt::format("{}/{}", environment_text("TORCHELASTIC_RUN_ID"),
+                     environment_text("TORCHELASTIC_RESTART_COUNT"));
+}
+
+// A name that all ranks of a job on one machine know, and that no other job has.
+std::string job_name(const ProcessInfo& process) {
+  switch (process.launcher) {
+    case LauncherKind::kOpenMpi:
+      return open_mpi_job();
+    case LauncherKind::kMpich:
+      return mpich_job();
+    case LauncherKind::kTorchrun:
+      return fmt::format("torchrun {}:{} {}", process.store_host, process.store_port,
+                         torchrun_epoch());
+    case LauncherKind::kSlurm:
+      return fmt::format("slurm {}.{}", environment_text("SLURM_JOB_ID"),
+                         environment_text("SLURM_STEP_ID"));
+    default:
+      return fmt::format("master {}:{}", process.store_host, process.store_port);
+  }
+}
+
+// The store of torchrun's agent is up before the ranks are, but does not watch them. Ranks on
+// several machines only learn from it where rank 0 hosts the job's store.
+std::shared_ptr<Store> meet_at_agent(const ProcessInfo& process, const Config& config) {
+  const auto agent = Store::with_prefix(
+      std::make_shared<TorchStore>(process.store_host, process.store_port, config.backend.timeout),
+      torchrun_epoch());
+  return host_or_join_through(*agent, process, config);
+}
+
+}  // namespace
+
+std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config) {
+  if (process.world == 1) {
+    return std::make_shared<MemoryStore>();
+  }
+  if (process.launcher == LauncherKind::kCoupler) {
+    const JobAddress job = read_job_file(process.job_file);
+    auto store = std::make_shared<StoreClient>(job.host, job.port, job.secret,
+                                               config.backend.timeout, job.tls);
+    store->join(process.rank);
+    return store;
+  }
+  if (process.launcher == LauncherKind::kNone) {
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("world size {} needs a launcher through which the ranks meet", process.world),
+        {.subject = "launcher", .hint = "start the program with `coupler launch`"});
+  }
+  if (process.local_world != process.world && process.launcher == LauncherKind::kTorchrun &&
+      environment_text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    return meet_at_agent(process, config);
+  }
+  if (process.local_world != process.world) {
+    return host_or_join_network_store(process, config);
+  }
+  return host_or_join_store(job_name(process), process.rank, config.backend);
+}
+
+}  // namespace coupler

@@ -1,0 +1,56 @@
+// Store: the key-value store through which the ranks of a job meet. Every function may be called
+// from any thread; get() blocks its caller only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/secret.h"
+
+namespace coupler {
+
+class Peers;
+struct Config;
+struct ProcessInfo;
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Waits until the key is set; nullopt when timeout passed. Zero asks once.
+  virtual std::optional<std::string> get(const std::string& key,
+                                         std::chrono::nanoseconds timeout) = 0;
+  // The values of prefix/0 to prefix/(count - 1), through which ranks exchange data. Waits until
+  // all are set or timeout has passed; missing ones are then nullopt.
+  virtual std::vector<std::optional<std::string>> get_ranks(const std::string& prefix, int count,
+                                                            std::chrono::nanoseconds timeout);
+  // Adds to the number under key (absent: 0), returns the sum. Numbers are not values.
+  virtual int64_t add(const std::string& key, int64_t delta) = 0;
+
+  // What is known about the other ranks; null if the store does not watch them.
+  virtual std::shared_ptr<Peers> peers() const { return nullptr; }
+
+  // A key that every process of the job computes alike, and no other process can: HKDF-SHA256 of
+  // the job's secret for `purpose`. It is never sent. nullopt if the store has no secret.
+  virtual std::optional<Bytes32> derived_key(std::string_view purpose) const;
+
+  // A view in which every key starts with prefix + "/"; keeps the parent alive.
+  static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);
+};
+
+// The key under which a rank reports what it was doing when another was lost.
+std::string standing_key(int rank);
+inline constexpr const char* kStandingPrefix = "coupler/standing/";
+
+// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
+// (hosted_store.h) or for several (network_store.h); with world size 1, a store in this process's
+// memory. Throws Error(kPeerLost or kTimeout) naming the address.
+std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config);
+
+}  // namespace coupler

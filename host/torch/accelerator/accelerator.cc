@@ -1,0 +1,169 @@
+#include <ATen/Context.h>
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "accelerator/accelerator_impl.h"
+#include "accelerator/checkpoints.h"
+#include "accelerator/current.h"
+#include "accelerator/memory_limit.h"
+#include "accelerator/process_setup.h"
+#include "accelerator/profile.h"
+#include "activations/activation_offload.h"
+#include "activations/forward_recorder.h"
+#include "base/log.h"
+#include "config/config.h"
+#include "config/contradictions.h"
+#include "data/reading_scope.h"
+#include "device/choose.h"
+#include "device/torch_device_memory.h"
+#include "dry_run/dry_run.h"
+#include "estimate/limit.h"
+#include "precision/precision.h"
+
+namespace coupler {
+namespace {
+
+Config load(ConfigRequest request, const AcceleratorOptions& options) {
+  request.code = options.by_key();
+  return load_config(request);
+}
+
+// The plugin of this job. A single process needs no transport, so only a wrapper is loaded then.
+Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c10::Device device) {
+  BackendConfig resolved = backend;
+  if (resolved.use == "auto") {
+    if (process.world == 1) return Plugin::single();
+    resolved.use = resolve_auto(backend, mpi_launch_of(process), !device.is_cuda());
+  }
+  const Plugin plugin = Plugin::load(resolved);
+  const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  return process.world == 1 && !wrapper ? Plugin::single() : plugin;
+}
+
+// The plugin that moves host memory if the job's backend does not.
+Plugin choose_host_side(const BackendConfig& backend, const ProcessInfo& process) {
+  BackendConfig host = backend;
+  host.sha256.clear();  // that pins the other plugin
+  host.use = resolve_auto(backend, mpi_launch_of(process), /*on_host=*/true);
+  return Plugin::load(host);
+}
+
+// Switches off what a dry run cannot do: it is one process, and its parameters have no values.
+void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
+  if (process.world > 1) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world),
+                {.subject = "COUPLER_ESTIMATE",
+                 .hint = "a dry run is one process: start the program with `coupler estimate`"});
+  }
+  config.checkpoint = {};
+  config.checkpoint.resume = "no";
+  config.memory.limit.clear();
+  config.training.device = "cpu";
+  run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
+  static thread_local std::optional<RealTensors> reading;
+  detail::set_reading_hooks({[] { reading.emplace(); }, [] { reading.reset(); }});
+}
+
+}  // namespace
+
+Accelerator::Impl::Impl(Config loaded)
+    : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
+  throw_first(contradictions_of(config));
+  if (dry_run != nullptr) make_dry(*dry_run, config, process);
+  if (process.world > 1) set_log_rank(process.rank);
+  keep_large_blocks();
+  allow_fast_exit();
+  limit_threads(process.local_world);
+  if (const uint64_t limit = memory_limit_of(config); limit != 0) {
+    hold_memory_limit(limit, process.rank);
+  }
+  device = choose_device(config.training.device, process);
+  make_current(device);
+  if (config.sources.count("training.seed") != 0) {
+    at::manual_seed(static_cast<uint64_t>(config.training.seed));  // seeds every device
+  }
+  require_precision(config.training, device.type());
+  autocast_type = coupler::autocast_type(config.training.mixed_precision);
+  ActivationOffload::of_process().set_default(config.memory.offload_activations);
+  if (process.world > 1) store = join_store(process, config);
+  if (dry_run == nullptr) plugin = choose_plugin(config.backend, process, device);
+  comm = Communicator::create(
+      {.plugin = plugin,
+       .process = process,
+       .store = store,
+       .backend = &config.backend,
+       .name = "world",
+       .device = device.is_cpu() ? nullptr : std::make_shared<TorchDeviceMemory>(device),
+       .host_side = [this] { return choose_host_side(config.backend, process); }});
+  if (process.world > 1) set_current_communicator(comm.get());
+  if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
+  if (dry_run == nullptr) profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
+  checkpoints = std::make_unique<Checkpoints>(*this);
+}
+
+Accelerator::Impl::~Impl() {
+  checkpoints.reset();  // its thread may still write the models' state
+  profile.reset();
+  set_current_communicator(nullptr);
+  ForwardRecorder::of_this_thread().forget_all();
+  ActivationOffload::of_process().forget_all();
+  ActivationOffload::of_process().set_default(false);
+  models.clear();
+}
+
+std::shared_ptr<Strategy> Accelerator::Impl::find(const void* identity) const {
+  for (const auto& model : models) {
+    if (model->model().identity == identity) return model;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<detail::LoaderView> Accelerator::Impl::current_loader() const {
+  std::shared_ptr<detail::LoaderView> result;
+  for (const auto& weak : loaders) {
+    auto loader = weak.lock();
+    if (loader == nullptr || !loader->in_loop()) continue;
+    if (result == nullptr || loader->loop_number() > result->loop_number()) {
+      result = std::move(loader);
+    }
+  }
+  return result;
+}
+
+Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
+  if (const auto found = find(model.identity)) return *found;
+  const std::string name = model.module != nullptr ? model.module->name() : "TorchScript module";
+  throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", name),
+              {.subject = name, .hint = "pass it to accelerator.prepare first"});
+}
+
+Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
+  install_terminate_handler();
+  start(load(take_config_arguments(argc, argv), options));
+}
+
+Accelerator::Accelerator(const AcceleratorOptions& options) {
+  install_terminate_handler();
+  start(load({}, options));
+}
+
+void Accelerator::start(Config config) {
+  impl_ = std::make_unique<Impl>(std::move(config));
+  const ProcessInfo& process = impl_->process;
+  set_place({process.rank, process.world, process.local_rank, process.local_world});
+  set_current_accelerator(this);
+}
+
+Accelerator::~Accelerator() {
+  if (current_accelerator() == this) set_current_accelerator(nullptr);
+}
+
+at::Device Accelerator::device() const { return impl_->device; }
+std::string Accelerator::backend() const { return impl_->plugin.name(); }
+std::string Accelerator::mixed_precision() const { return impl_->config.training.mixed_precision; }
+
+}  // namespace coupler

@@ -1,0 +1,260 @@
+#include "accelerator/checkpoints.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "accelerator/profile.h"
+#include "base/log.h"
+#include "checkpoint/piece_writer.h"
+
+namespace coupler {
+namespace {
+
+constexpr const char* kDefaultFolder = "checkpoints";
+
+checkpoint::JobWriter::Options options_of(const ProcessInfo& process,
+                                          const CheckpointConfig& config) {
+  return {.rank = process.rank,
+          .world = process.world,
+          .timeout = config.timeout,
+          .total_limit = config.total_limit};
+}
+
+std::shared_ptr<Store> part_of(const std::shared_ptr<Store>& store, const char* name) {
+  return store == nullptr ? nullptr : Store::with_prefix(store, name);
+}
+
+// Lowers the priority of this thread, and of what it starts, below that of training.
+void stand_back() {
+  constexpr int kSteps = 10;
+  errno = 0;
+  const int now = ::getpriority(PRIO_PROCESS, 0);  // of this thread, on Linux
+  if (errno == 0) ::setpriority(PRIO_PROCESS, 0, now + kSteps);
+}
+
+std::vector<checkpoint::NamedFile> write_all(const checkpoint::JobWriter::Save& save,
+                                             const std::vector<checkpoint::StateFile>& files) {
+  std::vector<checkpoint::NamedFile> written;
+  for (const checkpoint::StateFile& file : files) {
+    const std::string full = (std::filesystem::path(save.path) / file.name).string();
+    auto metadata = file.metadata;
+    metadata[checkpoint::kSaveKey] = save.identity;
+    written.push_back({file.name, checkpoint::write_pieces(full, file.pieces, metadata)});
+  }
+  return written;
+}
+
+// After these errors the job cannot continue.
+bool ends_the_job(const Error& error) {
+  return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(Accelerator::Impl& impl)
+    : impl_(impl),
+      writer_(part_of(impl.store, "coupler/checkpoint"),
+              options_of(impl.process, impl.config.checkpoint)),
+      questions_(part_of(impl.store, "coupler/load")) {
+  if (by_itself()) {
+    preemption_ =
+        std::make_unique<Preemption>(part_of(impl.store, "coupler/preemption"), impl.process.rank,
+                                     impl.process.world, impl.config.backend.timeout);
+  }
+}
+
+Checkpoints::~Checkpoints() {
+  if (writing_.valid()) writing_.wait();
+}
+
+checkpoint::TrainingState Checkpoints::job() const {
+  checkpoint::TrainingState job{
+      .rank = impl_.process.rank,
+      .world = impl_.process.world,
+      .device = impl_.device,
+      .models = impl_.models,
+      .scaler = impl_.scaler.get(),
+      .own_buffers = impl_.process.world > 1 && !impl_.config.training.broadcast_buffers};
+  for (const auto& prepared : impl_.optimizers) {
+    if (auto state = prepared.state.lock()) job.optimizers.push_back(std::move(state));
+  }
+  for (const auto& weak : impl_.schedulers) {
+    if (auto core = weak.lock()) job.schedulers.push_back(std::move(core));
+  }
+  for (const auto& weak : impl_.loaders) {
+    if (auto loader = weak.lock()) job.loaders.push_back(std::move(loader));
+  }
+  for (const auto& object : objects_) job.objects.push_back(object.get());
+  return job;
+}
+
+int64_t Checkpoints::steps() const {
+  int64_t result = 0;
+  for (const auto& prepared : impl_.optimizers) {
+    if (const auto state = prepared.state.lock()) result = std::max(result, state->steps());
+  }
+  return result;
+}
+
+std::string Checkpoints::folder_or(const std::string& folder) const {
+  return !folder.empty() ? folder : by_itself() ? impl_.config.checkpoint.dir : kDefaultFolder;
+}
+
+std::future<std::string> Checkpoints::begin(const std::string& folder, bool async) {
+  if (impl_.accumulation.pending()) {
+    throw Error(
+        ErrorCode::kUsage,
+        "a checkpoint was requested while gradients are being accumulated, which it would "
+        "lose",
+        {.subject = "save_state",
+         .hint = "save when accelerator.sync_gradients() is true, outside of accumulate()"});
+  }
+  take_end();
+  failure_.reset();
+  failed_ = false;
+  for (const auto& model : impl_.models) model->settle();
+  const int64_t steps_now = steps();
+  const checkpoint::JobWriter::Save save = writer_.begin(folder, steps_now);
+  std::optional<Error> problem;
+  std::shared_ptr<checkpoint::Snapshot> snapshot;
+  try {
+    for (const Hook& hook : save_hooks) hook(save.path);
+    snapshot = std::make_shared<checkpoint::Snapshot>(
+        checkpoint::take_snapshot(job(), async, copy_.get()));
+    if (async) copy_ = snapshot;
+  } catch (const Error& error) {
+    problem = error;
+  } catch (const std::exception& error) {
+    problem = Error(ErrorCode::kInternal, error.what());
+  }
+  checkpoint::Manifest facts{
+      .steps = steps_now,
+      .backend = impl_.plugin.name(),
+      .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
+      .coupler_version = COUPLER_VERSION,
+      .libtorch_version = TORCH_VERSION};
+  if (snapshot != nullptr) facts.state = std::move(snapshot->state);
+  saved_steps_ = facts.steps;
+  return std::async(async ? std::launch::async : std::launch::deferred,
+                    [this, save, problem, snapshot, async, facts = std::move(facts)]() mutable {
+                      if (async) stand_back();
+                      return writer_.finish(std::move(facts), [&] {
+                        if (problem) throw Error(*problem);
+                        return write_all(save, snapshot->files);
+                      });
+                    });
+}
+
+std::string Checkpoints::save(const std::string& folder) {
+  const int64_t before = saved_steps_;
+  try {
+    const std::string path = begin(folder_or(folder), /*async=*/false).get();
+    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+    return path;
+  } catch (...) {
+    saved_steps_ = before;
+    throw;
+  }
+}
+
+// Waits for the current write to end, and logs the result.
+void Checkpoints::take_end() {
+  if (!writing_.valid()) return;
+  try {
+    const std::string path = writing_.get();
+    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+  } catch (const Error& error) {
+    if (ends_the_job(error)) throw;
+    log(LogLevel::kError, "checkpoint", error.what());
+    failure_ = error;
+    failed_ = true;
+  }
+}
+
+void Checkpoints::wait() {
+  take_end();
+  if (failure_) throw Error(*std::exchange(failure_, std::nullopt));
+}
+
+// In a loop a failed checkpoint does not end the job: older ones exist, and the next may succeed.
+void Checkpoints::save_by_itself() {
+  const int64_t before = saved_steps_;
+  try {
+    auto writing = begin(impl_.config.checkpoint.dir, impl_.config.checkpoint.async);
+    if (impl_.config.checkpoint.async) {
+      writing_ = std::move(writing);
+    } else {
+      const std::string path = writing.get();
+      if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+    }
+  } catch (const Error& error) {
+    if (ends_the_job(error)) throw;
+    log(LogLevel::kError, "checkpoint", error.what());
+    saved_steps_ = before;
+  }
+}
+
+void Checkpoints::end_of_body() {
+  if (!by_itself()) return;
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    take_end();
+  }
+  int loops = 0;
+  for (const auto& weak : impl_.loaders) {
+    const auto loader = weak.lock();
+    loops += loader != nullptr && loader->in_loop() ? 1 : 0;
+  }
+  // In a nested loop the outer body has not ended. Accumulating gradients are not saved.
+  if (loops > 1 || impl_.accumulation.pending()) return;
+  if (preemption_->due()) {
+    const std::string path = save("");
+    impl_.tracking.end();  // an uncaught exception skips destructors
+    throw Error(ErrorCode::kPreempted,
+                fmt::format("the job received SIGTERM; its state is saved in {}", path),
+                {.subject = path, .hint = "start it again to continue"});
+  }
+  const int64_t every = impl_.config.checkpoint.every;
+  if (every > 0 && steps() - saved_steps_ >= every) save_by_itself();
+}
+
+void Checkpoints::end_training() {
+  take_end();
+  for (const auto& model : impl_.models) model->settle();
+  if (by_itself() && (failed_ || steps() != saved_steps_)) save("");
+}
+
+SyncScope Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {
+  const auto place = hooks.insert(hooks.end(), std::move(hook));
+  return SyncScope([&hooks, place] { hooks.erase(place); });
+}
+
+// ---- Accelerator ----
+
+void Accelerator::register_object(std::unique_ptr<detail::Registered> object) {
+  impl_->checkpoints->add(std::move(object));
+}
+std::string Accelerator::save_state(const std::string& folder, CallSite) {
+  return impl_->checkpoints->save(folder);
+}
+void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
+bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
+void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
+void Accelerator::end_of_body(CallSite) {
+  if (impl_->profile != nullptr) impl_->profile->step();
+  impl_->checkpoints->end_of_body();
+}
+SyncScope Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
+}
+SyncScope Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->load_hooks, std::move(hook));
+}
+
+}  // namespace coupler

@@ -1,0 +1,73 @@
+#include <coupler/error.h>
+#include <coupler/local_sgd.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "accelerator/accelerator_impl.h"
+#include "base/log.h"
+#include "strategy/replica.h"
+
+namespace coupler {
+namespace {
+
+std::shared_ptr<Replica> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
+  if (auto replica = std::dynamic_pointer_cast<Replica>(model)) return replica;
+  const std::string& name = model->model().name;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters to "
+                          "train by itself",
+                          name, model->description()),
+              {.subject = name,
+               .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
+                       "no_shard of fsdp, or LocalSGD with enabled = false"});
+}
+
+}  // namespace
+
+LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
+                   const LocalSGDOptions& options)
+    : exceptions_(std::uncaught_exceptions()) {
+  if (options.local_sgd_steps < 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("LocalSGD: local_sgd_steps is {}, but must be at least 1",
+                    options.local_sgd_steps),
+        {.subject = "local_sgd_steps", .hint = "enabled = false averages gradients in every step"});
+  }
+  Accelerator::Impl& impl = *accelerator.impl_;
+  impl.strategy_of(model);  // throws if it is not prepared
+  if (!options.enabled || impl.process.world == 1) return;
+  const int64_t configured = impl.config.communication.local_sgd_steps;
+  if (configured > 0) {
+    if (impl.process.rank == 0) {
+      log(LogLevel::kWarning, "train",
+          fmt::format("LocalSGD with {} steps is ignored: communication.local_sgd_steps is {}, "
+                      "which applies to the whole run",
+                      options.local_sgd_steps, configured));
+    }
+    return;
+  }
+  if (impl.config.training.optimizer_in_backward) {
+    throw Error(
+        ErrorCode::kUsage,
+        "LocalSGD: training.optimizer_in_backward is true, which needs local SGD to be set up "
+        "before the optimizer",
+        {.subject = "training.optimizer_in_backward",
+         .hint = "set it to false, or set communication.local_sgd_steps instead of LocalSGD"});
+  }
+  std::shared_ptr<Replica> found = whole_on_every_rank(impl.find(model.identity));
+  found->begin_local_sgd(options.local_sgd_steps);
+  model_ = std::move(found);
+}
+
+LocalSGD::~LocalSGD() noexcept(false) {
+  if (model_ != nullptr) model_->end_local_sgd(std::uncaught_exceptions() == exceptions_);
+}
+
+void LocalSGD::step(CallSite) {
+  if (model_ != nullptr) model_->average_if_due();
+}
+
+}  // namespace coupler

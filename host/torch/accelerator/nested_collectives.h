@@ -1,0 +1,39 @@
+// Collectives over the leaves of nested structures: ranks agree first (accelerator/agreement.h),
+// then leaves are sent, small ones together. Results are new contiguous tensors without gradients.
+// Every Error is thrown on all ranks and leaves the communicator usable. Used by the training
+// thread; collective.
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <coupler/detail/loader_view.h>
+#include <coupler/nested.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace coupler {
+
+enum class Reduction;  // accelerator.h
+
+// Leaves up to this many bytes share a message: copying larger ones costs more than a message.
+constexpr int64_t kPackUpTo = int64_t{64} << 10;
+
+std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value);
+
+// samples: which rows of this rank's leaves count; empty outside of a loop.
+std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
+                                        const std::optional<detail::BatchSamples>& samples);
+
+std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
+                                      Reduction reduction, double scale);
+
+std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::NestedView& value,
+                                         int from);
+
+std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView& value, int64_t dim,
+                                   const at::Scalar& pad_index, bool pad_first);
+
+}  // namespace coupler

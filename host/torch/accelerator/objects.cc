@@ -1,0 +1,95 @@
+#include <coupler/objects.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "accelerator/accelerator_impl.h"
+#include "accelerator/agreement.h"
+
+namespace coupler::detail {
+namespace {
+
+std::optional<Error> problem_of(const std::string& operation, const EncodedObject& object) {
+  if (object.problem.empty()) return std::nullopt;
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{}: the object cannot be sent: {}", operation, object.problem),
+               {.rank = -1, .subject = operation, .hint = {}});
+}
+
+// The size that a rank announced, checked before memory is allocated for it.
+size_t checked_size(const char* operation, int rank, int64_t size) {
+  if (size < 0 || size > kMaxObjectBytes) {
+    ObjectTransport::refuse(operation, rank, fmt::format("its size is {} bytes", size));
+  }
+  return static_cast<size_t>(size);
+}
+
+db_op bytes_op(db_kind kind, uint64_t count) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = DB_U8;
+  op.count = count;
+  return op;
+}
+
+}  // namespace
+
+void ObjectTransport::refuse(const char* operation, int rank, const std::string& problem) {
+  throw Error(
+      ErrorCode::kMismatch,
+      fmt::format("{}: the data from rank {} is not a valid object: {}", operation, rank, problem),
+      {.rank = rank, .subject = operation, .hint = "run the same program on every rank"});
+}
+
+std::optional<BatchSamples> ObjectTransport::batch_samples(const Accelerator& accelerator) {
+  return accelerator.impl_->batch_samples();
+}
+
+std::vector<ObjectBytes> ObjectTransport::gather(Accelerator& accelerator, const char* operation,
+                                                 const EncodedObject& object) {
+  Communicator& comm = *accelerator.impl_->comm;
+  const auto sizes = agree(comm, {.operation = operation,
+                                  .number = static_cast<int64_t>(object.bytes.size()),
+                                  .problem = problem_of(operation, object)});
+  size_t most = 0;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    most = std::max(most, checked_size(operation, static_cast<int>(rank), sizes[rank]));
+  }
+  ObjectBytes sent = object.bytes, received(most * sizes.size());
+  sent.resize(most);
+  db_op op = bytes_op(DB_ALL_GATHER, most);
+  op.send = sent.data();
+  op.recv = received.data();
+  comm.run(op);
+  std::vector<ObjectBytes> result;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto start = received.begin() + static_cast<std::ptrdiff_t>(rank * most);
+    result.emplace_back(start, start + sizes[rank]);
+  }
+  return result;
+}
+
+ObjectBytes ObjectTransport::broadcast(Accelerator& accelerator, const EncodedObject& object,
+                                       int from) {
+  Communicator& comm = *accelerator.impl_->comm;
+  const std::string operation = fmt::format("broadcast_object(from {})", from);
+  auto problem = problem_of(operation, object);
+  if (from < 0 || from >= comm.size()) {
+    problem.emplace(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
+        ErrorDetail{-1, operation, "name a rank from 0 to world - 1"});
+  }
+  const auto sizes = agree(comm, {.operation = operation,
+                                  .number = static_cast<int64_t>(object.bytes.size()),
+                                  .problem = std::move(problem)});
+  ObjectBytes bytes = object.bytes;
+  bytes.resize(checked_size("broadcast_object", from, sizes[static_cast<size_t>(from)]));
+  db_op op = bytes_op(DB_BROADCAST, bytes.size());
+  op.root_or_peer = from;
+  op.send = op.recv = bytes.data();
+  comm.run(op);
+  return bytes;
+}
+
+}  // namespace coupler::detail

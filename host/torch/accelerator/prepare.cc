@@ -1,0 +1,227 @@
+// How the Accelerator prepares models, optimizers and data loaders.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerator/accelerator_impl.h"
+#include "accelerator/checkpoints.h"
+#include "accelerator/memory_limit.h"
+#include "accelerator/memory_plan.h"
+#include "accelerator/profile.h"
+#include "activations/activation_offload.h"
+#include "activations/forward_recorder.h"
+#include "base/byte_size.h"
+#include "base/log.h"
+#include "base/resident.h"
+#include "device/out_of_memory.h"
+#include "dry_run/describe.h"
+#include "dry_run/dry_run.h"
+#include "optim/optimizer_state.h"
+#include "optim/scheduler_core.h"
+#include "precision/precision.h"
+#include "residency/memory_budget.h"
+
+namespace coupler {
+namespace {
+
+// Together with its address, distinguishes an optimizer from a later one at the same address.
+at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params()[0];
+  }
+  return {};
+}
+
+// For an error message; called before the model is moved away.
+std::string describe_size(const Model& model) {
+  size_t bytes = 0;
+  const ModelParameter* largest = &model.parameters.front();
+  for (const ModelParameter& parameter : model.parameters) {
+    bytes += parameter.tensor.nbytes();
+    if (parameter.tensor.nbytes() > largest->tensor.nbytes()) largest = &parameter;
+  }
+  return fmt::format("'{}' ({}, the largest parameter '{}' of {})", model.name,
+                     format_byte_size(bytes), largest->name,
+                     format_byte_size(largest->tensor.nbytes()));
+}
+
+}  // namespace
+
+void Accelerator::Impl::add(Model model) {
+  if (find(model.identity) != nullptr) {
+    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
+                {.subject = model.name, .hint = "prepare each model once"});
+  }
+  if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
+    gradient_comm = comm->split(0, process.rank, "gradients");
+  }
+  if (dry_run != nullptr) dry_run->take(model);
+  check_memory(&model, 0);
+  // A dry run has no state to offload.
+  const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
+  const std::string size = describe_size(model);
+  try {
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory,
+                                   config.communication));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the model " + size);
+  }
+  if (dry_run != nullptr) dry_run->watch(*models.back());
+  measure_uncounted_memory();
+  if (!config.memory.activation_checkpointing.empty()) {
+    ForwardRecorder::of_this_thread().watch(models.back()->model(),
+                                            config.memory.activation_checkpointing);
+  }
+  ActivationOffload& offload = ActivationOffload::of_process();
+  offload.leave_in_place(models.back()->model());
+  if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
+  if (scaler != nullptr) scaler->add(models.back());
+  if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
+    coupler::log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
+  }
+}
+
+void Accelerator::Impl::check_memory(const Model* coming, double optimizer_factor) {
+  if (config.memory.limit.empty()) return;
+  if (coming != nullptr) {
+    LoggedModel model = describe_for_estimate(*coming);
+    model.first_parameter = memory_log.parameter_count();
+    memory_log.models.push_back(std::move(model));
+    memory_log.base_bytes = resident_bytes();
+    for (const LoggedParameter& p : memory_log.models.back().parameters) {
+      // Allocated before the limit was installed; preparing replaces them.
+      if (p.in_memory) memory_log.base_bytes -= std::min(memory_log.base_bytes, p.bytes());
+    }
+  }
+  memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
+  require_fit(memory_log, config, process, comm->can_shard());
+  MemoryBudget::of_process().expect(
+      known_parts(memory_log, process.world, comm->can_shard()),
+      "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
+      "backend that shards or offloads more: `coupler config recommend` finds what fits");
+}
+
+void Accelerator::prepare_module(torch::nn::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
+void Accelerator::prepare_module(const torch::jit::Module& module) {
+  impl_->add(describe(module, impl_->device));
+}
+
+Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
+  const at::Tensor first = first_parameter(optimizer);
+  if (std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [&](const auto& other) {
+        return !other.state.expired() && other.optimizer == &optimizer &&
+               other.first_parameter.is_same(first);
+      })) {
+    throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
+                {.hint = "prepare each optimizer once"});
+  }
+  std::vector<Strategy*> models;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
+                                      [&](const auto& known) { return known->has(parameter); });
+      if (model != impl_->models.end()) {
+        if (std::find(models.begin(), models.end(), model->get()) == models.end()) {
+          models.push_back(model->get());
+        }
+        continue;
+      }
+      if (!parameter.requires_grad()) continue;
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
+                      "prepared model",
+                      fmt::join(parameter.sizes(), ", ")),
+          {.hint = "make the optimizer from model->parameters() of a model given to the same "
+                   "or an earlier prepare"});
+    }
+  }
+  impl_->check_memory(nullptr, state_factor(optimizer));
+  const bool in_backward = impl_->config.training.optimizer_in_backward;
+  StepRules rules{.loop = &impl_->accumulation.loop(),
+                  .scaler = impl_->scaler.get(),
+                  .in_backward = in_backward};
+  if (impl_->autocast_type) rules.after_update = drop_cast_copies;
+  if (DryRun* const run = impl_->dry_run) {
+    rules.after_update = [run, inner = rules.after_update, &optimizer] {
+      if (inner) inner();
+      run->stepped(&optimizer);
+    };
+  }
+  std::shared_ptr<OptimizerState> state;
+  try {
+    state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+  } catch (const c10::OutOfMemoryError& cause) {
+    throw_out_of_memory(cause, "the optimizer's state");
+  }
+  if (in_backward) {
+    for (Strategy* model : models) model->add_gradient_user(state);
+  }
+  if (impl_->dry_run != nullptr) {
+    const std::string description = state->description();
+    impl_->dry_run->add_optimizer(&optimizer, description, description.rfind("fused ", 0) == 0);
+  }
+  std::erase_if(impl_->optimizers, [](const auto& other) { return other.state.expired(); });
+  // If the model is sharded, the optimizer holds different tensors now.
+  impl_->optimizers.push_back({&optimizer, first_parameter(optimizer), state});
+  return Optimizer(std::move(state));
+}
+
+void Accelerator::require_prepared(const detail::ModelRef& model) const {
+  impl_->strategy_of(model);
+}
+
+void Accelerator::free_memory() {
+  impl_->accumulation.clear();
+  impl_->optimizers.clear();
+  impl_->unbound_schedulers.clear();
+  impl_->schedulers.clear();
+  impl_->models.clear();
+  impl_->loaders.clear();
+  ForwardRecorder::of_this_thread().forget_all();
+  ActivationOffload::of_process().forget_all();
+}
+
+Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {
+  return impl_->add(RateDriver::of(schedule));
+}
+Scheduler Accelerator::prepare_scheduler(const TorchSchedule& schedule) {
+  return impl_->add(RateDriver::of(schedule));
+}
+
+Scheduler Accelerator::Impl::add(std::unique_ptr<RateDriver> driver) {
+  auto core = std::make_shared<SchedulerCore>(std::move(driver), comm);
+  unbound_schedulers.push_back(core);
+  return Scheduler(std::move(core));
+}
+
+void Accelerator::bind_schedulers() {
+  const auto unbound = std::exchange(impl_->unbound_schedulers, {});
+  std::vector<std::shared_ptr<OptimizerState>> optimizers;
+  for (const auto& prepared : impl_->optimizers) {
+    if (auto state = prepared.state.lock()) optimizers.push_back(std::move(state));
+  }
+  for (const auto& weak : unbound) {
+    // Expired if the prepare that it was passed to threw.
+    if (const auto core = weak.lock()) core->bind(optimizers);
+  }
+  std::erase_if(impl_->schedulers, [](const auto& other) { return other.expired(); });
+  impl_->schedulers.insert(impl_->schedulers.end(), unbound.begin(), unbound.end());
+}
+
+void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
+  // Loaders that are recreated for every epoch must not accumulate.
+  std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
+  loader->at_end_of_body([impl = impl_.get()] {
+    if (impl->profile != nullptr) impl->profile->step();
+    impl->checkpoints->end_of_body();
+  });
+  impl_->loaders.push_back(std::move(loader));
+}
+
+}  // namespace coupler

@@ -1,0 +1,304 @@
+#include "accelerator/profile.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <thread>
+#include <utility>
+
+#include "accelerator/trace_file.h"
+#include "base/durable_file.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+namespace kineto = torch::profiler::impl;
+
+// How long rank 0 waits for the other ranks' traces, which are written at the same time as its own.
+constexpr auto kLongestWait = std::chrono::seconds(10);
+
+kineto::ProfilerConfig profiler_config(const ProfileConfig& config) {
+  kineto::ExperimentalConfig experimental;
+  return kineto::ProfilerConfig(kineto::ProfilerState::KINETO, config.record_shapes,
+                                config.profile_memory, config.with_stack, config.with_flops,
+                                /*with_modules=*/false, experimental);
+}
+
+std::set<kineto::ActivityType> activities(bool on_cuda) {
+  std::set<kineto::ActivityType> kinds = {kineto::ActivityType::CPU};
+  if (on_cuda) kinds.insert(kineto::ActivityType::CUDA);
+  return kinds;
+}
+
+std::string trace_path(const ProfileConfig& config, int rank, int64_t round) {
+  const std::string which = round == 0 ? "" : fmt::format("-{}", round);
+  return fmt::format("{}/trace-rank{}{}.json", config.dir, rank, which);
+}
+
+// The trace of all ranks, which rank 0 writes.
+std::string joined_path(const ProfileConfig& config, int64_t round) {
+  return fmt::format("{}/trace{}.json", config.dir, round == 0 ? "" : fmt::format("-{}", round));
+}
+
+// One number to or from another rank.
+db_op message(db_kind kind, int peer, int64_t& value) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = DB_I64;
+  op.count = 1;
+  op.root_or_peer = peer;
+  if (kind == DB_SEND) {
+    op.send = &value;
+  } else {
+    op.recv = &value;
+  }
+  return op;
+}
+
+db_op barrier() {
+  db_op op{};
+  op.kind = DB_BARRIER;
+  op.dtype = DB_U8;
+  op.memory = DB_MEMORY_HOST;
+  return op;
+}
+
+// Nanoseconds that rank 0's clock is ahead of this rank's. Takes the exchange with the shortest
+// round trip (Cristian's algorithm); the error is at most half of that.
+int64_t measure_offset(Communicator& comm) {
+  constexpr int kExchanges = 8;
+  int64_t best = 0, shortest = std::numeric_limits<int64_t>::max();
+  for (int rank = 1; rank < comm.size(); ++rank) {
+    for (int i = 0; i < kExchanges; ++i) {
+      int64_t time = 0;
+      if (comm.rank() == 0) {
+        comm.run(message(DB_RECV, rank, time));
+        time = span_clock();
+        comm.run(message(DB_SEND, rank, time));
+      } else if (comm.rank() == rank) {
+        const int64_t asked = span_clock();
+        comm.run(message(DB_SEND, 0, time));
+        comm.run(message(DB_RECV, 0, time));
+        const int64_t way = span_clock() - asked;
+        if (way < shortest) {
+          shortest = way;
+          best = time - (asked + way / 2);
+        }
+      }
+    }
+  }
+  return best;
+}
+
+uint64_t peak_memory() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return static_cast<uint64_t>(used.ru_maxrss) << 10;
+}
+
+// Removes this rank's files of an earlier run, which rank 0 would otherwise merge with this run's.
+// Rank 0 also removes the files of ranks that this job does not have.
+void remove_earlier(const std::string& folder, const ProcessInfo& process) {
+  static const std::regex kOfARank(
+      R"((trace|profile)-rank(\d{1,9})(-\d+)?\.json(\.unfinished\.json)?)");
+  static const std::regex kJoined(R"(trace(-\d+)?\.json)");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    std::smatch parts;
+    bool removes = process.rank == 0 && std::regex_match(name, kJoined);
+    if (std::regex_match(name, parts, kOfARank)) {
+      const int rank = std::stoi(parts[2]);
+      removes = rank == process.rank || (process.rank == 0 && rank >= process.world);
+    }
+    std::error_code gone;  // another rank may remove it first
+    if (removes) fs::remove(entry.path(), gone);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const ProcessInfo& process,
+                                       bool on_cuda, Communicator& comm) {
+  if (config.dir.empty()) return nullptr;
+  // Collective, so it comes before anything that may fail on one rank only.
+  const bool several_machines = process.local_world < process.world;
+  const int64_t offset = several_machines ? measure_offset(comm) : 0;
+  bool ready = true;
+  try {
+    fs::create_directories(config.dir);
+    remove_earlier(config.dir, process);
+    replace_file(fmt::format("{}/profile-rank{}.json", config.dir, process.rank), "{}\n");
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "train",
+        fmt::format("nothing is profiled on rank {}: {} (profile.dir, or dir of "
+                    "accelerator.profile)",
+                    process.rank, error.what()));
+    ready = false;
+  }
+  // Rank 0 merges the traces it finds, so all ranks must have removed earlier ones by then.
+  if (process.world > 1) comm.run(barrier());
+  if (!ready) return nullptr;
+  return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
+}
+
+Profile::Profile(const ProfileConfig& config, const ProcessInfo& process, bool on_cuda,
+                 int64_t offset)
+    : config_(config), process_(process), on_cuda_(on_cuda), clock_offset_(offset) {
+  // LibTorch's CUDA build looks for devices when its profiler starts, and logs an error if there
+  // are none.
+  if (!on_cuda_) setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
+  if (config_.skip_first + config_.wait + config_.warmup == 0) begin_round();
+}
+
+Profile::~Profile() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "train", fmt::format("the profile is incomplete: {}", error.what()));
+  }
+}
+
+void Profile::record(const SpanRecord& span) {
+  const std::lock_guard lock(mutex_);
+  spans_.push_back({span, ::syscall(SYS_gettid)});
+}
+
+void Profile::step() {
+  ++steps_;
+  const int64_t length = config_.wait + config_.warmup + config_.active;
+  const int64_t done = steps_ - config_.skip_first;  // passes since skip_first, over all rounds
+  if (state_ == State::kActive) step_ends_.push_back(span_clock());
+  if (done < 0 || (config_.repeat > 0 && done > config_.repeat * length)) return;
+  const int64_t place = done % length;  // of the pass that begins now, in its round
+  if (state_ == State::kActive && place == 0) end_round();
+  if (config_.repeat > 0 && done == config_.repeat * length) return;
+  if (state_ == State::kIdle && config_.warmup > 0 && place == config_.wait) {
+    torch::autograd::profiler::prepareProfiler(profiler_config(config_), activities(on_cuda_));
+    state_ = State::kWarmup;
+  }
+  if (state_ != State::kActive && place == config_.wait + config_.warmup) begin_round();
+}
+
+void Profile::begin_round() {
+  if (state_ == State::kIdle)
+    torch::autograd::profiler::prepareProfiler(profiler_config(config_), activities(on_cuda_));
+  torch::autograd::profiler::enableProfiler(
+      profiler_config(config_), activities(on_cuda_),
+      {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  state_ = State::kActive;
+  spans_.clear();
+  step_ends_ = {span_clock()};
+  set_span_recorder(this);
+}
+
+void Profile::end_round() {
+  recorded_ = true;
+  set_span_recorder(nullptr);
+  const auto result = torch::autograd::profiler::disableProfiler();
+  state_ = State::kIdle;
+  const std::string path = trace_path(config_, process_.rank, round_++);
+  const std::string unfinished = path + ".unfinished.json";
+  try {
+    result->save(unfinished);
+    add_spans(unfinished, spans_, {process_.rank, clock_offset_});
+    write(path);
+    rename_durably(unfinished, path);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    fs::remove(unfinished, ignored);
+    log(LogLevel::kWarning, "train", fmt::format("{} is not written: {}", path, error.what()));
+  }
+}
+
+// Writes the summary of the round that ended; a later round replaces it.
+void Profile::write(const std::string& trace) {
+  nlohmann::json steps = nlohmann::json::array(), kinds = nlohmann::json::object();
+  for (size_t i = 1; i < step_ends_.size(); ++i)
+    steps.push_back(static_cast<double>(step_ends_[i] - step_ends_[i - 1]) / 1e9);
+  double waited = 0;
+  for (const KeptSpan& kept : spans_) {
+    const SpanRecord& span = kept.span;
+    const double seconds = static_cast<double>(span.end - span.begin) / 1e9;
+    if (span.kind == SpanKind::kWait) waited += seconds;
+    nlohmann::json& kind = kinds[span.name];
+    if (kind.is_null()) kind = nlohmann::json::object();
+    kind["count"] = kind.value("count", 0) + 1;
+    kind["bytes"] = kind.value("bytes", uint64_t{0}) + span.bytes;
+    kind["seconds"] = kind.value("seconds", 0.0) + seconds;
+  }
+  const nlohmann::json summary = {
+      {"rank", process_.rank},
+      {"world", process_.world},
+      {"trace", fs::path(trace).filename().string()},
+      {"step_seconds", steps},
+      {"waiting_seconds", waited},
+      {"communication", kinds},
+      {"clock_offset_seconds", static_cast<double>(clock_offset_) / 1e9},
+      {"peak_memory_bytes", peak_memory()}};
+  replace_file(fmt::format("{}/profile-rank{}.json", config_.dir, process_.rank),
+               summary.dump(2) + "\n");
+}
+
+void Profile::finish() {
+  if (state_ == State::kActive) {
+    end_round();
+  } else if (state_ == State::kWarmup) {
+    // LibTorch must start and stop what it was prepared for.
+    begin_round();
+    set_span_recorder(nullptr);
+    torch::autograd::profiler::disableProfiler();
+    state_ = State::kIdle;
+  }
+  if (process_.rank != 0) return;
+  if (!std::exchange(recorded_, true)) {
+    log(LogLevel::kWarning, "train",
+        fmt::format("nothing is recorded in {}: the profile ended after {} passes through the "
+                    "loop's body, and its schedule skips the first {} (call "
+                    "accelerator.end_of_body() in loops that are not over prepared loaders)",
+                    config_.dir, steps_, config_.skip_first + config_.wait + config_.warmup));
+  }
+  const int64_t rounds = std::exchange(round_, 0);
+  const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
+  for (int64_t round = 0; round < rounds; ++round) {
+    // Without rank 0's trace there is no common time base for the others.
+    if (!fs::exists(trace_path(config_, 0, round))) continue;
+    std::vector<std::string> paths;
+    std::string missing;
+    for (int rank = 0; rank < process_.world; ++rank) {
+      const std::string path = trace_path(config_, rank, round);
+      while (!fs::exists(path) && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (fs::exists(path)) {
+        paths.push_back(path);
+      } else {
+        missing += fmt::format(" {}", rank);
+      }
+    }
+    const std::string merged = joined_path(config_, round);
+    try {
+      merge_traces(paths, merged);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "train", fmt::format("{} is not written: {}", merged, error.what()));
+      continue;
+    }
+    if (!missing.empty())
+      log(LogLevel::kWarning, "train",
+          fmt::format("{} lacks the ranks{}, whose traces are not in this machine's {}", merged,
+                      missing, config_.dir));
+  }
+}
+
+}  // namespace coupler

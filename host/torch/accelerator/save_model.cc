@@ -1,0 +1,146 @@
+// Saves weights only, for other programs: save_model and save.
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "accelerator/accelerator_impl.h"
+#include "accelerator/agreement.h"
+#include "base/byte_size.h"
+#include "base/durable_file.h"
+#include "formats/safetensors_writer.h"
+#include "formats/weight_shards.h"
+#include "tensors/safetensors_types.h"
+#include "weights/weight_target.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The suffix of a file until it is complete on disk.
+constexpr const char* kBeside = ".new";
+
+safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
+  return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
+}
+
+// Runs rank 0's writes. After a failure it skips them, so that rank 0 still takes part in the other
+// ranks' gathers.
+class WeightWriter {
+ public:
+  explicit WeightWriter(bool writes) : writes_(writes) {}
+
+  template <class Action>
+  void attempt(const Action& action) {
+    if (!writes_ || problem_) return;
+    try {
+      action();
+    } catch (const Error& error) {
+      problem_ = error;
+    } catch (const std::exception& error) {
+      problem_ = Error(ErrorCode::kIo, fmt::format("save_model: {}", error.what()));
+    }
+  }
+  const std::optional<Error>& problem() const { return problem_; }
+
+ private:
+  const bool writes_;
+  std::optional<Error> problem_;
+};
+
+}  // namespace
+
+void Accelerator::save_model_of(const detail::ModelRef& reference, const std::string& folder,
+                                const SaveModelOptions& options) {
+  if (!options.safe_serialization) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "save_model: safe_serialization is false, but only safetensors is written: PyTorch's "
+        "own format can carry code",
+        {.subject = "safe_serialization",
+         .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
+  }
+  const uint64_t limit = parse_byte_size(options.max_shard_size, "max_shard_size");
+  Strategy& strategy = impl_->strategy_of(reference);
+  strategy.settle();
+  const Model& model = strategy.model();
+  std::unordered_map<std::string, size_t> parameters;
+  std::unordered_map<std::string, const at::Tensor*> buffers;
+  std::unordered_map<std::string, safetensors::TensorEntry> entries;
+  std::vector<SizedTensor> sizes;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    auto entry = entry_of(name, tensor);
+    sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0), {}});
+    entries.emplace(name, std::move(entry));
+  };
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    parameters[model.parameters[i].name] = i;
+    add(model.parameters[i].name, model.parameters[i].tensor);
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    buffers[name] = &buffer;
+    add(name, buffer);
+  }
+  const WeightFiles weights = divide_weights(sizes, limit);
+  WeightWriter writer(is_main_process());
+  std::optional<WeightTarget> target;
+  writer.attempt([&] { target.emplace(folder, weights); });
+  for (const WeightFile& file : weights.files) {
+    std::vector<safetensors::TensorEntry> own;
+    std::set<std::string> names(file.tensors.begin(), file.tensors.end());
+    for (const std::string& name : file.tensors) own.push_back(entries.at(name));
+    safetensors::Metadata metadata{{"format", "pt"}};
+    for (const auto& [alias, name] : model.aliases) {
+      if (names.count(name) != 0) metadata[alias] = name;
+    }
+    // Every rank gathers in the order of the file.
+    const auto layout = safetensors::lay_out(own, metadata, file.name);
+    std::optional<safetensors::Writer> bytes;
+    writer.attempt([&] { bytes.emplace(target->unfinished(file), own, metadata); });
+    for (const safetensors::TensorInfo& info : layout.tensors) {
+      const auto parameter = parameters.find(info.name);
+      const at::Tensor value = parameter == parameters.end()
+                                   ? *buffers.at(info.name)
+                                   : strategy.whole_parameter(parameter->second);
+      writer.attempt([&] {
+        const at::Tensor dense = value.detach().contiguous();
+        bytes->write(info.name, dense.const_data_ptr(), dense.nbytes());
+      });
+    }
+    writer.attempt([&] { bytes->finish(); });
+  }
+  writer.attempt([&] { target->finish(); });
+  target.reset();
+  agree(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
+}
+
+void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
+                       bool on_each_node) {
+  if (on_each_node ? local_rank() != 0 : rank() != 0) return;
+  std::vector<safetensors::TensorEntry> entries;
+  for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
+  const std::string beside = path + kBeside;
+  fs::remove(beside);  // left by a killed process
+  safetensors::Writer writer(beside, std::move(entries), {{"format", "pt"}});
+  for (const safetensors::TensorInfo& info : writer.tensors()) {
+    const at::Tensor dense = tensors.at(info.name).detach().to(at::kCPU).contiguous();
+    writer.write(info.name, dense.const_data_ptr(), dense.nbytes());
+  }
+  writer.finish();
+  rename_durably(beside, path);
+}
+
+void Accelerator::save(const torch::nn::Module& module, const std::string& path,
+                       bool on_each_node) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value();
+  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
+  save(tensors, path, on_each_node);
+}
+
+}  // namespace coupler

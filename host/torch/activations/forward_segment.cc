@@ -1,0 +1,242 @@
+#include "activations/forward_segment.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "activations/activation_offload.h"
+#include "activations/forward_recorder.h"
+#include "empty_weights/arguments.h"
+#include "precision/autocast_now.h"
+
+namespace coupler {
+namespace {
+
+// The same values and version counter, without a graph. Does not dispatch an operation, so it does
+// not disturb the one that runs now.
+at::Tensor alias_of(const at::Tensor& tensor) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
+                                                 /*allow_tensor_metadata_change=*/true));
+}
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+[[noreturn]] void refuse_change(const at::Tensor& tensor, const std::string& unit) {
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("backward needs a tensor of shape [{}] of unit '{}' as it was in forward, "
+                  "but an in-place operation has changed it since",
+                  fmt::join(tensor.sizes(), ", "), unit),
+      {.subject = unit, .hint = "use the operation that returns a new tensor"});
+}
+
+}  // namespace
+
+ForwardSegment::ForwardSegment(std::string unit)
+    : unit_(std::move(unit)), autocast_(autocast_now()) {}
+
+std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
+  const auto found = known_.find(tensor.unsafeGetTensorImpl());
+  return found == known_.end() ? std::nullopt : std::optional(found->second.made);
+}
+
+bool ForwardSegment::is_outside(const at::Tensor& tensor) const {
+  const c10::StorageImpl* const storage = storage_of(tensor);
+  return storage == nullptr || outside_.contains(storage);
+}
+
+ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor, Position position) {
+  Input input;
+  input.position = position;
+  input.requires_grad = tensor.requires_grad();
+  input.made = made_of(tensor);
+  if (input.made && calls_[input.made->call].once) input.made.reset();
+  if (!input.made) {
+    input.outside = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
+    outside_.insert(storage_of(tensor));
+  }
+  return input;
+}
+
+// A result of a custom autograd function; writing to a leaf is not allowed.
+bool ForwardSegment::would_be_leaf(const Input& input) const {
+  return input.made && input.requires_grad && !calls_[input.made->call].grad_mode;
+}
+
+void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& arguments) {
+  const auto& schema = op.schema().arguments();
+  Call& call = calls_.emplace_back(Call{
+      .op = op, .arguments = arguments, .inputs = {}, .grad_mode = at::GradMode::is_enabled()});
+  for_each_tensor(arguments, [&](Position position, const at::Tensor& tensor) {
+    Input input = input_of(tensor, position);
+    const c10::Argument& argument = schema[position.index];
+    const c10::AliasInfo* const alias = argument.alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      if (is_outside(tensor)) call.once = true;
+      if (would_be_leaf(input)) replayable_ = false;
+    }
+    input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
+    call.inputs.push_back(std::move(input));
+  });
+  for (const Input& input : call.inputs) put(call.arguments, input.position, at::Tensor());
+  in_call_ = true;
+}
+
+void ForwardSegment::end_call(const Stack& results) {
+  in_call_ = false;
+  for_each_tensor(results, [&](Position position, const at::Tensor& tensor) {
+    known_.insert_or_assign(
+        tensor.unsafeGetTensorImpl(),
+        Known{{calls_.size() - 1, position},
+              c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+  });
+}
+
+void ForwardSegment::abandon_call() {
+  in_call_ = false;
+  replayable_ = false;
+}
+
+size_t ForwardSegment::save(const at::Tensor& tensor) {
+  Saved& saved = saved_.emplace_back();
+  saved.kept = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
+  saved.made = made_of(tensor);
+  if (saved.made && calls_[saved.made->call].once) saved.made.reset();
+  saved.call = calls_.size() - 1;
+  saved.nth = calls_.back().saves++;
+  saved.sizes = tensor.sizes().vec();
+  return saved_.size() - 1;
+}
+
+// Checked at the segment's end; value_of() detects later writes.
+bool ForwardSegment::inputs_are_as_they_were() const {
+  for (const Call& call : calls_) {
+    if (call.once) continue;
+    for (const Input& input : call.inputs) {
+      if (!input.made && !input.copied && input.outside.version.changed()) return false;
+    }
+  }
+  return true;
+}
+
+void ForwardSegment::close() {
+  size_t needed = 0;  // calls
+  replayable_ = replayable_ && inputs_are_as_they_were();
+  for (Saved& saved : saved_) {
+    if (!replayable_ || is_outside(saved.kept.tensor)) continue;
+    if (calls_[saved.place()].once) continue;
+    // A changed tensor is kept so that backward reports the change.
+    if (saved.kept.version.changed()) continue;
+    saved.kept.tensor.reset();
+    needed = std::max(needed, saved.place() + 1);
+  }
+  calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(needed), calls_.end());
+  known_.clear();
+  outside_.clear();
+  if (ActivationOffload::of_process().is_default()) offload();
+}
+
+void ForwardSegment::offload() {
+  for (Call& call : calls_) {
+    if (call.once) call.inputs.clear();  // it does not run again
+    for (Input& input : call.inputs) {
+      if (!input.copied) offload(input.outside);
+    }
+  }
+  for (Saved& saved : saved_) offload(saved.kept);
+}
+
+void ForwardSegment::offload(Kept& kept) {
+  if (kept.version.changed() || !ActivationOffload::of_process().moves(kept.tensor)) return;
+  if (offloaded_ == nullptr) offloaded_ = OffloadedTensors::make();
+  kept.away = offloaded_->add(kept.tensor);
+  kept.tensor.reset();
+}
+
+at::Tensor ForwardSegment::unpack(size_t number) {
+  Saved& saved = saved_.at(number);
+  if (offloaded_ != nullptr && back_.empty()) back_ = offloaded_->bring_back();
+  at::Tensor result;
+  if (saved.kept.there()) {
+    result = value_of(saved.kept);
+  } else {
+    if (!saved.again.defined()) run_again();
+    result = std::exchange(saved.again, {});
+  }
+  // If the graph is retained, another backward brings them back again.
+  if (++unpacked_ % saved_.size() == 0) back_.clear();
+  return result;
+}
+
+at::Tensor ForwardSegment::value_of(const Kept& kept) const {
+  at::Tensor tensor = kept.away ? back_[*kept.away] : kept.tensor;
+  if (kept.version.changed()) refuse_change(tensor, unit_);
+  return tensor;
+}
+
+at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>& results) const {
+  at::Tensor value =
+      input.made ? get(results[input.made->call], input.made->position) : value_of(input.outside);
+  if (input.copied && !input.made) return value.clone();
+  // A result of a custom autograd function gets its graph from that function.
+  if (value.requires_grad() == input.requires_grad) return value;
+  at::Tensor alias = alias_of(value);
+  alias.set_requires_grad(input.requires_grad);
+  return alias;
+}
+
+void ForwardSegment::refuse_difference(const std::string& difference) const {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the operations of unit '{}' give different results when they run again "
+                          "in backward: {}",
+                          unit_, difference),
+              {.subject = unit_, .hint = "leave the unit out of memory.activation_checkpointing"});
+}
+
+void ForwardSegment::take_again(Saved& saved, const at::Tensor& tensor) const {
+  if (tensor.sizes() != saved.sizes) {
+    refuse_difference(fmt::format("a tensor of shape [{}] instead of [{}]",
+                                  fmt::join(tensor.sizes(), ", "), fmt::join(saved.sizes, ", ")));
+  }
+  saved.again = alias_of(tensor);
+}
+
+void ForwardSegment::run_again() {
+  const RandomGuard after;
+  random_.restore();
+  const AutocastScope autocast(autocast_);
+  std::vector<Stack> results(calls_.size());
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    if (call.once) continue;
+    Stack stack = call.arguments;
+    for (const Input& input : call.inputs) put(stack, input.position, value_of(input, results));
+    const at::AutoGradMode mode(call.grad_mode);
+    const std::vector<at::Tensor> saves =
+        ForwardRecorder::saved_during([&] { call.op.callBoxed(stack); });
+    if (saves.size() != call.saves) {
+      refuse_difference(fmt::format("{} saves {} tensors instead of {}", call.op.schema().name(),
+                                    saves.size(), call.saves));
+    }
+    for (Saved& saved : saved_) {
+      if (!saved.kept.there() && !saved.made && saved.call == i) {
+        take_again(saved, saves[saved.nth]);
+      }
+    }
+    results[i] = std::move(stack);
+  }
+  for (Saved& saved : saved_) {
+    if (saved.kept.there() || !saved.made) continue;
+    take_again(saved, get(results[saved.made->call], saved.made->position));
+  }
+}
+
+}  // namespace coupler

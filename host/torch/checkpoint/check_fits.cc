@@ -1,0 +1,162 @@
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/restore.h"
+#include "checkpoint/state_names.h"
+#include "optim/torch_state.h"
+#include "tensors/safetensors_types.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// At most this many problems are listed; the rest are only counted.
+constexpr size_t kNamed = 20;
+
+class Problems {
+ public:
+  void add(std::string text) {
+    if (texts_.size() < kNamed) texts_.push_back(std::move(text));
+    ++count_;
+  }
+  void throw_if_any(const std::string& folder) const {
+    if (count_ == 0) return;
+    std::string text;
+    for (const std::string& line : texts_) text += "\n  " + line;
+    if (count_ > texts_.size()) text += fmt::format("\n  and {} more", count_ - texts_.size());
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the checkpoint {} does not match this program:{}", folder, text),
+                {.subject = folder,
+                 .hint = "resume with the models, optimizers and objects that were saved, or start "
+                         "from scratch with -o checkpoint.resume=no"});
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  size_t count_ = 0;
+};
+
+// The list under a key of the manifest's state; empty if there is none.
+const json& list_of(const Manifest& manifest, const char* key) {
+  static const json kNone = json::array();
+  const auto found = manifest.state.find(key);
+  return found == manifest.state.end() || !found->is_array() ? kNone : *found;
+}
+
+bool same_number(Problems& problems, const char* what, size_t saved, size_t here) {
+  if (saved == here) return true;
+  problems.add(fmt::format("it has {} {}, the program has {}", saved, what, here));
+  return false;
+}
+
+std::string describe_entry(const json& entry) {
+  return entry.is_array() && entry.size() == 2
+             ? fmt::format("{} {}", entry[0].dump(), entry[1].dump())
+             : entry.dump();
+}
+
+void check_model(Problems& problems, const json& saved, const Strategy& strategy, size_t index) {
+  const Model& model = strategy.model();
+  const std::string where = index == 0 ? "" : fmt::format(" of model {}", index);
+  const json none = json::object();
+  const auto object = [&](const char* key) -> const json& {
+    const auto found = saved.find(key);
+    return found == saved.end() || !found->is_object() ? none : *found;
+  };
+  const json& tensors = object("tensors");
+  const json& aliases = object("aliases");
+  std::map<std::string, bool> known;
+  const auto check = [&](const std::string& name, const at::Tensor& tensor) {
+    std::string stored = name;
+    if (!tensors.contains(stored) && aliases.contains(stored) && aliases[stored].is_string()) {
+      stored = aliases[stored].get<std::string>();
+    }
+    known[stored] = true;
+    const auto found = tensors.find(stored);
+    if (found == tensors.end()) {
+      problems.add(fmt::format("tensor '{}'{} is missing", name, where));
+      return;
+    }
+    const json wanted = {
+        std::string(safetensors::to_string(safetensors::dtype_of(tensor.scalar_type(), name))),
+        tensor.sizes().vec()};
+    if (*found != wanted) {
+      problems.add(fmt::format("tensor '{}'{} is {}, the program's is {}", name, where,
+                               describe_entry(*found), describe_entry(wanted)));
+    }
+  };
+  for (const ModelParameter& parameter : model.parameters) check(parameter.name, parameter.tensor);
+  for (const auto& [name, buffer] : model.buffers) check(name, buffer);
+  for (const auto& [alias, name] : model.aliases) known[alias] = true;
+  for (const auto& [name, entry] : tensors.items()) {
+    if (!known.contains(name))
+      problems.add(fmt::format("tensor '{}'{} is unexpected", name, where));
+  }
+}
+
+void check_optimizer(Problems& problems, const json& saved, const TrainingState& job,
+                     size_t index) {
+  OptimizerState& optimizer = *job.optimizers[index];
+  const std::string type = optimizer_type(optimizer.torch_optimizer());
+  const std::string where = fmt::format("optimizer {}", index);
+  const std::string saved_type = saved.value("type", "");
+  if (saved_type != type) {
+    problems.add(fmt::format("{} is {}, the program's is {}", where, saved_type, type));
+    return;
+  }
+  const auto groups = saved.find("groups");
+  const size_t count = groups == saved.end() || !groups->is_array() ? 0 : groups->size();
+  if (!same_number(problems, fmt::format("parameter groups in {}", where).c_str(), count,
+                   optimizer.given().size())) {
+    return;
+  }
+  for (size_t g = 0; g < count; ++g) {
+    const auto parameters = (*groups)[g].find("parameters");
+    const size_t saved_count =
+        parameters == (*groups)[g].end() || !parameters->is_array() ? 0 : parameters->size();
+    same_number(problems, fmt::format("parameters in group {} of {}", g, where).c_str(),
+                saved_count, optimizer.given()[g].size());
+    const auto options = (*groups)[g].find("options");
+    const auto copy = optimizer.torch_optimizer().param_groups()[g].options().clone();
+    try {
+      set_options(optimizer.torch_optimizer(), *copy,
+                  options == (*groups)[g].end() ? json() : *options);
+    } catch (const Error& error) {
+      problems.add(fmt::format("{}: {}", where, error.what()));
+    }
+  }
+}
+
+}  // namespace
+
+void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
+  Problems problems;
+  const json& models = list_of(manifest, "models");
+  if (same_number(problems, "models", models.size(), job.models.size())) {
+    for (size_t m = 0; m < job.models.size(); ++m) {
+      check_model(problems, models[m], *job.models[m], m);
+    }
+  }
+  const json& optimizers = list_of(manifest, "optimizers");
+  if (same_number(problems, "optimizers", optimizers.size(), job.optimizers.size())) {
+    for (size_t o = 0; o < job.optimizers.size(); ++o) {
+      check_optimizer(problems, optimizers[o], job, o);
+    }
+  }
+  same_number(problems, "schedulers", list_of(manifest, "schedulers").size(),
+              job.schedulers.size());
+  same_number(problems, "data loaders", list_of(manifest, "loaders").size(), job.loaders.size());
+  const auto objects = manifest.state.find("objects");
+  same_number(problems, "registered objects",
+              objects == manifest.state.end() || !objects->is_number_unsigned()
+                  ? 0
+                  : objects->get<size_t>(),
+              job.objects.size());
+  problems.throw_if_any(folder);
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,244 @@
+#include "checkpoint/restore.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/log.h"
+#include "checkpoint/piece_reader.h"
+#include "checkpoint/refuse.h"
+#include "checkpoint/state_names.h"
+#include "device/generator.h"
+#include "empty_weights/generator_state.h"
+#include "optim/torch_state.h"
+#include "tensors/safetensors_types.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// Runs code that reads JSON, which may have been edited by hand.
+template <class Read>
+void with_json(const std::string& folder, const char* what, const Read& read) {
+  try {
+    read();
+  } catch (const json::exception& problem) {
+    refuse_checkpoint(folder,
+                      fmt::format("cannot read the state of the {}: {}", what, problem.what()));
+  }
+}
+
+void restore_model(const TrainingState& job, size_t index, const json& saved, PieceReader& reader) {
+  Strategy& strategy = *job.models[index];
+  const Model& model = strategy.model();
+  const json aliases = saved.value("aliases", json::object());
+  const auto stored = [&](const std::string& name) {
+    return reader.has(name) || !aliases.contains(name) ? name : aliases[name].get<std::string>();
+  };
+  for (const ParameterPart& part : strategy.parts()) {
+    const ModelParameter& parameter = model.parameters[part.parameter];
+    reader.read(stored(parameter.name), {.name = parameter.name,
+                                         .shape = parameter.tensor.sizes().vec(),
+                                         .begin = part.begin,
+                                         .end = part.end,
+                                         .values = part.values});
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    reader.read(stored(name), {.name = name,
+                               .shape = buffer.sizes().vec(),
+                               .begin = 0,
+                               .end = buffer.numel(),
+                               .values = buffer});
+  }
+}
+
+struct KnownState {
+  int64_t steps = 0;
+  std::vector<std::string> names;
+};
+
+// What the ranks that wrote the optimizer's files recorded, by parameter.
+std::map<std::string, KnownState> known_states(const PieceReader& reader,
+                                               const std::string& folder) {
+  std::map<std::string, KnownState> known;
+  for (const auto& metadata : reader.metadata()) {
+    const auto found = metadata.find(kOptimizerKey);
+    if (found == metadata.end()) continue;
+    with_json(folder, "optimizer", [&] {
+      for (const json& entry : json::parse(found->second)) {
+        const KnownState state{entry.at("steps").get<int64_t>(),
+                               entry.at("state").get<std::vector<std::string>>()};
+        for (const json& name : entry.at("parameters")) known[name.get<std::string>()] = state;
+      }
+    });
+  }
+  return known;
+}
+
+void restore_optimizer(const TrainingState& job, size_t index, const json& saved,
+                       const Manifest& manifest, const std::string& folder) {
+  OptimizerState& optimizer = *job.optimizers[index];
+  PieceReader reader(folder, manifest, files_of(manifest, numbered("optimizer", index)));
+  const auto known = known_states(reader, folder);
+  for (const OptimizerPart& part : parts_of(job, optimizer)) {
+    const auto found = known.find(part.name);
+    if (found == known.end()) {
+      optimizer.forget(part.part.held);
+      continue;
+    }
+    const ParameterState state =
+        optimizer.make_state(part.part.held, found->second.steps, found->second.names);
+    for (const auto& [name, values] : state.tensors) {
+      const StatePiece piece = state_piece(part, name, values);
+      reader.read(piece.name, piece);
+    }
+  }
+  with_json(folder, "optimizer", [&] {
+    auto& groups = optimizer.torch_optimizer().param_groups();
+    for (size_t g = 0; g < groups.size(); ++g) {
+      set_options(optimizer.torch_optimizer(), groups[g].options(),
+                  saved.at("groups").at(g).at("options"));
+    }
+    optimizer.set_steps(saved.at("steps").get<int64_t>());
+  });
+}
+
+void restore_object(detail::Registered& object, size_t index, const Manifest& manifest,
+                    const std::string& folder) {
+  const std::string name = object_base(index) + kExtension;
+  PieceReader reader(folder, manifest, {name});
+  StateDict state;
+  const auto& metadata = reader.metadata().front();
+  const auto values = metadata.find(kObjectKey);
+  if (values != metadata.end()) {
+    with_json(folder, "registered object", [&] {
+      const json saved = json::parse(values->second);
+      for (const auto& [key, value] : saved.items()) {
+        if (value.is_boolean()) {
+          state.set(key, value.get<bool>());
+        } else if (value.is_number_integer()) {
+          state.set(key, value.get<int64_t>());
+        } else if (value.is_number()) {
+          state.set(key, value.get<double>());
+        } else {
+          state.set(key, value.get<std::string>());
+        }
+      }
+    });
+  }
+  reader.read_all(
+      [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
+  object.load(state);
+}
+
+// What a rank carries belongs to its own gradients: with other ranks or settings it is reset, on
+// all ranks.
+void restore_carried(const TrainingState& job, const Manifest& manifest, PieceReader& reader) {
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    for (auto& [name, values] : job.models[m]->carried()) {
+      const std::string saved = carried_prefix(m) + name;
+      const bool same = job.world == manifest.world && reader.has(saved) &&
+                        reader.shape(saved) == values.sizes().vec();
+      if (!same) {
+        values.zero_();
+        continue;
+      }
+      reader.read(saved, {.name = saved,
+                          .shape = values.sizes().vec(),
+                          .begin = 0,
+                          .end = values.numel(),
+                          .values = values});
+    }
+  }
+}
+
+// A rank that did not exist when the checkpoint was written draws its own numbers.
+void restore_random(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
+  const int from = job.rank < manifest.world ? job.rank : 0;
+  PieceReader reader(folder, manifest, {random_base(from) + kExtension});
+  const auto restore = [&](const char* name, at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    const at::Tensor state = generator.get_state();
+    reader.read(name, {.name = name,
+                       .shape = state.sizes().vec(),
+                       .begin = 0,
+                       .end = state.numel(),
+                       .values = state});
+    generator.set_state(state);
+  };
+  restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
+  // A checkpoint from the CPU has none: the device's generator keeps its seed.
+  const auto devices = device_generator(job.device);
+  if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
+  for (int rank = manifest.world; rank <= job.rank; ++rank) {
+    write_generator(state_apart(read_generator()));
+  }
+  restore_carried(job, manifest, reader);
+  if (!job.own_buffers || job.world != manifest.world) return;
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    for (const auto& [name, buffer] : job.models[m]->model().buffers) {
+      const std::string own = own_buffer_prefix(m) + name;
+      if (!reader.has(own)) continue;
+      reader.read(own, {.name = own,
+                        .shape = buffer.sizes().vec(),
+                        .begin = 0,
+                        .end = buffer.numel(),
+                        .values = buffer});
+    }
+  }
+}
+
+Scheduler::State scheduler_state(const json& saved) {
+  return {.steps = saved.at("steps").get<int64_t>(),
+          .rates = saved.at("rates").get<std::vector<double>>(),
+          .base_rates = saved.at("base_rates").get<std::vector<double>>(),
+          .best = std::strtod(saved.at("best").get_ref<const std::string&>().c_str(), nullptr),
+          .bad_epochs = saved.at("bad_epochs").get<int64_t>(),
+          .cooldown = saved.at("cooldown").get<int64_t>()};
+}
+
+LoaderCursor cursor_of(const json& saved) {
+  return {.epoch = saved.at("epoch").get<int64_t>(),
+          .samples = saved.at("samples").get<int64_t>(),
+          .seed = saved.at("seed").get<uint64_t>(),
+          .dataset_samples = saved.at("dataset_samples").get<int64_t>()};
+}
+
+}  // namespace
+
+void restore(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
+  const at::NoGradGuard no_grad;
+  const json& state = manifest.state;
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    PieceReader reader(folder, manifest, files_of(manifest, numbered("model", m)));
+    with_json(folder, "models", [&] { restore_model(job, m, state.at("models").at(m), reader); });
+  }
+  for (size_t o = 0; o < job.optimizers.size(); ++o) {
+    restore_optimizer(job, o, state.at("optimizers").at(o), manifest, folder);
+  }
+  for (size_t i = 0; i < job.objects.size(); ++i) {
+    restore_object(*job.objects[i], i, manifest, folder);
+  }
+  with_json(folder, "schedulers, loaders and loss scale", [&] {
+    for (size_t s = 0; s < job.schedulers.size(); ++s) {
+      job.schedulers[s]->load_state(scheduler_state(state.at("schedulers").at(s)));
+    }
+    for (size_t l = 0; l < job.loaders.size(); ++l) {
+      job.loaders[l]->load_state(cursor_of(state.at("loaders").at(l)));
+    }
+    if (job.scaler != nullptr && state.contains("scaler")) {
+      const json& scaler = state["scaler"];
+      job.scaler->load_state(
+          {scaler.at("scale").get<double>(), scaler.at("good_steps").get<int64_t>()});
+    }
+  });
+  restore_random(job, manifest, folder);
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,257 @@
+// A loop over a data loader: its start, its steps and its end.
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+#include "data/loader_state.h"
+#include "data/reading_scope.h"
+#include "data/shuffle.h"
+#include "device/pinned.h"
+
+namespace coupler::detail {
+namespace {
+
+std::atomic<uint64_t> loops_begun = 0;
+
+[[noreturn]] void no_batch(const std::string& message, const char* hint) {
+  throw Error(ErrorCode::kInvalidArgument, message, {.subject = "dataset", .hint = hint});
+}
+
+// Rethrows a dataset's exception as an Error that names the place.
+[[noreturn]] void rethrow_at(const std::string& place) {
+  ErrorCode code = ErrorCode::kInvalidArgument;
+  ErrorDetail detail{.subject = "dataset"};
+  std::string what = "an exception not derived from std::exception";
+  try {
+    throw;
+  } catch (const Error& error) {
+    code = error.code();
+    detail = error.detail();
+    detail.hint.clear();  // the message has it
+    what = error.what();
+  } catch (const c10::Error& error) {
+    what = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  std::throw_with_nested(Error(code, fmt::format("{}: {}", place, what), detail));
+}
+
+}  // namespace
+
+void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
+  const BatchPlan& read_plan = whole ? *whole : plan;
+  wanted.pin = options.pin_memory && !device.is_cpu() && can_pin(device);
+  if (!samples) {
+    wanted.first = read_plan.first();
+    wanted.slice = read_plan.slice();
+    wanted.drop_last = options.drop_last;
+    wanted.fill = fill;
+    return;
+  }
+  read_plan.batch(step, wanted.indices);
+  if (options.shuffle)
+    for (size_t& index : wanted.indices) index = order[index];
+}
+
+StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRequest& wanted) {
+  const BatchPlan& read_plan = whole ? *whole : plan;
+  if (samples && step >= read_plan.size()) return {};
+  request_of(step, wanted);
+  // Pinning uses the current device, which is not set on worker threads.
+  const c10::OptionalDeviceGuard guard(wanted.pin ? std::optional(device) : std::nullopt);
+  try {
+    StepRead result = source.fetch(worker, slot, wanted);
+    if (samples) result.own = read_plan.own(step);
+    return result;
+  } catch (...) {
+    std::string place = fmt::format("batch {} of epoch {}", step, epoch);
+    constexpr size_t kNamed = 8;
+    const size_t count = std::min(wanted.indices.size(), kNamed);
+    if (count > 0)
+      place += fmt::format(" (samples {}{})",
+                           fmt::join(wanted.indices.data(), wanted.indices.data() + count, ", "),
+                           count < wanted.indices.size() ? ", …" : "");
+    rethrow_at(place);
+  }
+}
+
+StepRead LoaderCore::State::local(size_t step) {
+  const size_t slot = slot_of(step);
+  if (workers != nullptr) workers->await(step);  // an absent step has no rows in `ready`
+  const StepRead result = workers != nullptr ? ready[slot] : read(0, step, slot, request);
+  // When ranks are joined and each reads its own stream, streams may end at different times.
+  if (step == 0 && !samples && (dispatcher != nullptr || !joined)) require_samples(result);
+  return result;
+}
+
+void LoaderCore::State::require_samples(const StepRead& first) const {
+  if (first.read < start)
+    no_batch(fmt::format("the stream has {} samples, but {} were to be skipped", first.read, start),
+             "resume or skip with the stream in which the position was counted");
+  if (start > 0) return;
+  if (first.read == 0) no_batch("the stream has no samples", "check its input and its reset()");
+  if (first.read < static_cast<size_t>(world))
+    no_batch(
+        fmt::format("the stream has {} samples, fewer than the {} processes", first.read, world),
+        "every process needs a sample of its own: start fewer processes");
+  if (options.drop_last && first.read < plan.step_samples())
+    no_batch(fmt::format("a stream of {} samples yields no batch: with drop_last every step needs "
+                         "{} (batch_size {}, {} processes{})",
+                         first.read, plan.step_samples(), options.batch_size, world,
+                         options.split_batches ? ", split_batches" : ""),
+             "lower batch_size or leave drop_last out");
+}
+
+StepRead LoaderCore::State::look(size_t step) {
+  if (dispatcher != nullptr)
+    return dispatcher->next(source, slot_of(step), plan.step_samples(), plan.first(), plan.slice(),
+                            [&] { return local(step); });
+  if (!samples) return local(step);
+  if (step >= plan.size()) return {};
+  return {plan.slice(), plan.own(step), 0};
+}
+
+void LoaderCore::State::begin() {
+  joined = joining && peers != nullptr;
+  fill = !options.drop_last && even_batches();
+  whole.reset();
+  dispatcher.reset();
+  if (options.dispatch_batches && peers != nullptr) {
+    dispatcher = std::make_unique<Dispatcher>(peers, rank);
+    whole.emplace(BatchPlanSpec{.samples = samples.value_or(0),
+                                .batch_size = static_cast<int64_t>(plan.step_samples()),
+                                .drop_last = options.drop_last,
+                                .even_batches = even_batches(),
+                                .start = samples ? start : 0});
+  }
+  const bool reads = dispatcher == nullptr || rank == 0;
+  if (options.shuffle && reads)
+    shuffled_order(*samples, options.seed, static_cast<uint64_t>(epoch), order);
+  const size_t count = reads ? static_cast<size_t>(options.workers) : 0;
+  slots = std::max<size_t>(1, count * static_cast<size_t>(options.prefetch));
+  source.begin({.epoch = epoch,
+                .slots = slots,
+                .workers = count,
+                .reads = reads,
+                .skip = samples ? 0 : start,
+                .step_samples = plan.step_samples()});
+  if (count > 0) {
+    ready.assign(slots, {});
+    worker_requests.resize(count + 1);
+    workers = std::make_unique<Workers>(count, slots, [this](size_t worker, uint64_t step) {
+      StepRead& result = ready[slot_of(step)];
+      result = read(worker, step, slot_of(step), worker_requests[worker]);
+      return result.rows > 0;
+    });
+  }
+  upcoming = look(0);
+  more = upcoming.rows > 0;
+  if (joined) agree_on_first();
+}
+
+// Agrees on which ranks have a batch and which can stand in with a repeated one. If a rank can do
+// neither, every rank throws an Error that names it.
+void LoaderCore::State::agree_on_first() {
+  enum : int64_t { kNothing, kStandsIn, kHasBatch };
+  int64_t mine = kHasBatch;
+  if (upcoming.rows == 0)
+    mine = samples || dispatcher != nullptr || upcoming.read > 0 ? kStandsIn : kNothing;
+  const std::vector<int64_t> all = peers->all(mine);
+  const auto nothing = std::find(all.begin(), all.end(), kNothing);
+  if (nothing != all.end()) {
+    const int who = static_cast<int>(nothing - all.begin());
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("rank {} has no data at all: its stream ended before the first sample", who),
+        {.rank = who,
+         .subject = "join_uneven_inputs",
+         .hint = "a rank without a batch repeats one, so give each at least one sample"});
+  }
+  more = std::find(all.begin(), all.end(), kHasBatch) != all.end();
+  if (!more || upcoming.rows > 0) return;
+  if (samples && dispatcher == nullptr) {
+    request.indices = {options.shuffle ? order[0] : 0};
+    source.fetch(0, 0, request);
+  }
+  source.keep_slot(0, device);
+}
+
+void LoaderCore::State::advance() {
+  const bool mine = upcoming.rows > 0;
+  if (mine) {
+    rows = (samples && dispatcher == nullptr ? local(position) : upcoming).rows;
+    source.take(slot_of(position), device, options.non_blocking);
+    if (workers != nullptr) workers->release(position);
+  } else {
+    source.stand_in();
+  }
+  own = upcoming.own;
+  stands_in = !mine;
+  ++position;
+  upcoming = mine ? look(position) : StepRead{};
+  more = upcoming.rows > 0;
+  if (!joined) return;
+  more = peers->any(more);
+  if (more && mine && upcoming.rows == 0) source.keep();
+}
+
+void LoaderCore::State::finish() noexcept {
+  workers.reset();
+  source.clear();
+  looping = false;
+  position = 0;
+  upcoming = {};
+  more = false;
+  rows = 0;
+  own = 0;
+  stands_in = false;
+  plan_next(0);
+}
+
+uint64_t LoaderCore::start_epoch() {
+  State& s = *state_;
+  if (s.looping) s.finish();
+  s.epoch = s.next_epoch++;
+  s.looping = true;
+  s.loop_number = ++loops_begun;
+  const uint64_t pass = ++s.pass;
+  try {
+    const ReadingScope reading;
+    s.begin();
+  } catch (...) {
+    s.finish();
+    throw;
+  }
+  return pass;
+}
+
+bool LoaderCore::next(uint64_t pass) {
+  State& s = *state_;
+  if (pass != s.pass)
+    throw Error(
+        ErrorCode::kUsage,
+        "a loop over a data loader continues after another one began (or after prepare)",
+        {.subject = "data loader", .hint = "nest loops over two loaders, not over the same one"});
+  if (s.position > 0 && s.end_of_body) s.end_of_body();
+  if (!s.more) {
+    s.finish();
+    return false;
+  }
+  const ReadingScope reading;
+  s.advance();
+  return true;
+}
+
+void LoaderCore::end(uint64_t pass) noexcept {
+  if (pass == state_->pass && state_->looping) state_->finish();
+}
+
+}  // namespace coupler::detail

@@ -1,0 +1,212 @@
+#include "dry_run/dry_run.h"
+
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "base/resident.h"
+#include "dry_run/describe.h"
+#include "empty_weights/materialise.h"
+
+namespace coupler {
+namespace {
+
+using EventKind = StepEvent::Kind;
+
+void become_fake(const at::Tensor& tensor) {
+  if (fake_storage_of(tensor) != 0) return;
+  const at::Tensor fake = fake_like(tensor.detach());
+  tensor.is_meta() ? put_value(tensor, fake) : tensor.set_data(fake);
+}
+
+}  // namespace
+
+DryRun* DryRun::of_process() {
+  static DryRun* const kRun = []() -> DryRun* {
+    const char* file = std::getenv("COUPLER_ESTIMATE");
+    if (file == nullptr || *file == '\0') return nullptr;
+    auto* const run = new DryRun(file);  // never destroyed: hooks and storages live until exit
+    run->self_ = std::shared_ptr<DryRun>(run, [](DryRun*) {});
+    begin_fake_tensors(*run);
+    return run;
+  }();
+  return kRun;
+}
+
+DryRun::DryRun(std::string file) : file_(std::move(file)) {}
+
+void DryRun::set_configuration(const std::string& mixed_precision,
+                               const std::vector<std::string>& activation_checkpointing) {
+  log_.mixed_precision = mixed_precision;
+  log_.activation_checkpointing = activation_checkpointing;
+}
+
+void DryRun::take(Model& model) {
+  const at::NoGradGuard no_grad;
+  LoggedModel logged = describe_for_estimate(model);
+  logged.first_parameter = log_.parameter_count();
+  log_.models.push_back(std::move(logged));
+  for (const ModelParameter& parameter : model.parameters) become_fake(parameter.tensor);
+  for (const auto& [name, buffer] : model.buffers) {
+    log_.buffer_bytes += buffer.nbytes();
+    if (buffer.is_meta()) become_fake(buffer);
+  }
+}
+
+void DryRun::watch(Strategy& strategy) {
+  for (const auto& [name, buffer] : strategy.model().buffers) {
+    lasting_.insert(fake_storage_of(buffer));
+  }
+  for (const ModelParameter& parameter : strategy.model().parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    const uint64_t number = parameters_.size();
+    const auto size = static_cast<int64_t>(tensor.element_size());
+    const int64_t begin = tensor.storage_offset() * size;
+    ranges_[tensor.storage().unsafeGetStorageImpl()].push_back(
+        {begin, begin + tensor.numel() * size, number});
+    lasting_.insert(fake_storage_of(tensor));
+    parameters_.push_back(tensor);
+    if (tensor.requires_grad()) hooks_.add(tensor, self_, number);
+  }
+  for (auto& [storage, ranges] : ranges_) {
+    std::sort(ranges.begin(), ranges.end(),
+              [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  }
+  new_since_backward_.clear();
+}
+
+void DryRun::add_optimizer(const void* optimizer, const std::string& description, bool fused) {
+  steps_.emplace(optimizer, 0);
+  log_.optimizer += (log_.optimizer.empty() ? "" : ", ") + description;
+  log_.optimizer_fused = log_.optimizer_fused && fused;
+  optimizer_state_.insert(new_since_backward_.begin(), new_since_backward_.end());
+  new_since_backward_.clear();
+}
+
+void DryRun::stepped(const void* optimizer) {
+  int& count = steps_[optimizer];
+  // What the first step made and kept.
+  if (count++ == 0) {
+    optimizer_state_.insert(new_since_backward_.begin(), new_since_backward_.end());
+  }
+  new_since_backward_.clear();
+  add({.kind = EventKind::kStepped});
+  const int least =
+      std::min_element(steps_.begin(), steps_.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      })->second;
+  if (logging_ && least >= 2) finish();
+  if (!logging_ && least >= 1) begin_log();
+}
+
+void DryRun::backward_begins(bool reduced) {
+  reduced_ = reduced;
+  in_backward_ = true;
+  add({.kind = EventKind::kBackwardBegan, .bytes = reduced ? uint64_t{1} : 0});
+}
+
+void DryRun::backward_ends() {
+  in_backward_ = false;
+  new_since_backward_.clear();
+  add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
+}
+
+// The small objects of tensors and of the graph lie between tensors in the heap; their positions
+// decide which free memory the heap can reuse.
+uint64_t DryRun::object_bytes() { return ::mallinfo2().uordblks; }
+
+void DryRun::add(StepEvent event) {
+  if (!logging_) return;
+  if (event.kind == EventKind::kMade && log_.initial > 0) {
+    constexpr uint64_t kWorthSaying = 256;
+    const uint64_t objects = object_bytes();
+    if (objects > objects_ + kWorthSaying || objects + kWorthSaying < objects_) {
+      log_.events.push_back({.kind = EventKind::kObjects, .bytes = objects});
+      objects_ = objects;
+    }
+  }
+  last_used_ = event.kind == EventKind::kUsed ? event.index : ~uint64_t{0};
+  log_.events.push_back(event);
+}
+
+void DryRun::made(uint64_t storage, uint64_t bytes) {
+  alive_[storage] = bytes;
+  new_since_backward_.insert(storage);
+  add({.kind = EventKind::kMade, .storage = storage, .bytes = bytes});
+}
+
+void DryRun::gone(uint64_t storage) {
+  alive_.erase(storage);
+  new_since_backward_.erase(storage);
+  optimizer_state_.erase(storage);
+  add({.kind = EventKind::kGone, .storage = storage});
+}
+
+void DryRun::used(const at::Tensor& tensor) {
+  if (!logging_ || !tensor.has_storage()) return;
+  const auto found =
+      ranges_.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  if (found == ranges_.end()) return;
+  const int64_t at = tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
+  const auto range = std::find_if(found->second.begin(), found->second.end(),
+                                  [&](const Range& r) { return at >= r.begin && at < r.end; });
+  if (range == found->second.end() || range->parameter == last_used_) return;
+  add({.kind = EventKind::kUsed, .index = range->parameter});
+}
+
+void DryRun::on_gradient(size_t parameter) {
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  add({.kind = EventKind::kGradient,
+       .index = parameter,
+       .storage = gradient.defined() ? fake_storage_of(gradient) : 0,
+       .bytes = reduced_ ? uint64_t{1} : 0});
+}
+
+// Logs what exists between two steps, except what a strategy and an optimizer keep.
+void DryRun::begin_log() {
+  logging_ = true;
+  std::unordered_map<uint64_t, uint64_t> gradients;  // parameter by storage
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = parameters_[i].grad();
+    if (gradient.defined()) gradients[fake_storage_of(gradient)] = i;
+  }
+  uint64_t state = 0;
+  for (const auto& [storage, bytes] : alive_) {
+    if (lasting_.count(storage) != 0) continue;
+    if (optimizer_state_.count(storage) != 0) {
+      state += bytes;
+      continue;
+    }
+    add({.kind = EventKind::kMade, .storage = storage, .bytes = bytes});
+    const auto gradient = gradients.find(storage);
+    if (gradient == gradients.end()) continue;
+    add({.kind = EventKind::kGradient, .index = gradient->second, .storage = storage, .bytes = 1});
+  }
+  const uint64_t trainable = log_.trainable_bytes();
+  log_.optimizer_factor =
+      trainable == 0 ? 0 : static_cast<double>(state) / static_cast<double>(trainable);
+  log_.initial = log_.events.size();
+  log_.events.reserve(log_.events.size() + (size_t{1} << 20));  // no growth in the step
+  log_.objects = objects_ = object_bytes();
+}
+
+void DryRun::finish() {
+  logging_ = false;
+  malloc_trim(0);
+  log_.base_bytes = resident_bytes();
+  std::ofstream file(file_, std::ios::trunc);
+  file << write_step_log(log_) << std::flush;
+  if (!file) std::fprintf(stderr, "coupler: error: cannot write '%s'\n", file_.c_str());
+  std::fflush(nullptr);
+  ::_exit(file ? 0 : 1);
+}
+
+}  // namespace coupler

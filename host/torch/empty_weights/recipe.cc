@@ -1,0 +1,136 @@
+#include "empty_weights/recipe.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include <utility>
+
+#include "empty_weights/replay_plan.h"
+
+namespace coupler {
+namespace {
+
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+Place geometry_of(const at::Tensor& tensor) {
+  return {.storage = 0,
+          .bytes = storage_of(tensor).nbytes(),
+          .dtype = tensor.scalar_type(),
+          .offset = tensor.storage_offset(),
+          .sizes = c10::DimVector(tensor.sizes()),
+          .strides = c10::DimVector(tensor.strides()),
+          .conjugate = tensor.is_conj(),
+          .negative = tensor.is_neg()};
+}
+
+at::Tensor tensor_on(const c10::Storage& storage, const Place& place, c10::DispatchKey device) {
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(device), c10::scalarTypeToTypeMeta(place.dtype));
+  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(place.sizes, place.strides, place.offset);
+  if (place.conjugate) impl->_set_conj(true);
+  if (place.negative) impl->_set_neg(true);
+  return result;
+}
+
+StorageTag* Recipe::tag_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
+  const at::DataPtr& data = storage_of(tensor)._mutable_data_ptr_no_checks();
+  if (data.get_deleter() != &Recipe::release) return nullptr;
+  return static_cast<StorageTag*>(data.get_context());
+}
+
+void Recipe::release(void* context) {
+  const std::unique_ptr<StorageTag> tag(static_cast<StorageTag*>(context));
+  Recipe& recipe = *tag->recipe;
+  std::deque<Operation> dropped;  // freed after the lock is released
+  const std::lock_guard lock(recipe.mutex_);
+  recipe.alive_.erase(tag->id);
+  recipe.some_died_ = true;
+  if (recipe.uses_ == 0 && recipe.alive_.empty()) dropped = recipe.trim();
+}
+
+Recipe::Use::Use(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {
+  const std::lock_guard lock(recipe_->mutex_);
+  ++recipe_->uses_;
+}
+
+Recipe::Use::~Use() {
+  std::deque<Operation> dropped;
+  const std::lock_guard lock(recipe_->mutex_);
+  if (--recipe_->uses_ == 0 && recipe_->some_died_) dropped = recipe_->trim();
+}
+
+uint64_t Recipe::adopt(const at::Tensor& fresh, const std::shared_ptr<RawContent>& content) {
+  auto tag = std::make_unique<StorageTag>(
+      StorageTag{.recipe = shared_from_this(), .id = 0, .content = content});
+  {
+    const std::lock_guard lock(mutex_);
+    tag->id = next_storage_++;
+    alive_.insert(tag->id);
+  }
+  const uint64_t id = tag->id;
+  storage_of(fresh).set_data_ptr_noswap(at::DataPtr(content ? content->bytes.get() : nullptr,
+                                                    tag.release(), &Recipe::release,
+                                                    c10::Device(c10::kMeta)));
+  if (!content) storage_of(fresh).set_throw_on_mutable_data_ptr();
+  return id;
+}
+
+std::shared_ptr<RawContent> Recipe::close_data(const at::Tensor& tensor) {
+  StorageTag* const tag = tag_of(tensor);
+  if (tag == nullptr || !tag->content) return nullptr;
+  c10::StorageImpl& storage = storage_of(tensor);
+  storage._mutable_data_ptr_no_checks().release_context();
+  storage.set_data_ptr_noswap(at::DataPtr(nullptr, tag, &Recipe::release, c10::Device(c10::kMeta)));
+  storage.set_throw_on_mutable_data_ptr();
+  return std::exchange(tag->content, nullptr);
+}
+
+void Recipe::append(Operation operation, const std::optional<GeneratorState>& found) {
+  const std::lock_guard lock(mutex_);
+  if (found) {
+    if (!mark_ || !same_state(*mark_, *found)) {
+      operation.before = std::make_shared<const GeneratorState>(*found);
+      mark_ = state_apart(*found);
+    }
+    write_generator(*mark_);
+  }
+  operations_.push_back(std::move(operation));
+}
+
+void Recipe::remember_version(const c10::weak_intrusive_ptr<c10::TensorImpl>& tensor) {
+  const auto alive = tensor.lock();
+  if (!alive || alive->is_inference()) return;
+  const std::lock_guard lock(mutex_);
+  versions_.insert_or_assign(alive.get(),
+                             Version{tensor, alive->version_counter().current_version()});
+}
+
+bool Recipe::unchanged(const at::Tensor& tensor) const {
+  if (tensor.is_inference()) return true;
+  const std::lock_guard lock(mutex_);
+  const auto found = versions_.find(tensor.unsafeGetTensorImpl());
+  return found == versions_.end() || found->second.version == tensor._version();
+}
+
+std::deque<Operation> Recipe::trim() {
+  some_died_ = false;
+  std::erase_if(versions_, [](const auto& item) { return item.second.tensor.expired(); });
+  std::deque<Operation> all = std::exchange(operations_, {});
+  for (const ReplayStep& step : plan_replay(all, alive_, true)) {
+    Operation& kept = operations_.emplace_back(std::move(all[step.operation]));
+    if (!step.skip_draw) continue;
+    kept.arguments.clear();  // it never runs again
+    kept.inputs.clear();
+    kept.outputs.clear();
+  }
+  return all;
+}
+
+}  // namespace coupler

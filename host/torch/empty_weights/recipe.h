@@ -1,0 +1,149 @@
+// Recipe: what a thread's EmptyWeights scopes recorded: the operations that make and fill tensors,
+// in order. It identifies tensors by storage and geometry, never by handle, so views, detached and
+// copied handles need no special handling, and an operation that only makes a view is not recorded.
+//
+// Each meta storage created in a scope carries a tag: its number in the recipe, which the tag keeps
+// alive. The recording thread appends; any thread may replay (replay.h) or drop tensors meanwhile.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/DimVector.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "empty_weights/generator_state.h"
+
+namespace coupler {
+
+// Where a tensor is stored: its storage, and the tensor's geometry in it.
+struct Place {
+  uint64_t storage = 0;
+  size_t bytes = 0;  // of the whole storage
+  at::ScalarType dtype = at::kFloat;
+  int64_t offset = 0;
+  c10::DimVector sizes, strides;
+  bool conjugate = false, negative = false;
+};
+
+// The geometry of a dense tensor; the caller fills in `storage`.
+Place geometry_of(const at::Tensor& tensor);
+
+// A new tensor on `storage`, on the device of the key (CPU or Meta).
+at::Tensor tensor_on(const c10::Storage& storage, const Place& place, c10::DispatchKey device);
+
+// The index of an operation's argument or result, and of the element if it is a list (else -1).
+struct Position {
+  size_t index = 0;
+  int element = -1;
+};
+
+struct Input {
+  Position position;
+  at::Tensor constant;  // a tensor from outside the scope; undefined for a recorded one
+  int64_t version = 0;  // of the constant when recorded
+  Place place;
+  bool reads = true;    // false if the operation overwrites the old values unread
+  bool writes = false;  // in place
+  bool covers = false;  // overwrites the whole storage
+};
+
+struct Output {  // only tensors whose storage is new
+  Position position;
+  Place place;
+};
+
+// Bytes written through the data pointer of a tensor fresh from at::empty.
+struct RawContent {
+  std::unique_ptr<char[]> bytes;
+};
+
+struct Operation {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> arguments;  // as called, without the tensors (see inputs)
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  at::ScalarType default_dtype = at::kFloat;
+  std::shared_ptr<RawContent> content;
+  bool random = false;  // draws from the default generator
+  // The generator's state, if it changed since the previous random operation: by manual_seed, or by
+  // draws outside. Unset: continues where the previous operation ended.
+  std::shared_ptr<const GeneratorState> before;
+  // The generator's state at its end; known once it has run.
+  std::shared_ptr<const GeneratorState> after;
+};
+
+class Recipe;
+
+struct StorageTag {
+  std::shared_ptr<Recipe> recipe;
+  uint64_t id = 0;
+  std::shared_ptr<RawContent> content;  // set while the data pointer may be used
+};
+
+class Recipe : public std::enable_shared_from_this<Recipe> {
+ public:
+  // The tag of a tensor's storage; null if it has none.
+  static StorageTag* tag_of(const at::Tensor& tensor);
+
+  // Prevents trimming during its lifetime: held while recording or replaying.
+  class Use {
+   public:
+    explicit Use(std::shared_ptr<Recipe> recipe);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    Recipe* operator->() const { return recipe_.get(); }
+
+   private:
+    std::shared_ptr<Recipe> recipe_;
+  };
+
+  // Tags the storage of a new meta tensor and returns its number. With `content`, the data pointer
+  // may be used until close_data; otherwise using it throws.
+  uint64_t adopt(const at::Tensor& fresh, const std::shared_ptr<RawContent>& content);
+
+  // Makes later use of this storage's data pointer throw. Returns its raw content, if any.
+  static std::shared_ptr<RawContent> close_data(const at::Tensor& tensor);
+
+  // Appends. For a random operation, `found` is the generator's state; the generator is then left
+  // at a mark, which shows the next one whether it was moved.
+  void append(Operation operation, const std::optional<GeneratorState>& found);
+
+  // Remembers the version of a tensor at the end of a scope; ignores dead tensors.
+  void remember_version(const c10::weak_intrusive_ptr<c10::TensorImpl>& tensor);
+  // False if the tensor was changed in place since then.
+  bool unchanged(const at::Tensor& tensor) const;
+
+  // For replays. Hold lock() to access operations() and `after` of its elements; the rest of an
+  // element does not change while a Use is alive.
+  std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
+  std::deque<Operation>& operations() { return operations_; }
+
+ private:
+  struct Version {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    uint32_t version;
+  };
+  static void release(void* context);
+  // Removes operations that no tensor needs any more. Call under the lock; free the result after.
+  std::deque<Operation> trim();
+
+  mutable std::mutex mutex_;
+  std::deque<Operation> operations_;
+  std::unordered_set<uint64_t> alive_;  // storages
+  bool some_died_ = false;              // since trim()
+  std::unordered_map<const c10::TensorImpl*, Version> versions_;
+  uint64_t next_storage_ = 1;
+  int uses_ = 0;
+  std::optional<GeneratorState> mark_;
+};
+
+}  // namespace coupler

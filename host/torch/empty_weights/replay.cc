@@ -1,0 +1,219 @@
+#include "empty_weights/replay.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "empty_weights/arguments.h"
+#include "empty_weights/replay_plan.h"
+
+namespace coupler {
+namespace {
+
+// Sets the thread's modes as at the start of a program, with gradients off.
+struct NeutralModes {
+  c10::InferenceMode no_inference{false};
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_keys{recording_keys()};
+};
+
+// LibTorch's default dtype is process-wide, so it is changed only if it differs.
+class DefaultDtypeGuard {
+ public:
+  explicit DefaultDtypeGuard(at::ScalarType dtype) : before_(c10::get_default_dtype()) {
+    if (c10::typeMetaToScalarType(before_) != dtype)
+      c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  ~DefaultDtypeGuard() {
+    if (c10::get_default_dtype() != before_) c10::set_default_dtype(before_);
+  }
+  DefaultDtypeGuard(const DefaultDtypeGuard&) = delete;
+  DefaultDtypeGuard& operator=(const DefaultDtypeGuard&) = delete;
+
+ private:
+  caffe2::TypeMeta before_;
+};
+
+class Replay {
+ public:
+  Replay(Recipe& recipe, const StorageSink& sink) : recipe_(recipe), sink_(sink) {}
+
+  ReplayReport run(const std::vector<ReplayStep>& steps) {
+    const auto one_at_a_time = exclude_replays();
+    for (const ReplayStep& step : steps) {
+      execute(step);
+      for (const uint64_t id : step.dead) {
+        if (std::find(step.finished.begin(), step.finished.end(), id) == step.finished.end())
+          release(id);
+      }
+      for (const uint64_t id : step.finished) {
+        c10::Storage value = memory_.at(id);
+        release(id);
+        sink_(id, value);
+      }
+    }
+    return report_;
+  }
+
+ private:
+  Operation& at(size_t index) {
+    const auto lock = recipe_.lock();
+    return recipe_.operations()[index];
+  }
+
+  const c10::Storage& memory_for(const Place& place) {
+    const auto found = memory_.find(place.storage);
+    if (found != memory_.end()) return found->second;
+    return hold(place.storage, c10::Storage(c10::Storage::use_byte_size_t(), place.bytes,
+                                            c10::GetCPUAllocator(), true));
+  }
+
+  const c10::Storage& hold(uint64_t id, c10::Storage storage) {
+    bytes_ += storage.nbytes();
+    report_.peak_bytes = std::max(report_.peak_bytes, bytes_);
+    return memory_.insert_or_assign(id, std::move(storage)).first->second;
+  }
+
+  void release(uint64_t id) {
+    const auto found = memory_.find(id);
+    if (found == memory_.end()) return;
+    bytes_ -= std::min(bytes_, found->second.nbytes());
+    memory_.erase(found);
+  }
+
+  at::Tensor input(const Operation& operation, const Input& in) {
+    if (!in.constant.defined())
+      return tensor_on(memory_for(in.place), in.place, c10::DispatchKey::CPU);
+    if (!in.constant.is_inference() && in.constant._version() != in.version) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("a tensor from outside coupler::EmptyWeights, an input of '{}', was "
+                              "changed before the weights made from it were materialized",
+                              operation.op.schema().name()),
+                  {.subject = operation.op.schema().name(),
+                   .hint = "materialize first, or give the scope a clone of it"});
+    }
+    return in.constant;
+  }
+
+  // Restores the thread's modes after each step, so that a sink may run any operation.
+  void execute(const ReplayStep& step) {
+    Operation& operation = at(step.operation);
+    if (step.skip_draw) {
+      stream_ = *operation.after;
+      return;
+    }
+    const NeutralModes modes;
+    const DefaultDtypeGuard dtype(operation.default_dtype);
+    const GeneratorGuard generator;
+    if (operation.before) {
+      write_generator(*operation.before);
+    } else if (stream_) {
+      write_generator(*stream_);
+    }
+    std::vector<c10::IValue> stack = operation.arguments;
+    for (const Input& in : operation.inputs) put(stack, in.position, input(operation, in));
+    operation.op.callBoxed(stack);
+    ++report_.operations;
+    if (operation.random) stream_ = end_of(operation);
+    for (const Output& out : operation.outputs)
+      keep(get(stack, out.position), out.place, operation.op.schema().name());
+    if (operation.content && operation.content->bytes) {
+      const Place& place = operation.outputs.front().place;
+      std::memcpy(memory_.at(place.storage).mutable_data(), operation.content->bytes.get(),
+                  place.bytes);
+    }
+  }
+
+  GeneratorState end_of(Operation& operation) {
+    const auto lock = recipe_.lock();
+    if (!operation.after)
+      operation.after = std::make_shared<const GeneratorState>(read_generator());
+    return *operation.after;
+  }
+
+  // Later readers of the storage expect the meta kernel's geometry; if the real kernel chose
+  // another, the values are copied into that layout.
+  void keep(const at::Tensor& real, const Place& place, const std::string& name) {
+    if (real.sizes() != place.sizes || real.scalar_type() != place.dtype) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("the shape of the result of '{}' depends on randomly drawn values, which "
+                      "coupler::EmptyWeights cannot record",
+                      name),
+          {.subject = name, .hint = "do it outside the scope"});
+    }
+    const bool as_recorded = real.strides() == place.strides &&
+                             real.storage_offset() == place.offset &&
+                             real.is_conj() == place.conjugate && real.is_neg() == place.negative;
+    if (as_recorded) {
+      hold(place.storage, real.storage());
+    } else {
+      tensor_on(memory_for(place), place, c10::DispatchKey::CPU).copy_(real);
+    }
+  }
+
+  Recipe& recipe_;
+  const StorageSink& sink_;
+  std::unordered_map<uint64_t, c10::Storage> memory_;
+  std::optional<GeneratorState> stream_;  // where the last draw ended
+  size_t bytes_ = 0;
+  ReplayReport report_;
+};
+
+}  // namespace
+
+c10::DispatchKeySet recording_keys() {
+  return c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet(c10::DispatchKey::TESTING_ONLY_GenericMode);
+}
+
+std::unique_lock<std::recursive_mutex> exclude_replays() {
+  static std::recursive_mutex mutex;  // recursive: a sink may materialize more
+  return std::unique_lock(mutex);
+}
+
+ReplayReport replay(const std::shared_ptr<Recipe>& recipe,
+                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink) {
+  const Recipe::Use use(recipe);
+  std::vector<ReplayStep> steps;
+  {
+    const auto lock = recipe->lock();
+    steps = plan_replay(recipe->operations(), wanted, false);
+  }
+  return Replay(*recipe, sink).run(steps);
+}
+
+std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
+  const StorageTag& tag = *Recipe::tag_of(recorded);
+  const Recipe::Use use(tag.recipe);
+  std::vector<ReplayStep> steps;
+  {
+    const auto lock = tag.recipe->lock();
+    const std::deque<Operation>& operations = tag.recipe->operations();
+    steps = plan_replay(operations, {tag.id}, false);
+    for (const ReplayStep& step : steps) {
+      if (operations[step.operation].random) return std::nullopt;
+    }
+  }
+  at::Tensor result;
+  const StorageSink sink = [&](uint64_t, const c10::Storage& value) {
+    result = tensor_on(value, geometry_of(recorded), c10::DispatchKey::CPU);
+  };
+  Replay(*tag.recipe, sink).run(steps);
+  return result;
+}
+
+}  // namespace coupler

@@ -1,0 +1,43 @@
+// Runs recorded operations for real. Only one replay runs at a time in the process, since all use
+// the default generator. The thread's modes and the generator's state are restored whenever a sink
+// is called, and afterwards.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include "empty_weights/recipe.h"
+
+namespace coupler {
+
+// The dispatch keys that are off while operations are recorded or replayed: EmptyWeights' own and
+// autocast.
+c10::DispatchKeySet recording_keys();
+
+// While held, no other thread replays; a replay changes the default generator's state.
+std::unique_lock<std::recursive_mutex> exclude_replays();
+
+struct ReplayReport {
+  size_t operations = 0;  // that ran
+  size_t peak_bytes = 0;  // held at one time for tensors, except what the sink keeps and an
+                          // operation's own scratch memory
+};
+
+using StorageSink = std::function<void(uint64_t storage, const c10::Storage& value)>;
+
+// Passes each wanted storage to `sink` once, right after the last operation that touches it.
+ReplayReport replay(const std::shared_ptr<Recipe>& recipe,
+                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink);
+
+// The values of a recorded tensor now, while its scope may still be open; nullopt if they are drawn
+// at random.
+std::optional<at::Tensor> value_of(const at::Tensor& recorded);
+
+}  // namespace coupler

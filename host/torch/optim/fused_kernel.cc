@@ -1,0 +1,360 @@
+#include "optim/fused_kernel.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <typeinfo>
+#include <utility>
+
+#include "residency/in_use.h"
+#include "residency/intercept.h"
+#include "residency/offloaded_memory.h"
+
+namespace coupler {
+namespace {
+
+// Adam and AdamW differ in one call: where weight decay goes.
+template <class Options, auto kKernel>
+class AdamKernel : public FusedKernel {
+ public:
+  AdamKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+             const char* name)
+      : FusedKernel(optimizer, models,
+                    any_amsgrad(optimizer)
+                        ? std::vector<std::string>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                        : std::vector<std::string>{"exp_avg", "exp_avg_sq"}),
+        name_(name) {}
+  std::string name() const override { return name_; }
+
+ private:
+  static bool any_amsgrad(torch::optim::Optimizer& optimizer) {
+    return std::any_of(
+        optimizer.param_groups().begin(), optimizer.param_groups().end(),
+        [](auto& group) { return static_cast<Options&>(group.options()).amsgrad(); });
+  }
+  void update(Batch& batch) override {
+    const auto& options = static_cast<const Options&>(*batch.options);
+    const auto [beta1, beta2] = options.betas();
+    static const std::vector<at::Tensor> kNone;
+    kKernel(batch.parameters, batch.gradients, batch.state[0], batch.state[1],
+            options.amsgrad() ? batch.state[2] : kNone, batch.steps, options.lr(), beta1, beta2,
+            options.weight_decay(), options.eps(), options.amsgrad());
+  }
+  const char* name_;
+};
+
+using TensorList = const std::vector<at::Tensor>&;
+
+void adam(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
+          TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
+          double weight_decay, double eps, bool amsgrad) {
+  at::_fused_adam_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
+                   weight_decay, eps, amsgrad, /*maximize=*/false);
+}
+
+void adamw(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
+           TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
+           double weight_decay, double eps, bool amsgrad) {
+  at::_fused_adamw_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
+                    weight_decay, eps, amsgrad, /*maximize=*/false);
+}
+
+class SgdKernel : public FusedKernel {
+ public:
+  SgdKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models)
+      : FusedKernel(optimizer, models,
+                    any_momentum(optimizer) ? std::vector<std::string>{"momentum_buffer"}
+                                            : std::vector<std::string>{}) {}
+  std::string name() const override { return "SGD"; }
+
+ private:
+  static bool any_momentum(torch::optim::Optimizer& optimizer) {
+    return std::any_of(
+        optimizer.param_groups().begin(), optimizer.param_groups().end(), [](auto& group) {
+          return static_cast<torch::optim::SGDOptions&>(group.options()).momentum() != 0;
+        });
+  }
+  void update(Batch& batch) override {
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(*batch.options);
+    static const std::vector<at::Tensor> kNone;
+    at::_fused_sgd_(batch.parameters, batch.gradients,
+                    options.momentum() != 0 ? batch.state[0] : kNone, options.weight_decay(),
+                    options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                    /*maximize=*/false, batch.first_step);
+  }
+};
+
+// Zeros laid out like the group's parameters, in the memory for its state. name: of the group's
+// first parameter.
+at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std::string& state) {
+  const at::ScalarType type = group.parameters.scalar_type();
+  return group.state_memory == nullptr
+             ? at::zeros({group.parameters.numel()},
+                         at::TensorOptions(type).device(group.parameters.device()))
+             : group.state_memory->make(state + " of " + name, group.parameters.numel(), type);
+}
+
+bool is_in_none(const std::vector<FlatParameters*>& models, const at::Tensor& parameter) {
+  return std::none_of(models.begin(), models.end(),
+                      [&](FlatParameters* model) { return model->find(parameter) >= 0; });
+}
+
+}  // namespace
+
+std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
+                                               const std::vector<FlatParameters*>& models,
+                                               std::string& why) {
+  // Only the kernel can offload state, so a frozen parameter must not rule out the kernel.
+  const bool may_be_frozen = std::any_of(models.begin(), models.end(), [](FlatParameters* model) {
+    return std::any_of(model->groups().begin(), model->groups().end(),
+                       [](const FlatGroup& group) { return group.state_memory != nullptr; });
+  });
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (is_in_none(models, parameter)) {
+        if (may_be_frozen && !parameter.requires_grad()) continue;
+        why = "one of its parameters needs no gradient, so it is not in flat memory";
+        return nullptr;
+      }
+      if (!parameter.is_floating_point()) {
+        why = "one of its parameters is not floating-point";
+        return nullptr;
+      }
+    }
+  }
+  // Subclasses may have overridden step(), so the type must be exact.
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::AdamW)) {
+    return std::make_unique<AdamKernel<torch::optim::AdamWOptions, &adamw>>(optimizer, models,
+                                                                            "AdamW");
+  }
+  if (type == typeid(torch::optim::Adam)) {
+    return std::make_unique<AdamKernel<torch::optim::AdamOptions, &adam>>(optimizer, models,
+                                                                          "Adam");
+  }
+  if (type == typeid(torch::optim::SGD)) return std::make_unique<SgdKernel>(optimizer, models);
+  why = "there are fused kernels for SGD, Adam and AdamW only";
+  return nullptr;
+}
+
+FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
+                         const std::vector<FlatParameters*>& models,
+                         std::vector<std::string> state_names)
+    : state_names_(std::move(state_names)) {
+  std::vector<std::vector<torch::optim::OptimizerOptions*>> options(models.size());
+  for (size_t m = 0; m < models.size(); ++m) options[m].resize(models[m]->slots().size());
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (is_in_none(models, parameter)) frozen_.push_back(parameter);
+      for (size_t m = 0; m < models.size(); ++m) {
+        const int slot = models[m]->find(parameter);
+        if (slot >= 0) options[m][static_cast<size_t>(slot)] = &group.options();
+      }
+    }
+  }
+  state_.resize(models.size());
+  for (size_t m = 0; m < models.size(); ++m) {
+    FlatParameters& model = *models[m];
+    state_[m].resize(model.groups().size());
+    for (size_t g = 0; g < model.groups().size(); ++g) {
+      const FlatGroup& group = model.groups()[g];
+      for (size_t i = group.first_slot; i < group.end_slot; ++i) {
+        if (options[m][i] == nullptr) continue;
+        std::vector<at::Tensor>& state = state_[m][g];
+        while (state.size() < state_names_.size()) {
+          state.push_back(zeros_for(group, model.slots()[i].name, state_names_[state.size()]));
+        }
+        members_.push_back({.model = &model,
+                            .slot = &model.slots()[i],
+                            .slot_index = i,
+                            .state = &state,
+                            .options = options[m][i]});
+      }
+    }
+  }
+  all_ = runs_of(0, members_.size());
+}
+
+FusedKernel::Runs FusedKernel::runs_of(size_t first, size_t end) const {
+  return {.first = first,
+          .end = end,
+          .gradients = std::vector<Gradient>(end - first, Gradient::kNone),
+          .steps = std::vector<int64_t>(end - first)};
+}
+
+FusedKernel::Member& FusedKernel::member_of(const at::Tensor& held) {
+  return *std::find_if(members_.begin(), members_.end(),
+                       [&](const Member& member) { return member.slot->parameter.is_same(held); });
+}
+
+ParameterState FusedKernel::state_of(const at::Tensor& held) {
+  const Member& member = member_of(held);
+  ParameterState result{.steps = member.steps};
+  for (size_t k = 0; k < state_names_.size(); ++k) {
+    const at::Tensor& memory = (*member.state)[k];
+    result.tensors.emplace_back(state_names_[k],
+                                place_in(memory, member.slot->offset, {member.slot->numel}));
+  }
+  return result;
+}
+
+void FusedKernel::set_steps(const at::Tensor& held, int64_t steps) {
+  member_of(held).steps = steps;
+}
+
+FusedKernel::Gradient FusedKernel::gradient_of(const Member& member) {
+  const at::Tensor& gradient = member.slot->parameter.grad();
+  if (!gradient.defined()) return Gradient::kNone;
+  return gradient.is_same(member.slot->gradient) ? Gradient::kFlat : Gradient::kOwn;
+}
+
+// Otherwise step() would silently skip the parameter.
+void FusedKernel::require_frozen() const {
+  for (const at::Tensor& parameter : frozen_) {
+    if (!parameter.grad().defined()) continue;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("a parameter of shape [{}] has a gradient, but was frozen when it was "
+                            "prepared",
+                            fmt::join(parameter.sizes(), ", ")),
+                {.hint = "unfreeze parameters before accelerator.prepare"});
+  }
+}
+
+void FusedKernel::step() {
+  require_frozen();
+  step(all_);
+}
+
+void FusedKernel::step_slots(const FlatParameters& model, size_t first, size_t end) {
+  const auto is_within = [&](const Member& member) {
+    return member.model == &model && member.slot_index >= first && member.slot_index < end;
+  };
+  const auto begin = std::find_if(members_.begin(), members_.end(), is_within);
+  const auto behind = std::find_if_not(begin, members_.end(), is_within);
+  const std::pair range{static_cast<size_t>(begin - members_.begin()),
+                        static_cast<size_t>(behind - members_.begin())};
+  step(apart_.try_emplace(range, runs_of(range.first, range.second)).first->second);
+  for (auto member = begin; member != behind; ++member) {
+    member->slot->parameter.mutable_grad().reset();
+  }
+}
+
+void FusedKernel::step(Runs& runs) {
+  at::NoGradGuard no_grad;
+  bool changed = runs.first_step;
+  for (size_t i = 0; i < runs.gradients.size(); ++i) {
+    const Member& member = members_[runs.first + i];
+    const Gradient gradient = gradient_of(member);
+    // Each run has its own step count.
+    changed |= gradient != runs.gradients[i] || member.steps != runs.steps[i];
+    runs.gradients[i] = gradient;
+    runs.steps[i] = member.steps;
+  }
+  if (changed) cut(runs);
+  for (Batch& batch : runs.batches) {
+    for (size_t run = 0; run < batch.member.size(); ++run) {
+      if (batch.member[run] < 0) continue;
+      const FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
+      batch.gradients[run] = slot.parameter.grad();
+    }
+    for (const at::Tensor& steps : batch.steps) steps.add_(1);
+    if (batch.alone == nullptr) {
+      update(batch);
+    } else {
+      // The kernel's schema declares that it writes to gradients, but it does not.
+      InUse gradients(batch.gradients[0]);
+      update(batch);
+      gradients.drop_writes();
+    }
+    // Gradients that the program drops must not stay alive until the next step.
+    for (size_t run = 0; run < batch.member.size(); ++run) {
+      if (batch.member[run] >= 0) batch.gradients[run].reset();
+    }
+  }
+  for (size_t i = 0; i < runs.gradients.size(); ++i) {
+    if (runs.gradients[i] != Gradient::kNone) runs.steps[i] = ++members_[runs.first + i].steps;
+  }
+}
+
+FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
+  const bool first_step = member.steps == 0;
+  const FlatGroup& group = member.model->groups()[static_cast<size_t>(member.slot->group)];
+  const FlatGroup* const alone =
+      group.state_memory != nullptr || home_of(group.parameters) != nullptr ? &group : nullptr;
+  for (Batch& batch : runs.batches) {
+    if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
+      return batch;
+    }
+  }
+  Batch& batch = runs.batches.emplace_back();
+  batch.options = member.options;
+  batch.first_step = first_step;
+  batch.alone = alone;
+  batch.state.resize(state_names_.size());
+  return batch;
+}
+
+// The end of a slot including its padding, so that a run is a whole number of vectors. Kernels
+// round the elements of a partial last vector differently, so results would depend on how memory is
+// divided over ranks.
+int64_t FusedKernel::padded_end(const FlatParameters& model, size_t slot_index) {
+  const FlatSlot& slot = model.slots()[slot_index];
+  const FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];
+  const int64_t unit = std::min<int64_t>(16, 64 / group.parameters.element_size());
+  const int64_t end = slot.offset + slot.numel;
+  const int64_t limit = slot_index + 1 < group.end_slot ? model.slots()[slot_index + 1].offset
+                                                        : group.parameters.numel();
+  return std::min((end + unit - 1) / unit * unit, limit);
+}
+
+void FusedKernel::cut(Runs& runs) const {
+  runs.batches.clear();
+  runs.first_step = false;
+  const auto gradient = [&](size_t member) { return runs.gradients[member - runs.first]; };
+  for (size_t i = runs.first; i < runs.end;) {
+    const Member& first = members_[i];
+    if (gradient(i) == Gradient::kNone) {
+      ++i;
+      continue;
+    }
+    runs.first_step |= first.steps == 0;
+    size_t end = i + 1;
+    if (gradient(i) == Gradient::kFlat) {
+      while (end < runs.end && gradient(end) == Gradient::kFlat &&
+             members_[end].model == first.model && members_[end].slot->group == first.slot->group &&
+             members_[end].slot_index == members_[end - 1].slot_index + 1 &&
+             members_[end].options == first.options && members_[end].steps == first.steps) {
+        ++end;
+      }
+    }
+    const FlatSlot& last = *members_[end - 1].slot;
+    const int64_t offset = first.slot->offset;
+    const FlatGroup& group = first.model->groups()[static_cast<size_t>(first.slot->group)];
+    const bool flat = gradient(i) == Gradient::kFlat;
+    const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
+                                : last.offset + last.numel) -
+                          offset;
+    const auto place = [&](const at::Tensor& memory) {
+      return place_in(memory, offset,
+                      flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
+    };
+    Batch& batch = batch_for(runs, first);
+    batch.parameters.push_back(place(group.parameters));
+    batch.gradients.push_back(flat ? place(group.gradients) : at::Tensor());
+    for (size_t k = 0; k < state_names_.size(); ++k) {
+      batch.state[k].push_back(place((*first.state)[k]));
+    }
+    batch.steps.push_back(
+        at::scalar_tensor(static_cast<double>(first.steps),
+                          at::TensorOptions(at::kFloat).device(group.parameters.device())));
+    batch.member.push_back(flat ? -1 : static_cast<int>(i));
+    i = end;
+  }
+}
+
+}  // namespace coupler

@@ -1,0 +1,251 @@
+#include <coupler/error.h>
+#include <coupler/optimizer.h>
+#include <fmt/ranges.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "optim/optimizer_state.h"
+#include "optim/torch_state.h"
+
+namespace coupler {
+namespace {
+
+size_t count_parameters(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
+[[noreturn]] void refuse_two_groups(const at::Tensor& parameter) {
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("a parameter of shape [{}] is in two groups of the optimizer",
+                  fmt::join(parameter.sizes(), ", ")),
+      {.hint = "list it in one group only; a tied parameter counts once, whatever its names"});
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
+                               StepRules rules)
+    : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
+  hold_own_parts();
+  if (rules_.scaler != nullptr) require_unscalable();
+  parameters_ = count_parameters(optimizer_);
+  kernel_ = make_kernel();
+  if (rules_.in_backward) require_backward_can_update();
+  if (kernel_ == nullptr) require_state_in_memory();
+  if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
+}
+
+void OptimizerState::hold_own_parts() {
+  bool changed = false, divided = false;
+  std::unordered_map<const at::TensorImpl*, size_t> group_of;
+  std::vector<std::vector<at::Tensor>> held;
+  for (auto& group : optimizer_.param_groups()) {
+    std::vector<at::Tensor>& list = held.emplace_back();
+    std::vector<Given>& given = given_.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      // Module::parameters() lists a tied parameter once per module, but it counts once here.
+      const auto [first, is_new] =
+          group_of.try_emplace(parameter.unsafeGetTensorImpl(), held.size());
+      if (!is_new) {
+        if (first->second != held.size()) refuse_two_groups(parameter);
+        changed = true;
+        continue;
+      }
+      const auto model =
+          std::find_if(models_.begin(), models_.end(),
+                       [&](const Strategy* strategy) { return strategy->has(parameter); });
+      given.push_back(model == models_.end() ? Given{nullptr, 0}
+                                             : Given{*model, (*model)->index_of(parameter)});
+      const std::vector<at::Tensor> parts =
+          model == models_.end() ? std::vector{parameter} : (*model)->held_for(parameter);
+      divided = divided || parts.size() != 1 || !parts[0].is_same(parameter);
+      list.insert(list.end(), parts.begin(), parts.end());
+    }
+  }
+  if (divided) require_divisible();
+  if (!divided && !changed) return;
+  for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
+}
+
+// Called before this rank's parts replace whole parameters.
+void OptimizerState::require_divisible() const {
+  if (!optimizer_.state().empty()) {
+    throw Error(ErrorCode::kUsage,
+                "the optimizer took steps before prepare: its state of whole parameters cannot be "
+                "divided over ranks",
+                {.hint = "prepare model and optimizer before the first step"});
+  }
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "LBFGS needs all parameters at once, but no rank holds them all under sharding",
+                {.subject = "LBFGS",
+                 .hint = "use an optimizer that works element by element (SGD, Adam, AdamW, "
+                         "RMSprop), or a backend that replicates"});
+  }
+}
+
+// Unscaling in fp16 would lose what scaling preserved.
+void OptimizerState::require_unscalable() const {
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.requires_grad() || parameter.scalar_type() != at::kHalf) continue;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("training.mixed_precision is fp16, but the optimizer holds an fp16 "
+                              "parameter of shape [{}], whose gradient cannot be unscaled",
+                              fmt::join(parameter.sizes(), ", ")),
+                  {.subject = "training.mixed_precision",
+                   .hint = "keep the model in fp32: autocast computes in fp16 from it"});
+    }
+  }
+}
+
+std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
+  std::vector<FlatParameters*> flats;
+  for (Strategy* model : models_) flats.push_back(&model->flat());
+  return FusedKernel::make(optimizer_, flats, not_fused_);
+}
+
+// torch::optim allocates and owns its state, so it cannot be offloaded.
+void OptimizerState::require_state_in_memory() const {
+  for (Strategy* model : models_) {
+    const auto& groups = model->flat().groups();
+    if (std::all_of(groups.begin(), groups.end(),
+                    [](const FlatGroup& group) { return group.state_memory == nullptr; })) {
+      continue;
+    }
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
+                {.subject = "offload_optimizer.device",
+                 .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
+  }
+}
+
+void OptimizerState::require_backward_can_update() const {
+  if (kernel_ != nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("training.optimizer_in_backward is true, but this optimizer updates all "
+                          "parameters at once: {}",
+                          not_fused_),
+              {.subject = "training.optimizer_in_backward",
+               .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
+}
+
+void OptimizerState::backward_begins() {
+  if (accumulating()) return;
+  if (std::exchange(took_gradients_, true)) {
+    throw Error(ErrorCode::kUsage,
+                "a second backward runs after one that updated parameters, without an optimizer "
+                "step() in between (training.optimizer_in_backward is true)",
+                {.subject = "training.optimizer_in_backward",
+                 .hint = "call backward once before each step(), on the sum of the losses, or "
+                         "accumulate; freeze a model that gradients only pass through; or set it "
+                         "to false"});
+  }
+}
+
+void OptimizerState::take(FlatParameters& flat, size_t first, size_t end) {
+  if (!accumulating()) kernel_->step_slots(flat, first, end);
+}
+
+void OptimizerState::step() {
+  stepped_scope_ = rules_.loop->scope;
+  if (accumulating()) return;
+  took_gradients_ = false;
+  if (count_parameters(optimizer_) != parameters_) {
+    throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
+                {.hint = "add every parameter group before accelerator.prepare"});
+  }
+  if (rules_.scaler != nullptr) {
+    skipped_ = rules_.scaler->unscale(models_);
+    rules_.scaler->update(models_);
+    if (skipped_) return;
+  }
+  if (kernel_ != nullptr) {
+    kernel_->step();
+  } else {
+    optimizer_.step();
+  }
+  for (Strategy* model : models_) {
+    model->parameters_changed();
+    model->stepped();
+  }
+  if (rules_.after_update) rules_.after_update();
+  ++steps_;
+}
+
+ParameterState OptimizerState::state_of(const at::Tensor& held) {
+  if (kernel_ == nullptr) return torch_state_of(optimizer_, held);
+  ParameterState state = kernel_->state_of(held);
+  if (state.steps == 0) state.tensors.clear();
+  return state;
+}
+
+void OptimizerState::forget(const at::Tensor& held) {
+  if (kernel_ == nullptr) {
+    optimizer_.state().erase(held.unsafeGetTensorImpl());
+    return;
+  }
+  kernel_->set_steps(held, 0);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, values] : kernel_->state_of(held).tensors) values.zero_();
+}
+
+ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
+                                          const std::vector<std::string>& names) {
+  if (kernel_ == nullptr) return make_torch_state(optimizer_, held, steps, names);
+  ParameterState state = kernel_->state_of(held);
+  const bool same = state.tensors.size() == names.size() &&
+                    std::all_of(state.tensors.begin(), state.tensors.end(), [&](const auto& own) {
+                      return std::find(names.begin(), names.end(), own.first) != names.end();
+                    });
+  if (!same) {
+    std::vector<std::string> own;
+    for (const auto& [name, tensor] : state.tensors) own.push_back(name);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} keeps the state [{}], but the checkpoint has [{}]", kernel_->name(),
+                            fmt::join(own, ", "), fmt::join(names, ", ")),
+                {.subject = kernel_->name(),
+                 .hint = "resume with the optimizer options that were saved (momentum, amsgrad)"});
+  }
+  kernel_->set_steps(held, steps);
+  state.steps = steps;
+  return state;
+}
+
+void OptimizerState::zero_grad(bool set_to_none) {
+  if (!drops_gradients()) return;
+  optimizer_.zero_grad(set_to_none);
+  if (rules_.scaler != nullptr) rules_.scaler->gradients_dropped(models_);
+}
+
+// Loops call zero_grad before backward or after step. In either order, accumulated gradients are
+// kept within a window: they are dropped before its first backward, or after its last.
+bool OptimizerState::drops_gradients() const {
+  const StepState& loop = *rules_.loop;
+  if (loop.scope == 0) return true;
+  if (stepped_scope_ == loop.scope) return loop.sync;
+  return loop.first_of_window || (loop.sync && loop.backward_of_only);
+}
+
+std::string OptimizerState::description() const {
+  if (kernel_ == nullptr) return fmt::format("unmodified torch::optim: {}", not_fused_);
+  return fmt::format("fused {}{}", kernel_->name(), rules_.in_backward ? ", in backward" : "");
+}
+
+void Optimizer::step(CallSite) { state_->step(); }
+void Optimizer::zero_grad(bool set_to_none) { state_->zero_grad(set_to_none); }
+std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
+  return state_->torch_optimizer().param_groups();
+}
+torch::optim::Optimizer& Optimizer::unwrap() { return state_->torch_optimizer(); }
+bool Optimizer::step_was_skipped() const { return state_->step_was_skipped(); }
+std::string Optimizer::description() const { return state_->description(); }
+
+}  // namespace coupler

@@ -1,0 +1,289 @@
+#include "pipeline/stage.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "empty_weights/materialise.h"
+#include "strategy/gradient_norm.h"
+#include "strategy/model_facts.h"
+#include "tensors/tensor_ops.h"
+
+namespace coupler {
+namespace {
+
+at::Tensor meta_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kMeta).requires_grad(false));
+}
+
+db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
+  db_op op = broadcast_op(tensor, peer);  // takes the same arguments
+  op.kind = kind;
+  return op;
+}
+
+}  // namespace
+
+PipelineStage::PipelineStage(Model described, StagePlan plan, std::shared_ptr<Communicator> comm)
+    : Strategy(std::move(described)), plan_(std::move(plan)), comm_(std::move(comm)) {
+  const at::NoGradGuard no_grad;
+  comm_->verify(facts_of(model()));
+  make_tied_communicators();
+  take_values();
+  NamedTensors trainable;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    if (!keeps(i)) continue;
+    if (variable(i).requires_grad()) {
+      trainable.emplace_back(model().parameters[i].name, variable(i));
+    } else {
+      move_to(variable(i), model().device);
+    }
+  }
+  for (const auto& [name, buffer] : model().buffers) move_to(buffer, model().device);
+  flat_ = std::make_unique<FlatParameters>(trainable, /*flat_gradients=*/false, model().device);
+}
+
+bool PipelineStage::keeps(size_t parameter) const {
+  const auto& stages = plan_.parameters[parameter];
+  return std::find(stages.begin(), stages.end(), comm_->rank()) != stages.end();
+}
+
+void PipelineStage::make_tied_communicators() {
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> made;  // null: without this rank
+  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+    const std::vector<int>& stages = plan_.parameters[i];
+    if (stages.size() < 2) continue;
+    const auto [entry, is_new] = made.try_emplace(stages);
+    if (is_new) {
+      entry->second =
+          comm_->split(keeps(i) ? 0 : -1, comm_->rank(), fmt::format("tied {}", made.size() - 1));
+      if (entry->second != nullptr) tied_comms_.push_back(entry->second);
+    }
+    if (keeps(i) && variable(i).requires_grad()) tied_.push_back({i, entry->second.get(), {}});
+  }
+}
+
+// Rank 0 sends each value preceded by its number, since the values of a model that is not in memory
+// become ready in their own order.
+void PipelineStage::take_values() {
+  const int rank = comm_->rank();
+  const size_t parameters = model().parameters.size();
+  const auto whole = [&](size_t i) {
+    return i < parameters ? variable(i) : model().buffers[i - parameters].second;
+  };
+  std::vector<std::vector<int>> receivers = plan_.parameters;
+  std::vector<int> all(static_cast<size_t>(comm_->size()));
+  for (int other = 0; other < comm_->size(); ++other) all[static_cast<size_t>(other)] = other;
+  receivers.resize(parameters + model().buffers.size(), all);
+  const auto is_mine = [&](size_t i) {
+    return std::find(receivers[i].begin(), receivers[i].end(), rank) != receivers[i].end();
+  };
+  const auto keep = [&](size_t i, const at::Tensor& value) {
+    const at::Tensor tensor = whole(i);
+    if (tensor.is_meta()) {
+      put_value(tensor, value);
+    } else if (!value.is_same(tensor)) {
+      tensor.copy_(value);
+    }
+  };
+  if (rank != 0) {
+    size_t expected = 0;
+    for (size_t i = 0; i < receivers.size(); ++i) {
+      if (is_mine(i)) {
+        ++expected;
+      } else if (!whole(i).is_meta()) {  // before others take memory
+        whole(i).mutable_grad().reset();
+        give_value(whole(i), meta_like(whole(i)));
+      }
+    }
+    for (; expected > 0; --expected) {
+      const at::Tensor number = at::zeros({1}, at::kLong);
+      comm_->run(message_op(DB_RECV, number, 0));
+      const auto i = static_cast<size_t>(number.item<int64_t>());
+      const at::Tensor value =
+          at::empty(whole(i).sizes(), whole(i).options().device(at::kCPU).requires_grad(false));
+      comm_->run(message_op(DB_RECV, value, 0));
+      keep(i, value);
+    }
+    return;
+  }
+  const auto pass_on = [&](size_t i, const at::Tensor& from) {
+    const at::Tensor value = from.detach().to(at::kCPU).contiguous();
+    const at::Tensor number = at::full({1}, static_cast<int64_t>(i), at::kLong);
+    for (const int other : receivers[i]) {
+      if (other == 0) continue;
+      comm_->run(message_op(DB_SEND, number, other));
+      comm_->run(message_op(DB_SEND, value, other));
+    }
+    if (is_mine(i)) {
+      keep(i, from);
+    } else if (!whole(i).is_meta()) {
+      whole(i).mutable_grad().reset();
+      give_value(whole(i), meta_like(whole(i)));
+    }
+  };
+  std::vector<MetaTensor> on_meta;
+  std::vector<size_t> index_on_meta;
+  for (size_t i = 0; i < receivers.size(); ++i) {
+    if (!whole(i).is_meta()) {
+      pass_on(i, whole(i));
+      continue;
+    }
+    on_meta.push_back(
+        {i < parameters ? model().parameters[i].name : model().buffers[i - parameters].first,
+         whole(i)});
+    index_on_meta.push_back(i);
+  }
+  materialise(on_meta,
+              [&](size_t i, const at::Tensor& value) { pass_on(index_on_meta[i], value); });
+}
+
+void PipelineStage::begin_gradients() {
+  for (Tied& tied : tied_) {
+    at::Tensor& gradient = variable(tied.parameter).mutable_grad();
+    tied.before = gradient;
+    gradient.reset();
+  }
+}
+
+void PipelineStage::finish_gradients() {
+  const at::NoGradGuard no_grad;
+  for (Tied& tied : tied_) {
+    at::Tensor& gradient = variable(tied.parameter).mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(variable(tied.parameter));
+    gradient = gradient.contiguous();
+    tied.comm->run(all_reduce_op(gradient, DB_SUM));
+    if (!tied.before.defined()) continue;
+    tied.before.add_(gradient);
+    gradient = std::exchange(tied.before, {});
+  }
+}
+
+std::vector<at::Tensor> PipelineStage::held_for(const at::Tensor& parameter) {
+  if (!keeps(index_of(parameter))) return {};
+  return {parameter};
+}
+
+void PipelineStage::begin_backward(double) {
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("backward: '{}' is a pipeline; its train_step runs forward and backward for "
+                  "all micro-batches",
+                  model().name),
+      {.subject = model().name,
+       .hint = "call pipeline.train_step(input, target, loss) instead of forward and "
+               "accelerator.backward"});
+}
+
+std::vector<at::Tensor> PipelineStage::own_gradients() {
+  std::vector<at::Tensor> result;
+  for (const FlatSlot& slot : flat_->slots()) {
+    if (slot.parameter.grad().defined()) result.push_back(slot.parameter.grad());
+  }
+  return result;
+}
+
+// A tied gradient counts once, on the first of its stages.
+double PipelineStage::clip_grad_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> counted;
+  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+    if (plan_.parameters[i].front() != comm_->rank() || !variable(i).grad().defined()) continue;
+    counted.push_back(variable(i).grad());
+  }
+  const double norm =
+      std::sqrt(all_reduce_number(*comm_, counted.empty() ? 0 : sum_of_squares(counted), DB_SUM));
+  if (!std::isfinite(norm)) {
+    size_t at_fault = 0;
+    for (; at_fault < model().parameters.size(); ++at_fault) {
+      if (!keeps(at_fault)) continue;
+      const at::Tensor& gradient = variable(at_fault).grad();
+      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) break;
+    }
+    const double first = all_reduce_number(*comm_, static_cast<double>(at_fault), DB_MIN);
+    throw_not_finite(norm, static_cast<int64_t>(first), model());
+  }
+  const std::vector<at::Tensor> own = own_gradients();
+  if (!own.empty()) scale_to_norm(own, norm, max_norm);
+  return norm;
+}
+
+void PipelineStage::clip_grad_value(double max_value) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& gradient : own_gradients()) gradient.clamp_(-max_value, max_value);
+}
+
+std::string PipelineStage::description() const {
+  return fmt::format("stage {} of a pipeline of {}", comm_->rank(), comm_->size());
+}
+
+ModelTypes PipelineStage::types() const {
+  ModelTypes result;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    const at::ScalarType type = variable(i).scalar_type();
+    result.stored.insert(type);
+    result.computed.insert(type);
+    if (variable(i).requires_grad()) result.reduced.insert(type);
+  }
+  return result;
+}
+
+at::Tensor PipelineStage::whole_gradient(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  const size_t i = index_of(parameter);
+  const int owner = plan_.parameters[i].front();
+  const at::Tensor& own = variable(i).grad();
+  const bool sends = comm_->rank() == owner;
+  const double there = all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
+  if (there == 0) return {};
+  if (comm_->size() == 1) return own;
+  const at::Tensor whole =
+      sends ? own.contiguous()
+            : at::empty(parameter.sizes(), parameter.options().device(model().device));
+  comm_->run(broadcast_op(whole, owner));
+  return whole;
+}
+
+std::vector<ParameterPart> PipelineStage::parts() {
+  std::vector<ParameterPart> result;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    if (!keeps(i)) continue;
+    const std::vector<int>& stages = plan_.parameters[i];
+    const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
+    result.push_back({.parameter = i,
+                      .begin = 0,
+                      .end = variable(i).numel(),
+                      .values = variable(i).detach(),
+                      .held = variable(i).requires_grad() ? variable(i) : at::Tensor(),
+                      .copies = static_cast<int>(stages.size()),
+                      .copy = static_cast<int>(copy)});
+  }
+  return result;
+}
+
+at::Tensor PipelineStage::whole_parameter(size_t parameter) {
+  const at::NoGradGuard no_grad;
+  const int owner = plan_.parameters[parameter].front();
+  const at::Tensor& own = variable(parameter);
+  if (comm_->size() == 1) return own.detach();
+  const at::Tensor whole =
+      comm_->rank() == owner
+          ? own.detach().contiguous()
+          : at::empty(own.sizes(), own.options().device(model().device).requires_grad(false));
+  comm_->run(broadcast_op(whole, owner));
+  return whole;
+}
+
+void PipelineStage::settle() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < model().buffers.size(); ++i) {
+    broadcast_coalesced(*comm_, {model().buffers[i].second}, plan_.buffers[i]);
+  }
+}
+
+}  // namespace coupler

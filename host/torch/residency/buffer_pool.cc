@@ -1,0 +1,113 @@
+#include "residency/buffer_pool.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "device/streams.h"
+#include "residency/memory_budget.h"
+
+namespace coupler {
+namespace {
+constexpr size_t kPoolAlignment = 64;
+}  // namespace
+
+void ReleaseMemory::operator()(void* memory) const {
+  if (from == PoolMemory::kDevice) {
+    // Work queued on the thread's stream may still be reading it.
+    hold_for_stream(on_device);
+    return;
+  }
+  from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));
+  if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
+}
+
+BufferPool::Memory BufferPool::make(size_t bytes) const {
+  if (from_ == PoolMemory::kDevice) {
+    const c10::DeviceGuard guard(device_);
+    c10::DataPtr data = c10::GetAllocator(device_.type())->allocate(std::max<size_t>(bytes, 1));
+    void* const memory = data.get();
+    return {memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}};
+  }
+  const size_t size =
+      (std::max<size_t>(bytes, 1) + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment;
+  MemoryBudget& budget = MemoryBudget::of_process();
+  const bool counted = budget.on();
+  if (counted) budget.take(MemoryPart::kBuffers, size);
+  void *memory = nullptr, *block = nullptr;
+  if (from_ == PoolMemory::kHeap) {
+    // We align it ourselves: glibc's aligned_alloc searches for more than it takes, so a freed
+    // block would never fit another buffer of its size, and the heap would grow to hold every unit.
+    size_t room = size + kPoolAlignment;
+    memory = block = std::malloc(room);
+    if (memory != nullptr) memory = std::align(kPoolAlignment, size, memory, room);
+  } else {
+    memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) memory = nullptr;
+  }
+  if (memory == nullptr) {
+    if (counted) budget.give_back(MemoryPart::kBuffers, size);
+    throw std::bad_alloc();
+  }
+  return {memory, ReleaseMemory{from_, size, counted, block, {}}};
+}
+
+BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+BufferPool::Buffer::~Buffer() {
+  if (pool_ != nullptr) pool_->give_back(std::move(memory_), bytes_);
+}
+
+BufferPool::Buffer BufferPool::take(size_t bytes) {
+  Buffer result;
+  const std::lock_guard lock(mutex_);
+  // The smallest buffer that is large enough but at most a quarter larger than requested.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->bytes < bytes || it->bytes - bytes > bytes / 4) continue;
+    if (best == free_.end() || it->bytes < best->bytes) best = it;
+  }
+  if (best != free_.end()) {
+    result.memory_ = std::move(best->memory);
+    result.bytes_ = best->bytes;
+    free_bytes_ -= best->bytes;
+    free_.erase(best);
+  } else {
+    // Kept buffers must not raise the peak: buffers in use and kept ones together stay below it.
+    while (!free_.empty() && out_bytes_ + free_bytes_ + bytes > peak_bytes_) {
+      free_bytes_ -= free_.front().bytes;
+      free_.erase(free_.begin());
+    }
+    result.memory_ = make(bytes);
+    result.bytes_ = bytes;
+  }
+  result.pool_ = this;
+  out_bytes_ += result.bytes_;
+  peak_bytes_ = std::max(peak_bytes_, out_bytes_);
+  return result;
+}
+
+void BufferPool::give_back(Memory memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  out_bytes_ -= bytes;
+  if (from_ == PoolMemory::kDevice) return;  // `memory` returns it to the device's allocator
+  free_bytes_ += bytes;
+  free_.push_back({std::move(memory), bytes});
+}
+
+size_t BufferPool::peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return peak_bytes_;
+}
+
+}  // namespace coupler

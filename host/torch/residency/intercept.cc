@@ -1,0 +1,274 @@
+#include "residency/intercept.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include "empty_weights/arguments.h"
+#include "residency/packed.h"
+#include "residency/residency.h"
+#include "residency/travelling.h"
+
+namespace coupler {
+namespace {
+
+constexpr c10::DispatchKey kParameterKey = c10::DispatchKey::DeferredInit;
+
+// TensorImpl's key set is protected; a derived class may name the member.
+struct KeySet : c10::TensorImpl {
+  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) { return tensor.*(&KeySet::key_set_); }
+};
+
+// The units that the current operation needs: few, and often the same one several times.
+class Pins {
+ public:
+  Pins() = default;
+  ~Pins() {
+    for (Unit* unit : units_) Residency::unpin(*unit);
+  }
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+
+  void add(const Home& home) {
+    home.unit->residency->use(*home.unit);
+    units_.push_back(home.unit);
+    packed_ = packed_ || home.packed != nullptr;
+  }
+  bool packed() const { return packed_; }  // whether any of the parameters is
+  bool empty() const { return units_.empty(); }
+  // The types the operation computes in and returns: those of the first unit that sets one.
+  std::optional<c10::ScalarType> compute_type() const { return first(&Unit::compute_type); }
+  std::optional<c10::ScalarType> output_type() const { return first(&Unit::output_type); }
+  // The device it runs on.
+  std::optional<c10::Device> device() const { return first(&Unit::device); }
+
+ private:
+  template <class Value>
+  std::optional<Value> first(std::optional<Value> Unit::*member) const {
+    for (const Unit* unit : units_) {
+      if (unit->*member) return unit->*member;
+    }
+    return std::nullopt;
+  }
+  c10::SmallVector<Unit*, 4> units_;
+  bool packed_ = false;
+};
+
+[[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
+  if (home.unit->placed) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} writes to parameter '{}', which was placed by a device map and is "
+                            "fetched for each use: the change would be lost",
+                            op.schema().name(), home.name),
+                {.subject = home.name,
+                 .hint = "change it before dispatching the model; dispatched models are for "
+                         "inference"});
+  }
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format("{} writes to parameter '{}', which is gathered from its owners for each use "
+                  "(unit '{}'): the change would be lost",
+                  op.schema().name(), home.name, home.unit->name),
+      {.subject = home.name,
+       .hint = "write to parameters inside coupler::summon_full_parameters(net, true), and give "
+               "optimizers to accelerator.prepare"});
+}
+
+// Module::to() ends here for each parameter.
+[[noreturn]] void refuse_move(const Home& home) {
+  throw Error(ErrorCode::kUsage,
+              fmt::format("parameter '{}' belongs to a model placed by a device map and cannot be "
+                          "moved to another device",
+                          home.name),
+              {.subject = home.name,
+               .hint = "move the model before dispatching it, or drop its handle and load it again "
+                       "with another map"});
+}
+
+// Whether the operation copies its argument to a named device of another type.
+bool moves_elsewhere(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     const Home& home) {
+  const c10::FunctionSchema& schema = op.schema();
+  if (schema.name() != "aten::to" && schema.name() != "aten::_to_copy") return false;
+  const auto index = schema.argumentIndexWithName("device");
+  if (!index) return false;
+  const c10::IValue& device = stack[stack.size() - schema.arguments().size() + *index];
+  return device.isDevice() && device.toDevice().type() != home.device.type();
+}
+
+void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins& pins) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
+      Home* const home = home_of(tensor);
+      if (home == nullptr) return;
+      Unit& unit = *home->unit;
+      const c10::AliasInfo* const alias = arguments[i].alias_info();
+      const bool writes = alias != nullptr && alias->isWrite();
+      if (writes && home->packed != nullptr) refuse_packed(*home, "writing to it");
+      if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *home);
+      if (unit.placed && moves_elsewhere(op, stack, *home)) refuse_move(*home);
+      pins.add(*home);
+      if (writes) unit.written.store(true);
+    });
+  }
+}
+
+bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type &&
+         home_of(tensor) == nullptr;
+}
+
+// The type of a normalization's running statistics, if it has any. Normalizations write them
+// without declaring it; they must keep their type, and parameters must be passed in that type.
+std::optional<at::ScalarType> statistics_type(const c10::OperatorHandle& op,
+                                              const torch::jit::Stack& stack) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (arguments[i].name() != "running_mean" || !value.isTensor()) continue;
+    if (value.toTensor().defined()) return value.toTensor().scalar_type();
+  }
+  return std::nullopt;
+}
+
+void cast_parameters(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    c10::IValue& value = stack[i];
+    if (value.isTensor() && value.toTensor().defined() && home_of(value.toTensor()) != nullptr) {
+      value = value.toTensor().to(type);
+    }
+  }
+}
+
+// Casts the other arguments to the type that parameters are gathered in, as if the module had been
+// converted. Arguments the operation writes to stay as they are.
+void cast_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const size_t first = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() != nullptr) continue;
+    c10::IValue& value = stack[first + i];
+    if (value.isTensor() && is_to_cast(value.toTensor(), type)) {
+      value = value.toTensor().to(type);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list = value.toTensorList().copy();
+      for (size_t k = 0; k < list.size(); ++k) {
+        if (is_to_cast(list.get(k), type)) list.set(k, list.get(k).to(type));
+      }
+      value = list;
+    }
+  }
+}
+
+void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
+  const std::vector<c10::Argument>& results = op.schema().returns();
+  const size_t first = stack.size() - results.size();
+  for (size_t i = 0; i < results.size(); ++i) {
+    c10::IValue& value = stack[first + i];
+    // Views of a parameter and written arguments are not results.
+    if (results[i].alias_info() != nullptr || !value.isTensor()) continue;
+    if (is_to_cast(value.toTensor(), type)) value = value.toTensor().to(type);
+  }
+}
+
+void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  Pins pins;
+  pin_arguments(op, *stack, pins);
+  const c10::impl::ExcludeDispatchKeyGuard below(kParameterKey);
+  const Journey journey(op, *stack, pins.device(), pins.empty());
+  if (const auto type = pins.compute_type()) {
+    if (const auto statistics = statistics_type(op, *stack)) {
+      cast_parameters(op, *stack, *statistics);
+    } else {
+      cast_arguments(op, *stack, *type);
+    }
+  }
+  if (pins.packed() && run_packed(op, *stack)) {
+    journey.arrive(op, *stack);
+    return;
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey),
+                     stack);
+  if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
+  journey.arrive(op, *stack);
+}
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_intercepted>());
+}
+
+// Counts its fills, for check_intercept.
+class CountingSource : public Source {
+ public:
+  explicit CountingSource(int& fills) : fills_(fills) {}
+  void fill(size_t, void* memory) override {
+    ++fills_;
+    *static_cast<float*>(memory) = 2;
+  }
+  void store(size_t, const void*) override {}
+
+ private:
+  int& fills_;
+};
+
+}  // namespace
+
+Home* home_of(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return impl.has_storage() ? Home::of(*impl.unsafe_storage().unsafeGetStorageImpl()) : nullptr;
+}
+
+void put_intercept(const at::Tensor& parameter) {
+  c10::DispatchKeySet& keys = KeySet::of(*parameter.unsafeGetTensorImpl());
+  keys = keys.add(kParameterKey);
+}
+
+bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kParameterKey); }
+
+at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type) {
+  const c10::InferenceMode no_inference(false);
+  const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(type).device(home.device));
+  const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  home.storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       c10::DataPtr(nullptr, home.device), nullptr,
+                                                       /*resizable=*/false);
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(home.storage),
+                                                               like.key_set(), like.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return result;
+}
+
+void check_intercept() {
+  static const bool kWorks = [] {
+    int fills = 0;
+    BufferPool pool;
+    Residency residency(std::make_unique<CountingSource>(fills), pool, {});
+    auto unit = std::make_unique<Unit>();
+    unit->bytes = sizeof(float);
+    unit->homes.push_back(std::make_unique<Home>());
+    const at::Tensor probe = make_managed(*unit->homes[0], {1}, at::kFloat);
+    residency.add(std::move(unit));
+    put_intercept(probe);
+    const at::Tensor view = probe.view({1, 1}).detach();
+    return at::add(view, 1).item<float>() == 3 && fills == 1;
+  }();
+  if (kWorks) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("LibTorch {} does not route operations on parameters through the dispatch "
+                  "key that sharding uses",
+                  TORCH_VERSION),
+      {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
+}
+
+}  // namespace coupler

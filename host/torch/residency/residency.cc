@@ -1,0 +1,344 @@
+#include "residency/residency.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/byte_size.h"
+#include "base/span.h"
+#include "device/out_of_memory.h"
+#include "device/streams.h"
+
+namespace coupler {
+namespace {
+
+// The last arrival that this thread's stream waited for; later work in the stream need not wait.
+thread_local uint64_t last_awaited = 0;
+
+}  // namespace
+
+Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
+                     const ResidencyOptions& options)
+    : source_(std::move(source)), options_(options), pool_(pool), prefetch_(options.prefetch) {
+  if (options_.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
+}
+
+Residency::~Residency() {
+  {
+    std::unique_lock lock(mutex_);
+    finish_fetching(lock);
+    stopping_ = true;
+  }
+  wished_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  // Parameters may outlive us: they must neither look managed nor point to pool memory. A null
+  // pointer is not enough, since kernels do not check; access must throw.
+  for (const auto& unit : units_) {
+    for (const auto& home : unit->homes) {
+      home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, home->device));
+      home->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+          fmt::format("the values of parameter '{}' were destroyed with the Accelerator (or "
+                      "Residency) that kept them",
+                      home->name));
+    }
+  }
+}
+
+Unit& Residency::add(std::unique_ptr<Unit> unit) {
+  const std::lock_guard lock(mutex_);
+  unit->residency = this;
+  unit->index = units_.size();
+  for (const auto& home : unit->homes) {
+    home->unit = unit.get();
+    home->point_to(nullptr);
+  }
+  units_.push_back(std::move(unit));
+  return *units_.back();
+}
+
+// A releaser clears `resident` and then checks `pins`; a user pins and then checks `resident`. So
+// at least one of them sees the other.
+void Residency::use(Unit& unit) {
+  unit.pins.fetch_add(1);
+  if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load() &&
+      (unit.arrival.load() == 0 || unit.arrival.load() == last_awaited)) {
+    return;
+  }
+  try {
+    std::unique_lock lock(mutex_);
+    if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
+    note_use(unit);
+    // The unit's prefetch is over, even if it came with another rank's fetch: a wish left in the
+    // queue would be fetched again after the unit's release, by this rank alone.
+    std::erase(wishes_, &unit);
+    if (fetching_ == &unit) fetching_ = nullptr;
+    if (wishes_.empty()) fetched_.notify_all();
+    if (!unit.resident.load()) {
+      lock.unlock();
+      fetch(unit, /*ahead=*/false);
+      lock.lock();
+      unit.used = true;
+    }
+    await_arrival(unit);
+    predict();
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
+}
+
+void Residency::await_arrival(const Unit& unit) {
+  if (unit.arrived == nullptr) return;
+  wait_on_stream(unit.arrived, pool_.device());
+  last_awaited = unit.arrival.load();
+}
+
+// This use is not learned, since fetching the unit ahead would gain nothing.
+void Residency::use_blank(Unit& unit) {
+  const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
+  unit.pins.fetch_add(1);
+  {
+    const std::lock_guard lock(mutex_);
+    make_room(unit);
+    unit.last_use = ++clock_;
+    if (unit.resident.load()) {
+      unit.used = true;
+      return;
+    }
+  }
+  try {
+    BufferPool::Buffer memory = room_for(unit);
+    void* const place = memory.data();
+    attach(unit, std::move(memory), place);
+  } catch (...) {
+    unpin(unit);
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  unit.used = true;
+}
+
+void Residency::note_use(Unit& unit) {
+  current_.store(&unit, std::memory_order_relaxed);
+  unit.last_use = ++clock_;
+  unit.used = true;
+  if (!order_.use(unit.index)) return;
+  expected_.clear();
+  size_t before = order_.before(), current = unit.index;
+  for (int i = 0; i < prefetch_; ++i) {
+    size_t next = order_.next(before, current);
+    if (next == UseOrder::kNone && options_.in_order) next = current + 1;
+    if (next >= units_.size()) break;
+    expected_.push_back(units_[next].get());
+    before = std::exchange(current, next);
+  }
+  make_room(unit);
+}
+
+bool Residency::is_expected(const Unit& unit) const {
+  return std::find(expected_.begin(), expected_.end(), &unit) != expected_.end();
+}
+
+// Releases the least recently used first. Units fetched but not used yet stay: no other rank may
+// request them again.
+void Residency::make_room(const Unit& unit) {
+  size_t live = 0;
+  candidates_.clear();
+  for (const Unit* next : expected_) live += next->sticky || next == &unit ? 0 : next->bytes;
+  for (const auto& other : units_) {
+    if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
+    // The time at which a unit arrives ahead of its use differs between ranks.
+    if (options_.shared && !other->used) continue;
+    if (is_expected(*other)) continue;
+    live += other->bytes;
+    if (other->pins.load() == 0) candidates_.push_back(other.get());
+  }
+  const size_t limit = options_.live_bytes > unit.bytes ? options_.live_bytes - unit.bytes : 0;
+  if (live <= limit) return;
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
+  for (Unit* candidate : candidates_) {
+    if (live <= limit) return;
+    if (try_release(*candidate)) live -= candidate->bytes;
+  }
+}
+
+bool Residency::try_release(Unit& unit) {
+  if (unit.come_again > 0 && unit.pins.load() == 0) {
+    --unit.come_again;
+    forget_use(unit);
+    return true;
+  }
+  if (!unit.resident.exchange(false)) return true;
+  if (unit.pins.load() != 0) {
+    unit.resident.store(true);
+    return false;
+  }
+  for (const auto& home : unit.homes) home->point_to(nullptr);
+  BufferPool::Buffer memory = std::move(unit.memory);
+  if (!memory) source_->take_back(unit.index);
+  if (unit.written.exchange(false) && unit.writes_back) {
+    source_->put_away(unit.index, std::move(memory));
+  }
+  forget_use(unit);
+  return true;
+}
+
+// If the unit comes back ahead of its next use, or is back already, that use must be noted:
+// otherwise the unit would count as unused here, and as used on a rank where it came later.
+void Residency::forget_use(Unit& unit) {
+  unit.used = false;
+  Unit* self = &unit;
+  current_.compare_exchange_strong(self, nullptr, std::memory_order_relaxed);
+}
+
+void Residency::predict() {
+  bool any = false;
+  for (Unit* next : expected_) {
+    if (next->resident.load() || next == fetching_) continue;
+    if (std::find(wishes_.begin(), wishes_.end(), next) != wishes_.end()) continue;
+    wishes_.push_back(next);
+    any = true;
+  }
+  if (any) wished_.notify_one();
+}
+
+// A releaser that gives up because of a pin shows the unit as released for a moment, under the
+// lock. A unit fetched ahead is wanted only until it is used.
+bool Residency::is_wanted(const Unit& unit, bool ahead) {
+  const std::lock_guard lock(mutex_);
+  return !unit.resident.load() && (!ahead || fetching_ == &unit);
+}
+
+Unit& Residency::at(size_t index) {
+  const std::lock_guard lock(mutex_);
+  return *units_.at(index);
+}
+
+void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
+                       std::shared_ptr<c10::Event> arrived) {
+  const std::lock_guard lock(mutex_);
+  // A rank that is ahead of us has released the unit and wants it again. Ours stays, since
+  // operations may be reading it; our next release only counts down come_again.
+  if (unit.resident.load()) {
+    ++unit.come_again;
+    return;
+  }
+  unit.memory = std::move(memory);
+  unit.arrived = std::move(arrived);
+  unit.arrival.store(unit.arrived == nullptr ? 0 : ++arrivals_);
+  for (const auto& home : unit.homes) home->point_to(place);
+  unit.used = false;
+  unit.resident.store(true);
+}
+
+BufferPool::Buffer Residency::room_for(const Unit& unit) {
+  try {
+    return pool_.take(unit.bytes);
+  } catch (const c10::OutOfMemoryError& cause) {
+    const Unit* largest = &unit;
+    const std::lock_guard lock(mutex_);
+    for (const auto& other : units_) {
+      if (other->bytes > largest->bytes) largest = other.get();
+    }
+    throw_out_of_memory(
+        cause,
+        fmt::format("the parameters of unit '{}' ({})", unit.name, format_byte_size(unit.bytes)),
+        fmt::format("unit '{}' ({})", largest->name, format_byte_size(largest->bytes)));
+  }
+}
+
+void Residency::fetch(Unit& unit, bool ahead) {
+  const Span span(ahead ? "prefetch" : "gather", SpanKind::kWork, unit.bytes, unit.index);
+  const std::lock_guard turn(source_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    wait_on_stream(changed_, pool_.device());
+  }
+  while (is_wanted(unit, ahead)) {
+    Unit& next = at(source_->agree(unit.index));
+    BufferPool::Buffer memory;
+    std::shared_ptr<c10::Event> arrived;
+    void* place = source_->lend(next.index);
+    if (place == nullptr) {
+      memory = room_for(next);
+      place = memory.data();
+      source_->fill(next.index, place);
+      arrived = mark_stream(pool_.device());
+    }
+    attach(next, std::move(memory), place, std::move(arrived));
+  }
+}
+
+void Residency::fetch_ahead() {
+  use_own_stream(pool_.device());
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });
+    if (stopping_) return;
+    fetching_ = wishes_.front();
+    wishes_.pop_front();
+    Unit& unit = *fetching_;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      fetch(unit, /*ahead=*/true);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    fetching_ = nullptr;
+    if (error && !ahead_error_) ahead_error_ = error;
+    if (wishes_.empty()) fetched_.notify_all();
+  }
+}
+
+// A unit fetched ahead and not used yet stays: on other ranks it may still be in flight.
+void Residency::release(Unit& unit) {
+  const std::lock_guard lock(mutex_);
+  if (unit.used) try_release(unit);
+}
+
+// The other ranks depend on us for what they fetch ahead, so all wishes are completed.
+void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
+  fetched_.wait(lock, [&] { return wishes_.empty() && !fetching_; });
+}
+
+void Residency::release_all() {
+  std::unique_lock lock(mutex_);
+  finish_fetching(lock);
+  changed_ = mark_stream(pool_.device());
+  for (const auto& unit : units_) {
+    unit->come_again = 0;  // those arrivals had the old values
+    if (try_release(*unit)) continue;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("the parameters of unit '{}' are in use while they change", unit->name),
+                {.subject = unit->name,
+                 .hint = "take optimizer steps outside of summon_full_parameters and while no "
+                         "other thread uses the model"});
+  }
+  current_.store(nullptr, std::memory_order_relaxed);
+}
+
+void Residency::end_of_pass() {
+  const std::lock_guard lock(mutex_);
+  order_.end_of_pass();
+  expected_.clear();
+}
+
+uint64_t Residency::order_hash() {
+  const std::lock_guard lock(mutex_);
+  return order_.hash();
+}
+
+void Residency::stop_fetching_ahead() {
+  const std::lock_guard lock(mutex_);
+  prefetch_ = 0;
+  expected_.clear();
+}
+
+void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }
+
+}  // namespace coupler

@@ -1,0 +1,114 @@
+// Residency: the units of one model and which of them are in memory. The intercept (intercept.h)
+// calls use() before every operation on a parameter: a missing unit is filled from the source,
+// units not in use are released to make room, and a separate thread fetches ahead the units likely
+// to be used next. On a device that thread has its own stream: events order its fetches with the
+// streams of their users, and no thread waits for the device.
+//
+// [any-thread], except the constructor and the destructor. After the same uses, the same units are
+// resident on every rank: releases follow the order of uses, not time.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "residency/buffer_pool.h"
+#include "residency/source.h"
+#include "residency/unit.h"
+#include "sharding/use_order.h"
+
+namespace coupler {
+
+struct ResidencyOptions {
+  int prefetch = 0;       // units fetched ahead; 0: none, and no thread
+  size_t live_bytes = 0;  // limit for units that are not sticky; units in use or fetched ahead may
+                          // exceed it
+  // Whether every rank fetches the same units (from its peers), so that none may be released before
+  // it was used.
+  bool shared = true;
+  // Until the order of uses is known, assumes that units are used in the order in which they were
+  // added. If they are not, some are fetched in vain.
+  bool in_order = false;
+};
+
+class Residency {
+ public:
+  // pool: where units' memory comes from; must outlive this.
+  Residency(std::unique_ptr<Source> source, BufferPool& pool, const ResidencyOptions& options);
+  // Parameters must not be used afterwards.
+  ~Residency();
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  // Adds a unit, released; fills in its index, its residency and its homes' unit. Its memory has
+  // unit->bytes bytes.
+  Unit& add(std::unique_ptr<Unit> unit);
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+
+  // Makes the unit resident and pins it. Throws Error naming unit and cause; then it is not pinned.
+  void use(Unit& unit);
+  // The same for a caller that overwrites the whole unit, so its old values need not be fetched.
+  // Not for a shared residency.
+  void use_blank(Unit& unit);
+  static void unpin(Unit& unit) { unit.pins.fetch_sub(1); }
+
+  // Releases a unit that was used and is not pinned; leaves any other.
+  void release(Unit& unit);
+  // The values have changed: releases every unit. Throws Error(kUsage) if one is pinned.
+  void release_all();
+  // Ends a pass over the model: no unit is predicted to follow.
+  void end_of_pass();
+  // A hash of the orders in which units were used so far, which prefetching follows. Ranks compare
+  // it and stop prefetching if theirs differ: units are then fetched when they are needed.
+  uint64_t order_hash();
+  void stop_fetching_ahead();
+  // Passes the unit's values to the source; the unit must be pinned.
+  void store(Unit& unit);
+
+ private:
+  void note_use(Unit& unit);             // mutex_ held
+  void make_room(const Unit& unit);      // mutex_ held
+  bool try_release(Unit& unit);          // mutex_ held
+  void forget_use(Unit& unit);           // mutex_ held
+  void predict();                        // mutex_ held
+  void await_arrival(const Unit& unit);  // mutex_ held
+  void finish_fetching(std::unique_lock<std::mutex>& lock);
+  bool is_wanted(const Unit& unit, bool ahead);
+  Unit& at(size_t index);
+  BufferPool::Buffer room_for(const Unit& unit);
+  // memory: empty if the source lends the memory at `place`.
+  void attach(Unit& unit, BufferPool::Buffer memory, void* place,
+              std::shared_ptr<c10::Event> arrived = nullptr);
+  void fetch(Unit& unit, bool ahead);
+  void fetch_ahead();
+  bool is_expected(const Unit& unit) const;  // mutex_ held
+
+  const std::unique_ptr<Source> source_;
+  const ResidencyOptions options_;
+  BufferPool& pool_;
+  std::vector<std::unique_ptr<Unit>> units_;
+
+  std::mutex source_mutex_;  // one fill at a time; taken before mutex_
+  std::mutex mutex_;
+  std::atomic<Unit*> current_{nullptr};
+  UseOrder order_;
+  uint64_t clock_ = 0;
+  uint64_t arrivals_ = 0;
+  std::shared_ptr<c10::Event> changed_;  // the values' last change, which fetches must wait for
+  std::vector<Unit*> expected_;          // predicted next units, nearest first
+  std::vector<Unit*> candidates_;        // make_room's scratch, kept for its capacity
+
+  int prefetch_;  // options_.prefetch, until stop_fetching_ahead
+  std::deque<Unit*> wishes_;
+  Unit* fetching_ = nullptr;  // by thread_; reset to null if it need not any more
+  std::condition_variable wished_, fetched_;
+  std::exception_ptr ahead_error_;  // of fetch_ahead; rethrown by the next use
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace coupler

@@ -1,0 +1,142 @@
+#include "strategy/gradient_compression.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "comm/fingerprint.h"
+#include "strategy/exchange_reduction.h"
+#include "tensors/tensor_ops.h"
+
+namespace coupler {
+namespace {
+
+// The padding between and after a bucket's slots. `begin` is the bucket's offset in its group.
+std::vector<at::Tensor> padding_of(const std::vector<FlatSlot>& slots, size_t first, size_t end,
+                                   int64_t begin, const at::Tensor& memory) {
+  std::vector<at::Tensor> result;
+  int64_t at = 0;
+  const auto add_until = [&](int64_t next) {
+    if (next > at) result.push_back(memory.narrow(0, at, next - at));
+  };
+  for (size_t i = first; i < end; ++i) {
+    add_until(slots[i].offset - begin);
+    at = slots[i].offset - begin + slots[i].numel;
+  }
+  add_until(memory.numel());
+  return result;
+}
+
+class WholeReduction final : public BucketReduction {
+ public:
+  explicit WholeReduction(at::Tensor memory) : memory_(std::move(memory)) {}
+  int operations() const override { return 1; }
+  db_op operation(int) override { return all_reduce_op(memory_, DB_SUM); }
+  void finish() override {}
+
+ private:
+  const at::Tensor memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory) {
+  return std::make_unique<WholeReduction>(std::move(memory));
+}
+
+void require_bytes(const Communicator& comm, db_kind kind, c10::Device device) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = to_db_dtype(at::kByte);
+  op.memory = memory_of(device);
+  if (comm.supports(op)) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
+                          kind_name(kind), dtype_name(op.dtype), comm.backend()),
+              {.subject = "communication.gradients",
+               .hint = "set it to none, or use a transport that supports it, such as gloo_cpu, mpi "
+                       "or nccl"});
+}
+
+GradientCompression::GradientCompression(const CommunicationConfig& config,
+                                         const FlatParameters& flat, const Communicator& comm)
+    : flat_(flat),
+      rank_(comm.rank()),
+      ranks_(comm.size()),
+      codec_(make_codec(config)),
+      errors_(flat.groups().size()) {
+  if (config.gradients == "powersgd") {
+    power_sgd_ = std::make_unique<PowerSgd>(config, flat, comm.rank() == 0);
+  }
+  if (!lossy()) return;
+  bool all = true;
+  for (size_t i = 0; i < errors_.size(); ++i) {
+    const at::Tensor& like = flat.groups()[i].parameters;
+    if (like.scalar_type() != at::kFloat) {
+      all = false;
+    } else if (power_sgd_ != nullptr || codec_->needs_error_feedback()) {
+      errors_[i] = at::zeros_like(like);
+    }
+    if (codec_ == nullptr || like.scalar_type() != at::kFloat) continue;
+    require_bytes(comm, DB_ALL_TO_ALL_V, like.device());
+    require_bytes(comm, DB_ALL_GATHER_V, like.device());
+  }
+  if (!all && comm.rank() == 0) {
+    log(LogLevel::kWarning, "strategy",
+        fmt::format("communication.gradients is {}, which applies only to fp32 gradients; those of "
+                    "other types are reduced uncompressed",
+                    config.gradients));
+  }
+}
+
+std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGroup& group,
+                                                                   size_t first_slot,
+                                                                   size_t end_slot, int64_t begin,
+                                                                   const at::Tensor& memory) {
+  if (!lossy() || memory.scalar_type() != at::kFloat || memory.numel() == 0) {
+    return whole_reduction(memory);
+  }
+  const auto number = static_cast<size_t>(flat_.slots()[group.first_slot].group);
+  const at::Tensor error =
+      errors_[number].defined() ? errors_[number].narrow(0, begin, memory.numel()) : at::Tensor();
+  if (power_sgd_ != nullptr) {
+    return std::make_unique<PowerSgdReduction>(*power_sgd_, flat_.slots(), first_slot, end_slot,
+                                               begin, memory, error);
+  }
+  return std::make_unique<ExchangeReduction>(
+      memory, error, codec_, padding_of(flat_.slots(), first_slot, end_slot, begin, memory), rank_,
+      ranks_);
+}
+
+void GradientCompression::gradient_scale_changes(double factor) {
+  for (at::Tensor& error : errors_) {
+    if (error.defined()) error.mul_(factor);
+  }
+}
+
+void GradientCompression::begin_backward() {
+  if (power_sgd_ != nullptr) power_sgd_->begin();
+}
+
+NamedTensors GradientCompression::carried() const {
+  NamedTensors result;
+  for (const FlatSlot& slot : flat_.slots()) {
+    const at::Tensor& error = errors_[static_cast<size_t>(slot.group)];
+    const auto index = static_cast<size_t>(&slot - flat_.slots().data());
+    const bool narrow = power_sgd_ != nullptr && power_sgd_->factors()[index].defined();
+    if (error.defined() && (power_sgd_ == nullptr || narrow)) {
+      result.emplace_back("gradient_error/" + slot.name,
+                          error.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes()));
+    }
+    if (narrow) {
+      result.emplace_back("powersgd_factor/" + slot.name, power_sgd_->factors()[index]);
+    }
+  }
+  if (power_sgd_ != nullptr) result.emplace_back("powersgd_steps", power_sgd_->steps());
+  return result;
+}
+
+}  // namespace coupler

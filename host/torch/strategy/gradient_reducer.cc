@@ -1,0 +1,267 @@
+#include "strategy/gradient_reducer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <chrono>
+
+#include "tensors/tensor_ops.h"
+
+namespace coupler {
+namespace {
+
+constexpr double kDeviceCap = 25;  // MiB
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
+                                 std::vector<at::Tensor> buffers, double bucket_cap_mb,
+                                 const CommunicationConfig& communication,
+                                 const GradientUsers& users)
+    : flat_(flat),
+      comm_(std::move(comm)),
+      buffers_(std::move(buffers)),
+      compression_(communication, flat, *comm_),
+      tuner_(
+          [&flat] {
+            int64_t bytes = 0;
+            for (const FlatGroup& group : flat.groups()) {
+              bytes += static_cast<int64_t>(group.gradients.nbytes());
+            }
+            return bytes;
+          }(),
+          // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
+          bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb),
+      users_(users) {
+  scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
+  taken_.resize(flat_.slots().size());
+  for (const FlatGroup& group : flat_.groups()) {
+    const at::Tensor& memory = group.gradients;
+    if (memory.defined())
+      registered_.push_back(comm_->register_memory(memory.data_ptr(), memory.nbytes()));
+  }
+  cut_buckets();
+}
+
+void GradientReducer::install() {
+  for (size_t i = 0; i < flat_.slots().size(); ++i) {
+    hooks_.add(flat_.slots()[i].parameter, weak_from_this(), i);
+  }
+}
+
+void GradientReducer::cut_buckets() {
+  buckets_.clear();
+  bucket_of_slot_.assign(flat_.slots().size(), 0);
+  const int64_t cap = tuner_.plan().cap_bytes;
+  for (const FlatGroup& group : flat_.groups()) {
+    const auto element_size = static_cast<int64_t>(group.gradients.element_size());
+    const int64_t group_end =
+        compression_.lossy() ? group.parameters.numel() : group.gradients.numel();
+    size_t first = group.first_slot;
+    while (first < group.end_slot) {
+      const int64_t start = flat_.slots()[first].offset;
+      size_t end = first + 1;
+      auto end_offset = [&](size_t slot) {
+        return slot < group.end_slot ? flat_.slots()[slot].offset : group_end;
+      };
+      while (end < group.end_slot &&
+             (cap == 0 || (end_offset(end + 1) - start) * element_size <= cap)) {
+        ++end;
+      }
+      for (size_t slot = first; slot < end; ++slot) bucket_of_slot_[slot] = buckets_.size();
+      const at::Tensor memory = group.gradients.narrow(0, start, end_offset(end) - start);
+      buckets_.push_back(
+          {.memory = memory,
+           .first_slot = first,
+           .end_slot = end,
+           .reduction = compression_.reduction_of(group, first, end, start, memory)});
+      first = end;
+    }
+  }
+  if (!compression_.lossy()) return;
+  const size_t none = flat_.slots().size();
+  buckets_.push_back({.memory = flat_.flags(),
+                      .first_slot = none,
+                      .end_slot = none,
+                      .reduction = whole_reduction(flat_.flags())});
+}
+
+void GradientReducer::on_gradient(size_t slot) {
+  if (!sync_) return;
+  if (!active_) {
+    begin();
+    after_backward([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->finish();
+    });
+  }
+  if (taken_[slot] != 0) throw_second_gradient(flat_.slots()[slot].name);
+  take_gradient(slot);
+  --buckets_[bucket_of_slot_[slot]].pending;
+  launch_ready();
+}
+
+void GradientReducer::begin() {
+  active_ = true;
+  touched_ = true;
+  began_ = now_seconds();
+  std::fill(taken_.begin(), taken_.end(), uint8_t{0});
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.end_slot - bucket.first_slot;
+    bucket.issued = 0;
+    bucket.complete = false;
+  }
+  compression_.begin_backward();
+  next_bucket_ = 0;
+  next_offer_ = 0;
+  users_.tell_backward_begins();
+}
+
+// Copies the gradient, scaled, into its place; scales it in place if .grad is already our view.
+void GradientReducer::take_gradient(size_t index) {
+  at::NoGradGuard no_grad;
+  FlatSlot& slot = flat_.slots()[index];
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  require_dense_gradient(gradient, slot.name);
+  taken_[index] = 1;
+  if (gradient.is_same(slot.gradient)) {
+    slot.gradient.mul_(scale_);
+    return;
+  }
+  at::mul_out(slot.gradient, gradient, scale_);
+  gradient = slot.gradient;
+}
+
+void GradientReducer::launch_ready() {
+  // The last bucket carries the flags, which are complete only after backward; finish() sends it.
+  while (next_bucket_ + 1 < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+    launch(buckets_[next_bucket_++]);
+  }
+  if (users_.any()) offer_ready();
+}
+
+// During backward, every parameter of a launched bucket has a gradient from this rank.
+void GradientReducer::offer_ready() {
+  for (; next_offer_ < next_bucket_; ++next_offer_) {
+    Bucket& bucket = buckets_[next_offer_];
+    if (bucket.issued < bucket.reduction->operations() || !bucket.work.done()) return;
+    complete(bucket);
+    offer(bucket);
+  }
+}
+
+void GradientReducer::offer(const Bucket& bucket) {
+  users_.offer(flat_, bucket.first_slot, bucket.end_slot);
+}
+
+void GradientReducer::launch(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  const auto index = static_cast<size_t>(&bucket - buckets_.data());
+  // Nothing overlaps with the last bucket, unless gradients are used meanwhile.
+  const bool alone = &bucket == &buckets_.back() && !users_.any();
+  if (tuner_.plan().overlap && !alone) {
+    issue_next(bucket);
+    go_on_before(index);
+    return;
+  }
+  while (go_on_before(index)) {
+  }
+  while (bucket.issued < bucket.reduction->operations()) {
+    comm_->run(bucket.reduction->operation(bucket.issued++));
+  }
+}
+
+void GradientReducer::issue_next(Bucket& bucket) {
+  bucket.work = comm_->submit(bucket.reduction->operation(bucket.issued++));
+}
+
+// Issues the next collective of each bucket before `end` that has one left; true if there was any.
+bool GradientReducer::go_on_before(size_t end) {
+  bool any = false;
+  for (size_t i = 0; i < end; ++i) {
+    Bucket& bucket = buckets_[i];
+    if (bucket.issued == bucket.reduction->operations()) continue;
+    bucket.work.wait();
+    issue_next(bucket);
+    any = true;
+  }
+  return any;
+}
+
+void GradientReducer::complete(Bucket& bucket) {
+  if (bucket.complete) return;
+  bucket.work.wait();
+  bucket.reduction->finish();
+  bucket.complete = true;
+}
+
+void GradientReducer::expect_backward(double factor) {
+  touched_ = false;
+  set_factor(factor);
+}
+
+void GradientReducer::set_factor(double factor) {
+  if (factor == factor_) return;
+  factor_ = factor;
+  scale_ = at::scalar_tensor(factor / comm_->size(), at::kDouble);
+}
+
+void GradientReducer::finish_if_untouched() {
+  if (!sync_ || touched_ || active_) return;
+  begin();
+  finish();
+}
+
+void GradientReducer::abandon_backward() {
+  active_ = false;
+  set_factor(1);
+  for (Bucket& bucket : buckets_) bucket.work = Work();
+}
+
+void GradientReducer::finish() {
+  at::NoGradGuard no_grad;
+  active_ = false;
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] != 0) continue;
+    FlatSlot& slot = flat_.slots()[i];
+    // It may be accumulated by earlier backwards without synchronization.
+    if (slot.parameter.grad().defined()) {
+      take_gradient(i);
+    } else {
+      slot.gradient.zero_();
+    }
+  }
+  flat_.flags().fill_(1);
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] == 0) flat_.flags()[static_cast<int64_t>(i)] = 0;
+  }
+  const size_t complete_here = users_.any() ? next_bucket_ : 0;
+  while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
+  while (go_on_before(buckets_.size())) {
+  }
+  for (; next_offer_ < complete_here; ++next_offer_) {
+    complete(buckets_[next_offer_]);
+    offer(buckets_[next_offer_]);
+  }
+  for (Bucket& bucket : buckets_) complete(bucket);
+  publish_gradients();
+  set_factor(1);
+  if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
+  if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
+}
+
+// Gives parameters that only other ranks used their gradient here, too.
+void GradientReducer::publish_gradients() {
+  at::Tensor flags;  // on the host
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i] != 0) continue;
+    if (!flags.defined()) flags = flat_.flags().cpu();
+    const bool used = flags[static_cast<int64_t>(i)].item<double>() > 0;
+    if (used) flat_.slots()[i].parameter.mutable_grad() = flat_.slots()[i].gradient;
+  }
+}
+
+}  // namespace coupler

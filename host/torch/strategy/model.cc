@@ -1,0 +1,132 @@
+#include "strategy/model.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <unordered_map>
+
+#include "empty_weights/materialise.h"
+
+namespace coupler {
+namespace {
+
+class Describer {
+ public:
+  explicit Describer(Model& model) : model_(model) {}
+
+  size_t add_module(std::string name, std::string type, int64_t parent) {
+    model_.modules.push_back({std::move(name), std::move(type), parent});
+    return model_.modules.size() - 1;
+  }
+  void add_parameter(size_t module, const std::string& name, const at::Tensor& tensor) {
+    const std::string path = join(module, name);
+    if (!is_new(tensor, path)) return;
+    require_near(path, tensor);
+    model_.parameters.push_back({path, tensor, module});
+  }
+  void add_buffer(size_t module, const std::string& name, const at::Tensor& tensor) {
+    const std::string path = join(module, name);
+    if (!is_new(tensor, path)) return;
+    require_near(path, tensor);
+    model_.buffers.emplace_back(path, tensor);
+  }
+  std::string join(size_t module, const std::string& name) const {
+    const std::string& path = model_.modules[module].name;
+    return path.empty() ? name : path + "." + name;
+  }
+  void finish() const {
+    if (!model_.parameters.empty()) return;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the model '{}' has no parameters: there is nothing to prepare", model_.name),
+        {.subject = model_.name,
+         .hint = "register them with register_module and register_parameter"});
+  }
+
+ private:
+  bool is_new(const at::Tensor& tensor, const std::string& path) {
+    if (!tensor.defined()) return false;
+    const auto [first, is_new] = seen_.emplace(tensor.unsafeGetTensorImpl(), path);
+    if (!is_new) model_.aliases.emplace_back(path, first->second);
+    return is_new;
+  }
+  void require_near(const std::string& name, const at::Tensor& tensor) const {
+    if (tensor.device().is_cpu() || tensor.is_meta() || tensor.device() == model_.device) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("'{}' is on {}, but this process trains on {}", name,
+                            tensor.device().str(), model_.device.str()),
+                {.subject = name,
+                 .hint = "leave the model on the CPU: prepare moves it to training.device"});
+  }
+
+  Model& model_;
+  std::unordered_map<const void*, std::string> seen_;
+};
+
+void walk(Describer& into, const torch::nn::Module& module, const std::string& path,
+          int64_t parent) {
+  const size_t self = into.add_module(path, module.name(), parent);
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    into.add_parameter(self, item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    into.add_buffer(self, item.key(), item.value());
+  }
+  for (const auto& item : module.named_children()) {
+    walk(into, *item.value(), into.join(self, item.key()), static_cast<int64_t>(self));
+  }
+}
+
+void walk(Describer& into, const torch::jit::Module& module, const std::string& path,
+          int64_t parent) {
+  const size_t self = into.add_module(path, module.type()->name()->qualifiedName(), parent);
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    into.add_parameter(self, item.name, item.value);
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    into.add_buffer(self, item.name, item.value);
+  }
+  for (const auto& item : module.named_children()) {
+    walk(into, item.value, into.join(self, item.name), static_cast<int64_t>(self));
+  }
+}
+
+template <class Module>
+Model describe_any(Module& module, std::string name, c10::Device device) {
+  Model model;
+  model.device = device;
+  model.identity = identity_of(module);
+  model.name = std::move(name);
+  Describer describer(model);
+  walk(describer, module, "", -1);
+  describer.finish();
+  return model;
+}
+
+}  // namespace
+
+const void* identity_of(const torch::nn::Module& module) { return &module; }
+const void* identity_of(const torch::jit::Module& module) { return module._ivalue().get(); }
+
+Model describe(torch::nn::Module& module, c10::Device device) {
+  Model model = describe_any(module, module.name(), device);
+  model.keep = module.weak_from_this().lock();
+  return model;
+}
+
+Model describe(const torch::jit::Module& module, c10::Device device) {
+  Model model = describe_any(module, module.type()->name()->qualifiedName(), device);
+  model.keep = std::make_shared<torch::jit::Module>(module);
+  return model;
+}
+
+void move_to(const at::Tensor& variable, c10::Device device) {
+  if (variable.device() == device) return;
+  const at::Tensor gradient = variable.grad();
+  if (gradient.defined()) variable.mutable_grad() = gradient.to(device);
+  give_value(variable, variable.detach().to(device));
+}
+
+}  // namespace coupler

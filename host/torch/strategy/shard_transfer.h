@@ -1,0 +1,56 @@
+// Moves units between the ranks of a group: gathers whole units from shards, and reduces gradients
+// into shards. Pure functions; collective on comm, whose thread rules apply. All memory is on the
+// pool's device.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "residency/buffer_pool.h"
+#include "sharding/shard_layout.h"
+#include "strategy/coded_scatter.h"
+#include "strategy/gradient_codec.h"
+
+namespace coupler {
+
+// shard: [layout.shard_numel] of this rank. whole: [layout.numel] of `type`; padding that belongs
+// to no transfer is not written. shard may alias its elements' place in whole.
+void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
+                 const void* shard, void* whole, BufferPool& pool);
+
+// How a unit's fp32 gradients are encoded between ranks.
+struct UnitCodec {
+  std::shared_ptr<const GradientCodec> codec;  // null: not encoded
+  std::vector<at::Tensor> errors;  // by transfer, [numel], carried; undefined without feedback
+};
+
+// A reduction in flight; its memory must stay valid until wait() has returned.
+class UnitReduction {
+ public:
+  void wait();
+
+ private:
+  friend UnitReduction reduce_unit(Communicator&, const ShardLayout&, at::ScalarType,
+                                   const std::vector<const void*>&, void*, void*, BufferPool&,
+                                   const UnitCodec&, bool);
+  std::vector<BufferPool::Buffer> packed_;  // before works_, which read it
+  std::vector<Work> works_;
+  std::vector<CodedScatter> coded_;
+};
+
+// Sums a unit's gradients over ranks; each rank keeps its shard. alone: for each transfer, the
+// gradient sent from where autograd left it, or null. staging: [layout.staging_numel]. shard may
+// alias its elements' place in staging, which is then left unspecified; with a codec all input
+// gradients are. Transfers without gradients move nothing. Without overlap no collective is in
+// flight on return.
+UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
+                          const std::vector<const void*>& alone, void* staging, void* shard,
+                          BufferPool& pool, const UnitCodec& coded, bool overlap);
+
+// Throws Error(kUnsupported) if the transport under comm lacks what gather and reduce need.
+void require_transfers(const Communicator& comm, at::ScalarType gathered, at::ScalarType reduced);
+
+}  // namespace coupler

@@ -1,0 +1,100 @@
+// ShardUnit: one unit of a sharded model on this rank: its part of the parameters (master) and of
+// the gradients, and the path of gradients from autograd to there. Used by the training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "residency/unit.h"
+#include "sharding/shard_layout.h"
+#include "strategy/flat_parameters.h"
+#include "strategy/plan.h"
+#include "strategy/shard_transfer.h"
+
+namespace coupler {
+
+// rank and ranks: of the group that shares the unit.
+ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int ranks);
+
+// The communicators of one sharded model.
+struct ShardComms {
+  std::shared_ptr<Communicator> world;   // of all ranks: flags, norms, what is replicated
+  std::shared_ptr<Communicator> group;   // of the ranks that share one copy: gradients
+  std::shared_ptr<Communicator> gather;  // of the same ranks: parameters
+  std::shared_ptr<Communicator> copies;  // of the ranks that hold the same part; null: one copy
+};
+
+// One parameter of the unit.
+struct ShardMember {
+  std::string name;
+  at::Tensor parameter;  // the user's variable
+  ShardPart part;
+  at::Tensor own;       // this rank's part as an optimizer's variable; undefined: none, or frozen
+  at::Tensor gradient;  // of own, part of ShardUnit::gradient
+  at::Tensor alone;     // its gradient, if it is not staged
+  bool taken = false;   // whether its gradient of this backward was taken
+  bool used = false;    // whether that was used during backward
+};
+
+class ShardUnit {
+ public:
+  ShardUnit(const PlannedUnit& plan, const Model& model, int rank, int ranks);
+
+  // Copies this rank's part out of a parameter's whole value.
+  void take_value(size_t member, const at::Tensor& value);
+  // Encodes later kFloat gradients between ranks. A codec with feedback takes as much memory as all
+  // gradients of the unit.
+  void encode_gradients(const std::shared_ptr<const GradientCodec>& codec);
+  // Makes the optimizer's variables. Call once master and gradient have their memory.
+  void make_variables();
+
+  // Whether this rank's part is one contiguous piece of the whole unit's memory.
+  bool is_in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
+
+  // ---- One backward. ----
+  void begin();
+  // Takes a parameter's gradient (or zeros, if it has none) for the reduction.
+  void take_gradient(size_t member, BufferPool& pool);
+  bool complete() const { return waiting_ == 0; }
+  // Averages what was taken over all ranks, adds it to gradient and multiplies that by factor. With
+  // overlap it returns while the reduction is in flight; finish_reduction() ends it. Collective.
+  void begin_reduction(const ShardComms& comms, BufferPool& pool, double factor, bool overlap);
+  void finish_reduction(const ShardComms& comms);
+  void abandon();
+  bool has_gradient() const;  // from an earlier backward
+
+  PlannedUnit plan;
+  c10::Device device;  // of all its memory
+  ShardLayout layout;
+  std::vector<ShardMember> members;
+  at::Tensor whole;           // DB_KEEP_ALWAYS: [layout.numel] of plan.compute_type
+  at::Tensor master;          // [layout.shard_numel] of plan.type; may be part of whole
+  at::Tensor gradient;        // likewise; may be part of whole_gradient
+  at::Tensor whole_gradient;  // DB_GRADIENTS_WHOLE: [layout.staging_numel] of plan.reduce_type
+  UnitCodec coded;            // how gradients are encoded
+  Unit* resident = nullptr;   // null for DB_KEEP_ALWAYS
+  size_t first_slot = 0, end_slot = 0;  // slots in its model's flat() of members with `own`
+  bool complete_here = false;           // whether this rank produced all gradients of this backward
+
+ private:
+  void need_staging(BufferPool& pool);
+  at::Tensor staging_view(const ShardMember& member);
+  std::vector<const void*> gradients_alone();
+  void clear_padding();
+  void scale_gradient();
+  void add_to_gradient(const at::Tensor& reduced, double scale);
+
+  BufferPool::Buffer staging_;
+  void* staging_memory_ = nullptr;
+  at::Tensor kept_;          // the gradient of earlier backwards, if staging would overwrite it
+  at::Tensor reduced_;       // destination of the current reduction
+  BufferPool::Buffer room_;  // its memory, if that is not gradient
+  double factor_ = 1;        // of the current reduction
+  UnitReduction reduction_;  // last: its destructor waits before the memory is freed
+  size_t waiting_ = 0;       // trainable members whose gradient has not been taken
+};
+
+}  // namespace coupler

@@ -1,0 +1,110 @@
+// ShardedModel: one model whose parameters, gradients and optimizer state are sharded over ranks
+// according to a sharding plugin's plan. Units that are not kept whole become resident through the
+// intercept; gradients are reduced into shards while backward runs, in one fixed order. Used by the
+// training thread; other threads may use the model itself.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "config/config.h"
+#include "residency/offloaded_memory.h"
+#include "residency/residency.h"
+#include "strategy/gradient_hooks.h"
+#include "strategy/plan.h"
+#include "strategy/shard_unit.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+class ShardedModel : public Strategy,
+                     public GradientListener,
+                     public std::enable_shared_from_this<ShardedModel> {
+ public:
+  // Collective. comm: only for gradients. Starts from rank 0's values; a model on meta is
+  // materialized here, tensor by tensor.
+  static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
+                                            std::shared_ptr<Communicator> comm,
+                                            const TrainingConfig& config,
+                                            const CommunicationConfig& communication = {});
+  ~ShardedModel() override;
+
+  FlatParameters& flat() override { return flat_; }
+  std::vector<at::Tensor> held_for(const at::Tensor& parameter) override;
+  void parameters_changed() override;
+  void set_sync(bool sync) override { sync_ = sync; }
+  void begin_backward(double factor) override;
+  void end_backward() override;
+  void abandon_backward() override;
+  double clip_grad_norm(double max_norm) override;
+  void clip_grad_value(double max_value) override;
+  std::vector<at::Tensor> own_gradients() override;
+  std::string description() const override;
+  bool parameters_stay() const override { return resident_units_.empty(); }
+  NamedTensors carried() override;
+  void gradient_scale_changes(double factor) override;
+  ModelTypes types() const override;
+  at::Tensor whole_gradient(const at::Tensor& parameter) override;
+  std::vector<ParameterPart> parts() override;
+  at::Tensor whole_parameter(size_t parameter) override;
+
+ private:
+  // Where a parameter is: in a unit, or replicated (whole on every rank, its gradient averaged).
+  struct Place {
+    int unit = -1;     // -1: replicated
+    size_t index = 0;  // in the unit's members, or in replicated_'s slots unless frozen
+  };
+  ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
+               const TrainingConfig& config);
+  void make_communicators();
+  void make_offloaded_memory();
+  void encode_gradients(const CommunicationConfig& communication);
+  void give_memory();
+  void take_values();
+  void make_managed_parameters();
+  void add_variables();
+  void install_hooks();
+
+  void on_gradient(size_t parameter) override;
+  void begin();
+  void launch_ready();
+  void launch(size_t position);
+  void finish_reduction();
+  void finish();
+  void take_rest(uint8_t* used);
+  void reduce_replicated();
+  void learn_launch_order();
+  void give_up_order();
+  void publish(const at::Tensor& used);
+  bool offer(ShardUnit& unit);
+  void check_parameters() const;
+  at::Tensor gradient_of(size_t parameter) const;
+  at::Tensor gather_member(size_t parameter, const at::Tensor& shard);
+
+  ShardPlan plan_;
+  ShardComms comms_;
+  BufferPool pool_;
+  std::unique_ptr<OffloadedMemory> optimizer_memory_, parameter_memory_;  // null: not offloaded
+  std::vector<std::unique_ptr<ShardUnit>> units_;
+  std::vector<ShardUnit*> resident_units_;  // by number in residency_
+  std::vector<Place> places_;               // by model parameter
+  std::vector<at::Tensor> buffers_;         // broadcast from rank 0 after each reduction; or none
+  FlatParameters flat_;
+  FlatParameters replicated_;
+  std::vector<uint8_t> replicated_taken_;  // by slot of replicated_, in this backward
+  std::unique_ptr<Residency> residency_;
+  GradientHooks hooks_;
+
+  std::vector<size_t> launch_order_;      // of units
+  std::vector<size_t> completion_order_;  // in the first backward
+  size_t next_launch_ = 0;
+  ShardUnit* under_way_ = nullptr;  // the unit whose reduction is in flight
+  bool order_learnt_ = false;
+  bool order_given_up_ = false;  // ranks use units in different orders
+  bool sync_ = true;
+  double factor_ = 1;     // of the next average
+  bool active_ = false;   // between the first hook of a backward and finish()
+  bool touched_ = false;  // a hook ran since begin_backward()
+};
+
+}  // namespace coupler

@@ -1,0 +1,237 @@
+// ShardedModel during backward: units' gradients are reduced into shards as they become complete,
+// in the same order on all ranks.
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "residency/in_use.h"
+#include "residency/intercept.h"
+#include "strategy/shard_transfer.h"
+#include "strategy/sharded_model.h"
+#include "tensors/tensor_ops.h"
+
+namespace coupler {
+
+void ShardedModel::install_hooks() {
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    if (parameter.requires_grad()) hooks_.add(parameter, weak_from_this(), i);
+  }
+}
+
+void ShardedModel::begin_backward(double factor) {
+  touched_ = false;
+  factor_ = factor;
+  check_parameters();
+}
+
+void ShardedModel::begin() {
+  check_parameters();  // begin_backward() may not have run: the backward's model may be unknown
+  gradient_users().tell_backward_begins();
+  active_ = true;
+  touched_ = true;
+  next_launch_ = 0;
+  completion_order_.clear();
+  for (const auto& unit : units_) unit->begin();
+  std::fill(replicated_taken_.begin(), replicated_taken_.end(), uint8_t{0});
+}
+
+void ShardedModel::on_gradient(size_t parameter) {
+  if (!sync_) return;
+  if (!active_) {
+    begin();
+    after_backward([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->finish();
+    });
+  }
+  const Place place = places_[parameter];
+  const std::string& name = model().parameters[parameter].name;
+  if (place.unit < 0) {  // stays where it is until finish()
+    if (std::exchange(replicated_taken_[place.index], uint8_t{1}) != 0) throw_second_gradient(name);
+    return;
+  }
+  const auto number = static_cast<size_t>(place.unit);
+  if (units_[number]->members[place.index].taken) throw_second_gradient(name);
+  units_[number]->take_gradient(place.index, pool_);
+  if (units_[number]->complete()) {
+    completion_order_.push_back(number);
+    units_[number]->complete_here = true;
+  }
+  launch_ready();
+}
+
+void ShardedModel::launch_ready() {
+  while (next_launch_ < launch_order_.size() && units_[launch_order_[next_launch_]]->complete()) {
+    launch(next_launch_++);
+  }
+}
+
+void ShardedModel::launch(size_t position) {
+  ShardUnit& unit = *units_[launch_order_[position]];
+  // Its gradients are complete, so this backward no longer needs its parameters.
+  if (unit.resident != nullptr) residency_->release(*unit.resident);
+  // One at a time, so that no more than two units' gradients take memory.
+  finish_reduction();
+  under_way_ = &unit;
+  unit.begin_reduction(comms_, pool_, factor_, plan_.overlap);
+  if (!plan_.overlap) finish_reduction();
+}
+
+void ShardedModel::finish_reduction() {
+  ShardUnit* const unit = std::exchange(under_way_, nullptr);
+  if (unit == nullptr) return;
+  if (!unit->complete_here || !gradient_users().any()) {
+    unit->finish_reduction(comms_);
+    return;
+  }
+  // If the gradient is offloaded, it is used before it would have to be written back.
+  InUse in_memory(unit->gradient,
+                  unit->has_gradient() ? InUse::Access::kWrite : InUse::Access::kReplace);
+  unit->finish_reduction(comms_);
+  if (offer(*unit)) in_memory.drop_writes();
+}
+
+// Does publish()'s work for users of gradients in backward. Gradients that this rank produced are
+// defined on every rank. Returns whether all of them were used.
+bool ShardedModel::offer(ShardUnit& unit) {
+  for (ShardMember& member : unit.members) {
+    if (member.own.defined()) member.own.mutable_grad() = member.gradient;
+  }
+  gradient_users().offer(flat_, unit.first_slot, unit.end_slot);
+  bool all = true;
+  for (ShardMember& member : unit.members) {
+    if (!member.parameter.requires_grad()) continue;
+    // Parts that only other ranks hold are used there in the same way.
+    member.used = !member.own.defined() || !member.own.grad().defined();
+    if (member.used) member.parameter.unsafeGetTensorImpl()->bump_version();
+    all = all && member.used;
+  }
+  return all;
+}
+
+void ShardedModel::end_backward() {
+  if (sync_ && !touched_ && !active_) {
+    begin();
+    finish();
+  }
+  if (residency_ != nullptr) residency_->end_of_pass();
+}
+
+void ShardedModel::abandon_backward() {
+  active_ = false;
+  factor_ = 1;
+  under_way_ = nullptr;
+  for (const auto& unit : units_) unit->abandon();
+  if (residency_ != nullptr) residency_->end_of_pass();
+}
+
+void ShardedModel::finish() {
+  const at::NoGradGuard no_grad;
+  active_ = false;
+  const size_t count = model().parameters.size();
+  // One flag per parameter: whether this rank has a gradient for it. Then the hash of this rank's
+  // unit order and its complement; the maximum over ranks changes neither if all orders are equal.
+  const uint64_t order = residency_ == nullptr ? 0 : residency_->order_hash();
+  const uint64_t orders[] = {order, ~order};
+  const at::Tensor used = at::zeros({static_cast<int64_t>(count + sizeof orders)}, at::kByte);
+  auto* const flags = used.mutable_data_ptr<uint8_t>();
+  std::memcpy(flags + count, orders, sizeof orders);
+  take_rest(flags);
+  launch_ready();
+  finish_reduction();
+  reduce_replicated();
+  factor_ = 1;
+  comms_.world->run(all_reduce_op(used, DB_MAX));
+  if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
+  publish(used);
+  if (!buffers_.empty()) broadcast_coalesced(*comms_.world, buffers_, 0);
+  if (!order_learnt_) learn_launch_order();
+}
+
+// Completes the units with gradients that this backward did not produce: those accumulated by
+// earlier backwards without synchronization, or zeros. used: one flag per parameter, set if this
+// rank has a gradient.
+void ShardedModel::take_rest(uint8_t* used) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& parameter = model().parameters[i].tensor;
+    if (!parameter.requires_grad()) continue;
+    const Place place = places_[i];
+    ShardUnit* const unit =
+        place.unit < 0 ? nullptr : units_[static_cast<size_t>(place.unit)].get();
+    const bool taken = unit != nullptr && unit->members[place.index].taken;
+    used[i] = taken || parameter.grad().defined() ? 1 : 0;
+    if (unit != nullptr && !taken) unit->take_gradient(place.index, pool_);
+  }
+}
+
+void ShardedModel::reduce_replicated() {
+  const at::Tensor scale = at::scalar_tensor(factor_ / comms_.world->size(), at::kDouble);
+  for (FlatSlot& slot : replicated_.slots()) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) {
+      slot.gradient.zero_();
+      continue;
+    }
+    require_dense_gradient(gradient, slot.name);
+    at::mul_out(slot.gradient, gradient, scale);
+  }
+  for (FlatGroup& group : replicated_.groups()) {
+    comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
+  }
+}
+
+// Called on every rank: if orders differ, so does the maximum of hash or complement on each.
+void ShardedModel::give_up_order() {
+  if (order_given_up_) return;
+  order_given_up_ = true;
+  residency_->stop_fetching_ahead();
+  if (comms_.world->rank() != 0) return;
+  log(LogLevel::kWarning, "strategy",
+      fmt::format(
+          "the ranks use the modules of '{}' in different orders: parameters are now gathered "
+          "when they are needed, not ahead",
+          model().name));
+}
+
+// Parameters that no rank used keep the gradient they had.
+void ShardedModel::publish(const at::Tensor& used) {
+  const auto* const flags = used.const_data_ptr<uint8_t>();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (flags[i] == 0) continue;
+    const Place place = places_[i];
+    if (place.unit < 0) {
+      FlatSlot& slot = replicated_.slots()[place.index];
+      slot.parameter.mutable_grad() = slot.gradient;
+      continue;
+    }
+    ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
+    if (member.own.defined() && !member.used) member.own.mutable_grad() = member.gradient;
+  }
+}
+
+// Units are reduced in the order in which rank 0's first backward completed them.
+void ShardedModel::learn_launch_order() {
+  order_learnt_ = true;
+  std::vector<int64_t> order;
+  std::vector<bool> listed(units_.size());
+  for (const size_t unit : completion_order_) {
+    order.push_back(static_cast<int64_t>(unit));
+    listed[unit] = true;
+  }
+  for (const size_t unit : launch_order_) {
+    if (!listed[unit]) order.push_back(static_cast<int64_t>(unit));
+  }
+  const at::Tensor shared =
+      at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);
+  if (order.empty()) return;
+  comms_.world->run(broadcast_op(shared, 0));
+  launch_order_.assign(order.begin(), order.end());
+}
+
+}  // namespace coupler

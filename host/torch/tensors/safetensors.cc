@@ -1,0 +1,88 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <coupler/error.h>
+#include <coupler/safetensors.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/mapped_file.h"
+#include "formats/safetensors_header.h"
+#include "tensors/safetensors_types.h"
+
+namespace coupler {
+namespace {
+
+using safetensors::DType;
+using safetensors::scalar_type;
+
+std::string some_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  const auto last = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown));
+  return fmt::format("{}{} ({} in all)", fmt::join(names.begin(), last, ", "),
+                     names.size() > kShown ? ", …" : "", names.size());
+}
+
+}  // namespace
+
+struct SafeTensors::File {
+  std::shared_ptr<const MappedFile> bytes;
+  safetensors::Header header;
+  std::vector<std::string> names;
+};
+
+SafeTensors::SafeTensors(std::shared_ptr<const File> file) : file_(std::move(file)) {}
+
+SafeTensors SafeTensors::open(const std::string& path) {
+  auto file = std::make_shared<File>();
+  file->bytes = MappedFile::open(path);
+  file->header = safetensors::parse_header(file->bytes->data(), file->bytes->size(), path);
+  file->names.reserve(file->header.tensors.size());
+  for (const auto& tensor : file->header.tensors) file->names.push_back(tensor.name);
+  return SafeTensors(std::move(file));
+}
+
+const std::vector<std::string>& SafeTensors::names() const { return file_->names; }
+
+bool SafeTensors::contains(const std::string& name) const {
+  return file_->header.index.contains(name);
+}
+
+const std::map<std::string, std::string, std::less<>>& SafeTensors::metadata() const {
+  return file_->header.metadata;
+}
+
+at::Tensor SafeTensors::tensor(const std::string& name) const {
+  const auto& path = file_->bytes->path();
+  const auto found = file_->header.index.find(name);
+  if (found == file_->header.index.end())
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} has no tensor '{}'", path, name),
+                {.subject = name, .hint = "it has: " + some_names(file_->names)});
+  const safetensors::TensorInfo& info = file_->header.tensors[found->second];
+  const std::string where = fmt::format("{}: tensor '{}'", path, name);
+  const auto options = at::TensorOptions(scalar_type(info.dtype, where));
+  if (info.begin == info.end) return at::empty(info.shape, options);
+
+  uint8_t* const data = file_->bytes->data() + file_->header.data_offset + info.begin;
+  const uint64_t size = info.end - info.begin;
+  if (info.dtype == DType::kBool) {
+    const auto* wrong = std::find_if(data, data + size, [](uint8_t byte) { return byte > 1; });
+    if (wrong != data + size)
+      throw Error(ErrorCode::kIo,
+                  fmt::format("{}: BOOL element {} has the value {}, which is neither 0 nor 1",
+                              where, wrong - data, *wrong),
+                  {.subject = name, .hint = {}});
+  }
+  const uint64_t element = safetensors::bits(info.dtype) / 8;
+  if (reinterpret_cast<uintptr_t>(data) % element != 0) {
+    at::Tensor copy = at::empty(info.shape, options);
+    std::memcpy(copy.data_ptr(), data, size);
+    return copy;
+  }
+  return at::from_blob(
+      data, info.shape, [keep = file_->bytes](void*) {}, options);
+}
+
+}  // namespace coupler

@@ -1,0 +1,155 @@
+#include "tensors/tensor_ops.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+#include <map>
+
+namespace coupler {
+namespace {
+
+[[noreturn]] void refuse_tensor(const at::Tensor& tensor) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a collective needs a dense, contiguous tensor, not one of shape [{}] on {}{}",
+                  fmt::join(tensor.sizes(), ", "), tensor.device().str(),
+                  tensor.layout() != at::kStrided ? ", not dense" : ""),
+      {.hint = "call .contiguous() (and .to_dense()) on it first"});
+}
+
+void require_plain(const at::Tensor& tensor) {
+  require_dense(tensor);
+  if (!tensor.is_contiguous()) refuse_tensor(tensor);
+}
+
+db_op tensor_op(db_kind kind, const at::Tensor& tensor) {
+  require_plain(tensor);
+  db_op op{};
+  op.kind = kind;
+  op.dtype = to_db_dtype(tensor.scalar_type());
+  op.send = tensor.const_data_ptr();
+  op.recv = tensor.mutable_data_ptr();
+  op.count = static_cast<uint64_t>(tensor.numel());
+  op.memory = memory_of(tensor.device());
+  return op;
+}
+
+}  // namespace
+
+db_memory memory_of(c10::Device device) {
+  return device.is_cpu() ? DB_MEMORY_HOST : DB_MEMORY_CUDA;
+}
+
+void require_dense(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) refuse_tensor(tensor);
+}
+
+db_dtype to_db_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kChar:
+      return DB_I8;
+    case at::kByte:
+      return DB_U8;
+    case at::kShort:
+      return DB_I16;
+    case at::kUInt16:
+      return DB_U16;
+    case at::kInt:
+      return DB_I32;
+    case at::kUInt32:
+      return DB_U32;
+    case at::kLong:
+      return DB_I64;
+    case at::kUInt64:
+      return DB_U64;
+    case at::kHalf:
+      return DB_F16;
+    case at::kBFloat16:
+      return DB_BF16;
+    case at::kFloat:
+      return DB_F32;
+    case at::kDouble:
+      return DB_F64;
+    case at::kBool:
+      return DB_BOOL;
+    case at::kFloat8_e4m3fn:
+      return DB_F8_E4M3FN;
+    case at::kFloat8_e5m2:
+      return DB_F8_E5M2;
+    default:
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("tensors of type {} cannot be sent between ranks", toString(type)),
+                  {.subject = toString(type),
+                   .hint = "convert to an integer, bool or floating type, or view_as_real it"});
+  }
+}
+
+db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce) {
+  db_op op = tensor_op(DB_ALL_REDUCE, tensor);
+  op.reduce = reduce;
+  return op;
+}
+
+db_op broadcast_op(const at::Tensor& tensor, int root) {
+  db_op op = tensor_op(DB_BROADCAST, tensor);
+  op.root_or_peer = root;
+  return op;
+}
+
+db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
+  require_plain(output);
+  db_op op = tensor_op(DB_ALL_GATHER, input);
+  op.recv = output.mutable_data_ptr();
+  return op;
+}
+
+// Calls run on each message; with keep, then copies the message back to its tensors.
+static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
+                      const std::function<void(const at::Tensor& message)>& run) {
+  at::NoGradGuard no_grad;
+  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> by_type;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() > 0) {
+      by_type[{tensor.device().type(), tensor.scalar_type()}].push_back(tensor);
+    }
+  }
+  for (auto& [type, list] : by_type) {
+    if (list.size() == 1 && list[0].is_contiguous()) {
+      run(list[0]);
+      continue;
+    }
+    std::vector<at::Tensor> flats;
+    flats.reserve(list.size());
+    for (const at::Tensor& tensor : list) flats.push_back(tensor.reshape({-1}));
+    const at::Tensor packed = at::cat(flats);
+    run(packed);
+    if (!keep) continue;
+    int64_t offset = 0;
+    for (const at::Tensor& tensor : list) {
+      tensor.copy_(packed.narrow(0, offset, tensor.numel()).view_as(tensor));
+      offset += tensor.numel();
+    }
+  }
+}
+
+void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root) {
+  coalesced(tensors, comm.rank() != root,
+            [&](const at::Tensor& message) { comm.run(broadcast_op(message, root)); });
+}
+
+void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
+                          db_reduce reduce) {
+  coalesced(tensors, true,
+            [&](const at::Tensor& message) { comm.run(all_reduce_op(message, reduce)); });
+}
+
+double all_reduce_number(Communicator& comm, double value, db_reduce reduce) {
+  const at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  comm.run(all_reduce_op(number, reduce));
+  return *number.const_data_ptr<double>();
+}
+
+}  // namespace coupler
