@@ -1,4 +1,4 @@
-#include "bootstrap_store.h"
+#include "gloo_cpu/bootstrap_store.h"
 
 #include <array>
 #include <mutex>

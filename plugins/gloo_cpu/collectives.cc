@@ -1,4 +1,4 @@
-#include "collectives.h"
+#include "gloo_cpu/collectives.h"
 
 #include <algorithm>
 

@@ -16,8 +16,8 @@
 
 #include "common/error.h"
 #include "common/op.h"
-#include "gloo_collectives.h"
-#include "lanes.h"
+#include "gloo_cpu/gloo_collectives.h"
+#include "gloo_cpu/lanes.h"
 
 namespace db::gloo_cpu {
 

@@ -1,7 +1,7 @@
 // The collectives that only move data.
 #include <algorithm>
 
-#include "collectives.h"
+#include "gloo_cpu/collectives.h"
 
 namespace db::gloo_cpu {
 

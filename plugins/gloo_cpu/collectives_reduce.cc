@@ -1,8 +1,8 @@
 // The reducing collectives.
 #include <algorithm>
 
-#include "collectives.h"
 #include "common/reduce.h"
+#include "gloo_cpu/collectives.h"
 
 namespace db::gloo_cpu {
 

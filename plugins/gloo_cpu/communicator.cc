@@ -1,4 +1,4 @@
-#include "communicator.h"
+#include "gloo_cpu/communicator.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 
 #include "common/serial_queue.h"
 #include "common/types.h"
-#include "settings.h"
-#include "transport.h"
+#include "gloo_cpu/settings.h"
+#include "gloo_cpu/transport.h"
 
 namespace db::gloo_cpu {
 namespace {

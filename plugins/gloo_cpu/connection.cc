@@ -1,4 +1,4 @@
-#include "connection.h"
+#include "gloo_cpu/connection.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "endpoint.h"
+#include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {
 namespace {

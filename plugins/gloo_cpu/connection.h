@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "descriptor.h"
-#include "tls.h"
+#include "gloo_cpu/descriptor.h"
+#include "gloo_cpu/tls.h"
 
 namespace db::gloo_cpu {
 

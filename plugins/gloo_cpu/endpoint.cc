@@ -1,4 +1,4 @@
-#include "endpoint.h"
+#include "gloo_cpu/endpoint.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,4 +1,4 @@
-#include "failure_board.h"
+#include "gloo_cpu/failure_board.h"
 
 #include <algorithm>
 #include <cstring>

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap_store.h"
 #include "common/error.h"
+#include "gloo_cpu/bootstrap_store.h"
 
 namespace db::gloo_cpu {
 

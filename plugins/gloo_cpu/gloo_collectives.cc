@@ -1,4 +1,4 @@
-#include "gloo_collectives.h"
+#include "gloo_cpu/gloo_collectives.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "common/reduce.h"
-#include "gloo_transport.h"
+#include "gloo_cpu/gloo_transport.h"
 
 namespace db::gloo_cpu {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "common/error.h"
 #include "common/op.h"
-#include "lanes.h"
+#include "gloo_cpu/lanes.h"
 
 namespace gloo {
 class Context;

@@ -1,4 +1,4 @@
-#include "gloo_transport.h"
+#include "gloo_cpu/gloo_transport.h"
 
 #include <gloo/common/error.h>
 

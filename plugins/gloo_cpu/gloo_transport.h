@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "lanes.h"
+#include "gloo_cpu/lanes.h"
 
 namespace db::gloo_cpu {
 

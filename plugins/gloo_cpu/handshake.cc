@@ -1,4 +1,4 @@
-#include "handshake.h"
+#include "gloo_cpu/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "listener.h"
+#include "gloo_cpu/listener.h"
 
 namespace db::gloo_cpu {
 namespace {

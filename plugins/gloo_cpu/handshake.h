@@ -19,8 +19,8 @@
 #include <string>
 #include <utility>
 
-#include "descriptor.h"
-#include "endpoint.h"
+#include "gloo_cpu/descriptor.h"
+#include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {
 

@@ -1,4 +1,4 @@
-#include "implementation.h"
+#include "gloo_cpu/implementation.h"
 
 #include <dlfcn.h>
 #include <gloo/allreduce.h>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/error.h"
-#include "communicator.h"
+#include "gloo_cpu/communicator.h"
 
 namespace db::gloo_cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "lanes.h"
+#include "gloo_cpu/lanes.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

@@ -12,8 +12,8 @@
 
 #include "common/error.h"
 #include "common/reduce.h"
-#include "connection.h"
-#include "wire.h"
+#include "gloo_cpu/connection.h"
+#include "gloo_cpu/wire.h"
 
 namespace db::gloo_cpu {
 

@@ -1,4 +1,4 @@
-#include "listener.h"
+#include "gloo_cpu/listener.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

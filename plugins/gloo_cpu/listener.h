@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/error.h"
-#include "descriptor.h"
-#include "endpoint.h"
+#include "gloo_cpu/descriptor.h"
+#include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {
 

@@ -1,4 +1,4 @@
-#include "mesh.h"
+#include "gloo_cpu/mesh.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/op.h"
-#include "listener.h"
+#include "gloo_cpu/listener.h"
 
 namespace db::gloo_cpu {
 namespace {

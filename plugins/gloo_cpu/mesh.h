@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap_store.h"
-#include "connection.h"
-#include "handshake.h"
+#include "gloo_cpu/bootstrap_store.h"
+#include "gloo_cpu/connection.h"
+#include "gloo_cpu/handshake.h"
 
 namespace db::gloo_cpu {
 

@@ -20,8 +20,8 @@
 #include <string>
 
 #include "common/error.h"
-#include "implementation.h"
-#include "settings.h"
+#include "gloo_cpu/implementation.h"
+#include "gloo_cpu/settings.h"
 
 namespace db::gloo_cpu {
 namespace {

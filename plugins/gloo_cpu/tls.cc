@@ -1,4 +1,4 @@
-#include "tls.h"
+#include "gloo_cpu/tls.h"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>

@@ -13,8 +13,8 @@
 #include <memory>
 #include <string>
 
-#include "endpoint.h"
-#include "handshake.h"
+#include "gloo_cpu/endpoint.h"
+#include "gloo_cpu/handshake.h"
 
 namespace db::gloo_cpu {
 

@@ -1,4 +1,4 @@
-#include "transport.h"
+#include "gloo_cpu/transport.h"
 
 #include <algorithm>
 #include <exception>

@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "collectives.h"
 #include "common/serial_queue.h"
-#include "failure_board.h"
-#include "lanes.h"
-#include "mesh.h"
+#include "gloo_cpu/collectives.h"
+#include "gloo_cpu/failure_board.h"
+#include "gloo_cpu/lanes.h"
+#include "gloo_cpu/mesh.h"
 
 namespace db::gloo_cpu {
 

@@ -1,4 +1,4 @@
-#include "wire.h"
+#include "gloo_cpu/wire.h"
 
 #include "common/types.h"
 
