@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/nearest.h"
-#include "base/report.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "cli/commands.h"
 
 namespace coupler::cli {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/file_text.h"
+#include "base/text.h"
 
 namespace coupler {
 namespace {

@@ -19,8 +19,8 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "device/choose.h"
-#include "device/torch_device_memory.h"
+#include "device/device.h"
+#include "device/device_memory.h"
 #include "program.h"
 
 namespace coupler::bench::gpu {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "simulated_ranks.h"
-#include "store/store_server.h"
+#include "store/server.h"
 
 namespace {
 

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.h"
-#include "store/store_wire.h"
+#include "base/file_descriptor.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "base/secret.h"
+#include "base/sha256.h"
 
 namespace coupler {
 

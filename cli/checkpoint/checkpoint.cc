@@ -9,19 +9,42 @@
 #include <string_view>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/nearest.h"
+#include "base/text.h"
+#include "base/units.h"
 #include "checkpoint/folder.h"
-#include "cli/checkpoint/checkpoint_convert.h"
-#include "cli/checkpoint/checkpoint_json.h"
-#include "cli/checkpoint/checkpoint_words.h"
+#include "cli/checkpoint/checkpoint_report.h"
 #include "cli/checkpoint/find_checkpoint.h"
+#include "cli/checkpoint/weight_arguments.h"
 #include "cli/commands.h"
 #include "cli/text/json_text.h"
 #include "cli/text/secrets.h"
 #include "cli/text/table.h"
+#include "weights/open_weights.h"
+#include "weights/write_weights.h"
 
 namespace coupler::cli {
+
+// coupler checkpoint convert. Single-threaded.
+
+namespace {
+
+const std::vector<WeightFlag> kConvertFlags = {
+    {"--max-shard-size", true}, {"--model", true}, {"--key", true}};
+
+// words[0] is "convert". Returns the exit code.
+int convert_checkpoint(const std::vector<std::string>& words) {
+  const WeightArguments arguments =
+      read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kConvertFlags);
+  // A folder of Coupler checkpoints stands for the newest valid one in it.
+  const std::string found =
+      holds_checkpoints(arguments.source) ? find_checkpoint(arguments.source) : arguments.source;
+  const WeightSource source = open_weights(found, {.model = arguments.model, .key = arguments.key});
+  const WrittenWeights written = write_weights(source, arguments.target, arguments.max_shard_size);
+  std::printf("%s.\n", written_text(arguments.target, written).c_str());
+  return 0;
+}
+
+}  // namespace
 
 const char kCheckpointHelp[] = R"help(usage: coupler checkpoint list [DIR] [--json]
        coupler checkpoint show [DIR | CHECKPOINT] [--json]

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/folder.h"
-#include "checkpoint/make_folders.h"
+#include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/checkpoint/weight_arguments.h"
 #include "cli/commands.h"

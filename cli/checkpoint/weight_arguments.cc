@@ -8,8 +8,8 @@
 #include <map>
 #include <system_error>
 
-#include "base/byte_size.h"
-#include "base/nearest.h"
+#include "base/text.h"
+#include "base/units.h"
 
 namespace coupler::cli {
 namespace {

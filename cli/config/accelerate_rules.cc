@@ -9,7 +9,7 @@
 #include <cctype>
 #include <set>
 
-#include "base/file_text.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 namespace {

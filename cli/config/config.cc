@@ -13,25 +13,81 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
-#include "base/file_text.h"
-#include "base/nearest.h"
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
+#include "base/text.h"
+#include "base/units.h"
 #include "cli/commands.h"
 #include "cli/config/ask.h"
 #include "cli/config/config_check.h"
 #include "cli/config/config_import.h"
-#include "cli/config/config_json.h"
 #include "cli/config/config_keys.h"
 #include "cli/config/config_questions.h"
 #include "cli/estimate/recommend.h"
 #include "cli/text/command_line.h"
-#include "estimate/limit.h"
+#include "cli/text/json_text.h"
+#include "config/schema.h"
+#include "config/value.h"
+#include "estimate/settings.h"
 
 namespace coupler::cli {
+
+// What `coupler config --explain --json` prints. Pure function.
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const SettingValue& value) {
+  return std::visit(
+      [](const auto& held) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::chrono::nanoseconds>) {
+          return format_duration(held);
+        } else {
+          return held;
+        }
+      },
+      value);
+}
+
+std::string origin_of(const Config& config, const std::string& key) {
+  const auto found = config.sources.find(key);
+  return found == config.sources.end() ? "default" : found->second.text;
+}
+
+// {"file": …, "keys": [{"key", "value", "source", "default", "meaning", "must_be"}, …]}. Durations
+// are strings, as in TOML; a backend's options have only key, value and source.
+std::string explain_config_json(const Config& config) {
+  const Config defaults;
+  Json keys = Json::array();
+  for (const SchemaKey& key : schema()) {
+    const std::string name(key.name);
+    keys.push_back({{"key", name},
+                    {"value", to_json(key.get(config))},
+                    {"source", origin_of(config, name)},
+                    {"default", to_json(key.get(defaults))},
+                    {"meaning", key.doc},
+                    {"must_be", key.constraint}});
+  }
+  for (const auto& [plugin, options] : config.backend.options) {
+    for (const PluginOption& option : options) {
+      keys.push_back(
+          {{"key", "backend." + plugin + "." + option.key},
+           {"value", std::visit([](const auto& value) -> Json { return value; }, option.value)},
+           {"source", option.source.text}});
+    }
+  }
+  const Json json = {{"file", config.file}, {"keys", keys}};
+  return json_text(json);
+}
+
+}  // namespace
 
 const char kConfigHelp[] = R"help(usage: coupler config [--output FILE] [--force]
        coupler config default [--output FILE] [--force]

@@ -11,18 +11,29 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/commands.h"
-#include "cli/config/config_problem.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/json_text.h"
 #include "cli/text/words.h"
-#include "comm/options.h"
+#include "comm/raw_communicator.h"
 #include "config/config.h"
-#include "config/contradictions.h"
-#include "estimate/limit.h"
+#include "config/validate.h"
+#include "estimate/settings.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
+
+std::string source_of(const Config& config, const std::string& key) {
+  const auto found = config.sources.find(key);
+  return found == config.sources.end() ? "" : found->second.text + ": ";
+}
+
+std::string sentence(const Error& error) {
+  const std::string hint = hint_in(error.what());
+  return without_hint(error.what()) + (hint.empty() ? "" : "; " + hint);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "base/durable_file.h"
-#include "base/message.h"
+#include "base/error.h"
 #include "config/schema.h"
 #include "config/value.h"
 

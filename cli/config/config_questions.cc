@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string whole_number(const std::string& text) {
+std::string whole_number_problem(const std::string& text) {
   int value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   return status == std::errc() && stop == text.data() + text.size() && value >= 1
@@ -26,7 +26,7 @@ std::string whole_number(const std::string& text) {
 }
 
 int64_t ask_number(Asker& ask, const std::string& question, int64_t first) {
-  return std::stoll(ask.text(question, std::to_string(first), whole_number));
+  return std::stoll(ask.text(question, std::to_string(first), whole_number_problem));
 }
 
 std::string written_out(const std::string& folder) {

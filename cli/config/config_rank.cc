@@ -11,13 +11,12 @@
 #include <vector>
 
 #include "cli/config/config_check.h"
-#include "cli/config/config_problem.h"
 #include "cli/config/rank_view.h"
 #include "cli/text/json_text.h"
 #include "comm/communicator.h"
-#include "comm/options.h"
-#include "config/contradictions.h"
-#include "plugin/search.h"
+#include "comm/raw_communicator.h"
+#include "config/validate.h"
+#include "plugin/resolve.h"
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 

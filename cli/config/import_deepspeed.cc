@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "cli/config/config_import.h"
 #include "cli/config/import_rules.h"
 

@@ -8,8 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "base/file_text.h"
-#include "base/nearest.h"
+#include "base/text.h"
 #include "config/schema.h"
 
 namespace coupler::cli {

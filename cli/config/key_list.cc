@@ -126,7 +126,7 @@ std::string line_of(const Choice& choice, bool chosen, int columns) {
                      fitted(text, columns - 3), coloured ? "\033[0m" : "");
 }
 
-bool fits(const std::optional<Size>& size, size_t choices) {
+bool list_fits(const std::optional<Size>& size, size_t choices) {
   return size && size->columns >= kLeastColumns && size->rows > static_cast<int>(choices) + 1;
 }
 
@@ -137,7 +137,7 @@ void write_out(const std::string& text) {
   std::fflush(stdout);
 }
 
-bool can_draw(size_t choices) { return fits(terminal(), choices); }
+bool can_draw(size_t choices) { return list_fits(terminal(), choices); }
 
 std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& question,
                                      const std::vector<Choice>& choices, size_t first) {
@@ -155,7 +155,7 @@ std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& qu
     while (true) {
       const Key key = read_key(input);
       // After a resize, the terminal may have rewrapped lines at unknown positions.
-      if (!fits(terminal(), choices.size())) return std::nullopt;
+      if (!list_fits(terminal(), choices.size())) return std::nullopt;
       if (key == Key::kRedraw) {
         raw.enter();
         draw("\r\033[J");

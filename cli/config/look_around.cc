@@ -10,16 +10,16 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/config/config_problem.h"
+#include "cli/config/config_check.h"
 #include "cli/config/config_questions.h"
 #include "cli/config/rank_view.h"
-#include "comm/options.h"
-#include "config/contradictions.h"
+#include "comm/raw_communicator.h"
 #include "config/schema.h"
+#include "config/validate.h"
 #include "config/value.h"
-#include "estimate/limit.h"
+#include "estimate/settings.h"
 #include "plugin/plugin.h"
-#include "plugin/probe_host.h"
+#include "plugin/probe.h"
 
 namespace coupler::cli {
 namespace {

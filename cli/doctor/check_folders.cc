@@ -9,8 +9,8 @@
 #include <optional>
 #include <system_error>
 
-#include "base/byte_size.h"
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
+#include "base/units.h"
 #include "cli/doctor/checks.h"
 #include "cli/text/table.h"
 

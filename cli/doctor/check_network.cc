@@ -10,8 +10,8 @@
 #include <optional>
 #include <system_error>
 
-#include "base/network_interface.h"
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
+#include "base/network.h"
 #include "cli/doctor/checks.h"
 #include "cli/process/run_and_read.h"
 #include "cli/text/table.h"

@@ -1,13 +1,20 @@
 #include <fmt/format.h>
+#include <sys/timex.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <map>
 #include <string_view>
+#include <system_error>
 
 #include "cli/doctor/checks.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/resource_limits.h"
+#include "cli/machine/small_files.h"
+#include "cli/process/run_and_read.h"
 #include "cli/text/table.h"
 
 namespace coupler::cli {
@@ -82,6 +89,97 @@ Findings check_processors(const Config& config) {
   for (Finding& finding : threads(config, cores)) findings.push_back(std::move(finding));
   for (Finding& finding : quota(config, cores)) findings.push_back(std::move(finding));
   return findings;
+}
+
+// Kernel settings: the clock, huge pages and the CPU frequency.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Before Coupler existed: a clock that reads less was never set.
+constexpr std::time_t kEarliest = 1704067200;  // 2024-01-01
+
+// A container shares its host's clock and cannot set it.
+std::string synchronise() {
+  return (find_in_path("timedatectl").empty() ? install_command("chrony")
+                                              : "timedatectl set-ntp true") +
+         "; for a container, on its host";
+}
+
+}  // namespace
+
+Findings check_clock(const std::string& root) {
+  const std::string source =
+      first_line_of(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource")
+          .value_or("");
+  timex state = {};
+  const int answer = adjtimex(&state);
+  if (std::time(nullptr) < kEarliest) {
+    return {{Level::kWarning, "the clock is set to a time before 2024",
+             "checkpoints and logs get wrong dates, and downloads over TLS fail", synchronise()}};
+  }
+  if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
+    return {
+        {Level::kWarning, fmt::format("the kernel's clock source is {}", source),
+         "reading the time takes a microsecond or more, which slows measurements and waits",
+         "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, as root; "
+         "in a virtual machine, ask its operator"}};
+  }
+  const std::string name = source.empty() ? "unknown source" : source;
+  if (answer == TIME_ERROR || (answer >= 0 && (state.status & STA_UNSYNC) != 0)) {
+    return {{Level::kNote, fmt::format("the clock ({}) is not synchronized", name),
+             "dates of files and logs differ between machines; Coupler itself is not affected",
+             synchronise()}};
+  }
+  return {{Level::kOk, fmt::format("the clock ({}) is synchronized", name)}};
+}
+
+Findings check_huge_pages(const std::string& root) {
+  const std::string file = "/sys/kernel/mm/transparent_hugepage/enabled";
+  const auto modes = first_line_of(root + file);
+  if (!modes) return {{Level::kOk, "the kernel has no transparent huge pages"}};
+  if (modes->find("[never]") != std::string::npos) {
+    return {{Level::kNote, "transparent huge pages are off",
+             "large tensors span many small pages, which costs a few percent of speed",
+             fmt::format("echo madvise > {}, as root; then set THP_MEM_ALLOC_ENABLE=1 for LibTorch",
+                         file)}};
+  }
+  return {{Level::kOk, fmt::format("transparent huge pages: {}", *modes)}};
+}
+
+Findings check_frequency(const std::string& root) {
+  std::map<std::string, int> slow;
+  int governed = 0;
+  std::error_code failed;
+  const fs::path top = root + "/sys/devices/system/cpu";
+  for (fs::directory_iterator entry(top, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const fs::path folder = entry->path() / "cpufreq";
+    const auto governor = first_line_of((folder / "scaling_governor").string());
+    if (!governor) continue;
+    ++governed;
+    const std::string driver = first_line_of((folder / "scaling_driver").string()).value_or("");
+    // Drivers that choose the frequency themselves are fast with the powersave governor, unless
+    // their energy preference is "power".
+    const bool chooses = driver == "intel_pstate" || driver == "amd-pstate-epp";
+    const std::string wish =
+        first_line_of((folder / "energy_performance_preference").string()).value_or("");
+    if (*governor == "powersave" && (!chooses || wish == "power")) ++slow["powersave"];
+  }
+  if (governed == 0) {
+    return {
+        {Level::kOk, "the kernel does not control the CPU frequency, as in most virtual machines"}};
+  }
+  if (!slow.empty()) {
+    return {
+        {Level::kWarning,
+         fmt::format("{} of {} processors use the powersave governor", slow["powersave"], governed),
+         "they stay at their lowest frequency",
+         fmt::format("cpupower frequency-set -g performance ({})",
+                     install_command("linux-cpupower"))}};
+  }
+  return {{Level::kOk, fmt::format("{} processors can run at full frequency", governed)}};
 }
 
 }  // namespace coupler::cli

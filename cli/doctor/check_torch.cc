@@ -1,13 +1,16 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "cli/doctor/checks.h"
+#include "cli/machine/gpu_info.h"
 #include "cli/machine/torch_info.h"
-#include "cli/machine/torch_root.h"
 #include "cli/text/table.h"
 
 namespace coupler::cli {
@@ -64,6 +67,97 @@ Findings check_torch(const Config&) {
                  torch.root}};
   }
   return {{Level::kOk, describe(torch) + "; its libraries load"}};
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The oldest NVIDIA driver for each major version of CUDA.
+constexpr std::array<std::pair<int, int>, 3> kOldestDriver = {{{11, 450}, {12, 525}, {13, 580}}};
+
+int oldest_driver(const std::string& cuda) {
+  const int major = std::atoi(cuda.c_str());
+  int oldest = 0;
+  for (const auto& [version, driver] : kOldestDriver) {
+    if (version <= major) oldest = driver;
+  }
+  return oldest;
+}
+
+// The command that installs LibTorch's CUDA libraries, into this LibTorch's folder if it can.
+std::string cuda_command(const TorchInfo& torch) {
+  const fs::path prefix = fs::path(torch.root).parent_path().parent_path();
+  if (prefix.filename() == ".deps") {
+    return fmt::format("cd {} && scripts/setup --cuda", prefix.parent_path().string());
+  }
+  if (torch.root.empty() || prefix == default_torch_prefix()) return "coupler setup-torch --cuda";
+  return "coupler setup-torch --cuda, and unset COUPLER_TORCH_ROOT";
+}
+
+Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
+  const TorchInfo torch = torch_info();
+  if (torch.root.empty()) return {};  // reported by check_torch()
+  const std::string library = torch.root + "/lib/libtorch_cuda.so";
+  const Level level =
+      config.training.device.rfind("cuda", 0) == 0 ? Level::kError : Level::kWarning;
+  constexpr const char* kWhy = "training runs on the CPU, and the nccl backend cannot be used";
+  if (access(library.c_str(), F_OK) != 0) {
+    return {{level, fmt::format("LibTorch in {} is built for the CPU only", torch.root), kWhy,
+             cuda_command(torch)}};
+  }
+  const int oldest = oldest_driver(torch.cuda);
+  if (std::atoi(gpu.driver.c_str()) < oldest) {
+    return {
+        {level,
+         fmt::format("driver {} is too old for CUDA {}, which LibTorch is built for", gpu.driver,
+                     torch.cuda),
+         kWhy,
+         fmt::format("install NVIDIA driver {} or newer, or use a LibTorch built for an older CUDA "
+                     "(COUPLER_TORCH_ROOT)",
+                     oldest)}};
+  }
+  if (dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    return {{level, one_line(fmt::format("LibTorch's CUDA libraries do not load: {}", dlerror())),
+             kWhy, cuda_command(torch)}};
+  }
+  const std::string found = nccl(torch);
+  if (found == "none") {
+    return {{Level::kWarning, "LibTorch's CUDA libraries load, but NCCL is missing",
+             "the nccl backend cannot be used; GPUs communicate through host memory",
+             cuda_command(torch)}};
+  }
+  return {{Level::kOk, fmt::format("LibTorch's CUDA libraries load; NCCL {}", found)}};
+}
+
+}  // namespace
+
+Findings check_gpus(const Config& config) {
+  const GpuInfo gpu = gpu_info();
+  const bool wanted = config.training.device.rfind("cuda", 0) == 0;
+  const Level level = wanted ? Level::kError : Level::kWarning;
+  if (gpu.driver.empty()) {
+    if (gpu.cards == 0 && !wanted) return {{Level::kOk, "no NVIDIA GPU; training runs on the CPU"}};
+    if (gpu.cards == 0) {
+      return {{level,
+               fmt::format("training.device = \"{}\", but there is no NVIDIA GPU",
+                           one_line(config.training.device)),
+               "training fails at its start", "-o training.device=auto"}};
+    }
+    return {{level, fmt::format("the NVIDIA driver is not loaded; GPUs: {}", describe_gpus(gpu)),
+             "training runs on the CPU",
+             install_command("nvidia-driver") + "; in a container: docker run --gpus all"}};
+  }
+  if (access("/dev/nvidiactl", R_OK | W_OK) != 0) {
+    return {{level,
+             fmt::format("driver {} is loaded, but /dev/nvidiactl cannot be opened", gpu.driver),
+             "training runs on the CPU",
+             "in a container: docker run --gpus all; otherwise: ls -l /dev/nvidia*"}};
+  }
+  Findings findings = {
+      {Level::kOk, fmt::format("driver {}; GPUs: {}", gpu.driver, one_line(describe_gpus(gpu)))}};
+  for (Finding& finding : check_cuda_part(gpu, config)) findings.push_back(std::move(finding));
+  return findings;
 }
 
 }  // namespace coupler::cli

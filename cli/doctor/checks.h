@@ -3,12 +3,35 @@
 // root: the prefix of /proc and /sys, "" except in tests.
 #pragma once
 
-#include <string>
+#include <coupler/error.h>
 
-#include "cli/doctor/finding.h"
+#include <string>
+#include <vector>
+
 #include "config/config.h"
 
 namespace coupler::cli {
+
+// Finding: one result of `coupler doctor`. Values and plain functions, callable from any thread.
+
+enum class Level { kOk, kNote, kWarning, kError };
+
+struct Finding {
+  Level level = Level::kOk;
+  std::string what;    // what was found
+  std::string why{};   // the consequence; "" for kOk
+  std::string mend{};  // the command that fixes it, or what to do; "" for kOk
+  int exit_code = 1;   // of an error
+};
+using Findings = std::vector<Finding>;
+
+const char* to_string(Level level);
+
+// An Error as a finding: its hint becomes `mend`; if it has none, `otherwise` does.
+Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise);
+
+// The command that installs a Debian package as this user; without apt-get, a sentence instead.
+std::string install_command(const std::string& packages);
 
 Findings check_torch(const Config& config);
 Findings check_backends(const Config& config);

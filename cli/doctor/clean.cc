@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 
-#include "base/byte_size.h"
+#include "base/units.h"
+#include "cli/doctor/checks.h"
 #include "cli/launch/leftovers.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"
@@ -17,7 +19,7 @@ namespace {
 
 bool is_gone(const Leftover& one) { return one.failure.empty(); }
 
-std::string text_of(const Leftovers& found) {
+std::string leftovers_text(const Leftovers& found) {
   std::string text;
   uint64_t bytes = 0;
   for (const Leftover& one : found) {
@@ -56,8 +58,24 @@ std::string json_of(const Leftovers& found, int exit_code) {
 int clean(bool json) {
   const Leftovers found = all_leftovers(Then::kRemove);
   const int exit_code = std::all_of(found.begin(), found.end(), is_gone) ? 0 : 1;
-  std::fputs((json ? json_of(found, exit_code) : text_of(found)).c_str(), stdout);
+  std::fputs((json ? json_of(found, exit_code) : leftovers_text(found)).c_str(), stdout);
   return exit_code;
+}
+
+Findings check_leftovers() {
+  const Leftovers found = all_leftovers(Then::kKeep);
+  if (found.empty()) {
+    return {{Level::kOk, "no leftovers of killed jobs"}};
+  }
+  const uint64_t bytes =
+      std::accumulate(found.begin(), found.end(), uint64_t{0},
+                      [](uint64_t sum, const Leftover& one) { return sum + one.bytes; });
+  return {{Level::kNote,
+           one_line(fmt::format("killed jobs left {} ({}), {} in total", found.front().path,
+                                found.size() == 1 ? found.front().what
+                                                  : fmt::format("and {} more", found.size() - 1),
+                                format_byte_size(bytes))),
+           "it takes up memory or disk space and is no longer in use", "coupler doctor --clean"}};
 }
 
 }  // namespace coupler::cli

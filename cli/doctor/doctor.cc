@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "base/child_answers.h"
+#include "base/subprocess.h"
 #include "cli/commands.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/clean.h"
-#include "cli/plugins/plugin_table.h"
+#include "cli/plugins/plugins.h"
 #include "cli/text/command_line.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"

@@ -10,7 +10,7 @@
 #include "cli/estimate/estimate_program.h"
 #include "cli/estimate/estimate_report.h"
 #include "cli/estimate/estimate_words.h"
-#include "estimate/limit.h"
+#include "estimate/settings.h"
 
 namespace coupler::cli {
 

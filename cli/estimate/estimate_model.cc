@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/mapped_file.h"
+#include "base/units.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/table.h"

@@ -1,12 +1,114 @@
 #include "cli/estimate/estimate_program.h"
 
+#include <coupler/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "cli/estimate/dry_run.h"
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "cli/process/child_process.h"
+#include "config/config.h"
+#include "estimate/step_log.h"
+
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
+
+// Runs a training program on tensors without memory, for coupler estimate. Single-threaded.
+
 namespace {
+
+UniqueFd memory_file(const char* name) {
+  UniqueFd file(::memfd_create(name, 0));
+  if (file.get() < 0) throw Error(ErrorCode::kIo, "cannot create a memory file for a dry run");
+  return file;
+}
+
+std::string read_whole(const UniqueFd& file) {
+  std::string text;
+  char block[65536];
+  for (off_t at = 0;;) {
+    const ssize_t count = ::pread(file.get(), block, sizeof block, at);
+    if (count <= 0) return text;
+    text.append(block, static_cast<size_t>(count));
+    at += count;
+  }
+}
+
+std::vector<std::string> environment(const ConfigRequest& config,
+                                     const std::vector<std::string>& more, int log) {
+  std::vector<std::string> result;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.rfind("COUPLER_OVERRIDES=", 0) == 0 || text.rfind("COUPLER_ESTIMATE=", 0) == 0) {
+      continue;
+    }
+    result.emplace_back(text);
+  }
+  const char* outer = std::getenv("COUPLER_OVERRIDES");
+  std::string overrides = outer == nullptr ? "" : outer;
+  for (const auto* list : {&config.overrides, &more}) {
+    for (const std::string& text : *list) overrides += (overrides.empty() ? "" : "\n") + text;
+  }
+  if (!overrides.empty()) result.push_back("COUPLER_OVERRIDES=" + overrides);
+  if (config.file) {
+    result.push_back("COUPLER_CONFIG_FILE=" + std::filesystem::absolute(*config.file).string());
+  }
+  result.push_back(fmt::format("COUPLER_ESTIMATE=/dev/fd/{}", log));
+  return result;
+}
+
+// Runs the program as one process. config: the file and overrides of the command line; more:
+// overrides that follow them. If the program fails, its output goes to standard error. Throws Error
+// naming what it failed to do.
+StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& config,
+                const std::vector<std::string>& more) {
+  const UniqueFd log = memory_file("coupler-estimate"), output = memory_file("coupler-output");
+  const char* path = std::getenv("PATH");
+  ChildCommand command;
+  command.path = find_program(program.at(0), path == nullptr ? "" : path);
+  command.arguments = program;
+  command.environment = environment(config, more, log.get());
+  const UniqueFd input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  command.standard_input = input.get();
+  command.standard_output = command.standard_error = output.get();
+  sigemptyset(&command.signal_mask);
+  ChildProcess child(command);
+  child.let_go();
+  if (const int failure = child.exec_failure(); failure != 0) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("'{}' cannot be started: {}", program[0], std::strerror(failure)),
+                {.subject = program[0]});
+  }
+  const int status = child.reap();
+  const std::string text = read_whole(log);
+  if (!text.empty()) return read_step_log(text);
+  const std::string said = read_whole(output);
+  std::fwrite(said.data(), 1, said.size(), stderr);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  const bool made_no_step = code == 0;
+  throw Error(
+      made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
+      made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program[0])
+                   : fmt::format("'{}' ended with code {} in its dry run", program[0], code),
+      {.subject = program[0],
+       .hint = made_no_step
+                   ? "it must prepare its model and optimizer with coupler::Accelerator and "
+                     "take two steps; give it more steps or samples"
+                   : "see its output above; tensors have no values in a dry run"});
+}
 
 std::string joined(const std::vector<std::string>& patterns) {
   return fmt::format("{}", fmt::join(patterns, ":"));

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "cli/text/json_text.h"
 #include "cli/text/table.h"
 
@@ -29,7 +29,7 @@ constexpr PartName kNames[] = {
 
 std::string size_text(uint64_t bytes) { return bytes == 0 ? "-" : format_byte_size(bytes); }
 
-std::string fits(const EstimateRow& row, uint64_t limit) {
+std::string fits_limit(const EstimateRow& row, uint64_t limit) {
   return row.memory.peak <= limit ? "yes" : "no";
 }
 
@@ -73,7 +73,7 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     std::vector<std::string> cells = {row.setting, row.precision,
                                       row.checkpointing.empty() ? "-" : row.checkpointing,
                                       size_text(row.memory.peak)};
-    if (limit > 0) cells.push_back(fits(row, limit));
+    if (limit > 0) cells.push_back(fits_limit(row, limit));
     for (const PartName& name : kNames) cells.push_back(size_text(row.memory.of(name.part)));
     cells.push_back(size_text(row.memory.largest_unit));
     cells.push_back(size_text(row.memory.base));

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <string_view>
 
-#include "base/byte_size.h"
-#include "base/nearest.h"
+#include "base/text.h"
+#include "base/units.h"
 
 namespace coupler::cli {
 namespace {

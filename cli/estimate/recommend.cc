@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "cli/commands.h"
 #include "cli/estimate/estimate_program.h"
 #include "cli/estimate/estimate_words.h"

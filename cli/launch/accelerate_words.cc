@@ -8,7 +8,7 @@
 #include <cctype>
 
 #include "cli/launch/launch_options.h"
-#include "config/wrapper_base.h"
+#include "config/validate.h"
 
 namespace coupler::cli {
 namespace {
@@ -27,7 +27,7 @@ void as(const char* ours, O& options, S& value, S& as_written) {
 
 void nothing(O&, S&, S&) {}
 
-[[noreturn]] void refuse(S& as_written, const char* reason, const char* fix) {
+[[noreturn]] void refuse_flag(S& as_written, const char* reason, const char* fix) {
   fail_usage(fmt::format("{}: {}", as_written, reason), as_written, fix);
 }
 
@@ -96,40 +96,41 @@ const std::vector<LaunchWord>& accelerate_words() {
       {"-q", false, nothing},
       {"--tpu", false,
        [](O&, S&, S& w) {
-         refuse(w, "there is no backend for TPUs", "omit it to run the program on CPUs");
+         refuse_flag(w, "there is no backend for TPUs", "omit it to run the program on CPUs");
        }},
       {"--use-megatron-lm", false,
        [](O&, S&, S& w) {
-         refuse(w, "Megatron-LM is not supported", "shard with --use_fsdp or --use_deepspeed");
+         refuse_flag(w, "Megatron-LM is not supported", "shard with --use_fsdp or --use_deepspeed");
        }},
       {"--use-parallelism-config", false,
        [](O&, S&, S& w) {
-         refuse(w, "tensor and context parallelism are not supported",
-                "shard with --use_fsdp or --use_deepspeed; for pipeline parallelism, call "
-                "coupler::prepare_pipeline in the program");
+         refuse_flag(w, "tensor and context parallelism are not supported",
+                     "shard with --use_fsdp or --use_deepspeed; for pipeline parallelism, call "
+                     "coupler::prepare_pipeline in the program");
        }},
       {"--dynamo-backend", true,
        [](O&, S&, S& w) {
-         refuse(w, "torch.compile is for Python; a C++ program is already compiled", "omit it");
+         refuse_flag(w, "torch.compile is for Python; a C++ program is already compiled",
+                     "omit it");
        }},
       {"--module", false,
        [](O&, S&, S& w) {
-         refuse(w, "programs are executables, not Python modules", "give the program's path");
+         refuse_flag(w, "programs are executables, not Python modules", "give the program's path");
        }},
       {"-m", false,
        [](O&, S&, S& w) {
-         refuse(w, "programs are executables, not Python modules", "give the program's path");
+         refuse_flag(w, "programs are executables, not Python modules", "give the program's path");
        }},
       {"--gpu-ids", true,
        [](O&, S&, S& w) {
-         refuse(w, "CUDA_VISIBLE_DEVICES selects the devices",
-                "omit it, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
+         refuse_flag(w, "CUDA_VISIBLE_DEVICES selects the devices",
+                     "omit it, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
        }},
       {"--deepspeed-config-file", true,
        [](O&, S&, S& w) {
-         refuse(w, "DeepSpeed's JSON file is not read at launch",
-                "convert it with `coupler config import`, or use --zero_stage or the keys of "
-                "[backend.deepspeed_like] in train.toml");
+         refuse_flag(w, "DeepSpeed's JSON file is not read at launch",
+                     "convert it with `coupler config import`, or use --zero_stage or the keys of "
+                     "[backend.deepspeed_like] in train.toml");
        }},
   };
   return words;

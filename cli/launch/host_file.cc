@@ -14,8 +14,8 @@
 #include <sstream>
 #include <system_error>
 
-#include "base/nearest.h"
-#include "base/network_interface.h"
+#include "base/network.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 namespace {
@@ -97,7 +97,7 @@ HostSlots read_line(const Place& place, std::istringstream& words) {
   return entry;
 }
 
-void add(HostFile& file, const HostSlots& entry) {
+void add_host(HostFile& file, const HostSlots& entry) {
   for (HostSlots& known : file.hosts) {
     if (known.host == entry.host) {
       known.slots += entry.slots;
@@ -137,7 +137,7 @@ HostFile read_host_file(const std::string& path) {
       continue;
     }
     std::istringstream words(line);
-    add(file, read_line({path, number}, words));
+    add_host(file, read_line({path, number}, words));
   }
   if (file.hosts.empty()) {
     throw Error(ErrorCode::kConfig, fmt::format("the hostfile {} names no machine", path),

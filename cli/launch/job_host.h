@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 #include "cli/launch/rank_end.h"
 #include "cli/process/end_watch.h"
 #include "config/config.h"
-#include "rendezvous/job_file.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "rendezvous/join.h"
+#include "store/client.h"
+#include "store/server.h"
 
 namespace coupler::cli {
 

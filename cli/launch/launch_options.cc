@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/nearest.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 namespace {
@@ -28,7 +28,7 @@ const LaunchWord* find_word(const std::string& name) {
   return nullptr;
 }
 
-[[noreturn]] void fail_unknown(const std::string& name) {
+[[noreturn]] void fail_unknown_option(const std::string& name) {
   std::vector<std::string> known;
   for (const auto* table : {&launch_words(), &accelerate_words()}) {
     for (const LaunchWord& word : *table) {
@@ -98,7 +98,7 @@ LaunchOptions parse_launch_options(int argc, char** argv) {
     const bool is_long = argument.name.rfind("--", 0) == 0;
     const LaunchWord* word = find_word(is_long ? normalized(argument.name) : argument.name);
     if (word == nullptr) {
-      fail_unknown(is_long ? argument.name : text);
+      fail_unknown_option(is_long ? argument.name : text);
     }
     if (!word->takes_value && argument.value) {
       fail_usage(

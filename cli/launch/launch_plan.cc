@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cli/launch/mpirun.h"
-#include "cli/launch/network.h"
+#include "cli/launch/network_job.h"
 #include "cli/process/child_process.h"
 #include "rendezvous/process_info.h"
 

@@ -1,7 +1,7 @@
 // The options of `coupler launch` itself; launch_usage.cc has their help.
 #include <fmt/format.h>
 
-#include "base/nearest.h"
+#include "base/text.h"
 #include "cli/launch/launch_options.h"
 
 namespace coupler::cli {

@@ -24,7 +24,7 @@ enum class Then { kKeep, kRemove };
 Leftovers leftovers_of_launchers(Then then);
 
 // The same, plus the stores of ranks that no `coupler launch` started, and what Open MPI leaves
-// outside the launcher's folder (open_mpi_leftovers.h).
+// outside the launcher's folder.
 Leftovers all_leftovers(Then then);
 
 // For both: lists the path, and removes it with Then::kRemove.

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 #include "cli/process/folder_use.h"
 
 namespace coupler::cli {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler::cli {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 #include "store/peers.h"
 
 namespace coupler::cli {

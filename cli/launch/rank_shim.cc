@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 #include "cli/commands.h"
 #include "cli/launch/log_files.h"
 #include "cli/launch/mpi_folder.h"
@@ -31,9 +31,9 @@
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/process/child_loop.h"
-#include "rendezvous/job_file.h"
+#include "rendezvous/join.h"
 #include "rendezvous/process_info.h"
-#include "store/store_client.h"
+#include "store/client.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 

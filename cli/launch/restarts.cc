@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/durable_file.h"
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 #include "cli/process/output_relay.h"
 
 namespace coupler::cli {

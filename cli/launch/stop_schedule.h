@@ -11,7 +11,7 @@
 #include <chrono>
 #include <optional>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 
 namespace coupler::cli {
 

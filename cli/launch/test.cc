@@ -11,7 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/launch/launch_options.h"
-#include "cli/machine/torch_root.h"
+#include "cli/machine/torch_info.h"
 #include "cli/text/words.h"
 
 namespace coupler::cli {

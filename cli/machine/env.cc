@@ -17,7 +17,7 @@
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/system_info.h"
 #include "cli/machine/torch_info.h"
-#include "cli/plugins/plugin_table.h"
+#include "cli/plugins/plugins.h"
 #include "cli/text/command_line.h"
 #include "cli/text/json_text.h"
 #include "cli/text/secrets.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
 

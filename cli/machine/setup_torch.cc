@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/machine/torch_root.h"
-#include "cli/process/become.h"
+#include "cli/machine/torch_info.h"
+#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 

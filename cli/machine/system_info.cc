@@ -12,7 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/small_files.h"
 

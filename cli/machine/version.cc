@@ -9,7 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/machine/torch_info.h"
-#include "cli/plugins/plugin_table.h"
+#include "cli/plugins/plugins.h"
 #include "cli/text/command_line.h"
 #include "cli/text/json_text.h"
 #include "plugin/plugin.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/process/become.h"
+#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/durable_file.h"
-#include "base/file_text.h"
+#include "base/text.h"
 #include "cli/commands.h"
 
 namespace coupler::cli {
@@ -39,8 +39,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& problem,
-                         const std::string& hint) {
+[[noreturn]] void refuse_new(const std::string& subject, const std::string& problem,
+                             const std::string& hint) {
   throw Error(ErrorCode::kUsage, "coupler new: " + problem, {.subject = subject, .hint = hint});
 }
 
@@ -79,14 +79,14 @@ void check_name(const std::string& name) {
   };
   if (name.empty() || name[0] < 'a' || name[0] > 'z' ||
       !std::all_of(name.begin(), name.end(), is_plain))
-    refuse(
+    refuse_new(
         name, fmt::format("'{}' is not a valid name", shown(name)),
         "use lowercase letters, digits and _, starting with a letter; it names a new folder here");
   if (name.size() > kLongest)
-    refuse(name, fmt::format("'{}' is longer than {} characters", shown(name), kLongest),
-           "choose a shorter name");
+    refuse_new(name, fmt::format("'{}' is longer than {} characters", shown(name), kLongest),
+               "choose a shorter name");
   if (kTaken.count(name) != 0)
-    refuse(name, fmt::format("'{}' is a reserved name", name), "choose another name");
+    refuse_new(name, fmt::format("'{}' is a reserved name", name), "choose another name");
 }
 
 fs::path template_of(const std::string& kind) {
@@ -178,16 +178,17 @@ Words read_words(const std::vector<std::string>& given) {
     has_language = true;
     words.language = attached ? word.substr(7) : i + 1 < given.size() ? given[++i] : "";
     if (words.language != "c" && words.language != "c++")
-      refuse("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
-             hint);
+      refuse_new("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
+                 hint);
   }
-  if (plain.empty()) refuse("", "plugin or project is missing", hint);
+  if (plain.empty()) refuse_new("", "plugin or project is missing", hint);
   words.kind = plain[0];
   if (words.kind != "plugin" && words.kind != "project")
-    refuse(words.kind, fmt::format("'{}' is neither plugin nor project", shown(words.kind)), hint);
-  if (plain.size() != 2) refuse(words.kind, "exactly one NAME is needed", hint);
+    refuse_new(words.kind, fmt::format("'{}' is neither plugin nor project", shown(words.kind)),
+               hint);
+  if (plain.size() != 2) refuse_new(words.kind, "exactly one NAME is needed", hint);
   if (has_language && words.kind == "project" && words.language == "c")
-    refuse("--lang", "a project is always in C++", hint);
+    refuse_new("--lang", "a project is always in C++", hint);
   words.name = plain[1];
   return words;
 }
@@ -205,8 +206,8 @@ int run_new(int argc, char** argv) {
   check_name(name);
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(name, ignored)))
-    refuse(name, fmt::format("'{}' already exists", name),
-           "choose another name, or run it in another folder");
+    refuse_new(name, fmt::format("'{}' already exists", name),
+               "choose another name, or run it in another folder");
   try {
     write(template_of(kind == "plugin" && language == "c++" ? "plugin_cpp" : kind), name);
   } catch (const fs::filesystem_error& error) {

@@ -5,6 +5,7 @@
 #include <coupler/distributed_backend.h>
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,5 +34,11 @@ std::vector<Support> ask_for_support(const BackendConfig& backend);
 std::vector<db_kind> all_kinds();
 std::vector<db_dtype> all_dtypes();
 std::vector<db_reduce> all_reduces();
+
+// The tables of `coupler plugins --matrix`: operations, types and reductions by backend. Pure
+// functions.
+
+std::string matrix_text(const std::vector<Support>& supports);
+nlohmann::ordered_json matrix_json(const std::vector<Support>& supports);
 
 }  // namespace coupler::cli

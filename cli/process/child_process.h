@@ -8,9 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler::cli {
+
+// Pipe: two ends, both close-on-exec. Plain data; no threading rule.
+struct Pipe {
+  UniqueFd reading, writing;
+};
+
+// Throws Error(kIo).
+Pipe make_pipe();
 
 struct ChildCommand {
   std::string path;                      // of the program, as find_program() gave it

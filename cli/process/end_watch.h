@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler::cli {
 

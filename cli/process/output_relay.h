@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/unique_fd.h"
-#include "cli/process/pipe.h"
+#include "base/file_descriptor.h"
+#include "cli/process/child_process.h"
 
 namespace coupler::cli {
 

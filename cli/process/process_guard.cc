@@ -15,10 +15,10 @@
 #include <thread>
 #include <utility>
 
-#include "base/process_identity.h"
-#include "base/socket_io.h"
+#include "base/process.h"
+#include "base/socket.h"
+#include "cli/process/child_process.h"
 #include "cli/process/folder_use.h"
-#include "cli/process/pipe.h"
 
 namespace coupler::cli {
 namespace {

@@ -1,6 +1,8 @@
 #include "cli/process/run_and_read.h"
 
+#include <coupler/error.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -10,7 +12,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "cli/text/words.h"
@@ -108,6 +112,13 @@ std::string find_in_path(const std::string& program) {
     folders = colon == std::string_view::npos ? std::string_view() : folders.substr(colon + 1);
   }
   return "";
+}
+
+void become(const std::vector<std::string>& command, const std::string& hint) {
+  std::fflush(stdout);
+  ::execv(command[0].c_str(), argv_of(command).data());
+  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
+              {.subject = command[0], .hint = hint});
 }
 
 }  // namespace coupler::cli

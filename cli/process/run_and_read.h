@@ -16,4 +16,9 @@ std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
 // The first executable file of that name in PATH; "" if there is none.
 std::string find_in_path(const std::string& program);
 
+// become: replaces this process with another of Coupler's programs. Single-threaded.
+
+// command[0] is a path. Throws Error(kIo) if it cannot be run.
+[[noreturn]] void become(const std::vector<std::string>& command, const std::string& hint);
+
 }  // namespace coupler::cli

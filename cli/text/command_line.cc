@@ -3,7 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include "base/nearest.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 

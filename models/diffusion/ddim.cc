@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "json_file.h"
 
 namespace coupler::diffusion {

@@ -4,7 +4,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "json_file.h"
 
 namespace coupler::diffusion {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "json_file.h"
-#include "tokenizer/clip_files.h"
+#include "tokenizer/tokenizer.h"
 
 namespace coupler::diffusion {
 namespace {

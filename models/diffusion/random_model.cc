@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "base/durable_file.h"
-#include "tensors/safetensors_types.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tensors/safetensors.h"
+#include "tokenizer/unicode.h"
 #include "weights/write_weights.h"
 
 namespace coupler::diffusion {

@@ -6,7 +6,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "diffusion/parts.h"
 #include "json_file.h"
 #include "nets/attention.h"

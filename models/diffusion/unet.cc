@@ -1,21 +1,320 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/upsample_nearest2d.h>
 #include <coupler/diffusion.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/file_text.h"
-#include "diffusion/unet_blocks.h"
+#include "base/text.h"
+#include "diffusion/parts.h"
 #include "json_file.h"
+#include "nets/attention.h"
 #include "nets/layers.h"
 
 namespace coupler::diffusion {
+
+// The attention blocks of a UNet: pixels attend to each other and to the text. Used by one thread.
+
 namespace {
+
+struct TransformerOptions {
+  int64_t channels = 0, heads = 1, layers = 1, groups = 32, text_width = 768;
+  bool linear = false;  // projections are linear layers; otherwise 1 × 1 convolutions
+};
+
+struct TransformerBlockImpl;
+
+// diffusers' Transformer2DModel.
+class TransformerImpl : public torch::nn::Module {
+ public:
+  explicit TransformerImpl(const TransformerOptions& options);
+  // x: [batch, channels, height, width]; states: [batch, tokens, text width].
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& states);
+
+ private:
+  torch::nn::GroupNorm norm_{nullptr};
+  torch::nn::Conv2d conv_in_{nullptr}, conv_out_{nullptr};
+  torch::nn::Linear linear_in_{nullptr}, linear_out_{nullptr};
+  std::vector<std::shared_ptr<TransformerBlockImpl>> blocks_;
+};
+TORCH_MODULE(Transformer);
+
+struct CrossAttentionImpl : torch::nn::Module {
+  // states_width: the width of the attended states.
+  CrossAttentionImpl(int64_t width, int64_t of_heads, int64_t states_width) : heads(of_heads) {
+    to_q = register_module("to_q", linear(width, width, /*bias=*/false));
+    to_k = register_module("to_k", linear(states_width, width, /*bias=*/false));
+    to_v = register_module("to_v", linear(states_width, width, /*bias=*/false));
+    to_out = register_module("to_out", PartsOf())->add("0", linear(width, width, /*bias=*/true));
+  }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& states) {
+    const at::Tensor query = split_heads(to_q->forward(x), heads);
+    const at::Tensor key = split_heads(to_k->forward(states), heads);
+    const at::Tensor value = split_heads(to_v->forward(states), heads);
+    const at::Tensor seen = at::scaled_dot_product_attention(query, key, value);
+    return to_out->forward(seen.transpose(1, 2).flatten(2));
+  }
+  int64_t heads;
+  torch::nn::Linear to_q{nullptr}, to_k{nullptr}, to_v{nullptr}, to_out{nullptr};
+};
+TORCH_MODULE(CrossAttention);
+
+// Input and output: [batch, pixels, width].
+struct TransformerBlockImpl : torch::nn::Module {
+  explicit TransformerBlockImpl(const TransformerOptions& o) {
+    const auto norm = [&] { return layer_norm(o.channels, 1e-5); };
+    norm1 = register_module("norm1", norm());
+    attention1 = register_module("attn1", CrossAttention(o.channels, o.heads, o.channels));
+    norm2 = register_module("norm2", norm());
+    attention2 = register_module("attn2", CrossAttention(o.channels, o.heads, o.text_width));
+    norm3 = register_module("norm3", norm());
+    PartsOf net = register_module("ff", PartsOf())->add("net", PartsOf());
+    wide = net->add("0", PartsOf())->add("proj", linear(o.channels, 8 * o.channels, true));
+    narrow = net->add("2", linear(4 * o.channels, o.channels, true));
+  }
+  at::Tensor forward(at::Tensor x, const at::Tensor& states) {
+    at::Tensor y = norm1->forward(x);
+    x = attention1->forward(y, y).add_(x);
+    x = attention2->forward(norm2->forward(x), states).add_(x);
+    y = wide->forward(norm3->forward(x));
+    const auto halves = y.chunk(2, -1);
+    y = at::gelu(halves[1]).mul_(halves[0]);
+    return narrow->forward(y).add_(x);
+  }
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr}, norm3{nullptr};
+  CrossAttention attention1{nullptr}, attention2{nullptr};
+  torch::nn::Linear wide{nullptr}, narrow{nullptr};
+};
+
+TransformerImpl::TransformerImpl(const TransformerOptions& o) : Module("Transformer2DModel") {
+  norm_ = register_module("norm", group_norm(o.groups, o.channels, 1e-6));
+  if (o.linear) {
+    linear_in_ = register_module("proj_in", linear(o.channels, o.channels, true));
+  } else {
+    conv_in_ = register_module("proj_in", convolution(o.channels, o.channels, 1));
+  }
+  torch::nn::ModuleList blocks;
+  for (int64_t i = 0; i < o.layers; ++i) {
+    blocks_.push_back(std::make_shared<TransformerBlockImpl>(o));
+    blocks->push_back(blocks_.back());
+  }
+  register_module("transformer_blocks", blocks);
+  if (o.linear) {
+    linear_out_ = register_module("proj_out", linear(o.channels, o.channels, true));
+  } else {
+    conv_out_ = register_module("proj_out", convolution(o.channels, o.channels, 1));
+  }
+}
+
+at::Tensor TransformerImpl::forward(const at::Tensor& x, const at::Tensor& states) {
+  const auto pixels = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
+  const auto image = [&](const at::Tensor& rows) { return rows.transpose(1, 2).reshape_as(x); };
+  at::Tensor y = norm_->forward(x);
+  y = linear_in_ ? linear_in_->forward(pixels(y)) : pixels(conv_in_->forward(y)).contiguous();
+  for (const auto& block : blocks_) y = block->forward(std::move(y), states);
+  y = linear_out_ ? image(linear_out_->forward(y)) : conv_out_->forward(image(y));
+  return y.add_(x);
+}
+
+}  // namespace
+
+// The down, middle and up blocks of a UNet. Used by one thread.
+
+namespace {
+
+struct UNetOptions {
+  explicit UNetOptions(const JsonObject& keys);
+
+  TransformerOptions transformer(size_t level) const;
+
+  int64_t in_channels, out_channels, layers, groups, text_width;
+  double epsilon;
+  bool linear_projection, sine_last;
+  double frequency_shift;
+  std::vector<int64_t> channels, heads;
+  std::vector<bool> down_attends, up_attends;
+};
+
+// Two convolutions with a residual connection; the time embedding is added between them.
+class ResnetImpl : public torch::nn::Module {
+ public:
+  ResnetImpl(int64_t in, int64_t out, int64_t time_width, int64_t groups, double epsilon);
+  // time: [batch, time width], after silu.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& time);
+
+ private:
+  torch::nn::GroupNorm norm1_{nullptr}, norm2_{nullptr};
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr}, shortcut_{nullptr};
+  torch::nn::Linear time_{nullptr};
+};
+TORCH_MODULE(Resnet);
+
+// Inputs that accompany an image through a UNet.
+struct Beside {
+  at::Tensor time;    // as for Resnet
+  at::Tensor states;  // the encoded text
+};
+
+// diffusers' DownBlock2D and CrossAttnDownBlock2D.
+class DownBlockImpl : public torch::nn::Module {
+ public:
+  DownBlockImpl(const UNetOptions& options, size_t level);
+  // Appends each intermediate image to skips.
+  at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
+
+ private:
+  std::vector<Resnet> resnets_;
+  std::vector<Transformer> transformers_;
+  torch::nn::Conv2d smaller_{nullptr};
+};
+TORCH_MODULE(DownBlock);
+
+class MiddleBlockImpl : public torch::nn::Module {
+ public:
+  explicit MiddleBlockImpl(const UNetOptions& options);
+  at::Tensor forward(at::Tensor x, const Beside& beside);
+
+ private:
+  Resnet first_{nullptr}, second_{nullptr};
+  Transformer transformer_{nullptr};
+};
+TORCH_MODULE(MiddleBlock);
+
+// diffusers' UpBlock2D and CrossAttnUpBlock2D. step: counts from the bottom; 0 is the lowest level.
+class UpBlockImpl : public torch::nn::Module {
+ public:
+  UpBlockImpl(const UNetOptions& options, size_t step);
+  // Pops its inputs from the end of skips.
+  at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
+
+ private:
+  std::vector<Resnet> resnets_;
+  std::vector<Transformer> transformers_;
+  torch::nn::Conv2d larger_{nullptr};
+};
+TORCH_MODULE(UpBlock);
+
+template <class Holder>
+void add_list(torch::nn::Module& module, const char* name, const std::vector<Holder>& parts) {
+  if (parts.empty()) return;
+  torch::nn::ModuleList list;
+  for (const Holder& part : parts) list->push_back(part);
+  module.register_module(name, list);
+}
+
+// Registers, for example, "downsamplers.0.conv".
+torch::nn::Conv2d add_sampler(torch::nn::Module& module, const char* name, int64_t channels,
+                              int64_t stride) {
+  PartsOf list;
+  module.register_module(name, list);
+  return list->add("0", PartsOf())->add("conv", convolution(channels, channels, 3, stride));
+}
+
+int64_t time_width(const UNetOptions& o) { return 4 * o.channels[0]; }
+
+TransformerOptions UNetOptions::transformer(size_t level) const {
+  return {.channels = channels[level],
+          .heads = heads[level],
+          .layers = 1,
+          .groups = groups,
+          .text_width = text_width,
+          .linear = linear_projection};
+}
+
+ResnetImpl::ResnetImpl(int64_t in, int64_t out, int64_t time_width, int64_t groups, double epsilon)
+    : Module("ResnetBlock2D") {
+  norm1_ = register_module("norm1", group_norm(groups, in, epsilon));
+  conv1_ = register_module("conv1", convolution(in, out, 3));
+  time_ = register_module("time_emb_proj", linear(time_width, out, /*bias=*/true));
+  norm2_ = register_module("norm2", group_norm(groups, out, epsilon));
+  conv2_ = register_module("conv2", convolution(out, out, 3));
+  if (in != out) shortcut_ = register_module("conv_shortcut", convolution(in, out, 1));
+}
+
+at::Tensor ResnetImpl::forward(const at::Tensor& x, const at::Tensor& time) {
+  at::Tensor y = conv1_->forward(normed_silu(norm1_, x));
+  y.add_(time_->forward(time).unsqueeze(-1).unsqueeze(-1));
+  y = conv2_->forward(normed_silu(norm2_, y));
+  return y.add_(shortcut_ ? shortcut_->forward(x) : x);
+}
+
+DownBlockImpl::DownBlockImpl(const UNetOptions& o, size_t level)
+    : Module(o.down_attends[level] ? "CrossAttnDownBlock2D" : "DownBlock2D") {
+  const int64_t out = o.channels[level];
+  for (int64_t i = 0; i < o.layers; ++i) {
+    const int64_t in = i > 0 ? out : o.channels[level == 0 ? 0 : level - 1];
+    resnets_.emplace_back(in, out, time_width(o), o.groups, o.epsilon);
+    if (o.down_attends[level]) transformers_.emplace_back(o.transformer(level));
+  }
+  add_list(*this, "attentions", transformers_);
+  add_list(*this, "resnets", resnets_);
+  if (level + 1 < o.channels.size()) smaller_ = add_sampler(*this, "downsamplers", out, 2);
+}
+
+at::Tensor DownBlockImpl::forward(at::Tensor x, const Beside& beside,
+                                  std::vector<at::Tensor>& skips) {
+  for (size_t i = 0; i < resnets_.size(); ++i) {
+    x = resnets_[i]->forward(x, beside.time);
+    if (!transformers_.empty()) x = transformers_[i]->forward(x, beside.states);
+    skips.push_back(x);
+  }
+  if (smaller_) skips.push_back(x = smaller_->forward(x));
+  return x;
+}
+
+MiddleBlockImpl::MiddleBlockImpl(const UNetOptions& o) : Module("UNetMidBlock2DCrossAttn") {
+  const size_t level = o.channels.size() - 1;
+  const int64_t width = o.channels[level];
+  transformer_ = Transformer(o.transformer(level));
+  first_ = Resnet(width, width, time_width(o), o.groups, o.epsilon);
+  second_ = Resnet(width, width, time_width(o), o.groups, o.epsilon);
+  add_list<Transformer>(*this, "attentions", {transformer_});
+  add_list<Resnet>(*this, "resnets", {first_, second_});
+}
+
+at::Tensor MiddleBlockImpl::forward(at::Tensor x, const Beside& beside) {
+  x = transformer_->forward(first_->forward(x, beside.time), beside.states);
+  return second_->forward(x, beside.time);
+}
+
+UpBlockImpl::UpBlockImpl(const UNetOptions& o, size_t step)
+    : Module(o.up_attends[step] ? "CrossAttnUpBlock2D" : "UpBlock2D") {
+  const size_t levels = o.channels.size(), level = levels - 1 - step;
+  const int64_t out = o.channels[level];
+  const int64_t below = o.channels[std::min(level + 1, levels - 1)];
+  const int64_t above = o.channels[level == 0 ? 0 : level - 1];
+  for (int64_t i = 0; i <= o.layers; ++i) {
+    const int64_t in = (i == 0 ? below : out) + (i == o.layers ? above : out);
+    resnets_.emplace_back(in, out, time_width(o), o.groups, o.epsilon);
+    if (o.up_attends[step]) transformers_.emplace_back(o.transformer(level));
+  }
+  add_list(*this, "attentions", transformers_);
+  add_list(*this, "resnets", resnets_);
+  if (level > 0) larger_ = add_sampler(*this, "upsamplers", out, 1);
+}
+
+at::Tensor UpBlockImpl::forward(at::Tensor x, const Beside& beside,
+                                std::vector<at::Tensor>& skips) {
+  for (size_t i = 0; i < resnets_.size(); ++i) {
+    x = at::cat({x, skips.back()}, 1);
+    skips.pop_back();
+    x = resnets_[i]->forward(x, beside.time);
+    if (!transformers_.empty()) x = transformers_[i]->forward(x, beside.states);
+  }
+  if (!larger_) return x;
+  // Halving an odd size rounded up, so the skip gives the size.
+  const at::Tensor& next = skips.back();
+  x = at::upsample_nearest2d(x, {next.size(2), next.size(3)});
+  return larger_->forward(x);
+}
 
 // Which blocks of a list attend to the text.
 std::vector<bool> attending(const JsonObject& keys, const char* key, const std::string& with,

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/durable_file.h"
-#include "base/file_text.h"
+#include "base/text.h"
 #include "generation/pretrained.h"
 
 namespace coupler {

@@ -15,9 +15,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/byte_size.h"
 #include "base/durable_file.h"
-#include "tensors/safetensors_types.h"
+#include "base/units.h"
+#include "tensors/safetensors.h"
 #include "weights/write_weights.h"
 
 namespace coupler {

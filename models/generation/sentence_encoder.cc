@@ -12,7 +12,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "generation/pretrained.h"
 #include "json_file.h"
 #include "nets/bert.h"

@@ -7,7 +7,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "json_file.h"
 #include "nets/attention.h"
 #include "nets/layers.h"

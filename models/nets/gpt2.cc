@@ -9,8 +9,8 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "json_file.h"
-#include "nets/architectures.h"
 #include "nets/attention.h"
+#include "nets/language_model.h"
 #include "nets/layers.h"
 
 namespace coupler {

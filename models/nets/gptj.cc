@@ -4,10 +4,9 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "json_file.h"
-#include "nets/architectures.h"
 #include "nets/attention.h"
+#include "nets/language_model.h"
 #include "nets/layers.h"
-#include "nets/rotary.h"
 
 namespace coupler {
 namespace {

@@ -1,9 +1,10 @@
+#include "nets/language_model.h"
+
 #include <coupler/error.h>
 #include <coupler/language_model.h>
 #include <fmt/format.h>
 
-#include "base/file_text.h"
-#include "nets/architectures.h"
+#include "base/text.h"
 #include "nets/attention.h"
 
 namespace coupler {

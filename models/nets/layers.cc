@@ -10,7 +10,7 @@
 #include <coupler/error.h>
 #include <torch/nn/init.h>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "json_file.h"
 
 namespace coupler {

@@ -10,10 +10,9 @@
 #include <algorithm>
 
 #include "json_file.h"
-#include "nets/architectures.h"
 #include "nets/attention.h"
+#include "nets/language_model.h"
 #include "nets/layers.h"
-#include "nets/rotary.h"
 
 namespace coupler {
 namespace {

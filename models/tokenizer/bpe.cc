@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
 

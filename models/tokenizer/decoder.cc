@@ -3,11 +3,9 @@
 #include <string_view>
 #include <utility>
 
-#include "base/file_text.h"
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/pattern_of.h"
+#include "base/text.h"
+#include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/unknown_kind.h"
 
 namespace coupler {
 namespace {

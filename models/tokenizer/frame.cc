@@ -1,6 +1,6 @@
 #include "tokenizer/frame.h"
 
-#include "tokenizer/unknown_kind.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace coupler {
 namespace {

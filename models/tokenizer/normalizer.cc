@@ -3,9 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/pattern_of.h"
+#include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/unknown_kind.h"
 
 namespace coupler {
 namespace {

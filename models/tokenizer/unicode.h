@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,3 +64,16 @@ class Pattern {
 };
 
 }  // namespace coupler::unicode
+
+namespace coupler {
+
+// GPT-2's printable characters for bytes, as byte-level tokenizers use them. Pure functions; safe
+// to call from any thread. Do not depend on LibTorch.
+
+// Replaces each byte with its character.
+std::string to_byte_alphabet(std::string_view bytes);
+
+// The inverse; nothing if the text has any other character.
+std::optional<std::string> from_byte_alphabet(std::string_view text);
+
+}  // namespace coupler

@@ -1,6 +1,6 @@
 #include "common/reduce.h"
 
-#include "common/half.h"
+#include "common/reduce_kernels.h"
 #include "common/reduce_table.h"
 #include "common/types.h"
 

@@ -1,5 +1,5 @@
 // Ways to split a model into units: lists of parameters that are gathered and released together.
-// Which rank owns which part of a unit is decided in layout.h. Pure functions; [any-thread].
+// Which rank owns which part of a unit is decided here, too. Pure functions; [any-thread].
 #pragma once
 
 #include <string>
@@ -40,5 +40,18 @@ std::vector<UnitDraft> buckets(const Model& model, const std::vector<size_t>& pa
 
 // Splits a unit whose parameters have several types into one per type, "NAME (f32)", "NAME (f64)".
 std::vector<UnitDraft> split_by_dtype(const Model& model, std::vector<UnitDraft> drafts);
+
+// Which rank owns which elements of a unit's parameters: the bounds of coupler/sharding.h, N + 1
+// numbers per parameter for N ranks. Pure functions; [any-thread].
+
+using Bounds = std::vector<uint64_t>;
+
+// Splits each parameter into chunks of ceil(rows / ranks) rows, as torch.chunk does on dimension 0:
+// the last ranks may own fewer rows or none. Rank 0 owns a scalar.
+std::vector<Bounds> row_bounds(const Model& model, const UnitDraft& draft, int32_t ranks);
+
+// Splits the concatenated parameters, as one flat buffer, into equal parts up to rounding. If every
+// rank gets at least 16 elements, cuts are aligned to 16 elements from a parameter's start.
+std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int32_t ranks);
 
 }  // namespace db

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "common/offload_options.h"
-#include "common/option_values.h"
+#include "common/options.h"
+#include "common/plan_builder.h"
 
 namespace db::deepspeed_like {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-#include "common/names.h"
-#include "common/offload_options.h"
-#include "common/option_values.h"
+#include "common/model.h"
+#include "common/options.h"
+#include "common/plan_builder.h"
 
 namespace db::fsdp {
 namespace {

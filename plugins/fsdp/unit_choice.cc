@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/names.h"
+#include "common/model.h"
 
 namespace db::fsdp {
 namespace {

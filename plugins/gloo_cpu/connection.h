@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "gloo_cpu/descriptor.h"
+#include "gloo_cpu/endpoint.h"
 #include "gloo_cpu/tls.h"
 
 namespace db::gloo_cpu {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "gloo_cpu/bootstrap_store.h"
+#include "gloo_cpu/gloo_transport.h"
 
 namespace db::gloo_cpu {
 

@@ -10,12 +10,15 @@
 // Thread rule: one thread at a time, that of the running collective.
 #pragma once
 
+#include <coupler/distributed_backend.h>
 #include <gloo/transport/context.h>
 
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
+#include <shared_mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,6 +77,41 @@ class GlooTransport final : public gloo::transport::Context {
   std::deque<Message> messages_;
   std::vector<Message*> free_;
   std::vector<bool> heard_;  // by rank
+};
+
+// BootstrapStore: the host's key-value store as this backend uses it. A communicator made by split
+// shares its ancestor's store under its own prefix. Once that ancestor is destroyed, the host's
+// functions must not be called, and every call here returns DB_ERR_ABORTED instead.
+// Thread rule: any thread.
+class BootstrapStore {
+ public:
+  explicit BootstrapStore(const db_store* store) : shared_(std::make_shared<Shared>(store)) {}
+
+  // The same store, with keys that start with prefix + "/".
+  BootstrapStore with_prefix(const std::string& prefix) const;
+
+  Failure set(const std::string& key, const std::string& value) const;
+  // timeout_ns 0: a single attempt.
+  Failure get(const std::string& key, int64_t timeout_ns, std::string* value) const;
+  Failure add(const std::string& key, int64_t delta, int64_t* result) const;
+
+  // 32 bytes that only processes of this job can compute. *found: whether the job has a secret; if
+  // not, key is not modified.
+  Failure derive_key(const char* purpose, uint8_t key[32], bool* found) const;
+
+  // No call reaches the host afterwards; waits for calls in flight. Called by the communicator that
+  // was given the store, when it is destroyed.
+  void close() const;
+
+ private:
+  struct Shared {
+    explicit Shared(const db_store* given) : store(given) {}
+    std::shared_mutex mutex;
+    const db_store* store;  // NULL: closed
+  };
+
+  std::shared_ptr<Shared> shared_;
+  std::string prefix_;
 };
 
 }  // namespace db::gloo_cpu

@@ -19,7 +19,6 @@
 #include <string>
 #include <utility>
 
-#include "gloo_cpu/descriptor.h"
 #include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {

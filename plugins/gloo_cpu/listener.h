@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "common/error.h"
-#include "gloo_cpu/descriptor.h"
 #include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {

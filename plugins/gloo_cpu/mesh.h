@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "gloo_cpu/bootstrap_store.h"
 #include "gloo_cpu/connection.h"
+#include "gloo_cpu/gloo_transport.h"
 #include "gloo_cpu/handshake.h"
 
 namespace db::gloo_cpu {

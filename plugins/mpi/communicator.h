@@ -8,13 +8,29 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/error.h"
+#include "common/op.h"
 #include "common/serial_queue.h"
 #include "mpi/collectives.h"
 #include "mpi/gate.h"
-#include "mpi/point_to_point.h"
 #include "mpi/watchdog.h"
 
 namespace db::mpi {
+
+// SEND and RECV: started in order, then polled, so that two ranks that send to each other do not
+// wait for each other. Op::native holds the MPI_Request. One thread at a time.
+
+struct PointToPoint {
+  MPI_Comm comm;
+  int32_t rank;
+  uint64_t max_elements;
+
+  db_status start(Op& op, Failure* failure) const;
+  // At the deadline a RECV is canceled (DB_ERR_TIMEOUT). If MPI cannot cancel it (a SEND, or a RECV
+  // that is already receiving data), the process exits.
+  db_status poll(Op& op, Failure* failure) const;
+  void cancel(Op& op) const;
+};
 
 class Communicator final : public Executor {
  public:

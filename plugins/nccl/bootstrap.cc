@@ -1,26 +1,67 @@
 #include "nccl/bootstrap.h"
 
+#include <arpa/inet.h>
+#include <coupler/distributed_backend.h>
+#include <ifaddrs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "common/op.h"
 #include "nccl/device.h"
-#include "nccl/ending.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
-#include "nccl/network.h"
 
 namespace db::nccl {
+
+// Which network interface NCCL's own sockets use.
+
 namespace {
+
+// The name of the interface with this address, or the string itself, which then is a name.
+std::string interface_of(const std::string& text) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return text;
+  std::string name = text;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const int family = one->ifa_addr->sa_family;
+    const void* address = nullptr;
+    if (family == AF_INET) address = &reinterpret_cast<sockaddr_in*>(one->ifa_addr)->sin_addr;
+    if (family == AF_INET6) address = &reinterpret_cast<sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+    std::array<char, INET6_ADDRSTRLEN> shown{};
+    if (address == nullptr || inet_ntop(family, address, shown.data(), shown.size()) == nullptr)
+      continue;
+    if (text == shown.data()) name = one->ifa_name;
+  }
+  freeifaddrs(all);
+  return name;
+}
+
+// NCCL reads NCCL_SOCKET_IFNAME once, before its first communicator; if it is unset, NCCL listens
+// on whatever interface it finds. So it is set here, unless the user did: to the interface that the
+// host names, or to the loopback within one machine. Called while a communicator is created; later
+// calls have no effect.
+void choose_interface(const db_communicator_params& params) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const bool alone = params.local_size == params.size;
+  if (params.interface_name == nullptr && !alone) return;
+  // "=": exactly this name, not a prefix.
+  const std::string name =
+      "=" + (params.interface_name != nullptr ? interface_of(params.interface_name) : "lo");
+  setenv("NCCL_SOCKET_IFNAME", name.c_str(), 0);
+}
 
 constexpr uint64_t kMostBytes = 2048;
 constexpr char kYes = 'y', kNo = 'n';

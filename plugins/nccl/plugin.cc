@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "common/option_values.h"
 #include "common/options.h"
 #include "nccl/communicator.h"
 #include "nccl/library.h"

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "nccl/device.h"
-#include "nccl/ending.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
 #include "nccl/pipeline.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/network_interface.h"
+#include "base/network.h"
 #include "launch.h"
 
 namespace coupler::matrix {

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 
 namespace coupler::matrix {
 namespace {

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 #include "contents.h"
 #include "memory.h"
 #include "plan.h"

@@ -1,6 +1,6 @@
 #include "plan.h"
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 #include "values.h"
 
 namespace coupler::matrix {

@@ -10,7 +10,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "comm/host_services.h"
+#include "comm/raw_communicator.h"
 #include "memory.h"
 
 namespace coupler::matrix {

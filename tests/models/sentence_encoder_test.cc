@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/resident.h"
+#include "base/process.h"
 #include "fixture.h"
 
 namespace coupler {

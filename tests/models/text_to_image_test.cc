@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/resident.h"
+#include "base/process.h"
 #include "fixture.h"
 
 namespace coupler::diffusion {

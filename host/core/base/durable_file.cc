@@ -1,20 +1,161 @@
 #include "base/durable_file.h"
 
+#define XXH_STATIC_LINKING_ONLY  // NOLINT: the header's switch for the state's definition
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "base/sha256.h"
+
+// On x86 the library selects the widest vectors that the processor has; this header redirects the
+// functions' names to it. Elsewhere the compiler's code is used.
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>
+#else
+#include <xxhash.h>
+#endif
 
 namespace coupler {
+
+struct ChunkSums::State {
+  XXH3_state_t hash;
+};
+
+uint64_t chunk_sum(const void* data, size_t size) { return XXH3_64bits(data, size); }
+
+ChunkSums::ChunkSums() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->hash); }
+
+ChunkSums::~ChunkSums() = default;
+
+void ChunkSums::update(const void* data, size_t size) {
+  const char* rest = static_cast<const char*>(data);
+  while (size > 0) {
+    const size_t part = std::min<uint64_t>(size, kCheckedChunk - in_chunk_);
+    XXH3_64bits_update(&state_->hash, rest, part);
+    in_chunk_ += part;
+    rest += part;
+    size -= part;
+    if (in_chunk_ == kCheckedChunk) end_chunk();
+  }
+}
+
+void ChunkSums::end_chunk() {
+  sums_.push_back(XXH3_64bits_digest(&state_->hash));
+  XXH3_64bits_reset(&state_->hash);
+  in_chunk_ = 0;
+}
+
+std::vector<uint64_t> ChunkSums::finish() {
+  if (in_chunk_ > 0) end_chunk();
+  return std::exchange(sums_, {});
+}
+
+WriteBehind::WriteBehind(int file, uint64_t offset)
+    : file_(file),
+      memory_(static_cast<char*>(std::aligned_alloc(kAlignment, kBlocks * kBlock))),
+      offset_(offset) {
+  if (memory_ == nullptr) throw std::bad_alloc();
+  thread_ = std::thread([this] { work(); });
+}
+
+WriteBehind::~WriteBehind() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+char* WriteBehind::room() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return filled_ - written_ < kBlocks || error_ != 0; });
+  return error_ == 0 ? block(filled_) : nullptr;
+}
+
+void WriteBehind::write(size_t size) {
+  {
+    const std::lock_guard lock(mutex_);
+    sizes_.at(filled_ % kBlocks) = size;
+    ++filled_;
+  }
+  changed_.notify_all();
+}
+
+int WriteBehind::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return filled_ == written_ || error_ != 0; });
+  return error_;
+}
+
+void WriteBehind::work() {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // leave signals to the program's threads
+  set_direct(true);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return filled_ > written_ || over_; });
+    if (over_) return;
+    const char* const data = block(written_);
+    const size_t size = sizes_.at(written_ % kBlocks);
+    lock.unlock();
+    const int error = write_block(data, size);
+    lock.lock();
+    error_ = error;
+    ++written_;
+    changed_.notify_all();
+    if (error != 0) return;
+  }
+}
+
+// Not every file system supports it, and some report that only on write.
+void WriteBehind::set_direct(bool direct) {
+  const int flags = ::fcntl(file_, F_GETFL);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  direct_ = flags >= 0 && ::fcntl(file_, F_SETFL, wanted) == 0 && direct;
+}
+
+int WriteBehind::write_block(const char* data, size_t size) {
+  for (size_t done = 0; done < size;) {
+    // Only whole disk blocks can bypass the cache: not the end of the file, nor the rest of a short
+    // write.
+    const size_t units = (size - done) / kAlignment * kAlignment;
+    if (direct_ && (units == 0 || done % kAlignment != 0)) set_direct(false);
+    const ssize_t count = ::pwrite(file_, data + done, direct_ ? units : size - done,
+                                   static_cast<off_t>(offset_ + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINVAL && direct_) {
+      set_direct(false);
+      continue;
+    }
+    if (count < 0) return errno;
+    done += static_cast<size_t>(count);
+  }
+  // Only a hint: on file systems that do not support it, fsync does everything.
+  if (!direct_) {
+    ::sync_file_range(file_, static_cast<off64_t>(offset_), static_cast<off64_t>(size),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+  offset_ += size;
+  return 0;
+}
+
 namespace {
 
 // A file's first bytes, thus all of a small file, are written immediately.
@@ -149,3 +290,45 @@ void replace_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace coupler
+
+namespace coupler::checkpoint {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 20;
+// A larger file is dropped from the page cache while it is read, as it would evict what training
+// needs. A smaller one stays, since it is loaded next.
+constexpr uint64_t kStays = uint64_t{256} << 20;
+constexpr uint64_t kDrop = uint64_t{32} << 20;
+
+}  // namespace
+
+WrittenFile hash_file(const std::string& path) {
+  // O_NONBLOCK: opening a pipe with no writer must not wait.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) throw_io("open", path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_io("examine", path, errno);
+  const bool drops = static_cast<uint64_t>(status.st_size) > kStays;
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+
+  Digest digest;
+  std::vector<char> buffer(kChunk);
+  uint64_t bytes = 0;
+  uint64_t dropped = 0;
+  while (true) {
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_io("read", path, errno);
+    if (count == 0) break;
+    digest.update({buffer.data(), static_cast<size_t>(count)});
+    bytes += static_cast<uint64_t>(count);
+    if (drops && bytes - dropped >= kDrop) {
+      ::posix_fadvise(file.get(), static_cast<off_t>(dropped), static_cast<off_t>(bytes - dropped),
+                      POSIX_FADV_DONTNEED);
+      dropped = bytes;
+    }
+  }
+  return {bytes, digest.finish()};
+}
+
+}  // namespace coupler::checkpoint

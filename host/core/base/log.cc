@@ -1,11 +1,13 @@
 #include "base/log.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <optional>
 #include <string>
 
-#include "base/environment.h"
-#include "base/filter.h"
+#include "base/process.h"
 #include "base/status_line.h"
 
 namespace coupler {
@@ -47,5 +49,72 @@ void log(LogLevel level, std::string_view component, std::string_view message) {
 int log_rank_of_process() { return log_rank.load(std::memory_order_relaxed); }
 
 void set_log_rank(int rank) { log_rank.store(rank, std::memory_order_relaxed); }
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warning", "error"};
+
+std::optional<LogLevel> find_level(std::string_view name) {
+  const auto* found = std::find(kLevels.begin(), kLevels.end(), name);
+  if (found == kLevels.end()) return std::nullopt;
+  return static_cast<LogLevel>(found - kLevels.begin());
+}
+
+std::string_view trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+void set_component(LogFilter& filter, std::string_view component, LogLevel level) {
+  for (auto& entry : filter.components) {
+    if (entry.first == component) {
+      entry.second = level;
+      return;
+    }
+  }
+  filter.components.emplace_back(component, level);
+}
+
+}  // namespace
+
+bool LogFilter::allows(LogLevel level, std::string_view component) const {
+  if (level < lowest) return false;
+  for (const auto& [name, limit] : components) {
+    if (name == component) return level >= limit;
+  }
+  return level >= all;
+}
+
+LogFilter parse_log_filter(std::string_view text, std::string& complaint) {
+  LogFilter filter;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view entry = trim(text.substr(0, comma));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    if (entry.empty()) continue;
+    const size_t equals = entry.find('=');
+    const bool for_component = equals != std::string_view::npos;
+    const std::string_view component = for_component ? trim(entry.substr(0, equals)) : "";
+    const std::string_view name = for_component ? trim(entry.substr(equals + 1)) : entry;
+    const auto level = find_level(name);
+    if (!level || (for_component && component.empty())) {
+      complaint += "coupler: COUPLER_LOG: '" + std::string(entry) + "' is ignored: ";
+      complaint += level ? "it names no component" : "'" + std::string(name) + "' is not a level";
+      complaint +=
+          "; valid levels: trace, debug, info, warning, error"
+          " (COUPLER_LOG=debug, or COUPLER_LOG=comm=trace,plugin=debug)\n";
+    } else if (for_component) {
+      set_component(filter, component, *level);
+    } else {
+      filter.all = *level;
+    }
+  }
+  filter.lowest = filter.all;
+  for (const auto& entry : filter.components) {
+    filter.lowest = std::min(filter.lowest, entry.second);
+  }
+  return filter;
+}
 
 }  // namespace coupler

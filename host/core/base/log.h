@@ -8,7 +8,10 @@
 
 #include <coupler/logging.h>
 
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace coupler {
 
@@ -18,5 +21,17 @@ void log(LogLevel level, std::string_view component, std::string_view message);
 void set_log_rank(int rank);
 // -1 if this is the only process or no rank was set yet.
 int log_rank_of_process();
+
+// LogFilter: the parsed value of COUPLER_LOG. Plain data, immutable once parsed.
+struct LogFilter {
+  LogLevel all = LogLevel::kWarning;
+  std::vector<std::pair<std::string, LogLevel>> components;
+  LogLevel lowest = LogLevel::kWarning;  // of all the above: nothing below it is ever logged
+
+  bool allows(LogLevel level, std::string_view component) const;
+};
+
+// Entries that cannot be parsed are skipped and described in complaint, one line each.
+LogFilter parse_log_filter(std::string_view text, std::string& complaint);
 
 }  // namespace coupler

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "base/report.h"
+#include "base/error.h"
 
 namespace coupler {
 namespace {

@@ -7,21 +7,62 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "base/durable_file.h"
-#include "base/file_text.h"
-#include "base/hash_file.h"
-#include "base/message.h"
-#include "base/unique_fd.h"
-#include "checkpoint/foreign_layout.h"
+#include "base/error.h"
+#include "base/file_descriptor.h"
+#include "base/text.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
-#include "checkpoint/piece_identity.h"
 
 namespace coupler::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const fs::path& folder, const char* name) {
+  std::error_code error;
+  return fs::exists(folder / name, error);
+}
+
+// DeepSpeed writes a folder per step, which holds one of these files except with ZeRO 3.
+bool is_deepspeed_step(const fs::path& folder) {
+  return has(folder, "mp_rank_00_model_states.pt") ||
+         has(folder, "zero_pp_rank_0_mp_rank_00_model_states.pt");
+}
+
+}  // namespace
+
+std::string foreign_layout(const std::string& folder) {
+  if (is_deepspeed_step(folder))
+    return "a DeepSpeed checkpoint (it contains …mp_rank_00_model_states.pt)";
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with("global_step") && is_deepspeed_step(entry->path()))
+      return fmt::format("a folder of DeepSpeed checkpoints (it contains {})", name);
+  }
+  // Accelerate pickles the optimizer; with sharding it writes folders instead.
+  constexpr std::array kModels = {"model.safetensors", "model.safetensors.index.json",
+                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
+  for (const char* model : kModels) {
+    if (!has(folder, model)) continue;
+    for (const char* other : {"optimizer.bin", "random_states_0.pkl"}) {
+      if (has(folder, other))
+        return fmt::format("an Accelerate checkpoint ({} next to {})", model, other);
+    }
+  }
+  if (has(folder, "pytorch_model_fsdp_0") || has(folder, "optimizer_0"))
+    return "an Accelerate checkpoint with FSDP (it contains pytorch_model_fsdp_0 or optimizer_0)";
+  return "";
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -209,6 +250,11 @@ std::vector<Difference> verify(const std::string& path, const std::vector<std::s
                   {.subject = name, .hint = "its manifest.json lists its files"});
   }
   return compare(path, manifest, &files);
+}
+
+void refuse_checkpoint(const std::string& path, const std::string& problem) {
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
+              {.subject = path, .hint = "use another checkpoint"});
 }
 
 }  // namespace coupler::checkpoint

@@ -20,6 +20,17 @@
 
 namespace coupler::checkpoint {
 
+// Recognizes other programs' checkpoints by the files in their folders. Plain function, any thread.
+
+// What wrote the folder and how that is known, "" if unknown: "an Accelerate checkpoint
+// (model.safetensors next to optimizer.bin)". Looks at names only.
+std::string foreign_layout(const std::string& folder);
+
+// The hint for an error about such a folder.
+inline constexpr const char* kForeignHint =
+    "'coupler checkpoint convert' turns its weights into a .safetensors file that "
+    "coupler::SafeTensors reads; the rest of another program's checkpoint cannot be read";
+
 // An entry named checkpoint_{n}: with its manifest if it is valid, else with the reason it is not.
 struct Entry {
   int64_t number = 0;
@@ -58,5 +69,11 @@ struct Difference {
 // manifest itself cannot be read, Error(kInvalidArgument) for a name that is not in it.
 std::vector<Difference> verify(const std::string& path);
 std::vector<Difference> verify(const std::string& path, const std::vector<std::string>& files);
+
+// The Error of a checkpoint that cannot be used. Plain function, [any-thread].
+
+// Throws Error(kIo) "<path>: <problem>", whose hint is to use another checkpoint. path: the
+// checkpoint's folder or the file concerned.
+[[noreturn]] void refuse_checkpoint(const std::string& path, const std::string& problem);
 
 }  // namespace coupler::checkpoint

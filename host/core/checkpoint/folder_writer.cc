@@ -14,9 +14,9 @@
 
 #include "base/durable_file.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/make_folders.h"
+#include "checkpoint/folders.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
-#include "checkpoint/piece_identity.h"
 
 namespace coupler::checkpoint {
 namespace {

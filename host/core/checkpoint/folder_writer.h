@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/folder_lock.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 

@@ -8,9 +8,9 @@
 #include <system_error>
 #include <utility>
 
-#include "base/hash_file.h"
+#include "base/durable_file.h"
 #include "base/log.h"
-#include "checkpoint/file_sums.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 
 namespace coupler::checkpoint {

@@ -1,10 +1,14 @@
 // The names of the entries in a folder of checkpoints. Pure functions, any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "checkpoint/manifest.h"
 
 namespace coupler::checkpoint {
 
@@ -26,5 +30,26 @@ std::string name_of(const Name& name);
 
 // nullopt for names of any other form, such as leading zeros or more than 18 digits.
 std::optional<Name> read_name(std::string_view text);
+
+// The names of a checkpoint's files and of the entries in them. Pure functions, any thread; does
+// not use LibTorch.
+
+inline constexpr const char* kExtension = ".safetensors";
+
+// Numbered as Accelerate does: model, model_1, model_2.
+std::string numbered(const std::string& kind, size_t index);
+
+// The pieces of one kind: "model.safetensors", or every "model-…" that a rank wrote; a hook's
+// model-average.safetensors is not one.
+std::vector<std::string> files_of(const Manifest& manifest, const std::string& base);
+
+// The name of an entry in a file: the tensor's name, with "[begin:end]" if it is only a part.
+std::string part_name(const std::string& tensor, int64_t begin, int64_t end);
+
+struct EntryRange {
+  std::string name;
+  int64_t begin = 0, end = -1;  // -1: the whole tensor
+};
+EntryRange read_entry_name(const std::string& entry);
 
 }  // namespace coupler::checkpoint

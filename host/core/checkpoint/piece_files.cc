@@ -6,12 +6,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/file_text.h"
 #include "base/mapped_file.h"
-#include "checkpoint/file_sums.h"
-#include "checkpoint/piece_identity.h"
-#include "checkpoint/piece_name.h"
-#include "checkpoint/refuse.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
 
 namespace coupler::checkpoint {
 namespace {

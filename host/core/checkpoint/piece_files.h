@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/checked_file.h"
+#include "base/mapped_file.h"
 #include "checkpoint/manifest.h"
 #include "formats/safetensors_header.h"
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 
 namespace coupler {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/order_board.h"
+#include "comm/flight_recorder.h"
 #include "store/store.h"
 
 namespace coupler {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/order_board.h"
+#include "comm/flight_recorder.h"
 #include "store/store.h"
 
 namespace coupler {

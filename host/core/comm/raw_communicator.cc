@@ -3,9 +3,267 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include "comm/operation_error.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/log.h"
+#include "comm/state.h"
+#include "config/validate.h"
 
 namespace coupler {
+namespace {
+
+void host_log(void*, db_severity severity, const char* component, const char* message) {
+  const auto level =
+      static_cast<LogLevel>(std::clamp(severity, DB_LOG_TRACE + 0, DB_LOG_ERROR + 0));
+  if (log_enabled(level, component)) log(level, component, message);
+}
+
+db_status refuse(db_error* error, db_status code, const std::string& text) {
+  if (error == nullptr) return code;
+  error->code = code;
+  error->native_code = 0;
+  error->failed_rank = -1;
+  error->flags = 0;
+  if (error->message != nullptr && error->message_capacity > 0) {
+    const size_t length = std::min<size_t>(text.size(), error->message_capacity - 1);
+    std::memcpy(error->message, text.data(), length);
+    error->message[length] = 0;
+  }
+  return code;
+}
+
+db_status status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kTimeout:
+      return DB_ERR_TIMEOUT;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUsage:
+      return DB_ERR_INVALID_ARGUMENT;
+    case ErrorCode::kPeerLost:
+      return DB_ERR_PEER_LOST;
+    case ErrorCode::kAborted:
+      return DB_ERR_ABORTED;
+    default:
+      return DB_ERR_SYSTEM;
+  }
+}
+
+// No exception may reach the C caller.
+template <typename Function>
+db_status guarded(db_error* error, const char* what, const char* key, Function function) {
+  try {
+    return function();
+  } catch (const Error& thrown) {
+    return refuse(error, status_of(thrown.code()), thrown.what());
+  } catch (const std::exception& thrown) {
+    return refuse(error, DB_ERR_INTERNAL,
+                  fmt::format("store {} of key '{}': {}", what, key, thrown.what()));
+  }
+}
+
+}  // namespace
+
+const db_host& host_services() {
+  static const db_host host = {
+      .struct_size = sizeof(db_host),
+      .abi_major = DB_ABI_MAJOR,
+      .abi_minor = DB_ABI_MINOR,
+      .context = nullptr,
+      .log = host_log,
+      .get_extension = [](void*, const char*) -> const void* { return nullptr; }};
+  return host;
+}
+
+HostStore::HostStore(std::shared_ptr<Store> store, const std::string& prefix,
+                     std::chrono::nanoseconds default_timeout)
+    : store_(Store::with_prefix(std::move(store), prefix)),
+      default_timeout_(default_timeout),
+      table_{.struct_size = sizeof(db_store),
+             .context = this,
+             .set = &HostStore::set,
+             .get = &HostStore::get,
+             .add = &HostStore::add,
+             .derive_key = &HostStore::derive_key} {}
+
+db_status HostStore::set(void* context, const char* key, const void* value, uint64_t size,
+                         db_error* error) {
+  auto* self = static_cast<HostStore*>(context);
+  return guarded(error, "set", key, [&] {
+    self->store_->set(key, std::string(static_cast<const char*>(value), size));
+    return DB_OK;
+  });
+}
+
+db_status HostStore::get(void* context, const char* key, void* value, uint64_t* size,
+                         int64_t timeout_ns, db_error* error) {
+  auto* self = static_cast<HostStore*>(context);
+  return guarded(error, "get", key, [&]() -> db_status {
+    const auto timeout =
+        timeout_ns < 0 ? self->default_timeout_ : std::chrono::nanoseconds(timeout_ns);
+    const std::optional<std::string> found = self->store_->get(key, timeout);
+    if (!found) {
+      if (timeout_ns == 0) {
+        return refuse(error, DB_ERR_NOT_FOUND, fmt::format("the store has no key '{}' yet", key));
+      }
+      return refuse(error, DB_ERR_TIMEOUT,
+                    fmt::format("no rank set the store's key '{}' within {} ms", key,
+                                timeout.count() / 1'000'000));
+    }
+    const uint64_t room = *size;
+    *size = found->size();
+    if (found->size() > room) {
+      return refuse(
+          error, DB_ERR_BUFFER_TOO_SMALL,
+          fmt::format("the value of '{}' has {} bytes, but the buffer has {}", key, *size, room));
+    }
+    if (!found->empty()) std::memcpy(value, found->data(), found->size());
+    return DB_OK;
+  });
+}
+
+db_status HostStore::add(void* context, const char* key, int64_t delta, int64_t* result,
+                         db_error* error) {
+  auto* self = static_cast<HostStore*>(context);
+  return guarded(error, "add", key, [&] {
+    const int64_t sum = self->store_->add(key, delta);
+    if (result != nullptr) *result = sum;
+    return DB_OK;
+  });
+}
+
+db_status HostStore::derive_key(void* context, const char* purpose, uint8_t key[32],
+                                db_error* error) {
+  auto* self = static_cast<HostStore*>(context);
+  return guarded(error, "derive_key", purpose, [&]() -> db_status {
+    // Keys for backends differ from the host's own, whatever purpose a backend names.
+    const auto derived = self->store_->derived_key(fmt::format("backend {}", purpose));
+    if (!derived) {
+      return refuse(error, DB_ERR_UNSUPPORTED, "this job has no secret to derive a key from");
+    }
+    std::copy(derived->begin(), derived->end(), key);
+    return DB_OK;
+  });
+}
+
+namespace {
+
+std::string_view type_name(db_option_type type) {
+  switch (type) {
+    case DB_OPTION_STRING:
+      return "a string";
+    case DB_OPTION_I64:
+      return "an integer";
+    case DB_OPTION_F64:
+      return "a number";
+    default:
+      return "true or false";
+  }
+}
+
+db_option convert(const PluginOption& option) {
+  db_option result{};
+  result.struct_size = sizeof(result);
+  if (std::holds_alternative<int64_t>(option.value)) {
+    result.type = DB_OPTION_I64;
+    result.i64 = std::get<int64_t>(option.value);
+  } else if (std::holds_alternative<double>(option.value)) {
+    result.type = DB_OPTION_F64;
+    result.f64 = std::get<double>(option.value);
+  } else if (std::holds_alternative<bool>(option.value)) {
+    result.type = DB_OPTION_BOOL;
+    result.boolean = std::get<bool>(option.value) ? 1 : 0;
+  } else {
+    result.type = DB_OPTION_STRING;
+  }
+  return result;
+}
+
+std::string place(const PluginOption& option) {
+  return option.source.text.empty() ? "" : option.source.text + ": ";
+}
+
+const std::vector<PluginOption>* table_of(const std::string& plugin, const BackendConfig& backend) {
+  const auto found = backend.options.find(plugin);
+  return found == backend.options.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+PluginOptions::PluginOptions(const DistributedBackend& plugin, const BackendConfig& backend,
+                             const std::string& taken)
+    : name_(plugin.name) {
+  uint64_t count = 0;
+  const db_option* const* known = plugin.default_options(&count);
+  const std::vector<PluginOption>* table = table_of(name_, backend);
+  if (table == nullptr) return;
+  for (const PluginOption& option : *table) {
+    if (!taken.empty() && option.key == taken) continue;
+    const std::string key = fmt::format("backend.{}.{}", name_, option.key);
+    const auto* const* found = std::find_if(
+        known, known + count, [&](const db_option* other) { return option.key == other->key; });
+    if (found == known + count) {
+      std::string valid;
+      for (uint64_t i = 0; i < count; ++i) {
+        valid += fmt::format("{}{}", valid.empty() ? "" : ", ", known[i]->key);
+      }
+      throw Error(ErrorCode::kConfig,
+                  fmt::format("{}{}: the backend '{}' has no such option; {}", place(option), key,
+                              name_, valid.empty() ? "it has no options" : "it has: " + valid),
+                  {.subject = key, .hint = "correct or remove the option"});
+    }
+    db_option converted = convert(option);
+    if ((*found)->type == DB_OPTION_F64 && converted.type == DB_OPTION_I64) {
+      converted.type = DB_OPTION_F64;
+      converted.f64 = static_cast<double>(converted.i64);
+    }
+    if (converted.type != (*found)->type) {
+      throw Error(ErrorCode::kConfig,
+                  fmt::format("{}{} must be {}, not {}", place(option), key,
+                              type_name((*found)->type), type_name(converted.type)),
+                  {.subject = key, .hint = "write a value of that type"});
+    }
+    converted.key = texts_.emplace_back(option.key).c_str();
+    if (converted.type == DB_OPTION_STRING) {
+      converted.string = texts_.emplace_back(std::get<std::string>(option.value)).c_str();
+    }
+    pointers_.push_back(&options_.emplace_back(converted));
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> PluginOptions::facts() const {
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const db_option& option : options_) {
+    std::string value;
+    switch (option.type) {
+      case DB_OPTION_STRING:
+        value = option.string;
+        break;
+      case DB_OPTION_I64:
+        value = fmt::format("{}", option.i64);
+        break;
+      case DB_OPTION_F64:
+        value = fmt::format("{}", option.f64);
+        break;
+      default:
+        value = option.boolean != 0 ? "true" : "false";
+    }
+    facts.emplace_back(fmt::format("backend.{}.{}", name_, option.key), value);
+  }
+  return facts;
+}
+
+std::string base_option(const std::string& plugin, const BackendConfig& backend) {
+  const PluginOption* option = find_base(backend, plugin);
+  if (option == nullptr) return {};
+  if (const auto* text = std::get_if<std::string>(&option->value)) return *text;
+  throw Error(ErrorCode::kConfig,
+              fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
+                          place(*option), plugin),
+              {.subject = "backend." + plugin + ".base", .hint = "write base = \"gloo_cpu\""});
+}
+
 namespace {
 
 Plugin load_base(const CommunicatorOptions& options) {

@@ -5,15 +5,76 @@
 
 #include <coupler/distributed_backend.h>
 
+#include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
-#include "comm/host_services.h"
-#include "comm/options.h"
 #include "comm/preflight.h"
+#include "config/config.h"
+#include "store/store.h"
 
 namespace coupler {
+
+// What the host provides to a backend: the log, and a view of the job's store. The C structs'
+// functions are [any-thread], as the ABI requires, and never throw.
+
+const db_host& host_services();  // lives as long as the process
+
+// A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it.
+class HostStore {
+ public:
+  HostStore(std::shared_ptr<Store> store, const std::string& prefix,
+            std::chrono::nanoseconds default_timeout);
+  HostStore(const HostStore&) = delete;
+  HostStore& operator=(const HostStore&) = delete;
+
+  const db_store* table() const { return &table_; }
+
+ private:
+  static db_status set(void* context, const char* key, const void* value, uint64_t size,
+                       db_error* error);
+  static db_status get(void* context, const char* key, void* value, uint64_t* size,
+                       int64_t timeout_ns, db_error* error);
+  static db_status add(void* context, const char* key, int64_t delta, int64_t* result,
+                       db_error* error);
+  static db_status derive_key(void* context, const char* purpose, uint8_t key[32], db_error* error);
+
+  std::shared_ptr<Store> store_;
+  std::chrono::nanoseconds default_timeout_;
+  db_store table_;
+};
+
+// PluginOptions: the [backend.NAME] table of one plugin in the form of the ABI. First checked
+// against the plugin's own list, so that errors can name where the option was written. Immutable
+// after construction; any thread may read it.
+class PluginOptions {
+ public:
+  // Throws Error(kConfig) naming the source of an unknown or mistyped option. The key `taken` is
+  // the host's own and not passed to the plugin.
+  PluginOptions(const DistributedBackend& plugin, const BackendConfig& backend,
+                const std::string& taken = {});
+
+  PluginOptions(const PluginOptions&) = delete;
+  PluginOptions& operator=(const PluginOptions&) = delete;
+
+  const db_option* const* data() const { return pointers_.data(); }
+  uint64_t size() const { return pointers_.size(); }
+  // Key and value as strings, for ranks to compare.
+  std::vector<std::pair<std::string, std::string>> facts() const;
+
+ private:
+  std::string name_;
+  std::deque<std::string> texts_;
+  std::deque<db_option> options_;
+  std::vector<const db_option*> pointers_;
+};
+
+// The option `base` of a wrapper's table, "" if it is not set. Throws Error(kConfig).
+std::string base_option(const std::string& plugin, const BackendConfig& backend);
 
 class RawCommunicator {
  public:

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 
 namespace coupler {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "base/duration.h"
+#include "base/units.h"
 
 namespace coupler {
 namespace {

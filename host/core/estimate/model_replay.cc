@@ -37,7 +37,7 @@ bool carries_error(const CommunicationConfig& communication) {
   return communication.gradients == "int8" || communication.gradients == "powersgd";
 }
 
-// The encoded size of `elements` elements (strategy/gradient_codec.cc); 0 without a codec.
+// The encoded size of `elements` elements (strategy/bucket_reduction.cc); 0 without a codec.
 uint64_t code_bytes(const CommunicationConfig& communication, uint64_t elements) {
   const std::string& name = communication.gradients;
   if (name == "bf16" || name == "fp16") return 2 * elements;
@@ -139,7 +139,7 @@ void ModelReplay::keep_compression(const std::vector<size_t>& slots, uint64_t by
   const CommunicationConfig& communication = plan_.communication;
   if (carries_error(communication)) keep(Part::kBuffers, bytes);
   if (const uint64_t code = code_bytes(communication, bytes / 4); code > 0) {
-    // strategy/exchange_reduction.cc: sums_, sent_, received_
+    // strategy/compressed_collectives.cc: sums_, sent_, received_
     keep(Part::kBuffers, code);
     keep(Part::kBuffers, code);
     keep(Part::kBuffers, others_share(code, plan_.world));
@@ -325,7 +325,7 @@ double ModelReplay::share() const {
   return all > 0 ? own / all : 1;
 }
 
-// strategy/peer_source.cc
+// strategy/shard_unit.cc
 void ModelReplay::fill(size_t resident, bool aside) {
   const Unit& unit = units_[unit_at_[resident]];
   if (unit.parameters_block != kNone) {
@@ -426,7 +426,7 @@ void ModelReplay::launch(Unit& unit) {
       unit.packed.push_back(pool_.take(Part::kBuffers, numel * unit.plan->reduce_element));
     }
     if (!encodes(unit)) continue;
-    // strategy/coded_scatter.cc: sent_, received_
+    // strategy/compressed_collectives.cc: sent_, received_
     const uint64_t code = code_bytes(plan_.communication, numel);
     unit.packed.push_back(pool_.take(Part::kBuffers, code));
     unit.packed.push_back(pool_.take(Part::kBuffers, others_share(code, plan_.group_size)));

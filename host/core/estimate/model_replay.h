@@ -1,5 +1,5 @@
 // ModelReplay: the memory that one simulated rank keeps for one model and takes temporarily, step
-// by step through the log. It mirrors strategy/replica, strategy/sharded_model,
+// by step through the log. It mirrors strategy/data_parallel, strategy/sharded_model,
 // strategy/shard_unit, communication.gradients and offload/offloaded_memory; comments name the
 // source. One thread.
 #pragma once
@@ -9,7 +9,6 @@
 
 #include "estimate/ledger.h"
 #include "estimate/plan.h"
-#include "estimate/pool_model.h"
 #include "estimate/residency_model.h"
 #include "estimate/step_log.h"
 #include "sharding/shard_layout.h"

@@ -8,11 +8,11 @@
 #include <memory>
 #include <numeric>
 
-#include "comm/fingerprint.h"
-#include "comm/operation_error.h"
-#include "comm/options.h"
+#include "comm/flight_recorder.h"
+#include "comm/raw_communicator.h"
+#include "comm/state.h"
 #include "plugin/plugin.h"
-#include "plugin/self_ops.h"
+#include "plugin/single_ops.h"
 #include "sharding/model_description.h"
 
 namespace coupler {

@@ -9,10 +9,26 @@
 #include <functional>
 #include <vector>
 
-#include "estimate/pool_model.h"
+#include "estimate/ledger.h"
 #include "sharding/use_order.h"
 
 namespace coupler {
+
+// PoolModel: the rules by which residency/buffer_pool.h keeps memory, without the memory. One
+// thread.
+class PoolModel {
+ public:
+  PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
+
+  MemoryLedger::Block take(Part part, uint64_t bytes, bool aside = false);
+  void give_back(MemoryLedger::Block& block);  // no effect if it is not taken
+
+ private:
+  MemoryLedger& ledger_;
+  const bool pages_;
+  std::vector<MemoryLedger::Block> free_;
+  uint64_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;
+};
 
 class ResidencyModel {
  public:

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "formats/pickle.h"
-#include "formats/pickle_globals.h"
+#include "formats/pickle_tree.h"
 
 static_assert(std::endian::native == std::endian::little, "pickles are little-endian");
 
@@ -70,7 +70,7 @@ class Machine {
   void append(const Items& items);
   void set_items(const Items& items);
 
-  // Replacements for function calls: pickle_calls.cc.
+  // Replacements for function calls: pickle_machine.cc.
   void push_global(std::string_view module, std::string_view name);
   void push_storage();    // a reference to an entry of the archive
   void push_call();       // a function and the tuple of its arguments

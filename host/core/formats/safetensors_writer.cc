@@ -10,8 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "base/file_text.h"
-#include "base/json_text.h"
+#include "base/text.h"
 
 namespace coupler::safetensors {
 namespace {

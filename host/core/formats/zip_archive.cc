@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/file_text.h"
+#include "base/text.h"
 
 static_assert(std::endian::native == std::endian::little, "zip archives are little-endian");
 

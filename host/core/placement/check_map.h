@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "placement/module_tree.h"
-#include "placement/sizes.h"
+#include "placement/sequential.h"
 
 namespace coupler {
 
@@ -28,5 +28,14 @@ void check_largest_layer(const ModuleTree& tree, const TreeSizes& sizes, const M
 // Throws Error(kInvalidArgument) if path is not a module or tensor of the tree. `what` is the
 // option it was given for.
 void check_path(const ModuleTree& tree, const std::string& path, const std::string& what);
+
+// Turns a placement into a device map that covers every tensor. Pure functions, any thread.
+
+// Entries in the order of registration. clean: a module's entries on one device become one, as in
+// Accelerate's clean_device_map. Then tensors that the placement omits get their own entries:
+// second names of parameters go where the first name is, buffers where their module's first tensor
+// is.
+DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, const Placement& placement,
+                       bool clean);
 
 }  // namespace coupler

@@ -1,8 +1,23 @@
+#include "placement/device_map.h"
+
 #include <coupler/device_map.h>
 #include <coupler/error.h>
+#include <coupler/map_device.h>
+#include <coupler/max_memory.h>
 #include <fmt/format.h>
 
-#include "base/file_text.h"
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/text.h"
+#include "base/units.h"
+#include "placement/check_map.h"
+#include "placement/module_tree.h"
 
 namespace coupler {
 
@@ -32,6 +47,300 @@ std::optional<MapDevice> DeviceMap::device_of(std::string_view path) const {
     const size_t dot = path.rfind('.');
     path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
   }
+}
+
+MapDevice::MapDevice(int index) : index_(index) {
+  if (index < 0)
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("there is no accelerator {}", index),
+                {.subject = std::to_string(index), .hint = "number accelerators from 0"});
+}
+
+MapDevice::MapDevice(const char* name) : MapDevice(std::string_view(name)) {}
+
+MapDevice::MapDevice(std::string_view name) : index_(static_cast<int>(Place::kCpu)) {
+  if (name == "cpu") return;
+  if (name == "disk") {
+    index_ = static_cast<int>(Place::kDisk);
+    return;
+  }
+  std::string_view digits = name;
+  if (digits.starts_with("cuda:")) digits.remove_prefix(5);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index_);
+  if (error != std::errc() || end != digits.data() + digits.size() || index_ < 0)
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a device", shown(name)),
+                {.subject = shown(name),
+                 .hint = "give the number of an accelerator from 0, \"cpu\" or \"disk\""});
+}
+
+std::string MapDevice::to_string() const {
+  if (is_cpu()) return "cpu";
+  return is_disk() ? "disk" : std::to_string(index_);
+}
+
+namespace {
+
+[[noreturn]] void refuse_json(const std::string& subject, const std::string& problem) {
+  throw Error(ErrorCode::kInvalidArgument, "device map: " + problem,
+              {.subject = subject,
+               .hint = "give one JSON object of paths and devices: the number of an accelerator, "
+                       "\"cpu\" or \"disk\""});
+}
+
+// Accepts one object of scalars; any other event ends the parse with an error.
+class MapEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  DeviceMap map;
+
+  bool null() override { return no_device("null"); }
+  bool boolean(bool) override { return no_device("a boolean"); }
+  bool number_float(number_float_t, const string_t& text) override { return no_device(text); }
+  bool binary(binary_t&) override { return no_device("binary data"); }
+  bool number_integer(number_integer_t value) override { return no_device(std::to_string(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (!inside_ || value > std::numeric_limits<int>::max())
+      return no_device(std::to_string(value));
+    return take(static_cast<int>(value));
+  }
+  bool string(string_t& value) override {
+    if (value == "cpu" || value == "disk")
+      return inside_ ? take(MapDevice(value)) : no_device(value);
+    return no_device("'" + shown(value) + "'");
+  }
+
+  bool start_object(std::size_t) override {
+    if (inside_) return no_device("an object");
+    return inside_ = true;
+  }
+  bool key(string_t& name) override {
+    key_ = name;
+    if (!met_.insert(key_).second)
+      refuse_json(key_, fmt::format("'{}' is given twice", shown(key_)));
+    return true;
+  }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return no_device("a list"); }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    refuse_json("", fmt::format("not valid JSON at byte {}", position));
+  }
+
+ private:
+  bool take(MapDevice device) {
+    map.set(key_, device);
+    return true;
+  }
+  bool no_device(const std::string& what) const {
+    if (!inside_) refuse_json("", fmt::format("it must be an object, not {}", what));
+    refuse_json(key_, fmt::format("'{}': {} is not a device", shown(key_), what));
+  }
+
+  std::string key_;
+  std::set<std::string> met_;
+  bool inside_ = false;
+};
+
+}  // namespace
+
+std::string DeviceMap::to_json() const {
+  std::string text = "{";
+  for (const auto& [path, device] : entries_) {
+    const auto quoted = json_string(path);
+    if (!quoted) refuse_json(shown(path), fmt::format("'{}' is not UTF-8", shown(path)));
+    text += fmt::format(
+        "{}\n  {}: {}", text.size() > 1 ? "," : "", *quoted,
+        device.is_accelerator() ? device.to_string() : "\"" + device.to_string() + "\"");
+  }
+  return text + (entries_.empty() ? "}" : "\n}");
+}
+
+DeviceMap DeviceMap::from_json(std::string_view text) {
+  // The parser would take it for the end and ignore what follows.
+  if (text.find('\0') != std::string_view::npos) refuse_json("", "it contains a NUL byte");
+  MapEvents events;
+  nlohmann::json::sax_parse(text, &events);
+  return std::move(events.map);
+}
+
+namespace {
+
+struct Row {
+  std::string first, last;  // paths; last is empty for a single entry
+  MapDevice device;
+  uint64_t bytes = 0, each = 0;
+};
+
+bool all_digits(std::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// "a.b.7" as "a.b." and 7.
+std::optional<std::pair<std::string, int64_t>> split_number(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  const size_t begin = dot == std::string::npos ? 0 : dot + 1;
+  if (!all_digits(std::string_view(path).substr(begin)) || path.size() - begin > 9)
+    return std::nullopt;
+  return std::pair(path.substr(0, begin), std::stoll(path.substr(begin)));
+}
+
+bool follows(const Row& row, const Row& next) {
+  const auto a = split_number(row.last.empty() ? row.first : row.last),
+             b = split_number(next.first);
+  return a && b && a->first == b->first && a->second + 1 == b->second &&
+         row.device == next.device && row.each == next.each;
+}
+
+std::string name_of(const Row& row) {
+  if (row.first.empty()) return "(the model)";
+  return row.last.empty() ? row.first
+                          : fmt::format("{} … {}", row.first, split_number(row.last)->second);
+}
+
+// The entry that applies to a tensor: the longest path among it and its ancestors.
+std::string entry_of(const std::vector<std::string>& paths, std::string path) {
+  while (!path.empty() && !std::binary_search(paths.begin(), paths.end(), path)) {
+    const size_t dot = path.rfind('.');
+    path.resize(dot == std::string::npos ? 0 : dot);
+  }
+  return path;
+}
+
+// The width in characters, not bytes ("…" counts as one).
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+std::string padded(const std::string& text, size_t width) {
+  return text + std::string(width - std::min(width, width_of(text)), ' ');
+}
+
+std::string bar(double share) {
+  constexpr int kCells = 24;
+  const int full = std::clamp(static_cast<int>(std::lround(share * kCells)), 0, kCells);
+  std::string text;
+  for (int i = 0; i < kCells; ++i) text += i < full ? "█" : "░";
+  return text;
+}
+
+}  // namespace
+
+std::string table_of(const ModuleTree& tree, const DeviceMap& map,
+                     const DeviceMapOptions& options) {
+  check_map(tree, map);
+  const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+  std::vector<std::string> paths;
+  for (const auto& entry : map.entries()) paths.push_back(entry.first);
+  std::sort(paths.begin(), paths.end());
+  std::map<std::string, uint64_t> bytes;
+  std::map<MapDevice, uint64_t> used;
+  for (const auto& [device, most] : options.max_memory.devices()) used[device] = 0;
+  for (size_t t = 0; t < tree.tensors.size(); ++t) {
+    if (sizes.owner(t) != t) continue;
+    bytes[entry_of(paths, tree.tensors[t].name)] += sizes.bytes(t);
+    used[*map.device_of(tree.tensors[t].name)] += sizes.bytes(t);
+  }
+
+  std::vector<Row> rows;
+  for (const auto& [path, device] : map.entries()) {
+    const Row row{path, "", device, bytes[path], bytes[path]};
+    if (!rows.empty() && follows(rows.back(), row)) {
+      rows.back().last = path;
+      rows.back().bytes += row.bytes;
+    } else {
+      rows.push_back(row);
+    }
+  }
+  size_t width = 4;
+  for (const Row& row : rows) width = std::max(width, width_of(name_of(row)));
+  std::string text = fmt::format("{}  device  {:>10}\n", padded("part", width), "size");
+  for (const Row& row : rows)
+    text += fmt::format("{}  {:<6}  {:>10}\n", padded(name_of(row), width), row.device.to_string(),
+                        format_byte_size(row.bytes));
+  text += "\n";
+  uint64_t fullest = 1;
+  for (const auto& [device, taken] : used) fullest = std::max(fullest, taken);
+  for (const auto& [device, taken] : used) {
+    const auto most = device.is_disk() ? std::nullopt : options.max_memory.of(device);
+    const double share = static_cast<double>(taken) /
+                         static_cast<double>(std::max<uint64_t>(most ? *most : fullest, 1));
+    text += fmt::format("{:<4}  {}  {:>10}{}\n", device.to_string(), bar(share),
+                        format_byte_size(taken),
+                        most ? fmt::format(" of {}", format_byte_size(*most)) : "");
+  }
+  return text;
+}
+
+namespace {
+
+// parse_byte_size rejects 0; here it turns a device off.
+uint64_t parse_limit(std::string_view text) {
+  const std::string what = "max_memory";
+  const size_t digits = std::min(text.find_first_not_of('0'), text.size());
+  const bool zero = digits > 0 && (digits == text.size() || text[digits] == ' ' ||
+                                   (text[digits] >= 'A' && text[digits] <= 'T'));
+  if (!zero) return parse_byte_size(text, what);
+  parse_byte_size("1" + std::string(text.substr(digits)), what);  // its unit
+  return 0;
+}
+
+std::optional<uint64_t> number_in(const char* file) {
+  std::ifstream in(file);
+  uint64_t number = 0;
+  return in >> number ? std::optional(number) : std::nullopt;
+}
+
+std::optional<uint64_t> mem_available() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  for (uint64_t number = 0; in >> key >> number; std::getline(in, unit))
+    if (key == "MemAvailable:") return number * 1024;
+  return std::nullopt;
+}
+
+}  // namespace
+
+ByteCount::ByteCount(const char* text) : bytes_(parse_limit(text)) {}
+ByteCount::ByteCount(const std::string& text) : bytes_(parse_limit(text)) {}
+
+uint64_t ByteCount::checked(bool negative, uint64_t bytes) {
+  if (negative || bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("max_memory: {} bytes is not a valid amount of memory",
+                    static_cast<int64_t>(bytes)),
+        {.subject = "max_memory", .hint = "give a number from 0, or a string such as 10GiB"});
+  return bytes;
+}
+
+MaxMemory::MaxMemory(std::initializer_list<std::pair<MapDevice, ByteCount>> devices) {
+  for (const auto& [device, bytes] : devices)
+    if (!bytes_.emplace(device, bytes.bytes()).second)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("max_memory: device {} is given twice", device.to_string()),
+                  {.subject = device.to_string(), .hint = "give each device once"});
+}
+
+std::optional<uint64_t> MaxMemory::of(MapDevice device) const {
+  const auto found = bytes_.find(device);
+  return found == bytes_.end() ? std::nullopt : std::optional(found->second);
+}
+
+uint64_t available_memory() {
+  uint64_t available = mem_available().value_or(0);
+  const auto limit = number_in("/sys/fs/cgroup/memory.max");
+  const auto used = number_in("/sys/fs/cgroup/memory.current");
+  if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
+  return available;
+}
+
+MaxMemory get_max_memory(const std::vector<std::pair<int, uint64_t>>& free_accelerator_memory) {
+  MaxMemory result;
+  for (const auto& [index, bytes] : free_accelerator_memory) result.set(index, bytes);
+  result.set(MapDevice::cpu(), available_memory());
+  return result;
 }
 
 }  // namespace coupler

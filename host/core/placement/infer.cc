@@ -6,12 +6,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/file_text.h"
 #include "base/log.h"
-#include "base/nearest.h"
-#include "placement/balanced.h"
+#include "base/text.h"
 #include "placement/check_map.h"
-#include "placement/finish_map.h"
 #include "placement/optimal.h"
 #include "placement/sequential.h"
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "placement/module_tree.h"
-#include "placement/sizes.h"
 
 namespace coupler {
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler {
 namespace {

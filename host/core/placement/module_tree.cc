@@ -1,9 +1,59 @@
 #include "placement/module_tree.h"
 
+#include <coupler/error.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <unordered_map>
 #include <utility>
+#include <vector>
+
+#include "base/text.h"
 
 namespace coupler {
+namespace {
+
+constexpr std::array<TensorType, 21> kTypes = {{{"float32", 32, 4, true},
+                                                {"float64", 64, 8, true},
+                                                {"float16", 16, 2, true},
+                                                {"bfloat16", 16, 2, true},
+                                                {"float8_e4m3fn", 8, 1, true},
+                                                {"float8_e5m2", 8, 1, true},
+                                                {"float8_e4m3fnuz", 8, 1, true},
+                                                {"float8_e5m2fnuz", 8, 1, true},
+                                                {"float8_e8m0fnu", 8, 1, true},
+                                                {"complex32", 32, 4, true},
+                                                {"complex64", 64, 8, true},
+                                                {"complex128", 128, 16, true},
+                                                {"int4", 4, 1, false},
+                                                {"int8", 8, 1, false},
+                                                {"int16", 16, 2, false},
+                                                {"int32", 32, 4, false},
+                                                {"int64", 64, 8, false},
+                                                {"uint8", 8, 1, false},
+                                                {"uint16", 16, 2, false},
+                                                {"uint32", 32, 4, false},
+                                                {"bool", 1, 1, false}}};
+
+}  // namespace
+
+const TensorType& tensor_type(std::string_view name, const std::string& what) {
+  std::string_view rest = name;
+  if (rest.starts_with("torch.")) rest.remove_prefix(6);
+  const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
+                                  [&](const TensorType& t) { return t.name == rest; });
+  if (type != kTypes.end()) return *type;
+  std::vector<std::string> names;
+  names.reserve(kTypes.size());
+  for (const TensorType& known : kTypes) names.emplace_back(known.name);
+  const std::string near = nearest_name(rest, names);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: unknown dtype '{}'{}", what, shown(name),
+                          near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+              {.subject = what, .hint = "give a dtype such as float32, float16, bfloat16 or int8"});
+}
+
 namespace {
 
 std::string_view without_namespace(std::string_view type) {
@@ -69,6 +119,75 @@ bool names_class(const std::vector<std::string>& list, std::string_view type) {
     return name == type || name == without_namespace(type) || name == without_suffix(type) ||
            name == without_suffix(without_namespace(type));
   });
+}
+
+namespace {
+
+void check_special(const ModuleTree& tree, const SizeRules& rules) {
+  for (const auto& [name, type] : rules.special_dtypes) {
+    tensor_type(type, fmt::format("special_dtypes['{}']", shown(name)));
+    if (std::any_of(tree.tensors.begin(), tree.tensors.end(),
+                    [&, &wanted = name](const TreeTensor& t) { return t.name == wanted; }))
+      continue;
+    std::vector<std::string> names;
+    for (const TreeTensor& tensor : tree.tensors) names.push_back(tensor.name);
+    const std::string near = nearest_name(name, names);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("special_dtypes: the model has no tensor '{}'{}", shown(name),
+                            near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+                {.subject = name, .hint = "name tensors as the state dict does"});
+  }
+}
+
+// The dtype a tensor is stored in.
+const TensorType& kept_type(const TreeTensor& tensor, const SizeRules& rules,
+                            const TensorType* dtype) {
+  const auto special = rules.special_dtypes.find(tensor.name);
+  if (special != rules.special_dtypes.end()) return tensor_type(special->second, tensor.name);
+  return dtype != nullptr && tensor.type->converts && dtype->bits < tensor.type->bits
+             ? *dtype
+             : *tensor.type;
+}
+
+// Tensors in Accelerate's order: parameters of all modules, then buffers.
+std::vector<size_t> parameters_first(const ModuleTree& tree) {
+  std::vector<size_t> result;
+  for (const bool parameters : {true, false})
+    for (const TreeModule& module : tree.modules)
+      std::copy_if(module.tensors.begin(), module.tensors.end(), std::back_inserter(result),
+                   [&](size_t t) { return tree.tensors[t].parameter() == parameters; });
+  return result;
+}
+
+}  // namespace
+
+TreeSizes::TreeSizes(const ModuleTree& tree, const SizeRules& rules)
+    : modules_(tree.modules.size()),
+      tensors_(tree.tensors.size()),
+      bytes_(tree.tensors.size()),
+      owner_(tree.tensors.size()) {
+  check_special(tree, rules);
+  const TensorType* dtype = rules.dtype.empty() ? nullptr : &tensor_type(rules.dtype, "dtype");
+  std::unordered_map<uint64_t, size_t> first[2];  // of parameters, of buffers; by storage
+  std::vector<bool> met(tree.modules.size());
+  for (const size_t t : parameters_first(tree)) {
+    const TreeTensor& tensor = tree.tensors[t];
+    const TensorType& type = kept_type(tensor, rules, dtype);
+    bytes_[t] = tensor.elements * type.bytes / (type.bits == 4 ? 2 : 1);
+    const auto [owner, fresh] = first[tensor.parameter() ? 0 : 1].try_emplace(tensor.storage, t);
+    owner_[t] = owner->second;
+    if (!fresh) continue;
+    tensors_[t] = static_cast<int64_t>(tensor.elements * type.bits);
+    std::vector<TreeItem> fresh_modules;
+    for (size_t m = tensor.module;; m = tree.modules[m].parent) {
+      modules_[m] += tensors_[t];
+      if (!met[m]) fresh_modules.push_back({true, m});
+      met[m] = true;
+      if (m == 0) break;
+    }
+    order_.insert(order_.end(), fresh_modules.rbegin(), fresh_modules.rend());
+    order_.push_back({false, t});
+  }
 }
 
 }  // namespace coupler

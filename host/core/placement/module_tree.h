@@ -5,13 +5,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "placement/tensor_type.h"
-
 namespace coupler {
+
+// The dtypes of tensors by LibTorch's names, and their sizes. Pure functions, any thread.
+
+struct TensorType {
+  std::string_view name;  // "float16"
+  uint32_t bits;          // as Accelerate counts: a bool is one bit
+  uint32_t bytes;         // as stored in memory: one for a bool; int4 takes half of it
+  bool converts;          // a dtype set for the whole model applies to it
+};
+
+// "float16" or "torch.float16". Throws Error(kInvalidArgument) naming `what`, the option or tensor
+// that the name was given for, and suggesting the nearest name.
+const TensorType& tensor_type(std::string_view name, const std::string& what);
 
 enum class TensorKind : uint8_t {
   kParameter,
@@ -68,5 +80,40 @@ struct ModuleTree {
 // Whether a list such as no_split_module_classes names a class: with its namespace or without, with
 // LibTorch's suffix Impl or without ("GPTJBlock" names my::GPTJBlockImpl).
 bool names_class(const std::vector<std::string>& list, std::string_view type);
+
+// The sizes of a tree's modules and tensors, by Accelerate's rules: a tensor with several names
+// counts once, for the first; dtype applies to convertible types that are larger; special_dtypes
+// apply to tensors by name; a bool is one bit. Immutable, any thread.
+
+// Both empty: tensors keep their dtypes.
+struct SizeRules {
+  std::string dtype;
+  std::map<std::string, std::string> special_dtypes;  // by the dotted name of a tensor
+};
+
+class TreeSizes {
+ public:
+  // Throws Error(kInvalidArgument) for an unknown dtype, and for a special dtype that matches no
+  // tensor.
+  TreeSizes(const ModuleTree& tree, const SizeRules& rules);
+
+  // In bits; 0 for a second name.
+  int64_t bits(TreeItem item) const {
+    return item.is_module ? modules_[item.index] : tensors_[item.index];
+  }
+  int64_t total() const { return modules_.front(); }
+  // In bytes as stored in memory, also for second names.
+  uint64_t bytes(size_t tensor) const { return bytes_[tensor]; }
+  // The first name of the same tensor, which may be `tensor` itself.
+  size_t owner(size_t tensor) const { return owner_[tensor]; }
+  // Modules and tensors that have a size, in the order in which Accelerate visits them.
+  const std::vector<TreeItem>& order() const { return order_; }
+
+ private:
+  std::vector<int64_t> modules_, tensors_;
+  std::vector<uint64_t> bytes_;
+  std::vector<size_t> owner_;
+  std::vector<TreeItem> order_;
+};
 
 }  // namespace coupler

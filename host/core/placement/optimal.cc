@@ -4,16 +4,278 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <vector>
 
-#include "base/byte_size.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "placement/check_map.h"
-#include "placement/finish_map.h"
 #include "placement/forecast.h"
-#include "placement/search.h"
 #include "placement/sequential.h"
 
 namespace coupler {
+
+// Assignments of units to devices with which a search starts. Pure function, any thread.
+
+namespace {
+
+struct Group {
+  std::vector<size_t> units;
+  uint64_t lives = 0, moves = 0;
+  double copies = 0;
+};
+
+std::vector<Group> groups_of(const RunProblem& problem, const std::vector<RunUnit>& units) {
+  std::vector<Group> groups;
+  for (size_t u = 0; u < units.size(); ++u) {
+    groups.resize(std::max(groups.size(), units[u].group + 1));
+    Group& group = groups[units[u].group];
+    group.units.push_back(u);
+    group.lives += problem.units[u].lives;
+    group.moves = std::max(group.moves, problem.units[u].moves);
+    group.copies += problem.units[u].copies;
+  }
+  return groups;
+}
+
+// The bytes of copies saved per byte stored on an accelerator: highest for units used often.
+double worth(const Group& group) {
+  return group.lives == 0 ? 1e300 : group.copies / static_cast<double>(group.lives);
+}
+
+class Guesses {
+ public:
+  Guesses(const RunProblem& problem, const std::vector<RunUnit>& units)
+      : problem_(problem), groups_(groups_of(problem, units)), count_(units.size()) {}
+
+  std::vector<std::vector<size_t>> take() {
+    std::vector<size_t> order(groups_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto by = [&](const std::function<double(const Group&)>& key) {
+      std::vector<size_t> result = order;
+      std::stable_sort(result.begin(), result.end(),
+                       [&](size_t a, size_t b) { return key(groups_[a]) > key(groups_[b]); });
+      add(result);
+    };
+    add(order);
+    add({order.rbegin(), order.rend()});
+    by(worth);
+    by([](const Group& g) { return static_cast<double>(g.lives); });
+    by([](const Group& g) { return -static_cast<double>(g.lives); });
+    // Every n-th group last or first: copies of groups that are far apart overlap with running the
+    // others.
+    for (size_t n = 2; n <= 16 && n < groups_.size(); ++n)
+      for (const bool rest_last : {false, true}) {
+        std::vector<size_t> result = order;
+        std::stable_partition(result.begin(), result.end(),
+                              [&](size_t g) { return (g % n == n - 1) == rest_last; });
+        add(result);
+      }
+    return std::move(guesses_);
+  }
+
+ private:
+  // One guess each with room for 0, 1 and 2 units' copies on the first accelerator.
+  void add(const std::vector<size_t>& preferred) {
+    for (const uint64_t copies : {0, 1, 2}) guesses_.push_back(filled(preferred, copies));
+  }
+
+  // Chooses the groups on accelerators by preference, then assigns the chosen ones in the order of
+  // units, so that the run rarely changes the device.
+  std::vector<size_t> filled(const std::vector<size_t>& preferred, uint64_t copies) const {
+    std::vector<uint64_t> room = problem_.memory;
+    uint64_t largest = 0;
+    for (const Group& group : groups_) largest = std::max(largest, group.moves);
+    if (problem_.cpu() > 0) room[0] -= std::min(room[0], copies * largest);
+    const uint64_t total = std::accumulate(
+        room.begin(), room.begin() + static_cast<std::ptrdiff_t>(problem_.cpu()), uint64_t{0});
+    std::vector<bool> near(groups_.size());
+    uint64_t taken = 0;
+    for (const size_t g : preferred) {
+      near[g] = taken + groups_[g].lives <= total;
+      if (near[g]) taken += groups_[g].lives;
+    }
+    std::vector<size_t> lies(count_, problem_.disk());
+    std::vector<size_t> left;
+    size_t begin = 0;  // the device being filled
+    for (size_t g = 0; g < groups_.size(); ++g)
+      if (!near[g] || !put(g, 0, begin, problem_.cpu(), room, lies)) left.push_back(g);
+    // The most valuable on the CPU, the others on the disk.
+    std::stable_sort(left.begin(), left.end(),
+                     [&](size_t a, size_t b) { return worth(groups_[a]) > worth(groups_[b]); });
+    size_t cpu = problem_.cpu();
+    for (const size_t g : left) put(g, cpu, cpu, problem_.disk(), room, lies);
+    return lies;
+  }
+
+  // Puts g on the first device with room in [begin, end), else in [first, begin), and sets begin to
+  // it.
+  bool put(size_t g, size_t first, size_t& begin, size_t end, std::vector<uint64_t>& room,
+           std::vector<size_t>& lies) const {
+    for (size_t turn = first; turn < end; ++turn) {
+      const size_t d = begin + (turn - first) < end ? begin + (turn - first) : begin + turn - end;
+      if (room[d] < groups_[g].lives) continue;
+      room[d] -= groups_[g].lives;
+      for (const size_t unit : groups_[g].units) lies[unit] = d;
+      begin = d;
+      return true;
+    }
+    return false;
+  }
+
+  const RunProblem& problem_;
+  std::vector<Group> groups_;
+  size_t count_;
+  std::vector<std::vector<size_t>> guesses_;
+};
+
+// Devices filled one after the other, preferring the units that are most valuable, largest,
+// smallest or first, or offloading evenly spaced units; each with room for the copies of no, one or
+// two units on the first accelerator. Not all of them fit.
+std::vector<std::vector<size_t>> guessed_placements(const RunProblem& problem,
+                                                    const std::vector<RunUnit>& units) {
+  return Guesses(problem, units).take();
+}
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Work limits for improving and for branch and bound, in forecasts × units: tenths of a second.
+constexpr size_t kImproveWork = 10'000'000;
+constexpr size_t kExactWork = 3'000'000;
+
+class Search {
+ public:
+  Search(const RunProblem& problem, const std::vector<RunUnit>& units) : problem_(problem) {
+    for (size_t u = 0; u < units.size(); ++u) {
+      groups_.resize(std::max(groups_.size(), units[u].group + 1));
+      groups_[units[u].group].push_back(u);
+    }
+    used_.resize(problem.devices.size());
+    best_.lies.assign(units.size(), problem.disk());
+    best_seconds_ = seconds_of(best_.lies);
+  }
+
+  void offer(const std::vector<size_t>& lies) {
+    const double seconds = seconds_of(lies);
+    if (seconds >= best_seconds_) return;
+    best_seconds_ = seconds;
+    best_.lies = lies;
+  }
+
+  // Moves single groups and swaps pairs while that helps.
+  void improve() {
+    work_ = kImproveWork;
+    for (bool better = true; better && work_ > 0;) {
+      better = false;
+      for (size_t g = 0; g < groups_.size() && work_ > 0; ++g) {
+        for (size_t d = 0; d < problem_.devices.size(); ++d)
+          better = try_change(g, d, g, d) || better;
+        for (size_t other = g + 1; other < groups_.size() && work_ > 0; ++other)
+          better = try_change(g, device_of(other), other, device_of(g)) || better;
+      }
+    }
+  }
+
+  void prove() {
+    // rest_[g]: the least time in which group g and all that follow can run, on any device.
+    rest_.assign(groups_.size() + 1, 0);
+    const double fastest = *std::max_element(problem_.rate.begin(), problem_.rate.end());
+    for (size_t g = groups_.size(); g-- > 0;) rest_[g] = rest_[g + 1] + reads(g) / fastest;
+    work_ = kExactWork;
+    lies_ = best_.lies;
+    branch(0, 0);
+    best_.exact = work_ > 0;
+  }
+
+  std::optional<SearchResult> result() {
+    if (best_seconds_ == kNever) return std::nullopt;
+    best_.forecast = forecast(problem_, best_.lies);
+    return best_;
+  }
+
+ private:
+  double seconds_of(const std::vector<size_t>& lies) {
+    work_ -= std::min(work_, lies.size() + 1);
+    const Forecast result = forecast(problem_, lies);
+    return result.fits ? result.seconds : kNever;
+  }
+
+  size_t device_of(size_t group) const { return best_.lies[groups_[group].front()]; }
+  double reads(size_t group) const {
+    double sum = 0;
+    for (const size_t unit : groups_[group]) sum += problem_.units[unit].reads;
+    return sum;
+  }
+  void put(std::vector<size_t>& lies, size_t group, size_t device) const {
+    for (const size_t unit : groups_[group]) lies[unit] = device;
+  }
+
+  bool try_change(size_t a, size_t to_a, size_t b, size_t to_b) {
+    const size_t from_a = device_of(a), from_b = device_of(b);
+    if (from_a == to_a && from_b == to_b) return false;
+    put(best_.lies, a, to_a);
+    put(best_.lies, b, to_b);
+    const double seconds = seconds_of(best_.lies);
+    // Ignores differences in the last digits; chasing them could loop forever.
+    if (seconds < best_seconds_ * (1 - 1e-12)) {
+      best_seconds_ = seconds;
+      return true;
+    }
+    put(best_.lies, a, from_a);
+    put(best_.lies, b, from_b);
+    return false;
+  }
+
+  // The groups before g have a device and take at least `least` seconds to run.
+  void branch(size_t g, double least) {
+    if (work_ == 0 || least + rest_[g] >= best_seconds_) return;
+    if (g == groups_.size()) {
+      const double seconds = seconds_of(lies_);
+      if (seconds >= best_seconds_) return;
+      best_seconds_ = seconds;
+      best_.lies = lies_;
+      return;
+    }
+    uint64_t bytes = 0;
+    for (const size_t unit : groups_[g]) bytes += problem_.units[unit].lives;
+    const double fastest_here =
+        reads(g) / *std::max_element(problem_.rate.begin(), problem_.rate.end());
+    for (size_t d = 0; d < problem_.devices.size(); ++d) {
+      if (d != problem_.disk() && used_[d] + bytes > problem_.memory[d]) continue;
+      put(lies_, g, d);
+      used_[d] += bytes;
+      // Offloaded units run on the main device or on the CPU.
+      branch(g + 1, least + (d < problem_.cpu() ? reads(g) / problem_.rate[d] : fastest_here));
+      used_[d] -= bytes;
+      work_ -= std::min<size_t>(work_, 1);
+    }
+  }
+
+  const RunProblem& problem_;
+  std::vector<std::vector<size_t>> groups_;  // units
+  std::vector<size_t> lies_;
+  std::vector<uint64_t> used_;
+  std::vector<double> rest_;
+  size_t work_ = kImproveWork;
+  SearchResult best_;
+  double best_seconds_ = kNever;
+};
+
+}  // namespace
+
+std::optional<SearchResult> search_placement(const RunProblem& problem,
+                                             const std::vector<RunUnit>& units,
+                                             const std::vector<std::vector<size_t>>& starts) {
+  Search search(problem, units);
+  for (const auto& start : starts) search.offer(start);
+  for (const auto& guess : guessed_placements(problem, units)) search.offer(guess);
+  search.improve();
+  search.prove();
+  return search.result();
+}
+
 namespace {
 
 void check_units(const ModuleTree& tree, const std::vector<RunUnit>& units,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <coupler/device_map.h>
+#include <coupler/max_memory.h>
 
 #include <string>
 #include <utility>
@@ -11,7 +12,6 @@
 
 #include "placement/layers.h"
 #include "placement/module_tree.h"
-#include "placement/sizes.h"
 
 namespace coupler {
 
@@ -27,5 +27,13 @@ using Placement = std::vector<std::pair<TreeItem, MapDevice>>;
 // memory is what each device may hold.
 Placement place_sequentially(const ModuleTree& tree, const TreeSizes& sizes,
                              const MaxMemory& memory, const SequentialOptions& options);
+
+// The memory limits with which a sequential placement fills all accelerators evenly: Accelerate's
+// get_balanced_memory. Pure function, any thread.
+
+// Devices without an entry stay without one. low_zero: as little as possible on the first
+// accelerator; no effect if there is only one.
+MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
+                          const std::vector<std::string>& no_split, bool low_zero);
 
 }  // namespace coupler

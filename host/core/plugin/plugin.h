@@ -4,6 +4,7 @@
 
 #include <coupler/distributed_backend.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class Plugin {
   // root or this user, writable by no one else, complete ELF file for this machine, the sha256 pin.
   // Checks afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin) with
   // where it looked or what is wrong, and how to fix it. A plugin whose static constructor throws
-  // ends the process with that message and exit code 3 (guarded_open.h says why).
+  // ends the process with that message and exit code 3 (plugin.cc says why).
   static Plugin load(const BackendConfig& backend);
 
  private:
@@ -63,5 +64,19 @@ inline MpiLaunch mpi_launch_of(const ProcessInfo& process) {
 // launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.
 // on_host: tensors are in host memory, which nccl does not support.
 std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
+
+// The Error of a plugin that cannot be used. Plain function, [any-thread].
+
+// Throws Error(kPlugin) "plugin <path> <problem>"; its subject is the path.
+[[noreturn]] void refuse_plugin(const std::string& path, const std::string& problem,
+                                const std::string& hint);
+
+// Checks of the table that a backend returned. Pure functions; [any-thread].
+
+// "" if a plugin of that version works with a host of host_major.host_minor, else why not.
+std::string abi_problem(uint32_t major, uint32_t minor, uint32_t host_major, uint32_t host_minor);
+
+// Throws Error(kPlugin): incompatible ABI, table too short, no name, a required function missing.
+void check_table(const DistributedBackend& table, const std::string& path);
 
 }  // namespace coupler

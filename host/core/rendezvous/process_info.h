@@ -5,8 +5,15 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace coupler {
+
+// Slurm's lists of nodes. Plain functions, [any-thread].
+
+// The first node of a list in the form of SLURM_STEP_NODELIST: gpu07 for "gpu[07-12,20],cpu1"; ""
+// for an empty list.
+std::string first_slurm_node(std::string_view list);
 
 // kTorchrun stands for everything that sets its variables: torchrun itself, DeepSpeed's launcher,
 // PyTorchJob, and RANK and WORLD_SIZE set by hand.

@@ -1,9 +1,17 @@
 #include "store/peers.h"
 
+#include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <exception>
+#include <mutex>
 #include <sstream>
 #include <utility>
+
+#include "base/log.h"
+#include "store/client.h"
+#include "store/silence.h"
 
 namespace coupler {
 
@@ -101,5 +109,164 @@ void Peers::came_back(int rank) {
     lost_count_.store(lost_.size(), std::memory_order_release);
   }
 }
+
+// The part of StoreClient that tracks the job's ranks: joining, the server's events about the
+// others, and the watch over the rank that hosts the server.
+
+using store_wire::Operation;
+using store_wire::Reply;
+using store_wire::Request;
+
+namespace {
+
+// Its reply is ignored; other ids count up from 1.
+constexpr uint64_t kNobodysRequest = ~uint64_t{0};
+// Limit for a message to a server that may not be reading.
+constexpr auto kSayTime = std::chrono::seconds(5);
+// How long a leaving rank waits for the server's acknowledgment.
+constexpr auto kLeaveTime = std::chrono::milliseconds(300);
+
+}  // namespace
+
+void StoreClient::join(int rank) {
+  Request request{
+      .operation = Operation::kJoin,
+      .key = fmt::format("rank {}", rank),
+      .value = store_wire::encode(store_wire::Joining{rank, own_identity(), machine_identity()})};
+  const auto reply = exchange(request, deadline_after(timeout_));
+  auto joined = reply ? store_wire::decode_joined(reply->value) : std::nullopt;
+  if (!joined) {
+    throw_no_answer("join", request.key);
+  }
+  const std::lock_guard lock(mutex_);
+  joined_ = std::move(joined);
+  rank_ = rank;
+}
+
+void StoreClient::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank_ < 0 || !lost_.empty()) {
+      return;
+    }
+    rank_ = -1;
+  }
+  Request request{.operation = Operation::kLeave, .wait = std::uncaught_exceptions() > 0};
+  try {
+    exchange(request, deadline_after(kLeaveTime));
+  } catch (const Error&) {
+    return;  // the store is gone: there is no one left to tell
+  }
+}
+
+void StoreClient::take_event(const Reply& event) {
+  switch (static_cast<store_wire::Event>(event.number)) {
+    case store_wire::Event::kAlive:
+      say({.operation = Operation::kAlive});
+      break;
+    case store_wire::Event::kLost:
+      if (auto loss = decode_loss(event.value)) {
+        lose_peer(*std::move(loss));
+      }
+      break;
+    case store_wire::Event::kLeft: {
+      std::istringstream ranks(event.value);
+      for (int rank = 0; ranks >> rank;) {
+        const auto left = PeerLoss::Reason::kLeft;
+        lose_peer({.rank = rank,
+                   .reason = left,
+                   .text = fmt::format("rank {} has left the job", rank),
+                   .when = Clock::now()});
+      }
+      break;
+    }
+    case store_wire::Event::kCameBack:
+      take_back(std::atoi(event.value.c_str()));
+      break;
+  }
+}
+
+// On the reading thread, which must not wait for the server to read: it may wait for this client.
+// Whichever thread holds the lock is sending, so the server hears from this rank anyway.
+void StoreClient::say(const Request& request) {
+  const std::unique_lock lock(send_mutex_, std::try_to_lock);
+  if (lock && link_->is_writable()) {
+    const auto frame = sealer_->seal(store_wire::encode(request));
+    link_->send(frame.data(), frame.size(), deadline_after(kSayTime));  // the reader sees failures
+  }
+}
+
+void StoreClient::say_standing() {
+  const std::string text = peers_->standing();
+  int rank = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    rank = rank_;
+  }
+  if (rank >= 0 && !text.empty()) {
+    say({.operation = Operation::kSet,
+         .id = kNobodysRequest,
+         .key = standing_key(rank),
+         .value = text});
+  }
+}
+
+// Each of the other ranks watches the rank that hosts the server.
+void StoreClient::look_at_host(Clock::time_point& heard, ListeningClock& listening) {
+  const auto now = Clock::now();
+  const store_wire::Joined& host = *joined_;
+  heard += listening.held_up(now, store_wire::tick_of(host.limit));
+  if (now - heard >= host.limit / 2) {
+    say({.operation = Operation::kAlive});  // so that its machine has something to acknowledge
+  }
+  const bool here = host.machine == machine_identity();
+  if (const auto reason =
+          judge({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
+    if (!peers_->loss_of(host.host_rank)) {
+      lose_peer({.rank = host.host_rank,
+                 .reason = *reason,
+                 .text = describe_loss(host.host_rank, host.host.pid, *reason),
+                 .when = now});
+    }
+    lose("its host does not answer: " + peers_->loss_of(host.host_rank)->text);
+  }
+}
+
+void StoreClient::take_back(int rank) {
+  peers_->came_back(rank);
+  const std::lock_guard lock(mutex_);
+  if (peer_loss_ && peer_loss_->rank == rank && !peer_loss_->is_for_good()) {
+    peer_loss_.reset();
+  }
+}
+
+void StoreClient::lose_peer(PeerLoss loss) {
+  peers_->lose(loss);
+  if (loss.reason == PeerLoss::Reason::kLeft) {
+    return;
+  }
+  log(LogLevel::kInfo, "store", loss.text);
+  say_standing();
+  const std::lock_guard lock(mutex_);
+  if (!peer_loss_ || !peer_loss_->is_for_good()) {
+    peer_loss_ = std::move(loss);
+  }
+  for (const auto& [id, pending] : pending_) {
+    pending->done.notify_one();
+  }
+}
+
+void StoreClient::throw_peer_lost(const std::string& key, const PeerLoss& loss) const {
+  throw Error(ErrorCode::kPeerLost,
+              loss.rank == rank_
+                  ? fmt::format("the other ranks have given this one up: {}", loss.text)
+                  : fmt::format("{}; this rank was waiting for '{}'", loss.text, key),
+              {.rank = loss.rank,
+               .subject = key,
+               .hint = "look at the output of the lost rank; the survivors cannot continue "
+                       "without it"});
+}
+
+std::shared_ptr<Peers> StoreClient::peers() const { return peers_; }
 
 }  // namespace coupler

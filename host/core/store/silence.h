@@ -6,7 +6,7 @@
 #include <chrono>
 #include <optional>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 #include "store/peers.h"
 
 namespace coupler {

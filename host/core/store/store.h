@@ -3,14 +3,17 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "base/secret.h"
+#include "base/sha256.h"
 
 namespace coupler {
 
@@ -49,8 +52,22 @@ std::string standing_key(int rank);
 inline constexpr const char* kStandingPrefix = "coupler/standing/";
 
 // Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
-// (hosted_store.h) or for several (network_store.h); with world size 1, a store in this process's
+// or for several (rendezvous/host_store.h); with world size 1, a store in this process's
 // memory. Throws Error(kPeerLost or kTimeout) naming the address.
 std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config);
+
+// MemoryStore: a store inside this process, for a world of one and for tests. [any-thread].
+class MemoryStore : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override;
+  int64_t add(const std::string& key, int64_t delta) override;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::string, std::string> values_;
+  std::unordered_map<std::string, int64_t> numbers_;
+};
 
 }  // namespace coupler

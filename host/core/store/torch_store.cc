@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "store/store_wire.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 #include "store/store.h"
 
 namespace coupler {

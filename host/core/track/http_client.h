@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/host_lookup_by_deadline.h"
+#include "base/network.h"
 
 namespace coupler {
 

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <utility>
 
-#include "base/environment.h"
 #include "base/log.h"
-#include "track/value_text.h"
+#include "base/process.h"
+#include "track/file_trackers.h"
 
 namespace coupler {
 namespace {
@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr size_t kMetrics = 1000;
 constexpr size_t kParams = 100;
 constexpr size_t kTags = 100;
-constexpr size_t kLongestName = 250;
+constexpr size_t kLongestKey = 250;
 constexpr size_t kLongestParam = 6000;
 constexpr size_t kLongestTag = 5000;
 constexpr unsigned kTooManyRequests = 429;
@@ -118,7 +118,7 @@ std::string message_in(const std::string& body) {
 }  // namespace
 
 std::string mlflow_name(const std::string& name) {
-  std::string result = at_most(name, kLongestName);
+  std::string result = at_most(name, kLongestKey);
   std::replace_if(
       result.begin(), result.end(),
       [](char c) {

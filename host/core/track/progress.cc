@@ -1,19 +1,242 @@
+#include "track/progress.h"
+
 #include <coupler/progress.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status_line.h"
-#include "track/progress_line.h"
-#include "track/progress_place.h"
 
 namespace coupler {
 namespace {
+
+constexpr size_t kMaxBar = 30;
+constexpr size_t kMinBar = 5;
+
+// Control characters would break the line; bytes of UTF-8 stay.
+std::string one_line(const std::string& text) {
+  std::string out = text;
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return out;
+}
+
+bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+size_t characters(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
+}
+
+std::string cut(const std::string& text, size_t limit) {
+  size_t kept = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (continues(text[i])) continue;
+    if (kept == limit) return text.substr(0, i);
+    ++kept;
+  }
+  return text;
+}
+
+std::string counts(const ProgressView& view) {
+  const double seconds = view.rate > 0 ? 1 / view.rate : view.seconds;
+  const int64_t steps = view.rate > 0 ? 1 : view.done;  // in that time
+  const std::string rate = rate_text(steps, seconds);
+  if (view.total <= 0) return fmt::format("{} [{}, {}]", view.done, clock_text(view.seconds), rate);
+  const double left =
+      steps > 0 ? seconds * static_cast<double>(std::max<int64_t>(view.total - view.done, 0)) /
+                      static_cast<double>(steps)
+                : -1;
+  return fmt::format("{}/{} [{}<{}, {}]", view.done, view.total, clock_text(view.seconds),
+                     clock_text(left), rate);
+}
+
+int percent(const ProgressView& view) {
+  return static_cast<int>(
+      100.0 *
+      std::clamp(static_cast<double>(view.done) / static_cast<double>(view.total), 0.0, 1.0));
+}
+
+}  // namespace
+
+std::string clock_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 359'999'999) return "--:--";
+  const auto whole = std::llround(seconds);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string rate_text(int64_t done, double seconds) {
+  if (done <= 0 || !(seconds > 0)) return "-/s";
+  const double rate = static_cast<double>(done) / seconds;
+  if (rate < 1) return fmt::format("{:.3g} s/step", 1 / rate);
+  if (rate < 1e3) return fmt::format("{:.3g}/s", rate);
+  if (rate < 1e6) return fmt::format("{:.3g}k/s", rate / 1e3);
+  return fmt::format("{:.3g}M/s", rate / 1e6);
+}
+
+std::string brief_text(const std::string& label, int64_t done, int64_t total) {
+  std::string text = one_line(label);
+  if (!text.empty()) text += ' ';
+  return text + (total > 0 ? fmt::format("{}/{}", done, total) : fmt::format("{}", done));
+}
+
+std::string bar_text(const ProgressView& view, int columns) {
+  const auto width = static_cast<size_t>(std::max(columns - 1, 1));
+  const std::string label = view.around.empty() ? view.label : view.around + " > " + view.label;
+  std::string line = cut(one_line(label), width / 2);
+  if (!line.empty()) line += ' ';
+  std::string rest = counts(view);
+  if (!view.suffix.empty()) rest += " " + one_line(view.suffix);
+  if (view.total > 0) {
+    line += fmt::format("{:3}% ", percent(view));
+    const size_t used = characters(line) + characters(rest) + 3;  // |…| and a space
+    const size_t cells = used < width ? std::min(width - used, kMaxBar) : 0;
+    if (cells >= kMinBar) {
+      const size_t full = cells * static_cast<size_t>(percent(view)) / 100;
+      line += fmt::format("|{}{}| ", std::string(full, '#'), std::string(cells - full, '.'));
+    }
+  }
+  return cut(line + rest, width);
+}
+
+std::string plain_text(const ProgressView& view) {
+  std::string line = one_line(view.label);
+  if (!line.empty()) line += ": ";
+  if (view.total > 0) line += fmt::format("{}% ", percent(view));
+  line += counts(view);
+  if (!view.suffix.empty()) line += " " + one_line(view.suffix);
+  return line;
+}
+
+// Selects where progress bars go (standard error, as bar or plain lines, or nowhere) and which of
+// several bars is drawn. Thread-safe.
+
+namespace {
+
+enum class ProgressStyle { kOff, kPlain, kBar };
+
+// A live bar; the one created last is drawn.
+class ProgressSlot {
+ public:
+  ProgressSlot(std::string label, int64_t total);
+  ~ProgressSlot();
+  ProgressSlot(const ProgressSlot&) = delete;
+  ProgressSlot& operator=(const ProgressSlot&) = delete;
+
+  void set_done(int64_t done);
+  bool is_innermost() const;
+  bool is_outermost() const;
+  // "epochs 2/10 > files 3/4": the outer bars.
+  std::string around() const;
+
+ private:
+  const std::string label_;
+  const int64_t total_;
+  int64_t done_ = 0;  // guarded by the lock of all slots
+};
+
+constexpr int kDefaultColumns = 80;
+
+// The width given by COUPLER_TERMINAL; 0 if it is unset or not a number.
+int columns_from_environment() {
+  const std::string text = environment_text("COUPLER_TERMINAL");
+  int columns = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && columns > 0 ? std::min(columns, 1000) : 0;
+}
+
+struct Living {
+  std::mutex mutex;
+  std::vector<const ProgressSlot*> slots;  // outermost first
+};
+
+Living& living() {
+  static auto* const instance = new Living;
+  return *instance;
+}
+
+// Depends on standard error, COUPLER_PROGRESS, COUPLER_TERMINAL and TERM; not cached.
+ProgressStyle progress_style() {
+  const std::string wanted = environment_text("COUPLER_PROGRESS");
+  if (wanted == "off") return ProgressStyle::kOff;
+  if (wanted == "plain") return ProgressStyle::kPlain;
+  if (!wanted.empty() && wanted != "bar") {
+    static std::once_flag once;
+    std::call_once(once, [&] {
+      log(LogLevel::kWarning, "track",
+          "COUPLER_PROGRESS is '" + wanted + "', which is ignored; valid: off, plain, bar");
+    });
+  }
+  if (columns_from_environment() > 0) return ProgressStyle::kBar;
+  const bool terminal = ::isatty(STDERR_FILENO) != 0 && environment_text("TERM") != "dumb";
+  return terminal ? ProgressStyle::kBar : ProgressStyle::kPlain;
+}
+
+// The terminal's current number of columns; it may be resized.
+int progress_columns() {
+  if (const int columns = columns_from_environment(); columns > 0) return columns;
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kDefaultColumns;
+}
+
+ProgressSlot::ProgressSlot(std::string label, int64_t total)
+    : label_(std::move(label)), total_(total) {
+  Living& all = living();
+  const std::lock_guard lock(all.mutex);
+  all.slots.push_back(this);
+}
+
+ProgressSlot::~ProgressSlot() {
+  Living& all = living();
+  const std::lock_guard lock(all.mutex);
+  all.slots.erase(std::remove(all.slots.begin(), all.slots.end(), this), all.slots.end());
+}
+
+void ProgressSlot::set_done(int64_t done) {
+  const std::lock_guard lock(living().mutex);
+  done_ = done;
+}
+
+bool ProgressSlot::is_innermost() const {
+  Living& all = living();
+  const std::lock_guard lock(all.mutex);
+  return all.slots.back() == this;
+}
+
+bool ProgressSlot::is_outermost() const {
+  Living& all = living();
+  const std::lock_guard lock(all.mutex);
+  return all.slots.front() == this;
+}
+
+std::string ProgressSlot::around() const {
+  Living& all = living();
+  const std::lock_guard lock(all.mutex);
+  std::string text;
+  for (const ProgressSlot* slot : all.slots) {
+    if (slot == this) break;
+    if (!text.empty()) text += " > ";
+    text += brief_text(slot->label_, slot->done_, slot->total_);
+  }
+  return text;
+}
 
 using Clock = std::chrono::steady_clock;
 

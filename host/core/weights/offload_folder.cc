@@ -16,12 +16,12 @@
 #include <utility>
 
 #include "base/durable_file.h"
-#include "base/file_text.h"
+#include "base/file_descriptor.h"
+#include "base/json.h"
 #include "base/mapped_file.h"
-#include "base/strict_json.h"
-#include "base/unique_fd.h"
+#include "base/text.h"
 #include "formats/weight_index.h"
-#include "weights/safetensors_weights.h"
+#include "weights/open_weights.h"
 
 namespace coupler {
 namespace {

@@ -3,23 +3,120 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "checkpoint/foreign_layout.h"
+#include "base/mapped_file.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/piece_name.h"
+#include "checkpoint/names.h"
+#include "formats/weight_index.h"
 #include "weights/checkpoint_weights.h"
-#include "weights/deepspeed_weights.h"
-#include "weights/index_weights.h"
 #include "weights/offload_folder.h"
-#include "weights/safetensors_weights.h"
 #include "weights/torch_weights.h"
+#include "weights/weight_source.h"
 
 namespace coupler {
+
+WeightSource open_safetensors(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  const auto header = safetensors::parse_header(file->data(), file->size(), path);
+  WeightSource source{.tensors = {}, .aliases = {}, .files = {path}, .folder = {}};
+  for (const safetensors::TensorInfo& info : header.tensors) {
+    const uint64_t begin = header.data_offset + info.begin;
+    const uint64_t size = info.end - info.begin;
+    source.tensors.push_back({info.name,
+                              info.dtype,
+                              info.shape,
+                              [file, begin, size](const ByteSink& sink) {
+                                const char* const bytes =
+                                    reinterpret_cast<const char*>(file->data()) + begin;
+                                for (uint64_t at = 0; at < size; at += kWeightChunk)
+                                  sink(bytes + at, std::min<uint64_t>(kWeightChunk, size - at));
+                              },
+                              {file, begin}});
+  }
+  for (const auto& [key, value] : header.metadata) {
+    if (key != "format" && header.index.count(value) != 0 && header.index.count(key) == 0)
+      source.aliases.emplace(key, value);
+  }
+  return source;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse_index(const std::string& path, const std::string& problem,
+                               const char* hint = "copy or write the index and its files again") {
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
+              {.subject = path, .hint = hint});
+}
+
+bool is_safetensors(std::string_view name) { return name.ends_with(".safetensors"); }
+
+WeightSource open_part(const std::string& index, const std::string& name, const std::string& key) {
+  const std::string path = (fs::path(index).parent_path() / name).string();
+  std::error_code error;
+  if (!fs::exists(path, error))
+    refuse_index(index, fmt::format("its file '{}' is not in the same folder", shown(name)));
+  if (!is_safetensors(name)) return open_torch(path, key);
+  return open_safetensors(path);
+}
+
+}  // namespace
+
+WeightSource open_index(const std::string& path, const std::string& key) {
+  const auto file = MappedFile::open(path);
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  const WeightIndex index = parse_weight_index(text, path);
+  std::map<std::string_view, std::set<std::string_view>> wanted;  // the tensors of each file
+  for (const auto& [tensor, name] : index.weight_map) wanted[name].insert(tensor);
+  WeightSource source;
+  for (const auto& entry : wanted) {
+    const std::string_view name = entry.first;
+    WeightSource part = open_part(path, std::string(name), key);
+    const auto check = [&](const std::string& tensor) {
+      const auto place = index.weight_map.find(tensor);
+      if (place == index.weight_map.end())
+        refuse_index(path,
+                     fmt::format("its file '{}' has tensor '{}', which the index does not list",
+                                 shown(name), shown(tensor)));
+      if (place->second != name)
+        refuse_index(path, fmt::format("its file '{}' has tensor '{}', which should be in '{}'",
+                                       shown(name), shown(tensor), shown(place->second)));
+    };
+    std::set<std::string_view> there;
+    for (const WeightTensor& tensor : part.tensors) {
+      check(tensor.name);
+      there.insert(tensor.name);
+    }
+    for (const auto& [alias, tensor] : part.aliases) {
+      // Tied names of a safetensors file are in its metadata, and need not be in the index.
+      if (!is_safetensors(name)) check(alias);
+      there.insert(alias);
+    }
+    for (const std::string_view tensor : entry.second) {
+      if (there.count(tensor) == 0)
+        refuse_index(path, fmt::format("tensor '{}' should be in its file '{}', but is not",
+                                       shown(tensor), shown(name)));
+    }
+    std::move(part.tensors.begin(), part.tensors.end(), std::back_inserter(source.tensors));
+    source.aliases.merge(part.aliases);
+    std::move(part.files.begin(), part.files.end(), std::back_inserter(source.files));
+  }
+  source.files.push_back(path);
+  return source;
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,6 +270,28 @@ WeightSource open_weights(const std::string& path, const OpenWeights& options) {
   WeightSource source = open_named(path, options);
   check_source(source, path);
   return source;
+}
+
+void check_source(const WeightSource& source, const std::string& path) {
+  const auto refuse = [&](const std::string& problem) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, problem),
+                {.subject = path,
+                 .hint = "the files do not belong together, or are damaged; copy "
+                         "or write them again"});
+  };
+  if (source.tensors.empty()) refuse("it contains no tensors");
+  std::set<std::string_view> names;
+  for (const WeightTensor& tensor : source.tensors)
+    if (!names.insert(tensor.name).second)
+      refuse(fmt::format("tensor '{}' occurs twice", shown(tensor.name)));
+  for (const auto& [alias, name] : source.aliases) {
+    if (names.count(alias) != 0)
+      refuse(fmt::format("'{}' is both a tensor and an alias of tensor '{}'", shown(alias),
+                         shown(name)));
+    if (names.count(name) == 0)
+      refuse(fmt::format("'{}' is an alias of '{}', which is not a tensor", shown(alias),
+                         shown(name)));
+  }
 }
 
 }  // namespace coupler

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 
 namespace coupler {
 namespace {

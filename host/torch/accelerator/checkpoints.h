@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "accelerator/preemption.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/job_writer.h"
-#include "checkpoint/training_state.h"
+#include "checkpoint/snapshot.h"
 
 namespace coupler {
 

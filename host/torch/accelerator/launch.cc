@@ -21,8 +21,8 @@
 #include <typeinfo>
 
 #include "accelerator/launch_call.h"
-#include "base/nearest.h"
-#include "base/report.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "rendezvous/process_info.h"
 
 namespace coupler {

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler {
 

@@ -5,9 +5,9 @@
 #include <exception>
 #include <utility>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "base/log.h"
-#include "strategy/replica.h"
+#include "strategy/data_parallel.h"
 
 namespace coupler {
 namespace {

@@ -2,12 +2,19 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
 #include <malloc.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 
-#include "base/resident.h"
-#include "residency/memory_budget.h"
+#include "base/process.h"
+#include "base/units.h"
+#include "estimate/settings.h"
+#include "residency/buffer_pool.h"
 
 namespace coupler {
 namespace {
@@ -55,6 +62,145 @@ void measure_uncounted_memory() {
   if (!budget.on()) return;
   ::malloc_trim(0);  // returns free heap memory to the system
   budget.set_resident(resident_bytes());
+}
+
+namespace {
+
+template <class Options>
+double adam_factor(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const auto& group) {
+                       return static_cast<const Options&>(group.options()).amsgrad();
+                     })
+             ? 3
+             : 2;
+}
+
+std::string parts_of(const MemoryEstimate& estimate) {
+  std::string text;
+  const auto add = [&](const char* name, uint64_t bytes) {
+    if (bytes == 0) return;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_byte_size(bytes));
+  };
+  add("parameters", estimate.of(Part::kParameters));
+  add("master weights", estimate.of(Part::kMaster));
+  add("gradients", estimate.of(Part::kGradients));
+  add("optimizer state", estimate.of(Part::kOptimizer));
+  add("buffers", estimate.of(Part::kBuffers));
+  if (estimate.largest_unit > 0) {
+    add(fmt::format("largest unit '{}'", estimate.largest_unit_name).c_str(),
+        estimate.largest_unit);
+  }
+  add("the process itself", estimate.base);
+  return text;
+}
+
+struct Candidate {
+  Setting setting;
+  MemoryEstimate estimate;
+};
+
+// Skips settings whose plugin is not available.
+std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world) {
+  std::vector<Candidate> result;
+  for (const Setting& setting : known_settings("/a/local/disk")) {
+    try {
+      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world,
+                                                 config.communication)});
+    } catch (const Error&) {
+    }
+  }
+  return result;
+}
+
+std::string toml_words(const Setting& setting) {
+  std::string text = fmt::format("backend.use = \"{}\"", setting.use);
+  for (const auto& [key, value] : setting.options) {
+    const auto* word = std::get_if<std::string>(&value);
+    text += word != nullptr
+                ? fmt::format(", {} = \"{}\"", key, *word)
+                : fmt::format(", {} = {}", key,
+                              std::visit([](const auto& other) { return fmt::format("{}", other); },
+                                         value));
+  }
+  return text;
+}
+
+// The need between two steps, without that of forward and backward.
+uint64_t lower_bound_of(const MemoryEstimate& estimate) { return estimate.peak; }
+
+}  // namespace
+
+double state_factor(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) {
+    return adam_factor<torch::optim::AdamOptions>(optimizer);
+  }
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) {
+    return adam_factor<torch::optim::AdamWOptions>(optimizer);
+  }
+  if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) {
+    const auto& groups = optimizer.param_groups();
+    return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+      return static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() != 0;
+    });
+  }
+  return 0;
+}
+
+void require_fit(const StepLog& log, const Config& config, const ProcessInfo& process,
+                 bool divided) {
+  const uint64_t limit = memory_limit_of(config);
+  BackendConfig backend = config.backend;
+  if (!divided) backend.use = "auto";
+  const MemoryEstimate estimate =
+      estimate_memory(log, backend, process.world, config.communication, config.memory);
+  if (lower_bound_of(estimate) <= limit) return;
+  const std::vector<Candidate> others = candidates(log, config, process.world);
+  for (const Candidate& other : others) {
+    const uint64_t needed = estimate.base + other.estimate.largest_unit;
+    if (other.estimate.largest_unit == 0 || needed <= limit) continue;
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("memory.limit is {}, but the unit '{}' alone is {} when it is gathered, and "
+                    "the process itself is {}: the model cannot be trained within it",
+                    format_byte_size(limit), other.estimate.largest_unit_name,
+                    format_byte_size(other.estimate.largest_unit), format_byte_size(estimate.base)),
+        {.rank = process.rank,
+         .subject = "memory.limit",
+         .hint = "raise the limit, or split that module into smaller ones"});
+  }
+  std::string fitting;
+  for (const Candidate& other : others) {
+    if (lower_bound_of(other.estimate) > limit) continue;
+    fitting += fmt::format("{}{} ({})", fitting.empty() ? "" : "; ", toml_words(other.setting),
+                           format_byte_size(lower_bound_of(other.estimate)));
+  }
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format(
+          "a rank needs at least {}, but memory.limit is {}: {}; activations are not counted",
+          format_byte_size(lower_bound_of(estimate)), format_byte_size(limit), parts_of(estimate)),
+      {.rank = process.rank,
+       .subject = "memory.limit",
+       .hint = fitting.empty()
+                   ? "no setting fits with this number of processes: start more, or raise the limit"
+                   : "these settings would fit, fastest first: " + fitting +
+                         "; memory.activation_checkpointing and training.mixed_precision = "
+                         "\"bf16\" reduce the memory of activations"});
+}
+
+std::string known_parts(const StepLog& log, int world, bool divided) {
+  uint64_t parameters = 0;
+  for (const LoggedModel& model : log.models) {
+    for (const LoggedParameter& p : model.parameters) parameters += p.bytes();
+  }
+  const uint64_t trainable = log.trainable_bytes();
+  const auto state = static_cast<uint64_t>(log.optimizer_factor * static_cast<double>(trainable));
+  return fmt::format(
+      " (the whole model{} has parameters of {}, gradients of {} and optimizer state of {})",
+      divided ? fmt::format(", sharded over {} ranks,", world) : "", format_byte_size(parameters),
+      format_byte_size(trainable), format_byte_size(state));
 }
 
 }  // namespace coupler

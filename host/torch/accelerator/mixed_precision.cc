@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "base/log.h"
 #include "precision/precision.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "accelerator/agreement.h"
 
 namespace coupler::detail {

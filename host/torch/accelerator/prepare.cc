@@ -6,23 +6,21 @@
 #include <algorithm>
 #include <utility>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "accelerator/checkpoints.h"
 #include "accelerator/memory_limit.h"
-#include "accelerator/memory_plan.h"
 #include "accelerator/profile.h"
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
-#include "base/byte_size.h"
 #include "base/log.h"
-#include "base/resident.h"
-#include "device/out_of_memory.h"
-#include "dry_run/describe.h"
+#include "base/process.h"
+#include "base/units.h"
+#include "device/device.h"
 #include "dry_run/dry_run.h"
-#include "optim/optimizer_state.h"
-#include "optim/scheduler_core.h"
+#include "optim/optimizer.h"
+#include "optim/scheduler.h"
 #include "precision/precision.h"
-#include "residency/memory_budget.h"
+#include "residency/buffer_pool.h"
 
 namespace coupler {
 namespace {

@@ -8,14 +8,14 @@
 #include <set>
 #include <unordered_map>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "accelerator/agreement.h"
-#include "base/byte_size.h"
 #include "base/durable_file.h"
+#include "base/units.h"
 #include "formats/safetensors_writer.h"
-#include "formats/weight_shards.h"
-#include "tensors/safetensors_types.h"
-#include "weights/weight_target.h"
+#include "formats/weight_index.h"
+#include "tensors/safetensors.h"
+#include "weights/write_weights.h"
 
 namespace coupler {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "dry_run/dry_run.h"
 #include "tensors/tensor_ops.h"
 

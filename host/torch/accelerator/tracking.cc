@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "accelerator/accelerator_impl.h"
+#include "accelerator/accelerator.h"
 #include "accelerator/checkpoints.h"
 #include "accelerator/profile.h"
-#include "base/nearest.h"
-#include "track/registry.h"
+#include "base/text.h"
+#include "track/trackers.h"
 
 namespace coupler {
 namespace {

@@ -1,4 +1,8 @@
+#include "activations/activation_checkpoint.h"
+
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <coupler/activation_checkpoint.h>
 #include <coupler/autocast.h>
 #include <coupler/error.h>
@@ -13,11 +17,31 @@
 #include <algorithm>
 
 #include "activations/activation_offload.h"
-#include "activations/offloaded_tensors.h"
-#include "activations/random_state.h"
-#include "activations/version_mark.h"
-#include "precision/autocast_now.h"
-#include "strategy/gradient_hooks.h"
+#include "device/device_memory.h"
+#include "precision/autocast.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+RandomState::RandomState() {
+  const std::optional<c10::DeviceType> type = at::getAccelerator();
+  if (!type) return;
+  device_ = c10::impl::VirtualGuardImpl(*type).getDevice();
+  std::optional<at::Generator> generator = device_generator(*device_);
+  if (!generator) return;
+  const std::lock_guard lock(generator->mutex());
+  on_device_ = generator->get_state();
+}
+
+void RandomState::restore() const {
+  write_generator(cpu_);
+  if (!on_device_.defined()) return;
+  at::Generator generator = *device_generator(*device_);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(on_device_);
+}
+
+}  // namespace coupler
 
 namespace coupler::detail {
 namespace {

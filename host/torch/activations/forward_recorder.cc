@@ -12,8 +12,8 @@
 #include <regex>
 #include <utility>
 
-#include "empty_weights/arguments.h"
-#include "precision/autocast_now.h"
+#include "empty_weights/recipe.h"
+#include "precision/autocast.h"
 #include "residency/autograd_node.h"
 
 namespace coupler {

@@ -11,8 +11,8 @@
 
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
-#include "empty_weights/arguments.h"
-#include "precision/autocast_now.h"
+#include "empty_weights/recipe.h"
+#include "precision/autocast.h"
 
 namespace coupler {
 namespace {

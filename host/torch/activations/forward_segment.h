@@ -16,9 +16,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "activations/offloaded_tensors.h"
-#include "activations/random_state.h"
-#include "activations/version_mark.h"
+#include "activations/activation_checkpoint.h"
+#include "activations/activation_offload.h"
 #include "empty_weights/recipe.h"
 
 namespace coupler {

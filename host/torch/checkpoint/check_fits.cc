@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "checkpoint/restore.h"
-#include "checkpoint/state_names.h"
+#include "checkpoint/snapshot.h"
 #include "optim/torch_state.h"
-#include "tensors/safetensors_types.h"
+#include "tensors/safetensors.h"
 
 namespace coupler::checkpoint {
 namespace {

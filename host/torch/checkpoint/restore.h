@@ -2,11 +2,50 @@
 // wrote it. Called by the training thread of every rank, each for its own parts.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
-#include "checkpoint/training_state.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/piece_files.h"
+#include "checkpoint/snapshot.h"
 
 namespace coupler::checkpoint {
+
+// PieceReader: reads the tensors of a checkpoint's files into LibTorch tensors, whichever rank
+// wrote which part. Used by one thread.
+class PieceReader {
+ public:
+  // The safetensors files among `names`, which the manifest lists. Reads their headers only. Throws
+  // Error(kIo) naming the file.
+  PieceReader(const std::string& folder, const Manifest& manifest,
+              const std::vector<std::string>& names)
+      : files_(folder, manifest, names) {}
+
+  bool has(const std::string& tensor) const { return files_.tensors().count(tensor) != 0; }
+  // The shape of a tensor that one file holds completely; empty for any other.
+  std::vector<int64_t> shape(const std::string& tensor) const {
+    const auto found = files_.tensors().find(tensor);
+    const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1;
+    return whole ? found->second.parts[0].shape : std::vector<int64_t>{};
+  }
+  // Reads the piece's elements of the tensor, directly into its values if these are contiguous in
+  // host memory. Throws Error(kInvalidArgument) for another dtype, Error(kIo) if no file contains
+  // some of the elements or a file is damaged.
+  void read(const std::string& tensor, const StatePiece& piece);
+
+  // Calls visit with the name and value of every tensor, in order of names. Each must be complete
+  // in one file.
+  void read_all(const std::function<void(const std::string&, const at::Tensor&)>& visit);
+
+  // "__metadata__" of each file, in the order of `names`.
+  const std::vector<safetensors::Metadata>& metadata() const { return files_.metadata(); }
+
+ private:
+  void read_elements(const std::string& tensor, const StatePiece& piece, const at::Tensor& into);
+
+  PieceFiles files_;
+};
 
 // Throws Error(kInvalidArgument) listing everything in which the checkpoint does not match the
 // program: models, tensors that are missing, unexpected or of another shape, optimizers,

@@ -9,10 +9,9 @@
 #include <atomic>
 #include <exception>
 
-#include "data/loader_state.h"
-#include "data/reading_scope.h"
-#include "data/shuffle.h"
-#include "device/pinned.h"
+#include "data/batch_plan.h"
+#include "data/loader.h"
+#include "device/device_memory.h"
 
 namespace coupler::detail {
 namespace {

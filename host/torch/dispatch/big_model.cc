@@ -9,12 +9,12 @@
 
 #include <utility>
 
-#include "base/resident.h"
+#include "base/process.h"
 #include "dispatch/dispatched_state.h"
+#include "dispatch/host_value.h"
 #include "dispatch/load_weights.h"
-#include "dispatch/placed_tensor.h"
 #include "dispatch/quantize_tensors.h"
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
 #include "quantize/choose_layers.h"
 #include "strategy/model.h"
 
@@ -198,6 +198,18 @@ OffloadHook cpu_offload_with_hook(torch::nn::Module& module, c10::Device executi
   }
   return OffloadHook(std::make_shared<DispatchedState>(std::move(model), map, std::move(tensors),
                                                        Sources{}, rules));
+}
+
+const DeviceMap& DispatchedModel::device_map() const { return state_->map(); }
+
+void OffloadHook::offload() const { state_->release(); }
+
+const DeviceMap& device_map(const torch::nn::Module& model) {
+  const DispatchedState* const state = DispatchedState::of(identity_of(model));
+  if (state != nullptr) return state->map();
+  throw Error(ErrorCode::kUsage, fmt::format("the model '{}' is not dispatched", model.name()),
+              {.subject = model.name(),
+               .hint = "call dispatch_model or load_checkpoint_and_dispatch first"});
 }
 
 }  // namespace coupler

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -10,14 +11,109 @@
 #include <mutex>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/mapping_guard.h"
-#include "base/resident.h"
-#include "device/pinned.h"
-#include "empty_weights/materialise.h"
+#include "base/mapped_file.h"
+#include "base/process.h"
+#include "base/units.h"
+#include "device/device_memory.h"
+#include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
 
 namespace coupler {
+namespace {
+
+constexpr size_t kAlignment = 64;  // preferred by kernels
+
+// Files align tensors to 8 bytes or more, so gaps between neighbors are smaller than kAlignment.
+bool follows(const PlannedWeights& unit, const PlacedTensor& tensor, size_t most) {
+  const FilePlace& place = tensor.value.place;
+  if (unit.place.file == nullptr || place.file != unit.place.file) return false;
+  const uint64_t end = unit.place.begin + unit.bytes;
+  return place.begin >= end && place.begin - end < kAlignment &&
+         place.begin - unit.place.begin + tensor.bytes() <= most;
+}
+
+void append(PlannedWeights& unit, size_t index, const PlacedTensor& tensor) {
+  const bool in_file = unit.place.file != nullptr;
+  const size_t offset = in_file ? tensor.value.place.begin - unit.place.begin
+                                : (unit.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  unit.tensors.push_back(index);
+  unit.offsets.push_back(offset);
+  unit.bytes = offset + tensor.bytes();
+}
+
+}  // namespace
+
+std::vector<PlannedWeights> plan_units(const std::vector<PlacedTensor>& tensors, c10::Device device,
+                                       size_t most) {
+  std::vector<PlannedWeights> units;
+  const PlacedTensor* before = nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const PlacedTensor& tensor = tensors[i];
+    if (tensor.runs != device || (tensor.stays() && device.is_cpu() && tensor.packed == nullptr))
+      continue;
+    const bool in_file = device.is_cpu() && tensor.value.place.file != nullptr;
+    const bool together = before != nullptr && (in_file ? follows(units.back(), tensor, most)
+                                                        : units.back().place.file == nullptr &&
+                                                              before->module == tensor.module &&
+                                                              before->stays() == tensor.stays());
+    if (!together) {
+      units.emplace_back();
+      if (in_file) units.back().place = tensor.value.place;
+    }
+    append(units.back(), i, tensor);
+    before = &tensor;
+  }
+  return units;
+}
+
+namespace {
+
+// How far ahead of the current unit the disk is asked to read.
+constexpr size_t kReadAhead = 2;  // units
+
+}  // namespace
+
+void WeightUnits::note_first() {
+  if (std::exchange(any_, true)) return;
+  if (on_first_) on_first_();
+}
+
+void* WeightUnits::lend(size_t unit) {
+  const PlacedUnit& wanted = units_.at(unit);
+  if (wanted.place.file == nullptr) return nullptr;
+  for (size_t next = unit; next < std::min(units_.size(), unit + 1 + kReadAhead); ++next) {
+    const PlacedUnit& ahead = units_[next];
+    if (ahead.place.file != nullptr) advise_in(*ahead.place.file, ahead.place.begin, ahead.bytes);
+  }
+  populate(*wanted.place.file, wanted.place.begin, wanted.bytes);
+  return wanted.place.file->data() + wanted.place.begin;
+}
+
+void WeightUnits::take_back(size_t unit) {
+  const PlacedUnit& given = units_.at(unit);
+  if (given.place.file != nullptr && !given.keep_pages)
+    drop(*given.place.file, given.place.begin, given.bytes);
+}
+
+void WeightUnits::fill(size_t unit, void* memory) {
+  note_first();
+  PlacedUnit& wanted = units_.at(unit);
+  for (const Piece& piece : wanted.pieces) {
+    const at::Tensor destination =
+        at::for_blob(static_cast<char*>(memory) + piece.offset, piece.sizes)
+            .options(at::TensorOptions(piece.type).device(device_))
+            .target_device(device_)
+            .make_tensor();
+    copy_value(piece.value, destination, /*drop_pages=*/!wanted.keep_pages);
+  }
+  if (wanted.once) wanted.pieces.clear();
+}
+
+void WeightUnits::store(size_t, const void*) {
+  throw Error(ErrorCode::kUnsupported, "the parameters of a dispatched model are read-only",
+              {.subject = "dispatch_model", .hint = "train a model that is not dispatched"});
+}
+
 namespace {
 
 // With a memory bound, the least that activations and the heap take.

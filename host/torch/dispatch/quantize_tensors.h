@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/placed_tensor.h"
+#include "dispatch/host_value.h"
 #include "strategy/model.h"
 #include "weights/weight_source.h"
 

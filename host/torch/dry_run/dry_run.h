@@ -13,10 +13,14 @@
 
 #include "dry_run/fake_tensors.h"
 #include "estimate/step_log.h"
-#include "strategy/gradient_hooks.h"
+#include "strategy/model.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
+
+// Describes a model for estimates. Pure function.
+
+LoggedModel describe_for_estimate(const Model& model);
 
 class DryRun final : public FakeObserver, public GradientListener {
  public:

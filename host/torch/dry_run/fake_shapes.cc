@@ -8,7 +8,7 @@
 namespace coupler {
 namespace {
 
-using Values = std::vector<c10::IValue>;
+using IValues = std::vector<c10::IValue>;
 
 at::Tensor empty_of(at::IntArrayRef sizes, at::ScalarType type) {
   return at::empty(sizes, at::TensorOptions().dtype(type).device(at::kMeta));
@@ -21,7 +21,7 @@ at::Tensor like_or_none(const c10::IValue& value, bool wanted) {
 }
 
 // (input, normalized_shape, weight, bias, eps)
-Values layer_norm(const Values& in) {
+IValues layer_norm(const IValues& in) {
   const at::Tensor input = in[0].toTensor();
   const auto normalised = static_cast<int64_t>(in[1].toIntVector().size());
   std::vector<int64_t> sizes = input.sizes().vec();
@@ -33,13 +33,13 @@ Values layer_norm(const Values& in) {
 }
 
 // (grad_out, input, normalized_shape, mean, rstd, weight, bias, mask)
-Values layer_norm_backward(const Values& in) {
+IValues layer_norm_backward(const IValues& in) {
   const auto mask = in[7].toBoolList();
   return {like_or_none(in[1], mask[0]), like_or_none(in[5], mask[1]), like_or_none(in[6], mask[2])};
 }
 
 // (self, dim, index)
-Values index_select(const Values& in) {
+IValues index_select(const IValues& in) {
   const at::Tensor self = in[0].toTensor();
   std::vector<int64_t> sizes = self.sizes().vec();
   if (!sizes.empty()) {
@@ -51,14 +51,14 @@ Values index_select(const Values& in) {
 }
 
 // (grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
-Values embedding_dense_backward(const Values& in) {
+IValues embedding_dense_backward(const IValues& in) {
   const at::Tensor gradient = in[0].toTensor();
   return {empty_of({in[2].toInt(), gradient.size(-1)}, gradient.scalar_type())};
 }
 
 // (query, key, value, dropout_p, is_causal, attn_mask, scale): the kernel's own layout, in which
 // heads come after the sequence.
-Values flash_attention(const Values& in) {
+IValues flash_attention(const IValues& in) {
   const at::Tensor query = in[0].toTensor(), value = in[2].toTensor();
   const at::ScalarType sums = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor output =
@@ -68,8 +68,8 @@ Values flash_attention(const Values& in) {
 }
 
 // (grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
-Values flash_attention_backward(const Values& in) {
-  Values result;
+IValues flash_attention_backward(const IValues& in) {
+  IValues result;
   for (size_t i = 1; i <= 3; ++i) {
     const at::Tensor like = in[i].toTensor();
     result.emplace_back(
@@ -80,7 +80,7 @@ Values flash_attention_backward(const Values& in) {
 }
 
 // (input, weight, bias, running_mean, running_var, training, momentum, eps)
-Values batch_norm(const Values& in) {
+IValues batch_norm(const IValues& in) {
   const at::Tensor input = in[0].toTensor();
   const int64_t channels = in[5].toBool() ? input.size(1) : 0;
   const at::ScalarType type =
@@ -89,7 +89,7 @@ Values batch_norm(const Values& in) {
 }
 
 // (grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask)
-Values batch_norm_backward(const Values& in) {
+IValues batch_norm_backward(const IValues& in) {
   const at::Tensor input = in[1].toTensor();
   const auto mask = in[9].toBoolList();
   const at::ScalarType type =
@@ -104,7 +104,7 @@ int64_t entry(const std::vector<int64_t>& values, size_t dimension) {
 
 // (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). The
 // kernel's temporary memory for unfolding is not counted.
-Values convolution(const Values& in) {
+IValues convolution(const IValues& in) {
   const at::Tensor input = in[0].toTensor(), weight = in[1].toTensor();
   const auto stride = in[3].toIntVector(), padding = in[4].toIntVector(),
              dilation = in[5].toIntVector(), more = in[7].toIntVector();
@@ -124,7 +124,7 @@ Values convolution(const Values& in) {
 }
 
 // (grad_output, input, weight, bias_sizes, stride, …, groups, output_mask)
-Values convolution_backward(const Values& in) {
+IValues convolution_backward(const IValues& in) {
   const auto mask = in[10].toBoolList();
   const at::Tensor weight = in[2].toTensor();
   const at::Tensor gradient = in[0].toTensor();

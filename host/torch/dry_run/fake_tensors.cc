@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "dry_run/fake_shapes.h"
-#include "empty_weights/arguments.h"
+#include "empty_weights/recipe.h"
 
 namespace coupler {
 namespace {

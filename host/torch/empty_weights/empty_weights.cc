@@ -1,5 +1,18 @@
+#include "empty_weights/empty_weights.h"
+
+#include <c10/core/InferenceMode.h>
 #include <coupler/empty_weights.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "empty_weights/recorder.h"
 #include "empty_weights/replay.h"
@@ -77,3 +90,114 @@ InitOnDevice::~InitOnDevice() {
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&coupler::record_operation>());
 }
+
+namespace coupler {
+namespace {
+
+// The wanted tensors of one recipe, by storage: tied tensors share one.
+struct Batch {
+  std::shared_ptr<Recipe> recipe;
+  std::unordered_map<uint64_t, std::vector<size_t>> indices;
+};
+
+void require_recipe(const MetaTensor& wanted) {
+  const StorageTag* const tag = Recipe::tag_of(wanted.tensor);
+  if (tag == nullptr) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is on the meta device and its values are unknown", wanted.name),
+        {.subject = wanted.name,
+         .hint = "build the model inside coupler::EmptyWeights, conversions included, or load its "
+                 "weights from a file"});
+  }
+  if (!tag->recipe->unchanged(wanted.tensor)) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("'{}' was changed in place outside coupler::EmptyWeights before it had "
+                            "values, and that change is lost",
+                            wanted.name),
+                {.subject = wanted.name,
+                 .hint = "initialize it inside the scope, or after it is materialized"});
+  }
+}
+
+at::Tensor make(const c10::Storage& storage, const Place& place) {
+  const c10::InferenceMode no_inference(false);
+  return tensor_on(storage, place, c10::DispatchKey::CPU);
+}
+
+std::string text(c10::IntArrayRef sizes) {
+  std::ostringstream out;
+  out << sizes;
+  return out.str();
+}
+
+}  // namespace
+
+bool has_recipe(const at::Tensor& tensor) { return Recipe::tag_of(tensor) != nullptr; }
+
+ReplayReport materialise(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
+  std::vector<Batch> batches;
+  std::vector<Place> places(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const at::Tensor& tensor = wanted[i].tensor;
+    if (!tensor.defined() || !tensor.is_meta()) continue;
+    require_recipe(wanted[i]);
+    const StorageTag& tag = *Recipe::tag_of(tensor);
+    auto batch = std::find_if(batches.begin(), batches.end(),
+                              [&](const Batch& b) { return b.recipe == tag.recipe; });
+    if (batch == batches.end()) batch = batches.insert(batch, Batch{tag.recipe, {}});
+    batch->indices[tag.id].push_back(i);
+    places[i] = geometry_of(tensor);
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const at::Tensor& tensor = wanted[i].tensor;
+    if (!tensor.defined() || !tensor.is_meta()) sink(i, tensor);
+  }
+  ReplayReport total;
+  for (const Batch& batch : batches) {
+    std::unordered_set<uint64_t> storages;
+    for (const auto& item : batch.indices) storages.insert(item.first);
+    const ReplayReport report =
+        replay(batch.recipe, storages, [&](uint64_t storage, const c10::Storage& value) {
+          for (const size_t i : batch.indices.at(storage)) sink(i, make(value, places[i]));
+        });
+    total.operations += report.operations;
+    total.peak_bytes = std::max(total.peak_bytes, report.peak_bytes);
+  }
+  return total;
+}
+
+void put_value(const at::Tensor& meta, const at::Tensor& value) {
+  if (!meta.is_meta() || !value.defined() || value.is_meta() || value.is_inference() ||
+      value.layout() != meta.layout() || value.sizes() != meta.sizes()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a tensor of shape {} on {} cannot take the place of one of shape {} on {}",
+                    value.defined() ? text(value.sizes()) : "(undefined)",
+                    value.defined() ? value.device().str() : "no device", text(meta.sizes()),
+                    meta.device().str()),
+        {.subject = {}, .hint = "give a tensor of the same shape that has values"});
+  }
+  if (meta.requires_grad() && !value.is_floating_point() && !value.is_complex()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a parameter that requires gradients cannot be of dtype {}",
+                            c10::toString(value.scalar_type())),
+                {.subject = {}, .hint = "give a floating-point tensor"});
+  }
+  give_value(meta, value);
+}
+
+void give_value(const at::Tensor& variable, const at::Tensor& value) {
+  // A gradient accumulator made while the tensor was on meta would refuse real gradients.
+  if (auto* const autograd = torch::autograd::impl::get_autograd_meta(variable)) {
+    const std::lock_guard lock(autograd->mutex_);
+    autograd->grad_accumulator_.reset();
+  }
+  variable.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
+}
+
+void set_value(const at::Tensor& variable, const at::Tensor& value) {
+  variable.device() == value.device() ? variable.set_data(value) : give_value(variable, value);
+}
+
+}  // namespace coupler

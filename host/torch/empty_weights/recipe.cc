@@ -1,14 +1,51 @@
 #include "empty_weights/recipe.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/List.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
+#include <mutex>
 #include <utility>
 
-#include "empty_weights/replay_plan.h"
+#include "empty_weights/replay.h"
 
 namespace coupler {
+namespace {
+
+at::CPUGeneratorImpl& generator() {
+  return *at::detail::getDefaultCPUGenerator().get<at::CPUGeneratorImpl>();
+}
+
+}  // namespace
+
+GeneratorState read_generator() {
+  at::CPUGeneratorImpl& source = generator();
+  const std::lock_guard lock(source.mutex_);
+  return {source.engine(), source.next_float_normal_sample(), source.next_double_normal_sample()};
+}
+
+void write_generator(const GeneratorState& state) {
+  at::CPUGeneratorImpl& target = generator();
+  const std::lock_guard lock(target.mutex_);
+  target.set_engine(state.engine);
+  target.set_next_float_normal_sample(state.next_float);
+  target.set_next_double_normal_sample(state.next_double);
+}
+
+bool same_state(const GeneratorState& a, const GeneratorState& b) {
+  const at::mt19937_data_pod x = a.engine.data(), y = b.engine.data();
+  return x.seed_ == y.seed_ && x.left_ == y.left_ && x.next_ == y.next_ && x.state_ == y.state_ &&
+         a.next_float == b.next_float && a.next_double == b.next_double;
+}
+
+GeneratorState state_apart(const GeneratorState& state) {
+  at::mt19937 engine = state.engine;
+  const uint64_t high = engine();
+  return {at::mt19937(high << 32 | engine()), std::nullopt, std::nullopt};
+}
+
 namespace {
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
@@ -131,6 +168,39 @@ std::deque<Operation> Recipe::trim() {
     kept.outputs.clear();
   }
   return all;
+}
+
+void for_each_tensor(const std::vector<c10::IValue>& values,
+                     const std::function<void(Position, const at::Tensor&)>& visit) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const c10::IValue& value = values[i];
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit({i, -1}, value.toTensor());
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      const auto elements = value.toListRef();
+      for (size_t j = 0; j < elements.size(); ++j) {
+        if (elements[j].isTensor() && elements[j].toTensor().defined())
+          visit({i, static_cast<int>(j)}, elements[j].toTensor());
+      }
+    }
+  }
+}
+
+at::Tensor get(const std::vector<c10::IValue>& values, Position position) {
+  const c10::IValue& value = values.at(position.index);
+  if (position.element < 0) return value.toTensor();
+  return value.toListRef()[static_cast<size_t>(position.element)].toTensor();
+}
+
+void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& tensor) {
+  c10::IValue& value = values.at(position.index);
+  if (position.element < 0) {
+    value = tensor;
+    return;
+  }
+  const auto list = value.toList().copy();
+  list.set(static_cast<size_t>(position.element), tensor);
+  value = list;
 }
 
 }  // namespace coupler

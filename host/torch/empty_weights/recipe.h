@@ -6,12 +6,15 @@
 // alive. The recording thread appends; any thread may replay (replay.h) or drop tensors meanwhile.
 #pragma once
 
+#include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/DimVector.h>
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,9 +22,36 @@
 #include <unordered_set>
 #include <vector>
 
-#include "empty_weights/generator_state.h"
-
 namespace coupler {
+
+// The state of LibTorch's default CPU generator as a value. The functions take the generator's own
+// lock; any thread may call them.
+
+struct GeneratorState {
+  at::mt19937 engine;
+  std::optional<float> next_float;  // the cached second sample of a normal pair
+  std::optional<double> next_double;
+};
+
+GeneratorState read_generator();
+void write_generator(const GeneratorState& state);
+bool same_state(const GeneratorState& a, const GeneratorState& b);
+
+// A state derived from this one whose stream is separate from it, so that draws from it never yield
+// numbers that belong to a weight.
+GeneratorState state_apart(const GeneratorState& state);
+
+// Restores the generator's state on destruction.
+class GeneratorGuard {
+ public:
+  GeneratorGuard() : state_(read_generator()) {}
+  ~GeneratorGuard() { write_generator(state_); }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  GeneratorState state_;
+};
 
 // Where a tensor is stored: its storage, and the tensor's geometry in it.
 struct Place {
@@ -145,5 +175,26 @@ class Recipe : public std::enable_shared_from_this<Recipe> {
   int uses_ = 0;
   std::optional<GeneratorState> mark_;
 };
+
+// Finds and replaces tensors among boxed arguments or results, single or in lists.
+
+// Calls `visit` for each defined tensor, in order.
+void for_each_tensor(const std::vector<c10::IValue>& values,
+                     const std::function<void(Position, const at::Tensor&)>& visit);
+
+// Calls `visit` with every defined tensor in one value, lists of lists included.
+template <class Visit>
+void each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) each_tensor(element, visit);
+  }
+}
+
+at::Tensor get(const std::vector<c10::IValue>& values, Position position);
+
+// Copies a list before changing it, since copies of an IValue share their list.
+void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& tensor);
 
 }  // namespace coupler

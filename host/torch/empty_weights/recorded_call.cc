@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-#include "empty_weights/arguments.h"
+#include "empty_weights/recipe.h"
 
 namespace coupler {
 namespace {
@@ -31,7 +31,7 @@ bool updates_unannounced(std::string_view argument) {
   return argument == "running_mean" || argument == "running_var";
 }
 
-Kind kind_of(const at::Tensor& tensor) {
+Kind tensor_kind(const at::Tensor& tensor) {
   if (Recipe::tag_of(tensor) != nullptr) return Kind::kRecorded;
   if (tensor.is_meta()) return Kind::kUnknown;
   const bool plain = tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage();
@@ -66,7 +66,7 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, std::vector<c10::IValu
     const c10::AliasInfo* const alias = schema[position.index].alias_info();
     CallTensor item{.position = position,
                     .tensor = tensor,
-                    .kind = kind_of(tensor),
+                    .kind = tensor_kind(tensor),
                     .writes = updates_unannounced(schema[position.index].name()),
                     .announced = alias != nullptr && alias->isWrite(),
                     .place = {}};

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "empty_weights/arguments.h"
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
+#include "empty_weights/recipe.h"
 #include "empty_weights/replay.h"
 
 namespace coupler {

@@ -11,9 +11,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "residency/in_use.h"
 #include "residency/intercept.h"
 #include "residency/offloaded_memory.h"
+#include "residency/unit.h"
 
 namespace coupler {
 namespace {

@@ -1,3 +1,5 @@
+#include "optim/optimizer.h"
+
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <fmt/ranges.h>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "optim/optimizer_state.h"
 #include "optim/torch_state.h"
 
 namespace coupler {

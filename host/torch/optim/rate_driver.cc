@@ -1,9 +1,11 @@
 #include "optim/rate_driver.h"
 
+#include <c10/util/Type.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <cmath>
+#include <typeinfo>
 
 namespace coupler {
 namespace {
@@ -80,6 +82,140 @@ void require_rates(const std::vector<double>& rates, const std::string& whose) {
                             "at least 0",
                             whose, i, rates[i]));
   }
+}
+
+// The schedulers of torch::optim as RateDrivers. Their public interface hides their optimizer and
+// the state that a checkpoint needs; all access to hidden members is in this file.
+
+namespace {
+
+using torch::optim::LRScheduler;
+using Plateau = torch::optim::ReduceLROnPlateauScheduler;
+
+// Accesses protected members, which a derived class may name.
+struct OpenScheduler : LRScheduler {
+  static std::vector<double> current_rates(const LRScheduler& scheduler) {
+    return (scheduler.*(&OpenScheduler::get_current_lrs))();
+  }
+  static unsigned& step_count(LRScheduler& scheduler) {
+    return scheduler.*(&OpenScheduler::step_count_);
+  }
+};
+
+// Accesses private members, which an explicit instantiation may name.
+template <auto kMember, class Name>
+struct Opened {
+  friend auto member_of(Name) { return kMember; }
+};
+struct Best {};
+struct BadEpochs {};
+struct Cooldown {};
+auto member_of(Best);
+auto member_of(BadEpochs);
+auto member_of(Cooldown);
+template struct Opened<&Plateau::best, Best>;
+template struct Opened<&Plateau::num_bad_epochs, BadEpochs>;
+template struct Opened<&Plateau::cooldown_counter, Cooldown>;
+
+class TorchDriver final : public RateDriver {
+ public:
+  // is_of() can detect the scheduler's optimizer, so it is not passed.
+  TorchDriver(LRScheduler& scheduler, StepUnit unit) : scheduler_(scheduler), unit_(unit) {}
+
+  StepUnit unit() const override { return unit_; }
+  std::string name() const override { return c10::demangle(typeid(scheduler_).name()); }
+  ScheduleOptions options() const override { return {}; }
+  // The scheduler reports its optimizer's rates, so a rate changed here must show up there.
+  bool is_of(torch::optim::Optimizer& optimizer,
+             const std::vector<torch::optim::Optimizer*>&) const override {
+    if (optimizer.param_groups().empty()) return false;
+    torch::optim::OptimizerOptions& options = optimizer.param_groups()[0].options();
+    const double before = options.get_lr();
+    const double mark = before == 0.625 ? 0.375 : 0.625;
+    const auto first = [&] {
+      const std::vector<double> rates = OpenScheduler::current_rates(scheduler_);
+      return rates.empty() ? 0 : rates[0];
+    };
+    const double seen_before = first();
+    options.set_lr(mark);
+    const double seen = first();
+    options.set_lr(before);
+    return seen == mark && seen_before == before;
+  }
+  void begin(torch::optim::Optimizer& optimizer) override {
+    require_rates(rates_of(optimizer), "the optimizer");
+  }
+  void step(torch::optim::Optimizer& optimizer, int64_t, int64_t count, double) override {
+    for (int64_t i = 0; i < count; ++i) scheduler_.step();
+    require_rates(rates_of(optimizer), name());
+  }
+  void save(Scheduler::State&) const override {}
+  void load(const Scheduler::State& state) override {
+    OpenScheduler::step_count(scheduler_) = static_cast<unsigned>(state.steps);
+  }
+
+ private:
+  LRScheduler& scheduler_;
+  const StepUnit unit_;
+};
+
+class PlateauDriver final : public RateDriver {
+ public:
+  PlateauDriver(Plateau& scheduler, torch::optim::Optimizer* optimizer, StepUnit unit)
+      : scheduler_(scheduler), optimizer_(optimizer), unit_(unit) {
+    if (unit == StepUnit::kProcessSteps) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "ReduceLROnPlateauScheduler cannot count process steps: it would see one metric "
+                  "several times",
+                  {.hint = "let it count epochs or optimizer steps"});
+    }
+  }
+
+  StepUnit unit() const override { return unit_; }
+  std::string name() const override { return "torch::optim::ReduceLROnPlateauScheduler"; }
+  ScheduleOptions options() const override { return {}; }
+  bool takes_metric() const override { return true; }
+  bool is_of(torch::optim::Optimizer& optimizer,
+             const std::vector<torch::optim::Optimizer*>& candidates) const override {
+    if (optimizer_ != nullptr) return optimizer_ == &optimizer;
+    if (candidates.size() == 1) return true;
+    throw Error(ErrorCode::kUsage,
+                fmt::format("a ReduceLROnPlateauScheduler does not say which optimizer it belongs "
+                            "to, and {} optimizers are prepared",
+                            candidates.size()),
+                {.hint = "prepare coupler::TorchSchedule(scheduler).of(optimizer) instead"});
+  }
+  void begin(torch::optim::Optimizer& optimizer) override {
+    require_rates(rates_of(optimizer), "the optimizer");
+  }
+  void step(torch::optim::Optimizer&, int64_t, int64_t, double metric) override {
+    scheduler_.step(static_cast<float>(metric));
+  }
+  void save(Scheduler::State& state) const override {
+    state.best = scheduler_.*member_of(Best());
+    state.bad_epochs = scheduler_.*member_of(BadEpochs());
+    state.cooldown = scheduler_.*member_of(Cooldown());
+  }
+  void load(const Scheduler::State& state) override {
+    scheduler_.*member_of(Best()) = static_cast<float>(state.best);
+    scheduler_.*member_of(BadEpochs()) = static_cast<int>(state.bad_epochs);
+    scheduler_.*member_of(Cooldown()) = static_cast<int>(state.cooldown);
+  }
+
+ private:
+  Plateau& scheduler_;
+  torch::optim::Optimizer* const optimizer_;
+  const StepUnit unit_;
+};
+
+}  // namespace
+
+std::unique_ptr<RateDriver> RateDriver::of(const TorchSchedule& schedule) {
+  if (schedule.scheduler() != nullptr) {
+    return std::make_unique<TorchDriver>(*schedule.scheduler(), schedule.unit());
+  }
+  return std::make_unique<PlateauDriver>(*schedule.plateau(), schedule.optimizer(),
+                                         schedule.unit());
 }
 
 }  // namespace coupler

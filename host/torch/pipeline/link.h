@@ -7,13 +7,38 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "pipeline/form.h"
 
 namespace coupler {
+
+// Form: what a rank must know to receive a value: how many tensors it has, their types and shapes.
+// It is sent as a fixed-size header ahead of the first value of that form. Pure functions.
+
+struct TensorForm {
+  at::ScalarType type = at::kFloat;
+  bool wants_gradient = false;  // the receiver sends one back
+  std::vector<int64_t> sizes;
+  bool operator==(const TensorForm&) const = default;
+};
+using Form = std::vector<TensorForm>;
+
+constexpr int64_t kMostTensors = 16, kMostDimensions = 8;
+constexpr int64_t kHeaderNumbers = 1 + kMostTensors * (3 + kMostDimensions);
+
+Form form_of(const std::vector<at::Tensor>& values);
+std::string text_of(const Form& form);  // "[Float [2, 3] with gradient, Long [2]]"
+
+// A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) if the form does not fit or contains
+// a type that cannot be sent.
+at::Tensor header_of(const Form& form);
+// Throws Error(kMismatch) if the numbers are not a valid header.
+Form form_in(const at::Tensor& header);
 
 class Link {
  public:
@@ -51,6 +76,30 @@ class Link {
   const c10::Device wire_;  // the memory that messages go through
   int64_t messages_ = 0;    // tensors and headers so far
   std::deque<Message> sent_, expected_;
+};
+
+// What one stage of a pipeline shares with the stages before and after it, from batch to batch.
+// Used by the training thread.
+
+struct Neighbours {
+  // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
+  // communicator for each direction. Collective.
+  Neighbours(Communicator& stages, c10::Device device);
+
+  bool is_first() const { return stage == 0; }
+  bool is_last() const { return stage == stages - 1; }
+  // Begins a batch; forgets known forms if the signature has changed.
+  void begin(uint64_t signature);
+  void abort(const std::string& why);
+
+  const int stage, stages;
+  std::unique_ptr<Link> values_in, gradients_out;  // null on the first stage
+  std::unique_ptr<Link> values_out, gradients_in;  // null on the last
+  // The form of a micro-batch, by its number of rows.
+  std::map<int64_t, Form> forms_in, forms_out;
+
+ private:
+  std::optional<uint64_t> signature_;
 };
 
 }  // namespace coupler

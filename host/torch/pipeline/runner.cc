@@ -1,10 +1,223 @@
 #include "pipeline/runner.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
 
 namespace coupler {
+namespace {
+
+// Translates the ranks in an error of an operation between two stages into the job's ranks.
+std::string in_job(const std::string& text, int own, int other) {
+  // "rank 1 reported: " begins the neighbor's error when it gave up.
+  const std::string reported = " reported: ";
+  const size_t end = text.find(reported);
+  if (text.starts_with("rank ") && end != std::string::npos && end < 8) {
+    return "it reported: " + text.substr(end + reported.size());
+  }
+  return fmt::format("over a communicator whose ranks 0 and 1 are the job's {} and {}: {}",
+                     std::min(own, other), std::max(own, other), text);
+}
+
+template <class Action>
+auto with_neighbour(const char* what, int own, int other, const Action& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    ErrorDetail detail = error.detail();
+    detail.rank = other;
+    detail.hint.clear();  // it is in the message
+    throw Error(error.code(),
+                fmt::format("{} stage {} (rank {}): {}", what, other, other,
+                            in_job(error.what(), own, other)),
+                detail);
+  }
+}
+
+Form gradients_of(const Values& values) {
+  Form form = form_of(values);
+  std::erase_if(form, [](const TensorForm& tensor) { return !tensor.wants_gradient; });
+  return form;
+}
+
+}  // namespace
+
+StageBatch::StageBatch(const std::vector<PipelineLayer>& layers, Neighbours& neighbours,
+                       c10::Device device, const BatchWork& work)
+    : layers_(layers), neighbours_(neighbours), device_(device), work_(work) {
+  neighbours_.begin(work.signature);
+}
+
+void StageBatch::run(const PipelineStep& step) {
+  step.kind == StepKind::kForward ? forward(step.micro_batch) : backward(step.micro_batch);
+}
+
+Values StageBatch::chunks(const Values& batch, int64_t micro_batch) const {
+  Values result;
+  for (const at::Tensor& tensor : batch) {
+    result.push_back(
+        tensor.narrow(0, work_.cut.begin(micro_batch), work_.cut.size(micro_batch)).to(device_));
+  }
+  return result;
+}
+
+double StageBatch::weight(int64_t micro_batch) const {
+  if (!work_.mean_loss) return 1;
+  return static_cast<double>(work_.cut.size(micro_batch)) / static_cast<double>(work_.cut.rows());
+}
+
+void StageBatch::forward(int64_t micro_batch) {
+  InFlight flight;
+  flight.inputs =
+      neighbours_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
+  flight.outputs = flight.inputs;
+  for (const PipelineLayer& layer : layers_) flight.outputs = run_layer(layer, flight.outputs);
+  if (!neighbours_.is_last()) {
+    send_values(flight.outputs, micro_batch);
+  } else if (!work_.training) {
+    results_.push_back(std::move(flight.outputs));
+  } else {
+    flight.loss = work_.loss(flight.outputs, chunks(work_.targets, micro_batch));
+    if (!flight.loss.defined() || flight.loss.numel() != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the loss function of a pipeline must return one number for each micro-batch",
+                  {.subject = "loss",
+                   .hint = "reduce the loss to its mean (or its sum, with loss_reduction = "
+                           "LossReduction::kSum)"});
+    }
+    const at::Tensor counted =
+        flight.loss.detach().reshape({}).to(at::kDouble) * weight(micro_batch);
+    loss_ = loss_.defined() ? loss_ + counted : counted;
+    flight.outputs.clear();
+  }
+  if (!work_.training) return;
+  in_flight_.push_back(std::move(flight));
+  expect_gradients();
+}
+
+Values StageBatch::receive_values(int64_t micro_batch) {
+  Link& link = *neighbours_.values_in;
+  auto& forms = neighbours_.forms_in;
+  const int64_t rows = work_.cut.size(micro_batch);
+  return with_neighbour("waiting for the activations of", neighbours_.stage, neighbours_.stage - 1,
+                        [&] {
+                          const auto known = forms.find(rows);
+                          if (known == forms.end()) {
+                            link.expect(forms[rows] = link.receive_form());
+                          } else if (!link.expects()) {
+                            link.expect(known->second);
+                          }
+                          Values values = link.receive();
+                          const Form& form = forms[rows];
+                          for (size_t i = 0; i < values.size(); ++i) {
+                            if (form[i].wants_gradient && work_.training)
+                              values[i].requires_grad_(true);
+                          }
+                          const auto next = micro_batch + 1 < work_.cut.count()
+                                                ? forms.find(work_.cut.size(micro_batch + 1))
+                                                : forms.end();
+                          if (next != forms.end()) link.expect(next->second);
+                          return values;
+                        });
+}
+
+void StageBatch::send_values(const Values& values, int64_t micro_batch) {
+  Form form = form_of(values);
+  const auto [known, is_new] = neighbours_.forms_out.try_emplace(work_.cut.size(micro_batch), form);
+  if (known->second != form) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
+                    "same number of rows",
+                    layers_.back().name, text_of(form), text_of(known->second)),
+        {.subject = layers_.back().name,
+         .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
+                 "size"});
+  }
+  with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
+                 [&, header = is_new] { neighbours_.values_out->send(values, header); });
+}
+
+// Posts one receive ahead: for the micro-batch whose backward is next.
+void StageBatch::expect_gradients() {
+  Link* const link = neighbours_.gradients_in.get();
+  if (link == nullptr || in_flight_.empty() || link->expects()) return;
+  const Form form = gradients_of(in_flight_.front().outputs);
+  if (form.empty()) return;
+  with_neighbour("expecting gradients from", neighbours_.stage, neighbours_.stage + 1,
+                 [&] { link->expect(form); });
+}
+
+void StageBatch::backward(int64_t micro_batch) {
+  // Backward computes in the types of forward, whatever scope it is called in.
+  const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+  InFlight flight = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  if (neighbours_.is_last()) {
+    const double factor = weight(micro_batch) * work_.scale;
+    // A 16-bit loss could not hold the product in its own type.
+    at::Tensor loss =
+        c10::elementSize(flight.loss.scalar_type()) < 4 ? flight.loss.to(at::kFloat) : flight.loss;
+    if (factor != 1) loss = loss * factor;
+    flight.loss.reset();
+    loss.backward();
+  } else {
+    Values roots;
+    std::copy_if(flight.outputs.begin(), flight.outputs.end(), std::back_inserter(roots),
+                 [](const at::Tensor& output) { return output.requires_grad(); });
+    if (roots.empty()) return;
+    const Values gradients =
+        with_neighbour("waiting for the gradients of", neighbours_.stage, neighbours_.stage + 1,
+                       [&] { return neighbours_.gradients_in->receive(); });
+    expect_gradients();
+    flight.outputs.clear();
+    torch::autograd::backward(roots, gradients);
+  }
+  if (neighbours_.is_first()) return;
+  Values gradients;
+  for (const at::Tensor& input : flight.inputs) {
+    if (!input.requires_grad()) continue;
+    gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
+  }
+  if (gradients.empty()) return;
+  with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
+                 [&] { neighbours_.gradients_out->send(gradients, /*header=*/false); });
+}
+
+void StageBatch::finish() {
+  if (neighbours_.values_out != nullptr) {
+    with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
+                   [&] { neighbours_.values_out->finish(); });
+  }
+  if (neighbours_.gradients_out != nullptr) {
+    with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
+                   [&] { neighbours_.gradients_out->finish(); });
+  }
+}
+
+Values StageBatch::outputs() const {
+  Values result;
+  for (size_t i = 0; !results_.empty() && i < results_[0].size(); ++i) {
+    std::vector<at::Tensor> parts;
+    for (const Values& values : results_) parts.push_back(values.at(i));
+    if (parts[0].dim() == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the outputs of micro-batches are concatenated along dimension 0, but the model "
+                  "returns a tensor without dimensions",
+                  {.hint = "return one row for each row of the input"});
+    }
+    result.push_back(parts.size() == 1 ? parts[0] : at::cat(parts));
+  }
+  return result;
+}
+
+double StageBatch::loss() const { return loss_.defined() ? loss_.item<double>() : 0; }
+
 namespace {
 
 // The abort error of an aborted communicator: that of the first rank that failed.

@@ -9,9 +9,8 @@
 #include <cmath>
 #include <map>
 
-#include "empty_weights/materialise.h"
-#include "strategy/gradient_norm.h"
-#include "strategy/model_facts.h"
+#include "empty_weights/empty_weights.h"
+#include "strategy/model.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {

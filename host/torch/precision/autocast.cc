@@ -1,7 +1,8 @@
+#include "precision/autocast.h"
+
 #include <ATen/autocast_mode.h>
 #include <coupler/autocast.h>
 
-#include "precision/autocast_now.h"
 #include "precision/fp8_linear.h"
 
 namespace coupler {

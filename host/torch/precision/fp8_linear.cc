@@ -101,7 +101,7 @@ bool is_wide(const at::Tensor& tensor) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-bool fits(const at::Tensor& input, const at::Tensor& weight) {
+bool fp8_can_compute(const at::Tensor& input, const at::Tensor& weight) {
   return is_wide(input) && is_wide(weight) && input.numel() > 0 && input.dim() > 0 &&
          weight.dim() == 2 && input.size(-1) == weight.size(1) && weight.numel() > 0 &&
          weight.size(0) % kFp8Alignment == 0 && weight.size(1) % kFp8Alignment == 0 &&
@@ -121,7 +121,7 @@ at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
-  if (gradient_type && fits(input, weight)) return multiply(input, weight, bias);
+  if (gradient_type && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
   return at::linear(input, weight, bias);
 }
 
@@ -135,7 +135,7 @@ at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
   const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
   if (gradient_type && is_transpose(other)) {
     const at::Tensor weight = other.t();
-    if (fits(input, weight)) return multiply(input, weight, std::nullopt);
+    if (fp8_can_compute(input, weight)) return multiply(input, weight, std::nullopt);
   }
   return at::matmul(input, other);
 }
@@ -146,7 +146,7 @@ at::Tensor addmm(const at::Tensor& bias, const at::Tensor& input, const at::Tens
   if (gradient_type && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
     const at::Tensor weight = other.t();
     const bool adds_row = bias.dim() == 1 && bias.size(0) == weight.size(0);
-    if (adds_row && fits(input, weight)) return multiply(input, weight, bias);
+    if (adds_row && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
   }
   return at::addmm(bias, input, other, beta, alpha);
 }

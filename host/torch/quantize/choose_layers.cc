@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file_text.h"
+#include "base/text.h"
 #include "placement/module_tree.h"
 
 namespace coupler {
@@ -37,7 +37,7 @@ bool is_part(std::string_view part, const std::string& name) {
 
 enum class LayerKind { kOther, kLinear, kTransposed };
 
-LayerKind kind_of(const ModelModule& module, const QuantizeOptions& options) {
+LayerKind layer_kind(const ModelModule& module, const QuantizeOptions& options) {
   if (names_class(options.transposed_classes, module.type)) return LayerKind::kTransposed;
   const bool linear = names_class({"torch::nn::Linear"}, module.type) ||
                       names_class(options.linear_classes, module.type);
@@ -53,7 +53,7 @@ bool is_shared_otherwise(const Model& model, const std::string& name, LayerKind 
     const std::string path = dot == std::string::npos ? "" : alias.first.substr(0, dot);
     const auto module = std::find_if(model.modules.begin(), model.modules.end(),
                                      [&](const ModelModule& other) { return other.name == path; });
-    return module == model.modules.end() || kind_of(*module, options) != kind;
+    return module == model.modules.end() || layer_kind(*module, options) != kind;
   });
 }
 
@@ -109,7 +109,7 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const ModelParameter& weight = model.parameters[i];
     const ModelModule& module = model.modules[weight.module];
-    const LayerKind kind = kind_of(module, options);
+    const LayerKind kind = layer_kind(module, options);
     const bool named = weight.name == "weight" || weight.name.ends_with(".weight");
     if (kind == LayerKind::kOther || !named) continue;
     if (is_shared_otherwise(model, weight.name, kind, options)) continue;

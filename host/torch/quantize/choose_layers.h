@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "quantize/packed_layout.h"
+#include "quantize/pack.h"
 #include "strategy/model.h"
 
 namespace coupler {

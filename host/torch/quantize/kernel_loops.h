@@ -10,7 +10,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "quantize/packed_layout.h"
+#include "quantize/pack.h"
 
 namespace coupler {
 namespace {

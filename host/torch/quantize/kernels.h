@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "quantize/packed_layout.h"
+#include "quantize/pack.h"
 
 namespace coupler {
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "quantize/pack.h"
-#include "quantize/packed_layout.h"
 #include "residency/packed.h"
 
 namespace coupler {

@@ -1,11 +1,134 @@
 #include "residency/disk_source.h"
 
+#include <coupler/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
+#include "base/durable_file.h"
+#include "base/log.h"
+#include "base/units.h"
+
 namespace coupler {
+namespace {
+
+// Large enough to keep a disk busy, small enough for an error to locate the failure.
+constexpr size_t kAtOnce = size_t{8} << 20;
+
+// On file systems without unnamed files, creates a named one and unlinks it at once.
+int open_unnamed(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string path = folder + "/.coupler-offload-XXXXXX";
+  const int named = ::mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(path.c_str());
+  return named;
+}
+
+// Not every file system supports O_DIRECT; without it, written data stays in the page cache.
+void go_direct(int file) {
+  const int flags = ::fcntl(file, F_GETFL);
+  if (flags >= 0) ::fcntl(file, F_SETFL, flags | O_DIRECT);
+}
+
+}  // namespace
+
+BlockFile::BlockFile(std::string folder)
+    : folder_(std::move(folder)), file_(open_unnamed(folder_)) {
+  if (!file_) {
+    const int error = errno;
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot offload to the folder {}: {}", folder_,
+                            std::generic_category().message(error)),
+                {.subject = folder_,
+                 .hint = error == ENOENT    ? "create the folder, on a local disk"
+                         : error == ENOTDIR ? "name a folder"
+                                            : "name a folder that this user may write to"});
+  }
+  struct statfs system {};
+  if (::fstatfs(file_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC) {
+    log(LogLevel::kWarning, "offload",
+        fmt::format("{} is a tmpfs, which is memory: offloading to it frees no memory", folder_));
+  }
+  go_direct(file_.get());
+}
+
+uint64_t BlockFile::grow(uint64_t bytes) {
+  const uint64_t offset = size_;
+  const uint64_t more = aligned(bytes);
+  int error = 0;
+  do {
+    error = ::posix_fallocate(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(more));
+  } while (error == EINTR);
+  if (error != 0) {
+    struct statfs system {};
+    const bool known = ::fstatfs(file_.get(), &system) == 0;
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("no room to offload {} to {}{}: {}", format_byte_size(more), folder_,
+                    known ? fmt::format(" ({} free, {} used by this process)",
+                                        format_byte_size(system.f_bavail *
+                                                         static_cast<uint64_t>(system.f_bsize)),
+                                        format_byte_size(size_))
+                          : "",
+                    std::generic_category().message(error)),
+        {.subject = folder_,
+         .hint = "free some space, name a folder on a larger disk, or use more ranks"});
+  }
+  size_ += more;
+  return offset;
+}
+
+void BlockFile::fail(const char* action, uint64_t offset, int error) const {
+  throw_io(fmt::format("{} byte {} of the offload file in", action, offset).c_str(), folder_,
+           error);
+}
+
+// Some file systems reject O_DIRECT only on the first transfer.
+bool BlockFile::stop_going_direct() const {
+  const int flags = ::fcntl(file_.get(), F_GETFL);
+  return flags >= 0 && (flags & O_DIRECT) != 0 &&
+         ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+template <class Transfer>
+void BlockFile::transfer(const char* action, uint64_t offset, size_t size,
+                         const Transfer& one) const {
+  for (size_t done = 0; done < size;) {
+    const ssize_t count =
+        one(done, std::min(kAtOnce, size - done), static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    // A transfer that was cut short may also continue at an unaligned offset.
+    if (count < 0 && errno == EINVAL && stop_going_direct()) continue;
+    if (count <= 0) fail(action, offset + done, count < 0 ? errno : EIO);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void BlockFile::read(uint64_t offset, void* into, size_t size) const {
+  char* const to = static_cast<char*>(into);
+  transfer("read", offset, size, [&](size_t done, size_t part, off_t at) {
+    return ::pread(file_.get(), to + done, part, at);
+  });
+}
+
+void BlockFile::write(uint64_t offset, const void* from, size_t size) const {
+  const char* const data = static_cast<const char*>(from);
+  transfer("write", offset, size, [&](size_t done, size_t part, off_t at) {
+    return ::pwrite(file_.get(), data + done, part, at);
+  });
+}
 
 DiskSource::DiskSource(const std::string& folder, size_t most_behind)
     : file_(folder), most_behind_(std::max<size_t>(most_behind, 1)), thread_([this] { work(); }) {}

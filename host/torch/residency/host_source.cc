@@ -1,10 +1,9 @@
 #include "residency/host_source.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "device/pinned.h"
-#include "device/streams.h"
-#include "device/torch_device_memory.h"
+#include "device/device_memory.h"
 
 namespace coupler {
 
@@ -34,6 +33,30 @@ void HostSource::store(size_t unit, const void* memory) {
   auto stored = mark_stream(device_);
   const std::lock_guard lock(mutex_);
   places_[unit].stored = std::move(stored);
+}
+
+void StagedSource::fill(size_t unit, void* memory) {
+  const BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
+  source_->fill(unit, staged.data());
+  const auto count = static_cast<int64_t>(bytes_[unit]);
+  over_memory(memory, count, at::kByte, device_)
+      .copy_(over_memory(staged.data(), count, at::kByte, at::kCPU));
+}
+
+BufferPool::Buffer StagedSource::brought(size_t unit, const void* memory) {
+  BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
+  const auto count = static_cast<int64_t>(bytes_[unit]);
+  over_memory(staged.data(), count, at::kByte, at::kCPU)
+      .copy_(over_memory(memory, count, at::kByte, device_));
+  return staged;
+}
+
+void StagedSource::store(size_t unit, const void* memory) {
+  source_->store(unit, brought(unit, memory).data());
+}
+
+void StagedSource::put_away(size_t unit, BufferPool::Buffer memory) {
+  source_->put_away(unit, brought(unit, memory.data()));
 }
 
 }  // namespace coupler

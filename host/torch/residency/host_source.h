@@ -5,13 +5,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
-#include "residency/source.h"
+#include "residency/unit.h"
 
 namespace coupler {
 
@@ -36,6 +39,29 @@ class HostSource : public Source {
   const bool pinned_;
   mutable std::mutex mutex_;
   std::vector<Place> places_;  // by unit
+};
+
+// StagedSource: units of a device's memory stored by a source that works in host memory (a disk).
+// Each unit is staged through host memory and has arrived when a call returns. [any-thread]
+class StagedSource : public Source {
+ public:
+  // pages: the memory that `source` fills; must outlive this.
+  StagedSource(std::unique_ptr<Source> source, BufferPool& pages, c10::Device device)
+      : source_(std::move(source)), pages_(pages), device_(device) {}
+
+  void add(size_t bytes) { bytes_.push_back(bytes); }  // of the next unit
+
+  void fill(size_t unit, void* memory) override;
+  void store(size_t unit, const void* memory) override;
+  void put_away(size_t unit, BufferPool::Buffer memory) override;
+
+ private:
+  BufferPool::Buffer brought(size_t unit, const void* memory);
+
+  const std::unique_ptr<Source> source_;
+  BufferPool& pages_;
+  const c10::Device device_;
+  std::vector<size_t> bytes_;  // by unit
 };
 
 }  // namespace coupler

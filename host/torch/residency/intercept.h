@@ -15,7 +15,7 @@
 namespace coupler {
 
 // A model may be spread over several devices. If a unit names the device its operations run on,
-// their other arguments are moved there and their results are intercepted as well (travelling.h).
+// their other arguments are moved there and their results are intercepted as well.
 
 // Routes operations on the parameter through the intercept. Its storage must be a home's.
 void put_intercept(const at::Tensor& parameter);

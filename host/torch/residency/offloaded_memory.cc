@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/byte_size.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "residency/disk_source.h"
 #include "residency/host_source.h"
 #include "residency/intercept.h"
-#include "residency/staged_source.h"
 
 namespace coupler {
 

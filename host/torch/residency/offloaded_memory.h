@@ -12,10 +12,17 @@
 #include <string>
 
 #include "residency/buffer_pool.h"
-#include "residency/offload_place.h"
 #include "residency/residency.h"
 
 namespace coupler {
+
+// Where state is kept while nothing uses it. A value.
+
+struct OffloadPlace {
+  std::string folder;  // on a disk; empty: host memory
+  int buffers = 0;     // for a disk: blocks read ahead, and blocks queued for writing
+  bool pinned = true;  // for host memory: pinned, so that copies overlap with computation
+};
 
 class OffloadedMemory {
  public:

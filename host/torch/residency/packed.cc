@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "empty_weights/arguments.h"
+#include "empty_weights/recipe.h"
 #include "residency/autograd_node.h"
 #include "residency/intercept.h"
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/byte_size.h"
 #include "base/span.h"
-#include "device/out_of_memory.h"
-#include "device/streams.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "device/device_memory.h"
 
 namespace coupler {
 namespace {

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "residency/buffer_pool.h"
-#include "residency/source.h"
 #include "residency/unit.h"
 #include "sharding/use_order.h"
 

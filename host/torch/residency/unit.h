@@ -2,13 +2,16 @@
 // parameter carries. Both belong to a Residency, which controls access.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,5 +79,62 @@ struct Unit {
   int come_again = 0;                   // how often it arrived while already resident
   uint64_t last_use = 0;
 };
+
+// Source: where the units of one Residency come from (peers, a disk, a mapped file). Calls come
+// from different threads; fill(), lend() and agree() are called one at a time.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  // Agrees which unit is filled next when this process wants one: all ranks that share units must
+  // fill the same one. If the result is not `wanted`, the caller fills it and asks again. Throws
+  // Error.
+  virtual size_t agree(size_t wanted) { return wanted; }
+
+  // Returns memory that already holds the whole unit, valid until take_back(); null if there is
+  // none and fill() must be called. Throws Error.
+  virtual void* lend([[maybe_unused]] size_t unit) { return nullptr; }
+  virtual void take_back([[maybe_unused]] size_t unit) {}
+
+  // Writes the whole unit to `memory`, which belongs to the pool; on a device the copy may still be
+  // in flight on the thread's stream. Throws Error.
+  virtual void fill(size_t unit, void* memory) = 0;
+
+  // Copies the part that this process owns from `memory`, which holds the whole unit.
+  virtual void store(size_t unit, const void* memory) = 0;
+
+  // The same for a unit that was written to and is being released (Unit::written); may return
+  // before it is done. The next fill() throws errors that occur later.
+  virtual void put_away(size_t unit, BufferPool::Buffer memory) { store(unit, memory.data()); }
+};
+
+// InUse: keeps the values of a tensor in memory while pointers into them are used. Operations on
+// tensors do not need it: the intercept (intercept.h) does it for them. [any-thread]
+class InUse {
+ public:
+  enum class Access {
+    kRead,
+    kWrite,    // writes a part, or all
+    kReplace,  // writes the whole storage: its old contents may be lost
+  };
+  // Ignores a tensor that is not managed. A managed one may only be read, unless its unit writes
+  // back. Throws Error if its values cannot be fetched.
+  explicit InUse(const at::Tensor& tensor, Access access = Access::kRead);
+  ~InUse();
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+  // Writes made since construction need not be kept.
+  void drop_writes();
+
+ private:
+  Unit* unit_ = nullptr;
+  bool written_ = false;  // the unit's `written` before
+};
+
+// Calls `visit` with all tensors, in order: managed ones one at a time, so that they need not be in
+// memory together, the others in as few lists as possible.
+void in_bunches(const std::vector<at::Tensor>& tensors,
+                const std::function<void(at::TensorList)>& visit);
 
 }  // namespace coupler

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
 
 namespace coupler {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "comm/fingerprint.h"
-#include "strategy/exchange_reduction.h"
+#include "comm/flight_recorder.h"
+#include "strategy/compressed_collectives.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {

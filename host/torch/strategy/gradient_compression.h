@@ -10,7 +10,6 @@
 #include "config/config.h"
 #include "strategy/bucket_reduction.h"
 #include "strategy/flat_parameters.h"
-#include "strategy/gradient_codec.h"
 #include "strategy/model.h"
 #include "strategy/power_sgd.h"
 

@@ -1,13 +1,16 @@
 #include "strategy/model.h"
 
+#include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
 #include <unordered_map>
 
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
+#include "residency/unit.h"
 
 namespace coupler {
 namespace {
@@ -127,6 +130,65 @@ void move_to(const at::Tensor& variable, c10::Device device) {
   const at::Tensor gradient = variable.grad();
   if (gradient.defined()) variable.mutable_grad() = gradient.to(device);
   give_value(variable, variable.detach().to(device));
+}
+
+namespace {
+
+std::string tensor_text(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "), tensor.requires_grad() ? "" : ", frozen");
+}
+
+}  // namespace
+
+Facts facts_of(const Model& model) {
+  Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
+                 {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
+  for (const ModelParameter& parameter : model.parameters) {
+    facts.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
+                       tensor_text(parameter.tensor));
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    facts.emplace_back(fmt::format("buffer '{}' of the model", name), tensor_text(buffer));
+  }
+  return facts;
+}
+
+double sum_of_squares(const std::vector<at::Tensor>& gradients) {
+  double sum = 0;
+  in_bunches(gradients, [&](at::TensorList bunch) {
+    std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
+    // On a device, reading the norms one by one would wait for each.
+    if (!norms[0].is_cpu()) {
+      for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
+      norms = at::stack(norms).cpu().unbind();
+    }
+    for (const at::Tensor& norm : norms) {
+      const double value = norm.item<double>();
+      sum += value * value;
+    }
+  });
+  return sum;
+}
+
+void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;
+  in_bunches(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
+}
+
+void throw_not_finite(double norm, int64_t parameter, const Model& model) {
+  const bool known = parameter >= 0 && parameter < static_cast<int64_t>(model.parameters.size());
+  // The squares of large finite gradients may overflow, too.
+  const std::string where =
+      known ? fmt::format("the gradient of parameter '{}' has infinite or NaN elements",
+                          model.parameters[static_cast<size_t>(parameter)].name)
+            : "the sum of squares overflows, although every element is finite";
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("clip_grad_norm: the norm of the gradients is {}: {}", norm, where),
+              {.subject = known ? model.parameters[static_cast<size_t>(parameter)].name : "",
+               .hint = "check the loss and the inputs of this step; a lower learning rate or "
+                       "removing bad samples usually helps"});
 }
 
 }  // namespace coupler

@@ -10,12 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "comm/preflight.h"
+
 namespace torch::jit {
+
 struct Module;
-}
+
+}  // namespace torch::jit
+
 namespace torch::nn {
+
 class Module;
-}
+
+}  // namespace torch::nn
 
 namespace coupler {
 
@@ -57,5 +64,21 @@ Model describe(const torch::jit::Module& module, c10::Device device = c10::kCPU)
 
 // Moves a variable's values and gradient to the device. It keeps its identity. Not for meta.
 void move_to(const at::Tensor& variable, c10::Device device);
+
+// What ranks compare before a model's values move between them. Otherwise the first operation would
+// find a difference, without names.
+
+Facts facts_of(const Model& model);
+
+// The arithmetic of gradient clipping that all strategies share. Pure functions.
+
+double sum_of_squares(const std::vector<at::Tensor>& gradients);
+
+// Scales the gradients by max_norm / norm if that is below 1.
+void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm);
+
+// Throws the Error for a norm that is not finite. parameter: the first with a gradient that is not
+// finite, an index into model.parameters; out of range if every element is finite.
+[[noreturn]] void throw_not_finite(double norm, int64_t parameter, const Model& model);
 
 }  // namespace coupler

@@ -10,7 +10,7 @@
 #include <map>
 #include <optional>
 
-#include "comm/fingerprint.h"
+#include "comm/flight_recorder.h"
 #include "sharding/model_description.h"
 #include "tensors/tensor_ops.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "residency/offload_place.h"
+#include "residency/offloaded_memory.h"
 #include "strategy/model.h"
 
 namespace coupler {

@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "comm/fingerprint.h"
-#include "device/torch_device_memory.h"
+#include "comm/flight_recorder.h"
+#include "device/device_memory.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {

@@ -11,8 +11,8 @@
 #include "comm/communicator.h"
 #include "residency/buffer_pool.h"
 #include "sharding/shard_layout.h"
-#include "strategy/coded_scatter.h"
-#include "strategy/gradient_codec.h"
+#include "strategy/bucket_reduction.h"
+#include "strategy/compressed_collectives.h"
 
 namespace coupler {
 

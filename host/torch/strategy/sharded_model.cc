@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "residency/in_use.h"
 #include "residency/intercept.h"
-#include "strategy/gradient_norm.h"
+#include "residency/unit.h"
+#include "strategy/model.h"
 #include "strategy/shard_transfer.h"
 #include "tensors/tensor_ops.h"
 

@@ -10,7 +10,6 @@
 #include "config/config.h"
 #include "residency/offloaded_memory.h"
 #include "residency/residency.h"
-#include "strategy/gradient_hooks.h"
 #include "strategy/plan.h"
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "residency/in_use.h"
 #include "residency/intercept.h"
+#include "residency/unit.h"
 #include "strategy/shard_transfer.h"
 #include "strategy/sharded_model.h"
 #include "tensors/tensor_ops.h"

@@ -10,11 +10,11 @@
 #include <numeric>
 
 #include "base/log.h"
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
 #include "strategy/gradient_compression.h"
-#include "strategy/peer_source.h"
 #include "strategy/shard_transfer.h"
+#include "strategy/shard_unit.h"
 #include "strategy/sharded_model.h"
 #include "tensors/tensor_ops.h"
 

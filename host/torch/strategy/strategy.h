@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <set>
@@ -14,10 +15,37 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "strategy/flat_parameters.h"
-#include "strategy/gradient_user.h"
 #include "strategy/model.h"
 
 namespace coupler {
+
+// GradientUser: uses gradients while backward still runs (an optimizer that works in backward).
+// GradientUsers: those of one model. A strategy offers them each gradient as soon as no rank can
+// add to it. Called by the thread that runs backward.
+class GradientUser {
+ public:
+  // An averaged backward of the model begins. Throws Error if it must not.
+  virtual void backward_begins() = 0;
+  // Slots [first, end) have their gradients in .grad. Resets .grad of those it uses.
+  virtual void take(FlatParameters& flat, size_t first, size_t end) = 0;
+
+ protected:
+  ~GradientUser() = default;
+};
+
+class GradientUsers {
+ public:
+  void add(const std::shared_ptr<GradientUser>& user) { users_.push_back(user); }
+  // Whether any user is still alive.
+  bool any() const;
+  void tell_backward_begins() const;
+  // A parameter whose gradient is used counts as written in place, so LibTorch reports an error if
+  // this backward still needs its old value.
+  void offer(FlatParameters& flat, size_t first, size_t end) const;
+
+ private:
+  std::vector<std::weak_ptr<GradientUser>> users_;
+};
 
 // The types of one model's parameters.
 struct ModelTypes {
@@ -128,5 +156,44 @@ class Strategy {
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
                                         const TrainingConfig& config, const MemoryConfig& memory,
                                         const CommunicationConfig& communication = {});
+
+// GradientHooks: notifies a strategy of each gradient that LibTorch has put into a parameter's
+// .grad, on the thread that runs backward.
+
+class GradientListener {
+ public:
+  virtual void on_gradient(size_t index) = 0;
+
+ protected:
+  ~GradientListener() = default;
+};
+
+class GradientHooks {
+ public:
+  // Makes every later gradient of the parameter call listener->on_gradient(index). Hooks live as
+  // long as the parameter, which may outlive the listener, so they hold it weakly.
+  void add(const at::Tensor& parameter, std::weak_ptr<GradientListener> listener, size_t index);
+
+ private:
+  // Parameters hold their accumulators, which own the hooks, only weakly; these keep them alive.
+  std::vector<std::shared_ptr<void>> accumulators_;
+};
+
+// Call from a hook: runs `done` when the current backward has ended; if it is nested in another
+// (NestedBackward), when the outermost has.
+void after_backward(std::function<void()> done);
+
+// While it lives, a backward on its thread is nested in the one that called us.
+class NestedBackward {
+ public:
+  NestedBackward();
+  ~NestedBackward();
+  NestedBackward(const NestedBackward&) = delete;
+  NestedBackward& operator=(const NestedBackward&) = delete;
+};
+
+// Throw Error(kUnsupported) for gradients that cannot be averaged; name: the parameter's.
+void require_dense_gradient(const at::Tensor& gradient, const std::string& name);
+[[noreturn]] void throw_second_gradient(const std::string& name);
 
 }  // namespace coupler

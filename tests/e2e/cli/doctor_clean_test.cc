@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 #include "cli/process/folder_use.h"
 #include "run_program.h"
 

@@ -49,6 +49,7 @@ TEST(MatrixCommand, Wrappers_AnswerForTheirBase) {
       Json::parse(here.coupler({"plugins", "--matrix", "--json", "-o", "backend.fsdp.base=mpi",
                                 "-o", "backend.deepspeed_like.base=gloo_cpu"})
                       .out);
+  for (const char* name : {"fsdp", "deepspeed_like"}) ASSERT_EQ(row(rows, name).at("problem"), "");
   EXPECT_EQ(row(rows, "fsdp").at("base"), "mpi");
   EXPECT_EQ(row(rows, "fsdp").at("operations"), row(rows, "mpi").at("operations"));
   EXPECT_EQ(row(rows, "deepspeed_like").at("base"), "gloo_cpu");

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "checkpoint/file_sums.h"
 #include "checkpoint/folder_writer.h"
+#include "checkpoint/manifest.h"
 #include "formats/safetensors_header.h"
 #include "formats/safetensors_writer.h"
 #include "run_program.h"

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "base/hash_file.h"
+#include "base/durable_file.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
 #include "operation_log.h"

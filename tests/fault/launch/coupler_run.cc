@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 

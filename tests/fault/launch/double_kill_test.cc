@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "base/process_identity.h"
+#include "base/process.h"
 #include "coupler_run.h"
 #include "expect.h"
 

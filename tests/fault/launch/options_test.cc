@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/network_interface.h"
+#include "base/network.h"
 #include "coupler_run.h"
 #include "expect.h"
 

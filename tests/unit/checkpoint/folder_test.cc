@@ -1,7 +1,6 @@
 // Reading folders of checkpoints.
 #include "checkpoint/folder.h"
 
-#include "checkpoint/foreign_layout.h"
 #include "checkpoint/names.h"
 #include "checkpoint_files.h"
 

@@ -10,13 +10,12 @@
 #include <memory>
 #include <thread>
 
-#include "checkpoint/file_sums.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/piece_files.h"
-#include "checkpoint/piece_name.h"
 #include "checkpoint_files.h"
 #include "formats/safetensors_writer.h"
-#include "store/memory_store.h"
+#include "store/store.h"
 
 namespace coupler::checkpoint {
 namespace {

@@ -1,5 +1,3 @@
-#include "checkpoint/make_folders.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "checkpoint/folders.h"
 
 namespace coupler::checkpoint {
 namespace {

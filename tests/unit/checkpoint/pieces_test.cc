@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <random>
 
-#include "checkpoint/file_sums.h"
-#include "checkpoint/piece_name.h"
-#include "checkpoint/piece_reader.h"
-#include "checkpoint/piece_share.h"
-#include "checkpoint/piece_writer.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
+#include "checkpoint/restore.h"
+#include "checkpoint/snapshot.h"
 #include "checkpoint_files.h"
 
 namespace coupler::checkpoint {

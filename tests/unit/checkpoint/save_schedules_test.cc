@@ -21,7 +21,7 @@
 #include "conductor.h"
 #include "formats/safetensors_writer.h"
 #include "save_model.h"
-#include "store/memory_store.h"
+#include "store/store.h"
 
 namespace coupler::checkpoint {
 namespace {

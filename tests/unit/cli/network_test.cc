@@ -1,8 +1,8 @@
-#include "cli/launch/network.h"
+#include "base/network.h"
 
 #include <string>
 
-#include "base/network_interface.h"
+#include "cli/launch/network_job.h"
 #include "loopback_listener.h"
 #include "refusal.h"
 

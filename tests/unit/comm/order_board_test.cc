@@ -1,9 +1,9 @@
 // The board itself, between two processes and beyond the length of its ring.
-#include "comm/order_board.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "comm/flight_recorder.h"
 
 namespace coupler {
 namespace {

@@ -1,7 +1,7 @@
 // What the ranks must agree on before they connect.
 #include <functional>
 
-#include "comm/options.h"
+#include "comm/raw_communicator.h"
 #include "ranks.h"
 
 namespace coupler {

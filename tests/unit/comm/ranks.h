@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "store/memory_store.h"
+#include "store/store.h"
 
 namespace coupler::testing {
 

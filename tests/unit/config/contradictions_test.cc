@@ -1,9 +1,9 @@
 // Keys that contradict each other.
-#include "config/contradictions.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "config/validate.h"
 
 namespace coupler {
 namespace {

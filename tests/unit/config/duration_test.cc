@@ -1,6 +1,6 @@
-#include "base/duration.h"
-
 #include <gtest/gtest.h>
+
+#include "base/units.h"
 
 namespace coupler {
 namespace {

@@ -1,8 +1,7 @@
 // Malicious files: deep, large, broken at every byte.
 #include <random>
 
-#include "config/toml_guard.h"
-#include "config/toml_reader.h"
+#include "config/toml.h"
 #include "loading.h"
 
 namespace coupler {

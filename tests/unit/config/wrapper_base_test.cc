@@ -1,7 +1,7 @@
 // The base of a wrapper backend, as configured.
-#include "config/wrapper_base.h"
-
 #include <gtest/gtest.h>
+
+#include "config/validate.h"
 
 namespace coupler {
 namespace {

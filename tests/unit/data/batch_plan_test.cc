@@ -11,8 +11,6 @@
 #include <random>
 #include <string>
 
-#include "data/shuffle.h"
-
 namespace coupler {
 namespace {
 
@@ -217,7 +215,7 @@ TEST(BatchPlanProperty, SplitBatches_TakeTheSameSamplesInEveryStepForEveryWorld)
   }
 }
 
-// The values come from a separate Python program, written from the specification in shuffle.h.
+// The values come from a separate Python program, written from the specification in batch_plan.h.
 TEST(ShuffledOrder, KnownSeedsAndEpochs_GiveTheSpecifiedOrder) {
   const auto order = [](size_t count, uint64_t seed, uint64_t epoch) {
     std::vector<size_t> out;

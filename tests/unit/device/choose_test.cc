@@ -1,10 +1,8 @@
-#include "device/choose.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <test_device.h>
 
-#include "device/cuda_library.h"
+#include "device/device.h"
 
 namespace coupler {
 namespace {

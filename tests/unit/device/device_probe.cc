@@ -1,7 +1,7 @@
 // Prints why this process has no CUDA device; nothing if it has one.
 #include <cstdio>
 
-#include "device/cuda_library.h"
+#include "device/device.h"
 
 int main() {
   std::puts(coupler::why_no_cuda().c_str());

@@ -1,13 +1,11 @@
 // Which stream does what, as logged by the accelerator's double.
-#include "device/streams.h"
-
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <test_device.h>
 
 #include <thread>
 
-#include "device/torch_device_memory.h"
+#include "device/device_memory.h"
 #include "residency/host_source.h"
 #include "residency/residency.h"
 

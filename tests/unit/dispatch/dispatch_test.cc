@@ -1,7 +1,7 @@
 // Models on the CPU whose weights are used in their files.
 #include <fstream>
 
-#include "base/resident.h"
+#include "base/process.h"
 #include "small_gpt.h"
 
 namespace coupler {

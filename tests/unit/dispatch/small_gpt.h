@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "formats/safetensors_writer.h"
-#include "tensors/safetensors_types.h"
+#include "tensors/safetensors.h"
 
 namespace coupler::testing {
 

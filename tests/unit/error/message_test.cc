@@ -1,8 +1,8 @@
 // The two parts of an Error's message.
-#include "base/message.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
+
+#include "base/error.h"
 
 namespace coupler {
 namespace {

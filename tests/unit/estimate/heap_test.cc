@@ -1,10 +1,10 @@
+#include "estimate/heap.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "estimate/heap_model.h"
-#include "estimate/own_process.h"
-#include "estimate/process_heap.h"
+#include "estimate/replay.h"
 #include "sizes.h"
 
 namespace coupler {

@@ -1,9 +1,9 @@
-#include "estimate/limit.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "estimate/settings.h"
 
 namespace coupler {
 namespace {

@@ -5,7 +5,7 @@
 #include <coupler/sharding.h>
 #include <gtest/gtest.h>
 
-#include "estimate/heap_model.h"
+#include "estimate/heap.h"
 #include "sizes.h"
 
 namespace coupler {

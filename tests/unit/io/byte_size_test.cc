@@ -1,10 +1,9 @@
-#include "base/byte_size.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "refusal.h"
 
 namespace coupler {

@@ -1,5 +1,3 @@
-#include "base/checked_file.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "base/chunk_sums.h"
 #include "base/durable_file.h"
+#include "base/mapped_file.h"
 
 namespace coupler {
 namespace {

@@ -1,5 +1,3 @@
-#include "formats/weight_shards.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/weight_index.h"
 #include "refusal.h"
 
 namespace coupler {

@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/filter.h"
-
 namespace coupler {
 namespace {
 

@@ -1,5 +1,3 @@
-#include "residency/block_file.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -15,6 +13,7 @@
 
 #include "../config/working_folder.h"
 #include "refusal.h"
+#include "residency/disk_source.h"
 
 namespace coupler {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "../config/working_folder.h"
-#include "residency/in_use.h"
 #include "residency/intercept.h"
+#include "residency/unit.h"
 #include "strategy/flat_parameters.h"
 
 namespace coupler {

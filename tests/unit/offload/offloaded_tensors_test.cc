@@ -1,14 +1,11 @@
 // Tensors of the test double's devices, copied to host memory and back.
-#include "activations/offloaded_tensors.h"
-
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "activations/host_copy.h"
-#include "activations/version_mark.h"
+#include "activations/activation_offload.h"
 #include "test_device.h"
 
 namespace coupler {

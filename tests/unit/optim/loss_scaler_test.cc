@@ -1,6 +1,4 @@
 // The rule of the scale, and which gradients carry which scale, on models of one process.
-#include "optim/loss_scaler.h"
-
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <coupler/error.h>
@@ -9,8 +7,9 @@
 #include <limits>
 #include <string>
 
+#include "optim/grad_scaler.h"
 #include "plugin/plugin.h"
-#include "strategy/replica.h"
+#include "strategy/data_parallel.h"
 
 namespace coupler {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "sharding/pipeline_cut.h"
+#include "sharding/pipeline_schedule.h"
 
 namespace coupler {
 namespace {

@@ -1,3 +1,5 @@
+#include "placement/device_map.h"
+
 #include <coupler/device_map.h>
 #include <coupler/error.h>
 #include <gtest/gtest.h>
@@ -6,7 +8,6 @@
 
 #include "placement/check_map.h"
 #include "placement/infer.h"
-#include "placement/table.h"
 #include "trees.h"
 
 namespace coupler {

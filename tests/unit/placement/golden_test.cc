@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "placement/balanced.h"
 #include "placement/infer.h"
-#include "placement/sizes.h"
+#include "placement/module_tree.h"
+#include "placement/sequential.h"
 
 namespace coupler {
 namespace {

@@ -1,11 +1,11 @@
 // Device maps of LibTorch modules; the maps themselves are tested without LibTorch.
+#include "dispatch/module_maps.h"
+
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "dispatch/describe_module.h"
 
 namespace coupler {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "placement/check_map.h"
 #include "placement/infer.h"
-#include "placement/search.h"
 #include "trees.h"
 
 namespace coupler {

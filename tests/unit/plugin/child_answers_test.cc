@@ -1,5 +1,3 @@
-#include "base/child_answers.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -9,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/subprocess.h"
 #include "folder.h"
 
 namespace coupler::test {

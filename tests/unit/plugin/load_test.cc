@@ -2,7 +2,6 @@
 
 #include "folder.h"
 #include "plugin/plugin.h"
-#include "plugin/table.h"
 
 namespace coupler::test {
 namespace {

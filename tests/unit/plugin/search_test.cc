@@ -1,8 +1,7 @@
-#include "plugin/search.h"
-
 #include <algorithm>
 
 #include "folder.h"
+#include "plugin/resolve.h"
 
 namespace coupler::test {
 namespace {

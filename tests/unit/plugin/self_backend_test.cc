@@ -1,5 +1,3 @@
-#include "plugin/self_backend.h"
-
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "folder.h"
+#include "plugin/single_backend.h"
 
 namespace coupler::test {
 namespace {

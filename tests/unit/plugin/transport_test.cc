@@ -1,6 +1,5 @@
-#include "plugin/transport.h"
-
 #include "folder.h"
+#include "plugin/resolve.h"
 
 namespace coupler::test {
 namespace {

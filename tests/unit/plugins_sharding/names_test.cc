@@ -1,7 +1,7 @@
 // Lists and patterns of names.
-#include "common/names.h"
-
 #include <gtest/gtest.h>
+
+#include "common/model.h"
 
 namespace db {
 namespace {

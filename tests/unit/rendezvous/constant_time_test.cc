@@ -6,8 +6,8 @@
 #include <atomic>
 #include <vector>
 
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/server.h"
 
 static std::atomic<int> g_compared{0};
 static std::atomic<int> g_other_sizes{0};

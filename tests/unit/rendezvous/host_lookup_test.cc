@@ -1,10 +1,8 @@
 // Resolving a host's name, and how long to wait for a pod's.
-#include "base/host_lookup.h"
-
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include "base/network_interface.h"
+#include "base/network.h"
 
 namespace coupler {
 namespace {

@@ -1,6 +1,4 @@
 // The store that rank 0 hosts when the job runs without our launcher.
-#include "rendezvous/hosted_store.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "rendezvous/host_store.h"
 
 namespace coupler {
 namespace {

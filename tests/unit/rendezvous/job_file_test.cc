@@ -1,5 +1,3 @@
-#include "rendezvous/job_file.h"
-
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "rendezvous/join.h"
 
 namespace coupler {
 namespace {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string>
 
-#include "base/unique_fd.h"
-#include "store/local_socket.h"
+#include "base/file_descriptor.h"
+#include "store/link.h"
 
 namespace coupler {
 

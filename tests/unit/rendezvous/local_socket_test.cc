@@ -1,7 +1,5 @@
 // The Unix sockets on which the ranks of one machine meet: the peer's identity, the files on disk,
 // and a full queue. Other users: store_users_test.cc.
-#include "store/local_socket.h"
-
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,8 +18,9 @@
 #include <vector>
 
 #include "knocking.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/link.h"
+#include "store/server.h"
 
 namespace coupler {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "config/config.h"
 #include "rendezvous/process_info.h"
-#include "store/memory_store.h"
 #include "store/store.h"
 
 namespace coupler {

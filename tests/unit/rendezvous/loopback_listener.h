@@ -6,7 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 
 namespace coupler {
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "store/served_store.h"
+#include "store/server.h"
 
 namespace {
 

@@ -1,6 +1,4 @@
 // Where the store listens: loopback, or a named interface or address, or all if requested.
-#include "base/network_interface.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +6,9 @@
 #include <string>
 
 #include "base/log.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "base/network.h"
+#include "store/client.h"
+#include "store/server.h"
 
 namespace coupler {
 namespace {

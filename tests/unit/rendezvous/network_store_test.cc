@@ -1,6 +1,4 @@
 // The store of ranks on several machines, here on one: loopback stands for the network.
-#include "rendezvous/network_store.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,8 +9,9 @@
 #include <fstream>
 #include <future>
 
-#include "store/memory_store.h"
-#include "store/store_server.h"
+#include "rendezvous/host_store.h"
+#include "store/server.h"
+#include "store/store.h"
 
 namespace coupler {
 namespace {

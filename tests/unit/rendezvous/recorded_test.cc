@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "rendezvous/launcher_claim.h"
+#include "rendezvous/launcher_env.h"
 #include "variables.h"
 
 namespace coupler {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/socket_io.h"
-#include "store/store_wire.h"
+#include "base/socket.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/file_descriptor.h"
 #include "loopback_listener.h"
 
 namespace coupler {

@@ -1,6 +1,6 @@
-#include "rendezvous/slurm_nodes.h"
-
 #include <gtest/gtest.h>
+
+#include "rendezvous/process_info.h"
 
 namespace coupler {
 namespace {

@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 #include "knocking.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/server.h"
 
 namespace coupler {
 namespace {

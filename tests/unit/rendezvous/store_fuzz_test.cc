@@ -6,10 +6,10 @@
 #include <random>
 #include <string>
 
-#include "base/socket_io.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
-#include "store/store_wire.h"
+#include "base/socket.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace coupler::store_wire {
 namespace {

@@ -17,10 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "store/served_store.h"
+#include "store/client.h"
+#include "store/server.h"
 #include "store/silence.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
 
 namespace coupler {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "simulated_ranks.h"
-#include "store/memory_store.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "store/store.h"
 
 namespace coupler {
 namespace {

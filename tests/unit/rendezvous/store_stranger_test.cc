@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 #include "loopback_listener.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
-#include "store/store_wire.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "relay.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/server.h"
 
 namespace coupler {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "store/store_client.h"
-#include "store/store_server.h"
+#include "store/client.h"
+#include "store/server.h"
 
 namespace coupler {
 namespace {

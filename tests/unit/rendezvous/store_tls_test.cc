@@ -1,6 +1,4 @@
 // The store under TLS 1.3 with the job's secret as pre-shared key.
-#include "store/store_tls.h"
-
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -11,11 +9,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/socket_io.h"
+#include "base/socket.h"
 #include "loopback_listener.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
-#include "store/store_wire.h"
+#include "store/client.h"
+#include "store/link.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

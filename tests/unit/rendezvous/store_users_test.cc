@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "knocking.h"
-#include "store/store_client.h"
-#include "store/store_server.h"
-#include "store/store_wire.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace coupler {
 namespace {

@@ -1,9 +1,9 @@
-#include "store/store_wire.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
+
+#include "store/wire.h"
 
 namespace coupler::store_wire {
 namespace {

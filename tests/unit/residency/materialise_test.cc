@@ -1,5 +1,3 @@
-#include "empty_weights/materialise.h"
-
 #include <ATen/autocast_mode.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
@@ -12,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "empty_weights/empty_weights.h"
 #include "models.h"
 
 namespace coupler {

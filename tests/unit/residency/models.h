@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "empty_weights/materialise.h"
+#include "empty_weights/empty_weights.h"
 #include "refusal.h"
 
 namespace coupler::testing {

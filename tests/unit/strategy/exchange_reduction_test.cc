@@ -1,6 +1,4 @@
 // Sums through a codec: against sums in double, and with error feedback over many steps.
-#include "strategy/exchange_reduction.h"
-
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -10,6 +8,7 @@
 #include <limits>
 
 #include "simulated_ranks.h"
+#include "strategy/compressed_collectives.h"
 
 namespace coupler {
 namespace {

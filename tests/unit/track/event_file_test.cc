@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "track/event_record.h"
 #include "track/tensorboard_tracker.h"
 
 namespace coupler {

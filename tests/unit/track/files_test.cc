@@ -13,11 +13,9 @@
 #include <string>
 
 #include "captured_error.h"
-#include "track/csv_tracker.h"
-#include "track/jsonl_tracker.h"
-#include "track/registry.h"
+#include "track/file_trackers.h"
 #include "track/tracker_queue.h"
-#include "track/value_text.h"
+#include "track/trackers.h"
 
 namespace coupler {
 namespace {

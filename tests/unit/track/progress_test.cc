@@ -10,11 +10,11 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
 #include "base/log.h"
-#include "base/report.h"
 #include "base/status_line.h"
 #include "captured_error.h"
-#include "track/progress_line.h"
+#include "track/progress.h"
 
 namespace coupler {
 namespace {

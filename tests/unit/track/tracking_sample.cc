@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "track/registry.h"
 #include "track/trackers.h"
 
 int main(int argc, char** argv) {

@@ -1,11 +1,10 @@
 // Collectives over leaves, with ranks that are threads over a test double: what is sent together,
 // and errors for ranks that differ. e2e/training tests their results for every backend.
-#include "accelerator/nested_collectives.h"
-
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 
 #include "accelerator/agreement.h"
+#include "accelerator/collectives.h"
 #include "comm/ranks.h"
 
 namespace coupler::testing {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/file_sums.h"
 #include "checkpoint/folder_writer.h"
-#include "checkpoint/piece_name.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
 #include "weight_files.h"
 #include "weights/write_weights.h"
 

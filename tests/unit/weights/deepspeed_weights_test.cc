@@ -1,6 +1,5 @@
-#include "weights/deepspeed_weights.h"
-
 #include "weight_files.h"
+#include "weights/checkpoint_weights.h"
 
 namespace coupler {
 namespace {

@@ -1,7 +1,6 @@
-#include "weights/index_weights.h"
-
 #include "formats/weight_index.h"
 #include "weight_files.h"
+#include "weights/open_weights.h"
 
 namespace coupler {
 namespace {

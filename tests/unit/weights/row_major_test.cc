@@ -1,5 +1,3 @@
-#include "weights/row_major.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "weights/torch_weights.h"
 
 namespace coupler {
 namespace {

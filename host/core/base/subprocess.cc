@@ -1,0 +1,223 @@
+#include "base/subprocess.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace coupler {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using ChildWork = std::function<std::string()>;
+
+constexpr size_t kChildrenAtOnce = 16;
+// Marks the end of a complete answer.
+constexpr char kWhole = '\n';
+// How long a child that has answered may take to exit. A killed child that is stuck in the kernel
+// (a file system that does not answer) is abandoned after the same time.
+constexpr std::chrono::seconds kReapDeadline(5);
+
+bool has_other_threads() {
+  std::error_code failed;
+  const std::filesystem::directory_iterator tasks("/proc/self/task", failed);
+  if (failed) return true;
+  auto count = std::distance(begin(tasks), end(tasks));
+#ifdef __SANITIZE_THREAD__
+  --count;  // the sanitizer's own thread, which it takes care of across a fork
+#endif
+  return count > 1;
+}
+
+void write_fully(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // the parent has given up and reports that itself
+    done += static_cast<size_t>(written);
+  }
+}
+
+// The read end of one of a child's two pipes, and what has arrived so far.
+struct Stream {
+  int fd = -1;
+  std::string text;
+
+  ~Stream() { finish(); }
+  Stream() = default;
+  Stream(Stream&& other) noexcept : fd(std::exchange(other.fd, -1)), text(std::move(other.text)) {}
+  Stream& operator=(Stream&&) = delete;
+  void finish() {
+    if (fd >= 0) close(fd);
+    fd = -1;
+  }
+  void take() {
+    std::array<char, 4096> buffer;
+    const ssize_t got = read(fd, buffer.data(), buffer.size());
+    if (got > 0) {
+      text.append(buffer.data(), static_cast<size_t>(got));
+    } else if (got == 0 || errno != EINTR) {
+      finish();
+    }
+  }
+};
+
+struct Child {
+  pid_t pid = -1;  // -1: it could not be started
+  Stream answer, errors;
+};
+
+Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
+  Child child;
+  std::array<int, 2> answer = {-1, -1}, errors = {-1, -1};
+  if (pipe2(answer.data(), O_CLOEXEC) != 0) return child;
+  child.answer.fd = answer[0];
+  if (pipe2(errors.data(), O_CLOEXEC) != 0) {
+    close(answer[1]);
+    return child;
+  }
+  child.errors.fd = errors[0];
+  std::fflush(nullptr);  // or the child would write what is buffered a second time
+  const pid_t parent = getpid();
+  child.pid = fork();
+  if (child.pid == 0) {
+    // The parent kills this at the deadline; if the parent dies first, the alarm ends the child.
+    alarm(2 * static_cast<unsigned>(deadline.count()));
+    if (getppid() != parent) _exit(1);
+    dup2(errors[1], STDERR_FILENO);
+    write_fully(answer[1], work() + kWhole);
+    close(answer[1]);
+    if (leave == Leave::kByExit) std::exit(0);
+    _exit(0);
+  }
+  close(answer[1]);
+  close(errors[1]);
+  return child;
+}
+
+// Reads until every child has closed its answer or the deadline has passed.
+void read_answers(std::vector<Child>& children, Clock::time_point deadline) {
+  for (;;) {
+    std::vector<pollfd> waiting;
+    std::vector<Stream*> streams;
+    bool answer_missing = false;
+    for (Child& child : children) {
+      answer_missing = answer_missing || child.answer.fd >= 0;
+      for (Stream* stream : {&child.answer, &child.errors}) {
+        if (stream->fd < 0) continue;
+        waiting.push_back({stream->fd, POLLIN, 0});
+        streams.push_back(stream);
+      }
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (!answer_missing || left <= 0) return;
+    if (poll(waiting.data(), waiting.size(), static_cast<int>(left)) <= 0) continue;
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      if (waiting[i].revents != 0) streams[i]->take();
+    }
+  }
+}
+
+// The end of the child's standard error, without our own prefix.
+std::string last_words(std::string text) {
+  constexpr std::string_view kPrefix = "coupler: error: ";
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const size_t ours = text.rfind(kPrefix);
+  if (ours != std::string::npos) return text.substr(ours + kPrefix.size());
+  return text.substr(text.size() - std::min<size_t>(text.size(), 400));
+}
+
+// Stores the exit status; false if the child does not even end when it is killed.
+bool reap(pid_t pid, int& status) {
+  const Clock::time_point end = Clock::now() + kReapDeadline;
+  for (;;) {
+    const pid_t reaped = waitpid(pid, &status, WNOHANG);
+    if (reaped == pid) return true;
+    if (reaped < 0 && errno != EINTR) return false;
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+ChildAnswer finish(Child& child) {
+  const bool in_time = child.answer.fd < 0;
+  if (!in_time) kill(child.pid, SIGKILL);
+  int status = 0;
+  bool reaped = reap(child.pid, status);
+  if (!reaped && in_time) {
+    kill(child.pid, SIGKILL);
+    reaped = reap(child.pid, status);
+  }
+  ChildAnswer result;
+  result.text = std::move(child.answer.text);
+  if (in_time && !result.text.empty() && result.text.back() == kWhole) {
+    result.text.pop_back();
+    write_fully(STDERR_FILENO, child.errors.text);  // its log lines
+    return result;
+  }
+  result.text.clear();
+  result.words = last_words(child.errors.text);
+  if (!in_time || !reaped) {
+    result.end = ChildAnswer::End::kLate;
+  } else if (WIFSIGNALED(status)) {
+    result.end = ChildAnswer::End::kSignal;
+    result.number = WTERMSIG(status);
+  } else {
+    result.end = ChildAnswer::End::kExit;
+    result.number = WEXITSTATUS(status);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<ChildAnswer> answers_of_children(const std::vector<ChildWork>& works,
+                                             std::chrono::seconds deadline, Leave leave) {
+  std::vector<ChildAnswer> answers;
+  const bool in_place = has_other_threads();
+  for (size_t first = 0; first < works.size(); first += kChildrenAtOnce) {
+    const size_t last = std::min(works.size(), first + kChildrenAtOnce);
+    std::vector<Child> children;
+    for (size_t i = first; i < last; ++i) {
+      children.push_back(in_place ? Child() : start(works[i], deadline, leave));
+      if (children.back().pid < 0) children.back().answer.finish();
+    }
+    read_answers(children, Clock::now() + deadline);
+    for (size_t i = first; i < last; ++i) {
+      Child& child = children[i - first];
+      answers.push_back(child.pid < 0 ? ChildAnswer{.text = works[i]()} : finish(child));
+    }
+  }
+  return answers;
+}
+
+std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
+                         const std::string& during) {
+  const std::string then = during.empty() ? "" : " " + during;
+  std::string text;
+  if (answer.end == ChildAnswer::End::kLate) {
+    text = fmt::format("was stopped after {} s{}", deadline.count(), then);
+  } else if (answer.end == ChildAnswer::End::kSignal) {
+    text = fmt::format("crashed{}: signal {} ({})", then, answer.number, strsignal(answer.number));
+  } else {
+    text = fmt::format("ended the process with exit code {}{}", answer.number, then);
+  }
+  return answer.words.empty() ? text : text + ": " + answer.words;
+}
+
+}  // namespace coupler

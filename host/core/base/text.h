@@ -1,0 +1,34 @@
+// Text from untrusted files. Pure functions, any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coupler {
+
+// For messages: shortened between characters, with control characters escaped, and bytes of 0x80
+// and above too unless the text is valid UTF-8.
+std::string shown(std::string_view text);
+
+// Whether the bytes are UTF-8 according to RFC 3629: no surrogates, no overlong forms.
+bool valid_utf8(std::string_view bytes);
+
+// Strings for JSON files. Pure functions, any thread.
+
+// The text as a quoted JSON string that escapes only what it must. Nothing if it is not valid
+// UTF-8.
+std::optional<std::string> json_string(std::string_view text);
+
+// "Did you mean …?": the known name nearest to a mistyped one. Pure functions.
+
+// Insertions, deletions, replacements and swaps of neighbors (restricted Damerau-Levenshtein).
+size_t edit_distance(std::string_view a, std::string_view b);
+
+// The candidate nearest to name, "" if none is near. The last part of a dotted name, or its start,
+// also matches alone: 'seed' is near 'training.seed', 'threads' near 'x.threads_per_process'.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace coupler

@@ -1,0 +1,142 @@
+#include "base/units.h"
+
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/text.h"
+
+namespace coupler {
+namespace {
+
+struct ByteUnit {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr std::array<ByteUnit, 10> kByteUnits = {{{"", 1},
+                                                  {"B", 1},
+                                                  {"KB", 1'000},
+                                                  {"KiB", uint64_t{1} << 10},
+                                                  {"MB", 1'000'000},
+                                                  {"MiB", uint64_t{1} << 20},
+                                                  {"GB", 1'000'000'000},
+                                                  {"GiB", uint64_t{1} << 30},
+                                                  {"TB", 1'000'000'000'000},
+                                                  {"TiB", uint64_t{1} << 40}}};
+constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Removes and returns the leading digits.
+std::string_view take_digits(std::string_view& text) {
+  const auto* end = std::find_if_not(text.begin(), text.end(), is_digit);
+  const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.begin()));
+  text.remove_prefix(digits.size());
+  return digits;
+}
+
+}  // namespace
+
+uint64_t parse_byte_size(std::string_view text, const std::string& what) {
+  const auto refuse = [&](const std::string& rule) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is not a size: {}", what, shown(text), rule),
+                {.subject = what,
+                 .hint = "give a number of bytes, or a number with one of B, KB, MB, GB, TB, KiB, "
+                         "MiB, GiB and TiB, such as 10GB"});
+  };
+  std::string_view rest = text;
+  const std::string_view whole = take_digits(rest);
+  if (whole.empty())
+    refuse(rest.starts_with('-') ? "it is negative" : "it does not begin with a digit");
+  std::string_view fraction;
+  if (rest.starts_with('.')) {
+    rest.remove_prefix(1);
+    fraction = take_digits(rest);
+    if (fraction.empty()) refuse("no digit follows the decimal point");
+  }
+  if (rest.size() > 1 && rest.front() == ' ') rest.remove_prefix(1);
+  const auto* unit = std::find_if(kByteUnits.begin(), kByteUnits.end(),
+                                  [&](const ByteUnit& u) { return u.name == rest; });
+  if (unit == kByteUnits.end())
+    refuse(fmt::format("its unit '{}' is not one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
+                       shown(rest)));
+  if (!fraction.empty() && unit->bytes == 1) refuse("bytes cannot be fractional");
+
+  uint64_t count = 0;
+  for (const char digit : whole) {
+    const auto value = static_cast<uint64_t>(digit - '0');
+    if (count > (kMax - value) / 10) refuse("it exceeds 2^63 - 1 bytes");
+    count = count * 10 + value;
+  }
+  // From the last digit to the first, so that it is exact for any number of digits.
+  uint64_t part = 0;
+  std::for_each(fraction.rbegin(), fraction.rend(), [&](char digit) {
+    part = (static_cast<uint64_t>(digit - '0') * unit->bytes + part) / 10;
+  });
+  if (count > (kMax - part) / unit->bytes) refuse("it exceeds 2^63 - 1 bytes");
+  const uint64_t bytes = count * unit->bytes + part;
+  if (bytes == 0) refuse("it is less than a byte");
+  return bytes;
+}
+
+std::string format_byte_size(uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> kSteps = {"B",   "KiB", "MiB", "GiB",
+                                                      "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  size_t step = 0;
+  // 1024.0 becomes 1.0 of the next unit.
+  for (; value >= 1023.95 && step + 1 < kSteps.size(); ++step) value /= 1024;
+  return step == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kSteps[step]);
+}
+
+namespace {
+
+struct TimeUnit {
+  std::string_view name;
+  double nanoseconds;
+};
+constexpr std::array<TimeUnit, 7> kTimeUnits = {
+    {{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}};
+
+std::optional<std::chrono::nanoseconds> from_nanoseconds(double count) {
+  // Half of what int64_t holds, so that adding it to a clock's "now" cannot overflow.
+  if (!std::isfinite(count) || std::abs(count) > 4.6e18) return std::nullopt;
+  return std::chrono::nanoseconds(std::llround(count));
+}
+
+}  // namespace
+
+std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  if (unit.size() > 1 && unit.front() == ' ') unit.remove_prefix(1);
+  for (const TimeUnit& known : kTimeUnits) {
+    if (known.name == unit) return from_nanoseconds(number * known.nanoseconds);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::chrono::nanoseconds> duration_of_seconds(double seconds) {
+  return from_nanoseconds(seconds * 1e9);
+}
+
+std::string format_duration(std::chrono::nanoseconds duration) {
+  const auto count = duration.count();
+  constexpr std::array<std::pair<int64_t, const char*>, 4> kSteps = {
+      {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}, {1, "ns"}}};
+  for (const auto& [size, unit] : kSteps) {
+    if (count % size == 0) return std::to_string(count / size) + unit;
+  }
+  return std::to_string(count) + "ns";
+}
+
+}  // namespace coupler

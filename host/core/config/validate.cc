@@ -1,0 +1,94 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace coupler {
+namespace {
+
+Error contradiction(const std::string& key, const std::string& value, const std::string& why,
+                    const std::string& hint) {
+  return {ErrorCode::kConfig,
+          fmt::format("{} is {}, but {}", key, value, why),
+          {.subject = key, .hint = hint}};
+}
+
+std::string in_quotes(const std::string& text) { return '"' + text + '"'; }
+
+}  // namespace
+
+std::vector<Error> contradictions_of(const Config& config) {
+  std::vector<Error> result;
+  const CommunicationConfig& communication = config.communication;
+  if (communication.local_sgd_steps > 0 && communication.gradients != "none") {
+    result.push_back(contradiction(
+        "communication.gradients", in_quotes(communication.gradients),
+        fmt::format("with LocalSGD (communication.local_sgd_steps = {}) no gradients are sent",
+                    communication.local_sgd_steps),
+        "set only one of the two"));
+  }
+  if (config.memory.offload_optimizer_device == "nvme" &&
+      config.memory.offload_optimizer_nvme_path.empty()) {
+    result.push_back(
+        contradiction("memory.offload_optimizer_device", "\"nvme\"", "no folder is named",
+                      "set memory.offload_optimizer_nvme_path to a folder on the disk"));
+  }
+  if (config.training.optimizer_in_backward && config.training.mixed_precision == "fp16") {
+    result.push_back(contradiction("training.optimizer_in_backward", "true",
+                                   "with fp16 an overflow is known only after all gradients exist",
+                                   "use training.mixed_precision = \"bf16\", or set it to false"));
+  }
+  return result;
+}
+
+std::vector<Error> contradictions_with_division(const MemoryConfig& memory,
+                                                const CommunicationConfig& communication) {
+  std::vector<Error> result;
+  if (memory.offload_optimizer_device != "none") {
+    result.push_back(contradiction(
+        "memory.offload_optimizer_device", in_quotes(memory.offload_optimizer_device),
+        "the backend shards the model and has its own options",
+        "set backend.deepspeed_like.offload_optimizer.device or backend.fsdp.offload.device "
+        "instead"));
+  }
+  if (communication.local_sgd_steps > 0) {
+    result.push_back(contradiction(
+        "communication.local_sgd_steps", std::to_string(communication.local_sgd_steps),
+        "the backend shards the model, so no rank has all parameters to train on its own",
+        "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
+        "no_shard of fsdp, or set it to 0"));
+  }
+  if (communication.gradients == "powersgd") {
+    result.push_back(contradiction(
+        "communication.gradients", "\"powersgd\"",
+        "the backend shards the model, and PowerSGD needs whole matrices on every rank",
+        "use bf16, fp16 or int8, or a backend that does not shard: a transport, stage 0 of "
+        "deepspeed_like or no_shard of fsdp"));
+  }
+  return result;
+}
+
+void throw_first(const std::vector<Error>& contradictions) {
+  if (!contradictions.empty()) throw contradictions.front();
+}
+
+const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper) {
+  const auto table = backend.options.find(wrapper);
+  if (table == backend.options.end()) {
+    return nullptr;
+  }
+  const auto& options = table->second;
+  const auto found = std::find_if(options.begin(), options.end(),
+                                  [](const PluginOption& option) { return option.key == "base"; });
+  return found == options.end() ? nullptr : &*found;
+}
+
+std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper) {
+  const PluginOption* option = find_base(backend, wrapper);
+  const auto* text = option == nullptr ? nullptr : std::get_if<std::string>(&option->value);
+  return text == nullptr || text->empty() ? "auto" : *text;
+}
+
+}  // namespace coupler

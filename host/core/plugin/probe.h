@@ -1,0 +1,25 @@
+// Loads and probes plugins for a report, each in a child process, so that a bad one costs only its
+// row, not the process (base/subprocess.h). [any-thread].
+#pragma once
+
+#include <coupler/distributed_backend.h>
+
+#include <string>
+#include <vector>
+
+#include "plugin/plugin.h"
+
+namespace coupler {
+
+// The db_host that a plugin's probe is given: log lines go to the host's log. Lives as long as the
+// process; [any-thread]. Communicators provide their own (comm/raw_communicator.h).
+
+const db_host& probe_host();
+
+// The plugins that uses name (as in backend.use), probed concurrently, in their order. Never throws
+// Error: what is wrong with a plugin is its report's reason.
+std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
+                                      const BackendConfig& backend);
+PluginReport try_plugin(const std::string& use, const BackendConfig& backend);
+
+}  // namespace coupler

@@ -1,0 +1,249 @@
+#include "plugin/resolve.h"
+
+#include <coupler/error.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "base/log.h"
+#include "config/validate.h"
+#include "plugin/plugin.h"
+#include "plugin/probe.h"
+
+namespace coupler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "libcoupler_";
+constexpr std::string_view kSuffix = ".so";
+
+// The folder of the program or library that holds this code.
+fs::path own_folder() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
+  std::error_code failed;
+  fs::path file = fs::canonical(info.dli_fname, failed);
+  // In a program started by name through PATH, dli_fname is that name; the link is always right.
+  if (failed) file = fs::canonical("/proc/self/exe", failed);
+  return failed ? fs::path() : file.parent_path();
+}
+
+void add(std::vector<SearchFolder>& folders, const fs::path& path, const std::string& origin) {
+  const std::string text = fs::absolute(path).lexically_normal().string();
+  const bool known = std::any_of(folders.begin(), folders.end(),
+                                 [&](const SearchFolder& folder) { return folder.path == text; });
+  if (!known) folders.push_back({text, origin});
+}
+
+void add_list(std::vector<SearchFolder>& folders, std::string_view list, const char* origin) {
+  while (!list.empty()) {
+    const std::string_view part = list.substr(0, list.find(':'));
+    if (!part.empty()) add(folders, part, origin);
+    list.remove_prefix(std::min(list.size(), part.size() + 1));
+  }
+}
+
+// A plugin's second library (libcoupler_NAME_impl.so, next to it) is not a plugin.
+constexpr std::string_view kCompanion = "_impl";
+
+std::string name_of(const fs::path& file) {
+  const std::string text = file.filename().string();
+  const bool fits = text.size() > kPrefix.size() + kSuffix.size() && text.starts_with(kPrefix) &&
+                    text.ends_with(kSuffix);
+  if (fits && text.ends_with(fmt::format("{}{}", kCompanion, kSuffix))) return "";
+  return fits ? text.substr(kPrefix.size(), text.size() - kPrefix.size() - kSuffix.size()) : "";
+}
+
+std::string not_found(const std::string& name, const BackendConfig& backend) {
+  std::string text =
+      fmt::format("backend \"{}\" was not found: no {}{}{} in", name, kPrefix, name, kSuffix);
+  for (const SearchFolder& folder : search_folders(backend)) {
+    std::error_code ignored_reason;
+    const bool exists = fs::is_directory(folder.path, ignored_reason);
+    text +=
+        fmt::format("\n  {} ({}{})", folder.path, folder.origin, exists ? "" : "; no such folder");
+  }
+  std::string names = "single";
+  for (const FoundPlugin& plugin : found_plugins(backend)) names += ", " + plugin.name;
+  return text + "\nAvailable backends: " + names;
+}
+
+}  // namespace
+
+std::vector<SearchFolder> search_folders(const BackendConfig& backend) {
+  std::vector<SearchFolder> folders;
+  for (const std::string& path : backend.plugin_path) add(folders, path, "backend.plugin_path");
+  // secure_getenv: a privileged program must not load what its caller's environment names.
+  if (const char* list = secure_getenv("COUPLER_PLUGIN_PATH")) {
+    add_list(folders, list, "COUPLER_PLUGIN_PATH");
+  }
+  const fs::path own = own_folder();
+  if (!own.empty()) {
+    add(folders, own / "coupler", "next to Coupler");
+    add(folders, own / "../lib/coupler", "next to Coupler");
+    // Test programs are one folder deeper, in bin/tests.
+    if (own.filename() == "tests") add(folders, own / "../../lib/coupler", "next to Coupler");
+  }
+  add(folders, COUPLER_SYSTEM_PLUGIN_DIR, "system");
+  return folders;
+}
+
+std::vector<FoundPlugin> found_plugins(const BackendConfig& backend) {
+  std::vector<FoundPlugin> plugins;
+  std::set<std::string> seen;
+  for (const SearchFolder& folder : search_folders(backend)) {
+    std::error_code failed;  // a folder that is absent or unreadable has no plugins
+    std::vector<FoundPlugin> here;
+    for (fs::directory_iterator entry(folder.path, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      const std::string name = name_of(entry->path());
+      if (!name.empty()) here.push_back({name, entry->path().string()});
+    }
+    std::sort(here.begin(), here.end(),
+              [](const FoundPlugin& a, const FoundPlugin& b) { return a.name < b.name; });
+    for (FoundPlugin& plugin : here) {
+      if (seen.insert(plugin.name).second) plugins.push_back(std::move(plugin));
+    }
+  }
+  return plugins;
+}
+
+std::string find_plugin(const std::string& use, const BackendConfig& backend) {
+  if (use.find('/') != std::string::npos) return use;
+  for (const SearchFolder& folder : search_folders(backend)) {
+    const fs::path file = fs::path(folder.path) / fmt::format("{}{}{}", kPrefix, use, kSuffix);
+    std::error_code failed;
+    if (fs::exists(fs::symlink_status(file, failed))) return file.string();
+  }
+  throw Error(ErrorCode::kPlugin, not_found(use, backend),
+              {-1, "backend.use",
+               // Accelerate's users expect it to be a device like any other.
+               use == "tpu" ? "TPUs need a third party's plugin, which Coupler does not include: "
+                              "install it, and name its folder in backend.plugin_path or "
+                              "COUPLER_PLUGIN_PATH"
+                            : "set backend.use to one of these names or to a path with a slash, or "
+                              "add the plugin's folder to backend.plugin_path or "
+                              "COUPLER_PLUGIN_PATH"});
+}
+
+namespace {
+
+bool is_found(const std::string& name, const BackendConfig& backend) {
+  for (const FoundPlugin& plugin : found_plugins(backend)) {
+    if (plugin.name == name) return true;
+  }
+  return false;
+}
+
+// Whether the shell would find the program.
+bool on_path(std::string_view program) {
+  const char* text = std::getenv("PATH");
+  std::string_view path = text != nullptr ? text : "/usr/bin:/bin";
+  while (!path.empty()) {
+    const std::string_view folder = path.substr(0, path.find(':'));
+    if (access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0) return true;
+    path.remove_prefix(std::min(path.size(), folder.size() + 1));
+  }
+  return false;
+}
+
+// "" if the candidate may be used, else why not.
+std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi,
+                      bool on_host) {
+  if (name == "nccl" && on_host) return "tensors are in host memory, which it does not support";
+  if (!is_found(name, backend)) return "no such plugin was found";
+  if (name == "mpi" && mpi == MpiLaunch::kTooLate) return "mpirun did not start this process";
+  if (name == "mpi" && mpi == MpiLaunch::kPossible && !on_path("mpirun.openmpi") &&
+      !on_path("mpirun")) {
+    return "mpirun is not installed (Debian: openmpi-bin), and this is not an MPI launch";
+  }
+  const PluginReport report = try_plugin(name, backend);
+  if (report.needs_base) return "it needs a base and is not a transport";
+  return report.usable ? "" : report.reason;
+}
+
+}  // namespace
+
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
+  std::string rejected;
+  for (const char* name : {"nccl", "mpi", "gloo_cpu"}) {
+    const std::string reason = rejection(name, backend, mpi, on_host);
+    if (reason.empty()) {
+      log(LogLevel::kInfo, "plugin", fmt::format("backend \"auto\" is {}", name));
+      return name;
+    }
+    log(LogLevel::kInfo, "plugin",
+        fmt::format("backend \"auto\" passes over {}: {}", name, reason));
+    rejected += fmt::format("\n  {}: {}", name, reason);
+  }
+  std::string looked;
+  for (const SearchFolder& folder : search_folders(backend)) {
+    looked += fmt::format("\n  {} ({})", folder.path, folder.origin);
+  }
+  throw Error(ErrorCode::kPlugin,
+              fmt::format("backend.use = \"auto\" found no usable transport:{}\nlooked in:{}",
+                          rejected, looked),
+              {-1, "backend.use",
+               "build or install the gloo_cpu plugin, or name its folder in COUPLER_PLUGIN_PATH"});
+}
+
+namespace {
+
+// The plugin's report; throws Error if it cannot be used.
+PluginReport usable(const std::string& use, const BackendConfig& backend) {
+  PluginReport report = try_plugin(use, backend);
+  // A plugin that needs mpirun can only judge inside it; the launcher checks for mpirun itself.
+  if (report.usable || report.needs_mpi_launch) return report;
+  // A loaded plugin itself reports why it cannot work here; else the message names the file.
+  const bool loaded = !report.abi.empty();
+  throw Error(
+      ErrorCode::kPlugin,
+      loaded ? fmt::format("backend \"{}\" ({}) cannot be used here: {}", report.name, report.path,
+                           report.reason)
+             : report.reason,
+      {-1, report.path, loaded ? "`coupler plugins` shows what can be used on this machine" : ""});
+}
+
+}  // namespace
+
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
+  TransportPlan plan;
+  plan.use = backend.use;
+  if (plan.use == "auto") {
+    plan.use = resolve_auto(backend, mpi, on_host);
+    plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
+  }
+  plan.transport = plan.use;
+  PluginReport report = usable(plan.use, backend);
+  if (report.needs_base) {
+    const std::string wrapper = report.name;
+    plan.transport = wrapper_base(backend, wrapper);
+    if (plan.transport == "auto") {
+      plan.transport = resolve_auto(backend, mpi, on_host);
+      plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
+    }
+    BackendConfig below = backend;
+    below.sha256.clear();  // the pin is the wrapper's
+    report = usable(plan.transport, below);
+    if (report.needs_base) {
+      throw Error(ErrorCode::kConfig,
+                  fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
+                              "transport",
+                              wrapper, plan.transport),
+                  {-1, fmt::format("backend.{}.base", wrapper), "name gloo_cpu, mpi or nccl"});
+    }
+  }
+  plan.needs_mpi_launch = report.needs_mpi_launch;
+  return plan;
+}
+
+}  // namespace coupler

@@ -1,0 +1,48 @@
+// The folders in which a backend's name is searched. [any-thread]; reads the environment each time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "plugin/plugin.h"
+
+namespace coupler {
+
+struct SearchFolder {
+  std::string path;
+  std::string origin;  // why it is searched: "backend.plugin_path", "COUPLER_PLUGIN_PATH"…
+};
+
+// In search order, without repetition; includes folders that do not exist.
+std::vector<SearchFolder> search_folders(const BackendConfig& backend);
+
+struct FoundPlugin {
+  std::string name;  // of the file libcoupler_NAME.so
+  std::string path;
+};
+
+// Every plugin file of those folders: by folder, sorted by name within each; of equal names, the
+// first one found.
+std::vector<FoundPlugin> found_plugins(const BackendConfig& backend);
+
+// The file that use names: a string with a slash is a path and returned as is; a name is searched.
+// Throws Error(kPlugin) listing every folder searched and the available names.
+std::string find_plugin(const std::string& use, const BackendConfig& backend);
+
+// What transport a job uses, decided once, before its processes exist. [any-thread].
+
+struct TransportPlan {
+  std::string use;                     // backend.use with "auto" resolved
+  std::string transport;               // what moves the bytes: use, or the base of a wrapper
+  bool needs_mpi_launch = false;       // the transport's processes must be started by mpirun
+  std::vector<std::string> overrides;  // "key=value", as for -o, for what was resolved
+};
+
+// Loads and probes the backend, and its base if it needs one, in child processes. Throws
+// Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
+// transport. mpi: whether mpirun started, or could start, the processes. on_host: as in
+// resolve_auto.
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
+
+}  // namespace coupler

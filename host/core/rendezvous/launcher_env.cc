@@ -1,0 +1,173 @@
+#include "rendezvous/launcher_env.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace coupler {
+namespace {
+
+bool is_set(const EnvironmentLookup& lookup, const char* variable) {
+  const auto text = lookup(variable);
+  return text && !text->empty();
+}
+
+// Whether srun started this process as a task of a step. The shell of sbatch and salloc has the
+// variables of the allocation, SLURM_PROCID and SLURM_NTASKS among them, but is not a task: its
+// step is missing, or is one of the numbers that Slurm reserves for the batch shell (-5, formerly
+// -2), the interactive shell (-6) and other helpers.
+bool is_task_of_a_step(const EnvironmentLookup& lookup) {
+  const auto step = lookup("SLURM_STEP_ID");
+  if (!step || step->empty()) {
+    return false;
+  }
+  uint64_t number = 0;
+  const auto* end = step->data() + step->size();
+  const auto [stop, status] = std::from_chars(step->data(), end, number);
+  constexpr uint64_t kFirstReserved = 0xfffffff0;
+  return status == std::errc() && stop == end && number < kFirstReserved;
+}
+
+bool applies(const EnvironmentLookup& lookup, const LauncherRow& row) {
+  if (row.kind == LauncherKind::kSlurm) {
+    return is_task_of_a_step(lookup);
+  }
+  if (row.kind == LauncherKind::kKubernetes) {
+    // Kubernetes itself sets an index but not a size: without WORLD_SIZE the pods are independent
+    // of each other. With RANK, another launcher has already identified this process.
+    return is_set(lookup, row.rank) && is_set(lookup, row.world) && !is_set(lookup, "RANK");
+  }
+  return true;
+}
+
+// Slurm does not give the number of local tasks, only a list for all nodes.
+std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) {
+  constexpr const char* kList = "SLURM_STEP_TASKS_PER_NODE";
+  const auto list = lookup(kList);
+  const auto node = read_number(lookup, "SLURM_NODEID", 0);
+  if (!list || list->empty() || !node) {
+    return std::nullopt;
+  }
+  const auto tasks = tasks_of_node(*list, node->number);
+  if (!tasks) {
+    fail_config(fmt::format("{}={} has no entry for node {} ({})", kList, *list, node->number,
+                            shown(*node)),
+                kList, "start the program with srun; its variables must not be changed");
+  }
+  return FoundVariable{kList, *list, *tasks};
+}
+
+}  // namespace
+
+const std::vector<LauncherRow>& launcher_table() {
+  using K = LauncherKind;
+  static const std::vector<LauncherRow> rows = {
+      {K::kCoupler, "coupler launch", "COUPLER_RANK", "COUPLER_WORLD_SIZE", "COUPLER_LOCAL_RANK",
+       "COUPLER_LOCAL_WORLD_SIZE", nullptr, false},
+      {K::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+       "LOCAL_SIZE", false},
+      {K::kOpenMpi, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+       "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr, false},
+      {K::kMpich, "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr,
+       false},
+      {K::kSlurm, "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
+       nullptr, true},
+      {K::kKubernetes, "Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, nullptr,
+       nullptr, true},
+  };
+  return rows;
+}
+
+std::string shown(const FoundVariable& found) {
+  return fmt::format("{}={}", found.name, found.text);
+}
+
+std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const char* variable,
+                                         int least) {
+  if (variable == nullptr || !is_set(lookup, variable)) {
+    return std::nullopt;
+  }
+  const std::string text = *lookup(variable);
+  int number = 0;
+  const auto* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  if (status != std::errc() || stop != end || number < least) {
+    fail_config(
+        fmt::format("the environment variable {} is '{}', which is not a whole number of at "
+                    "least {}",
+                    variable, text, least),
+        variable, fmt::format("unset {0} or let the launcher set it", variable));
+  }
+  return FoundVariable{variable, text, number};
+}
+
+std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const LauncherRow& row) {
+  if (!applies(lookup, row)) {
+    return std::nullopt;
+  }
+  LauncherClaim claim{&row,
+                      read_number(lookup, row.rank, 0),
+                      read_number(lookup, row.world, 1),
+                      std::nullopt,
+                      std::nullopt,
+                      row.places_launchers};
+  if (!claim.rank && !claim.world) {
+    return std::nullopt;
+  }
+  claim.local_rank = read_number(lookup, row.local_rank, 0);
+  claim.local_world = row.kind == LauncherKind::kSlurm ? slurm_local_world(lookup)
+                                                       : read_number(lookup, row.local_world, 1);
+  if (!claim.local_world) {
+    claim.local_world = read_number(lookup, row.other_local_world, 1);
+  }
+  // PMI variables without hydra's local ranks come from srun: --mpi=pmi2, the default on many
+  // clusters.
+  if (row.kind == LauncherKind::kMpich && !claim.local_rank && is_set(lookup, "SLURM_JOB_ID")) {
+    claim.places_launchers = true;
+  }
+  return claim;
+}
+
+std::optional<int> tasks_of_node(const std::string& tasks_per_node, int index) {
+  std::string_view rest = tasks_per_node;
+  const auto take_number = [&]() -> std::optional<int> {
+    int number = 0;
+    const auto [stop, status] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    if (status != std::errc() || number < 1) {
+      return std::nullopt;
+    }
+    rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
+    return number;
+  };
+  while (!rest.empty()) {
+    const auto tasks = take_number();
+    if (!tasks) {
+      return std::nullopt;
+    }
+    int nodes = 1;
+    if (rest.substr(0, 2) == "(x") {
+      rest.remove_prefix(2);
+      const auto repeats = take_number();
+      if (!repeats || rest.substr(0, 1) != ")") {
+        return std::nullopt;
+      }
+      rest.remove_prefix(1);
+      nodes = *repeats;
+    }
+    if (index < nodes) {
+      return tasks;
+    }
+    index -= nodes;
+    if (rest.empty() || rest.front() != ',') {
+      return std::nullopt;
+    }
+    rest.remove_prefix(1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace coupler

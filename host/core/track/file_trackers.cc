@@ -1,0 +1,217 @@
+#include "track/file_trackers.h"
+
+#include <coupler/tracker.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+
+namespace coupler {
+namespace {
+
+std::string reason(int number) { return std::generic_category().message(number); }
+
+[[noreturn]] void throw_not_writable(const std::string& path, int number) {
+  throw Error(ErrorCode::kIo, fmt::format("{} cannot be written: {}", path, reason(number)),
+              {.subject = path,
+               .hint = "set training.logging_dir or training.project_dir to a writable folder"});
+}
+
+}  // namespace
+
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void AppendFile::open(const std::string& folder, const std::string& name) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_not_writable(folder, error.value());
+  path_ = (std::filesystem::path(folder) / name).string();
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  struct stat status {};
+  if (fd_ < 0 || ::fstat(fd_, &status) != 0) throw_not_writable(path_, errno);
+  found_ = static_cast<size_t>(status.st_size);
+  size_ = found_;
+  // A process killed in the middle of a write leaves half a line.
+  char last = '\n';
+  if (found_ > 0 && ::pread(fd_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
+    pending_ += '\n';
+  }
+}
+
+void AppendFile::flush() {
+  size_t done = 0;
+  while (done < pending_.size()) {
+    const ssize_t written = ::write(fd_, pending_.data() + done, pending_.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      const int number = written < 0 ? errno : ENOSPC;
+      if (done > 0) restore_size();
+      throw TrackerUnavailable(
+          fmt::format("{} cannot be written: {}", path_, reason(number)),
+          {.subject = path_,
+           .hint = number == ENOSPC || number == EDQUOT ? "free some space on its disk" : ""});
+    }
+    done += static_cast<size_t>(written);
+  }
+  size_ += done;
+  pending_.clear();
+}
+
+void AppendFile::restore_size() const {
+  // If this fails too, the next attempt follows half a piece; nothing better can be done.
+  if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) return;
+}
+
+void AppendFile::close() {
+  if (fd_ < 0) return;
+  flush();
+  ::fsync(fd_);
+  ::close(fd_);
+  fd_ = -1;
+}
+
+namespace {
+
+bool is_plain_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+}
+
+std::string quoted(std::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string text_of(const TrackValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) {
+    if (std::isnan(*number)) return "nan";
+    return fmt::format("{}", *number);
+  }
+  if (const auto* number = std::get_if<int64_t>(&value)) return fmt::format("{}", *number);
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
+  return std::get<std::string>(value);
+}
+
+std::optional<double> number_of(const TrackValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* number = std::get_if<int64_t>(&value)) return static_cast<double>(*number);
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? 1.0 : 0.0;
+  return std::nullopt;
+}
+
+std::string as_utf8(std::string_view text) {
+  if (is_plain_ascii(text)) return std::string(text);
+  return nlohmann::json::parse(quoted(text)).get<std::string>();
+}
+
+void append_json_value(std::string& out, const TrackValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return append_json_text(out, *text);
+  const auto* number = std::get_if<double>(&value);
+  if (number != nullptr && !std::isfinite(*number)) {
+    out += std::isnan(*number) ? "\"NaN\"" : *number > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+  } else if (number != nullptr) {
+    fmt::format_to(std::back_inserter(out), "{}", *number);
+  } else {
+    out += text_of(value);
+  }
+}
+
+void append_json_text(std::string& out, std::string_view text) {
+  if (is_plain_ascii(text)) {
+    out.append("\"").append(text).append("\"");
+  } else {
+    out += quoted(text);
+  }
+}
+
+void append_json_object(std::string& out, const TrackValues& values) {
+  out += '{';
+  bool first = true;
+  for (auto entry = values.begin(); entry != values.end(); ++entry) {
+    const bool repeats = std::any_of(std::next(entry), values.end(), [&](const auto& later) {
+      return later.first == entry->first;
+    });
+    if (repeats) continue;
+    if (!first) out += ", ";
+    first = false;
+    append_json_text(out, entry->first);
+    out += ": ";
+    append_json_value(out, entry->second);
+  }
+  out += '}';
+}
+
+void append_csv(std::string& out, std::string_view field) {
+  if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out += field;
+    return;
+  }
+  out += '"';
+  for (const char c : field) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  out += '"';
+}
+
+void CsvTracker::start(const TrackerRun& run) {
+  file_.open(run.folder, "metrics.csv");
+  std::string& out = file_.pending();
+  if (file_.found() == 0) out += "step,time,name,value\n";
+  for (const auto& [name, value] : run.config) {
+    out += ",,";
+    append_csv(out, "config/" + name);
+    out += ',';
+    append_csv(out, text_of(value));
+    out += '\n';
+  }
+}
+
+void CsvTracker::log(const TrackedStep& entry) {
+  std::string& out = file_.pending();
+  for (const auto& [name, value] : entry.values) {
+    fmt::format_to(std::back_inserter(out), "{},{:.3f},", entry.step, entry.time);
+    append_csv(out, name);
+    out += ',';
+    append_csv(out, text_of(value));
+    out += '\n';
+  }
+}
+
+void JsonLinesTracker::start(const TrackerRun& run) {
+  file_.open(run.folder, "metrics.jsonl");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::string& out = file_.pending();
+  out += "{\"project\": ";
+  append_json_text(out, run.project);
+  out += ", \"run\": ";
+  append_json_text(out, run.run_name);
+  fmt::format_to(std::back_inserter(out),
+                 ", \"time\": {:.3f}, \"config\": ", std::chrono::duration<double>(now).count());
+  append_json_object(out, run.config);
+  out += "}\n";
+}
+
+void JsonLinesTracker::log(const TrackedStep& entry) {
+  std::string& out = file_.pending();
+  fmt::format_to(std::back_inserter(out),
+                 "{{\"step\": {}, \"time\": {:.3f}, \"values\": ", entry.step, entry.time);
+  append_json_object(out, entry.values);
+  out += "}\n";
+}
+
+}  // namespace coupler

@@ -1,0 +1,97 @@
+// Accelerator::Impl: what the parts of the Accelerator share. One per process; used by the training
+// thread.
+#pragma once
+
+#include <coupler/accelerator.h>
+#include <coupler/detail/loader_view.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accelerator/accumulation.h"
+#include "accelerator/tracking.h"
+#include "comm/communicator.h"
+#include "config/config.h"
+#include "estimate/step_log.h"
+#include "optim/grad_scaler.h"
+#include "optim/optimizer.h"
+#include "optim/rate_driver.h"
+#include "optim/scheduler.h"
+#include "plugin/plugin.h"
+#include "rendezvous/process_info.h"
+#include "store/store.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+class DryRun;
+class Profile;
+
+// An optimizer given to prepare, while the returned handle is alive.
+struct PreparedOptimizer {
+  const torch::optim::Optimizer* optimizer;  // only compared, together with its first
+  at::Tensor first_parameter;                // parameter: addresses may be reused
+  std::weak_ptr<OptimizerState> state;
+};
+
+class Accelerator::Impl {
+ public:
+  // Joins the other processes.
+  explicit Impl(Config loaded);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // The strategy of a prepared model. Without one, find returns null and strategy_of throws
+  // Error(kUsage).
+  std::shared_ptr<Strategy> find(const void* identity) const;
+  Strategy& strategy_of(const detail::ModelRef& model) const;
+
+  // The prepared loader of the innermost current loop; null outside of loops.
+  std::shared_ptr<detail::LoaderView> current_loader() const;
+  // The sample counts of this rank's current batch; empty outside of a loop.
+  std::optional<detail::BatchSamples> batch_samples() const;
+
+  // Prepares a model. Collective.
+  void add(Model model);
+
+  // With memory.limit: throws Error(kConfig) if the models prepared so far, and `coming`, do not
+  // fit. optimizer_factor: bytes of optimizer state per byte of parameters.
+  void check_memory(const Model* coming, double optimizer_factor);
+
+  // Makes a scheduler. Its optimizer is looked up after all of prepare's objects are prepared.
+  Scheduler add(std::unique_ptr<RateDriver> driver);
+
+  // The loss to run backward on. expected: the models that it must reach.
+  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected);
+  // With fp16, unscales a model's gradients. Returns whether its step will be skipped.
+  bool unscale(Strategy& model) { return scaler != nullptr && scaler->unscale({&model}); }
+
+  Config config;
+  ProcessInfo process;
+  DryRun* dry_run;                 // null except in a dry run
+  c10::Device device = c10::kCPU;  // of this process
+  Plugin plugin = Plugin::single();
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Communicator> comm;
+  std::shared_ptr<Communicator> gradient_comm;  // made with the first model
+  std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; may be none
+  std::atomic<bool> autocast_used = false;
+  std::unique_ptr<LossScaler> scaler;  // with fp16
+  StepLog memory_log;                  // with memory.limit: the models prepared
+  std::vector<std::shared_ptr<Strategy>> models;
+  std::vector<PreparedOptimizer> optimizers;
+  std::vector<std::weak_ptr<SchedulerCore>> schedulers;
+  std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the current prepare
+  std::vector<std::weak_ptr<detail::LoaderView>> loaders;
+  Accumulation accumulation{config.training};
+  Tracking tracking;
+  bool trigger = false;                      // set on this rank since the last check
+  std::unique_ptr<Profile> profile;          // null: nothing is profiled
+  std::unique_ptr<Checkpoints> checkpoints;  // last: its thread uses the rest
+};
+
+}  // namespace coupler

@@ -1,0 +1,369 @@
+#include "checkpoint/snapshot.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "device/device_memory.h"
+#include "formats/safetensors_writer.h"
+#include "optim/torch_state.h"
+#include "residency/unit.h"
+#include "tensors/safetensors.h"
+
+namespace coupler::checkpoint {
+
+// Copies a tensor so that training can go on while the copy is saved. Plain function, any thread.
+
+namespace {
+
+constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
+// A smaller tensor may share its pages with allocations that are not ours.
+constexpr size_t kLarge = size_t{32} << 20;
+
+bool fits(const at::Tensor& room, const at::Tensor& tensor) {
+  return room.defined() && room.sizes() == tensor.sizes() && room.dtype() == tensor.dtype() &&
+         room.is_cpu() && room.is_contiguous();
+}
+
+at::Tensor new_room(const at::Tensor& tensor) {
+  const at::Tensor room = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+  if (room.nbytes() > kLarge) {
+    const auto begin = reinterpret_cast<uintptr_t>(room.mutable_data_ptr());
+    const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
+    const uintptr_t end = (begin + room.nbytes()) / kLargePage * kLargePage;
+    // A hint only.
+    ::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // NOLINT: an address
+  }
+  return room;
+}
+
+// Returns a contiguous copy in host memory. It reuses `room`, which may be undefined, if that has
+// the same size and dtype: allocating memory takes longer than copying, and many times longer once
+// the system has used the memory elsewhere. New memory uses huge pages if the system has them.
+at::Tensor copy_apart(const at::Tensor& tensor, const at::Tensor& room) {
+  const at::Tensor from = tensor.detach();
+  const at::Tensor copy = fits(room, from) ? room : new_room(from);
+  copy.copy_(from);
+  return copy;
+}
+
+}  // namespace
+
+std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces) {
+  // The largest first, each to the rank with the least so far.
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return pieces[a].values.nbytes() > pieces[b].values.nbytes();
+  });
+  std::map<int, std::vector<uint64_t>> loads;  // by number of copies, then by copy
+  std::vector<bool> own(pieces.size(), false);
+  for (const size_t i : order) {
+    const StatePiece& piece = pieces[i];
+    auto& load = loads[piece.copies];
+    load.resize(static_cast<size_t>(piece.copies));
+    const auto least = std::min_element(load.begin(), load.end());
+    own[i] = least - load.begin() == piece.copy;
+    *least += piece.values.nbytes() + 1;  // + 1 so that empty pieces are distributed, too
+  }
+  std::vector<StatePiece> result;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (own[i]) result.push_back(pieces[i]);
+  }
+  return result;
+}
+
+namespace {
+
+using nlohmann::json;
+
+json shape_entry(const at::Tensor& tensor, const std::string& name) {
+  return {std::string(safetensors::to_string(safetensors::dtype_of(tensor.scalar_type(), name))),
+          tensor.sizes().vec()};
+}
+
+json describe_model(const Strategy& strategy) {
+  const Model& model = strategy.model();
+  json tensors = json::object(), aliases = json::object();
+  for (const ModelParameter& parameter : model.parameters) {
+    tensors[parameter.name] = shape_entry(parameter.tensor, parameter.name);
+  }
+  for (const auto& [name, buffer] : model.buffers) tensors[name] = shape_entry(buffer, name);
+  for (const auto& [alias, name] : model.aliases) aliases[alias] = name;
+  return {{"type", model.name}, {"tensors", std::move(tensors)}, {"aliases", std::move(aliases)}};
+}
+
+void add_buffers(const Model& model, const std::string& prefix, std::vector<StatePiece>& into) {
+  for (const auto& [name, buffer] : model.buffers) {
+    into.push_back({.name = prefix + name,
+                    .shape = buffer.sizes().vec(),
+                    .begin = 0,
+                    .end = buffer.numel(),
+                    .values = buffer});
+  }
+}
+
+std::vector<StatePiece> model_pieces(Strategy& strategy, int rank) {
+  const Model& model = strategy.model();
+  std::vector<StatePiece> pieces;
+  for (const ParameterPart& part : strategy.parts()) {
+    const ModelParameter& parameter = model.parameters[part.parameter];
+    pieces.push_back({.name = parameter.name,
+                      .shape = parameter.tensor.sizes().vec(),
+                      .begin = part.begin,
+                      .end = part.end,
+                      .values = part.values,
+                      .copies = part.copies,
+                      .copy = part.copy});
+  }
+  std::vector<StatePiece> own = own_share(pieces);
+  if (rank == 0) add_buffers(model, "", own);
+  return own;
+}
+
+// The name by which an optimizer's parameter is known across all models of the job; "" if unknown.
+std::string full_name(const TrainingState& job, const OptimizerState::Given& given) {
+  size_t index = 0;
+  while (index < job.models.size() && job.models[index].get() != given.model) ++index;
+  if (given.model == nullptr || index == job.models.size()) return "";
+  const std::string& name = given.model->model().parameters[given.parameter].name;
+  return parameter_name(index, name);
+}
+
+json describe_optimizer(const TrainingState& job, OptimizerState& optimizer) {
+  const torch::optim::Optimizer& torch_optimizer = optimizer.torch_optimizer();
+  json groups = json::array();
+  for (size_t g = 0; g < optimizer.given().size(); ++g) {
+    json names = json::array();
+    for (const OptimizerState::Given& given : optimizer.given()[g]) {
+      names.push_back(full_name(job, given));
+    }
+    groups.push_back(
+        {{"options", options_of(torch_optimizer, torch_optimizer.param_groups()[g].options())},
+         {"parameters", std::move(names)}});
+  }
+  return {{"type", optimizer_type(torch_optimizer)},
+          {"steps", optimizer.steps()},
+          {"groups", std::move(groups)}};
+}
+
+}  // namespace
+
+std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerState& optimizer) {
+  std::vector<OptimizerPart> result;
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    const Model& model = job.models[m]->model();
+    std::vector<bool> given(model.parameters.size(), false);
+    for (const auto& group : optimizer.given()) {
+      for (const OptimizerState::Given& entry : group) {
+        if (entry.model == job.models[m].get()) given[entry.parameter] = true;
+      }
+    }
+    for (ParameterPart& part : job.models[m]->parts()) {
+      if (!given[part.parameter] || !part.held.defined()) continue;
+      const ModelParameter& parameter = model.parameters[part.parameter];
+      result.push_back({.name = parameter_name(m, parameter.name),
+                        .shape = parameter.tensor.sizes().vec(),
+                        .part = std::move(part)});
+    }
+  }
+  return result;
+}
+
+StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::Tensor values) {
+  return {.name = state + "/" + part.name,
+          .shape = part.shape,
+          .begin = part.part.begin,
+          .end = part.part.end,
+          .values = std::move(values),
+          .copies = part.part.copies,
+          .copy = part.part.copy};
+}
+
+namespace {
+
+// Parameters with the same steps and state names are listed together.
+StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, std::string name) {
+  StateFile file{.name = std::move(name)};
+  std::map<std::pair<int64_t, std::vector<std::string>>, std::vector<std::string>> known;
+  std::vector<StatePiece> pieces;
+  for (const OptimizerPart& part : parts_of(job, optimizer)) {
+    const ParameterState state = optimizer.state_of(part.part.held);
+    std::vector<std::string> names;
+    for (const auto& [state_name, values] : state.tensors) {
+      names.push_back(state_name);
+      pieces.push_back(state_piece(part, state_name, values));
+    }
+    if (state.steps > 0 || !state.tensors.empty())
+      known[{state.steps, std::move(names)}].push_back(part.name);
+  }
+  json list = json::array();
+  for (const auto& [what, parameters] : known) {
+    list.push_back({{"steps", what.first}, {"state", what.second}, {"parameters", parameters}});
+  }
+  file.metadata[kOptimizerKey] = list.dump();
+  file.pieces = own_share(pieces);
+  return file;
+}
+
+StateFile object_file(const detail::Registered& object, std::string name) {
+  StateDict state;
+  object.save(state);
+  StateFile file{.name = std::move(name)};
+  json values = json::object();
+  for (const auto& [key, value] : state.values()) {
+    std::visit([&, &key = key](const auto& it) { values[key] = it; }, value);
+  }
+  file.metadata[kObjectKey] = values.dump();
+  for (const auto& [key, tensor] : state.tensors()) {
+    const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
+    file.pieces.push_back({.name = key,
+                           .shape = dense.sizes().vec(),
+                           .begin = 0,
+                           .end = dense.numel(),
+                           .values = dense});
+  }
+  return file;
+}
+
+StateFile random_file(const TrainingState& job) {
+  StateFile file{.name = random_base(job.rank) + kExtension};
+  const auto add = [&](const char* name, at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    const at::Tensor state = generator.get_state();
+    file.pieces.push_back({.name = name,
+                           .shape = state.sizes().vec(),
+                           .begin = 0,
+                           .end = state.numel(),
+                           .values = state});
+  };
+  add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
+  if (const auto own = device_generator(job.device)) add(kDeviceGenerator, *own);
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    for (const auto& [name, values] : job.models[m]->carried()) {
+      file.pieces.push_back({.name = carried_prefix(m) + name,
+                             .shape = values.sizes().vec(),
+                             .begin = 0,
+                             .end = values.numel(),
+                             .values = values});
+    }
+  }
+  if (!job.own_buffers) return file;
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    add_buffers(job.models[m]->model(), own_buffer_prefix(m), file.pieces);
+  }
+  return file;
+}
+
+json describe_job(const TrainingState& job) {
+  json state = {{"models", json::array()},
+                {"optimizers", json::array()},
+                {"schedulers", json::array()},
+                {"loaders", json::array()},
+                {"objects", job.objects.size()}};
+  for (const auto& model : job.models) state["models"].push_back(describe_model(*model));
+  for (const auto& optimizer : job.optimizers) {
+    state["optimizers"].push_back(describe_optimizer(job, *optimizer));
+  }
+  for (const auto& scheduler : job.schedulers) {
+    const Scheduler::State it = scheduler->state();
+    state["schedulers"].push_back({{"steps", it.steps},
+                                   {"rates", it.rates},
+                                   {"base_rates", it.base_rates},
+                                   {"best", fmt::format("{}", it.best)},  // may be infinite
+                                   {"bad_epochs", it.bad_epochs},
+                                   {"cooldown", it.cooldown}});
+  }
+  for (const auto& loader : job.loaders) {
+    const LoaderCursor it = loader->state();
+    state["loaders"].push_back({{"epoch", it.epoch},
+                                {"samples", it.samples},
+                                {"seed", it.seed},
+                                {"dataset_samples", it.dataset_samples}});
+  }
+  if (job.scaler != nullptr) {
+    const LossScaler::State it = job.scaler->state();
+    state["scaler"] = {{"scale", it.scale}, {"good_steps", it.good_steps}};
+  }
+  return state;
+}
+
+at::Tensor values_of(const Snapshot* snapshot, size_t file, size_t piece) {
+  if (snapshot == nullptr || file >= snapshot->files.size()) return {};
+  const auto& pieces = snapshot->files[file].pieces;
+  return piece < pieces.size() ? pieces[piece].values : at::Tensor();
+}
+
+}  // namespace
+
+int64_t TrainingState::steps() const {
+  int64_t result = 0;
+  for (const auto& optimizer : optimizers) result = std::max(result, optimizer->steps());
+  return result;
+}
+
+std::string file_name(const std::string& base, int rank, int world) {
+  return world == 1 ? base + kExtension
+                    : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world, kExtension);
+}
+
+Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
+  const at::NoGradGuard no_grad;
+  Snapshot result{.files = {}, .state = describe_job(job), .steps = job.steps()};
+  for (size_t m = 0; m < job.models.size(); ++m) {
+    StateFile file{.name = file_name(numbered("model", m), job.rank, job.world)};
+    file.pieces = model_pieces(*job.models[m], job.rank);
+    file.metadata["format"] = "pt";  // what Python readers look for
+    for (const auto& [alias, name] : job.models[m]->model().aliases) file.metadata[alias] = name;
+    if (!file.pieces.empty()) result.files.push_back(std::move(file));
+  }
+  for (size_t o = 0; o < job.optimizers.size(); ++o) {
+    result.files.push_back(optimizer_file(
+        job, *job.optimizers[o], file_name(numbered("optimizer", o), job.rank, job.world)));
+  }
+  result.files.push_back(random_file(job));
+  for (size_t i = 0; job.rank == 0 && i < job.objects.size(); ++i) {
+    result.files.push_back(object_file(*job.objects[i], object_base(i) + kExtension));
+  }
+  for (size_t f = 0; f < result.files.size(); ++f) {
+    for (size_t p = 0; p < result.files[f].pieces.size(); ++p) {
+      at::Tensor& values = result.files[f].pieces[p].values;
+      values = copy ? copy_apart(values, values_of(old, f, p)) : values.detach().contiguous();
+    }
+  }
+  return result;
+}
+
+WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>& pieces,
+                         const std::map<std::string, std::string>& metadata) {
+  std::vector<safetensors::TensorEntry> entries;
+  std::unordered_map<std::string, const at::Tensor*> values;
+  for (const StatePiece& piece : pieces) {
+    const std::string name = entry_name(piece);
+    const auto dtype = safetensors::dtype_of(piece.values.scalar_type(), name);
+    entries.push_back(
+        {name, dtype, piece.whole() ? piece.shape : std::vector<int64_t>{piece.numel()}});
+    values[name] = &piece.values;
+  }
+  safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});
+  for (const safetensors::TensorInfo& info : writer.tensors()) {
+    const InUse in_memory(*values.at(info.name));
+    const at::Tensor value = values.at(info.name)->cpu();  // one at a time
+    writer.write(info.name, value.const_data_ptr(), value.nbytes());
+  }
+  return writer.finish();
+}
+
+}  // namespace coupler::checkpoint

@@ -1,0 +1,223 @@
+#include "data/loader.h"
+
+#include <coupler/detail/batch_slots.h>
+#include <coupler/detail/loader_core.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace coupler::detail {
+namespace {
+
+void require_no_loop(bool looping, const char* call) {
+  if (looping)
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} called inside a loop over the data loader", call),
+                {.subject = "data loader", .hint = "call it before the loop begins"});
+}
+
+DataLoaderOptions checked_options(const DataLoaderOptions& options, const BatchSource& source) {
+  constexpr int64_t kMost = 1024;
+  const bool is_stream = source.is_stream();
+  if (options.dispatch_batches && !source.sends_tensors())
+    refuse_batch_type(source.batch_type(), "sent to other processes (dispatch_batches)");
+  if (options.workers < 0 || options.workers > kMost)
+    fail_argument(fmt::format("the data loader's workers is {}", options.workers), "workers",
+                  "give 0 (none) to 1024");
+  if (options.prefetch < 1 || options.prefetch > kMost)
+    fail_argument(fmt::format("the data loader's prefetch is {}", options.prefetch), "prefetch",
+                  "give 1 to 1024 batches per worker; workers = 0 reads nothing ahead");
+  if (is_stream && options.workers > 1)
+    fail_argument(fmt::format("the data loader's workers is {}, but its dataset is a stream",
+                              options.workers),
+                  "workers", "a stream is read in order, so set workers to 0 or 1");
+  if (is_stream && options.shuffle)
+    fail_argument("the data loader's shuffle is set, but its dataset is a stream", "shuffle",
+                  "shuffle in the stream itself");
+  return options;
+}
+
+std::optional<size_t> checked_samples(const BatchSource& source) {
+  if (source.is_stream()) return std::nullopt;
+  const std::optional<size_t> samples = source.samples();
+  if (!samples)
+    fail_argument("the data loader's dataset does not know its size", "dataset",
+                  "return a number from the map-style dataset's size(), or use a stream dataset");
+  if (*samples == 0)
+    fail_argument("the data loader's dataset has no samples", "dataset",
+                  "check the path or filter it was made with");
+  return samples;
+}
+
+}  // namespace
+
+LoaderCore::State::State(BatchSource& batch_source, const DataLoaderOptions& given)
+    : source(batch_source),
+      options(checked_options(given, batch_source)),
+      samples(checked_samples(batch_source)),
+      plan(plan_from(0)) {}
+
+BatchPlan LoaderCore::State::plan_from(size_t from) const {
+  const BatchPlan result({.samples = samples.value_or(0),
+                          .batch_size = options.batch_size,
+                          .rank = rank,
+                          .world = world,
+                          .split_batches = options.split_batches,
+                          .drop_last = options.drop_last,
+                          .even_batches = even_batches(),
+                          .start = samples ? from : 0});
+  if (!samples) return result;
+  if (*samples < static_cast<size_t>(world))
+    fail_argument(
+        fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
+                    *samples, world),
+        "dataset", "every process needs a sample of its own: start fewer processes");
+  if (options.drop_last && from == 0 && result.size() == 0)
+    fail_argument(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
+                              "needs {} (batch_size {}, {} processes{})",
+                              *samples, result.step_samples(), options.batch_size, world,
+                              options.split_batches ? ", split_batches" : ""),
+                  "drop_last", "lower batch_size or leave drop_last out");
+  return result;
+}
+
+void LoaderCore::State::plan_next(size_t from) {
+  plan = plan_from(from);
+  start = from;
+}
+
+LoaderCore::LoaderCore(BatchSource& source, const DataLoaderOptions& options)
+    : state_(std::make_unique<State>(source, options)) {}
+
+LoaderCore::~LoaderCore() = default;
+
+void LoaderCore::bind(int rank, int world, at::Device device, std::shared_ptr<LoaderPeers> peers) {
+  State& s = *state_;
+  const int old_rank = std::exchange(s.rank, rank), old_world = std::exchange(s.world, world);
+  try {
+    const BatchPlan plan = s.plan_from(s.looping ? 0 : s.start);
+    if (s.looping) s.finish();
+    s.plan = plan;
+  } catch (...) {
+    s.rank = old_rank;
+    s.world = old_world;
+    throw;
+  }
+  s.device = device;
+  s.peers = std::move(peers);
+  ++s.pass;
+}
+
+int64_t LoaderCore::size() const {
+  const State& s = *state_;
+  if (!(s.looping ? s.joined : s.joining && s.peers != nullptr))
+    return static_cast<int64_t>(s.plan.size());
+  // The count of rank 0, which has the most batches.
+  const size_t step = s.plan.step_samples(), rest = s.samples.value_or(0) - s.start;
+  return static_cast<int64_t>(s.options.drop_last ? rest / step : (rest + step - 1) / step);
+}
+
+const DataLoaderOptions& LoaderCore::options() const { return state_->options; }
+int64_t LoaderCore::epoch() const { return state_->epoch; }
+int64_t LoaderCore::position() const { return static_cast<int64_t>(state_->position); }
+void LoaderCore::at_end_of_body(std::function<void()> call) {
+  state_->end_of_body = std::move(call);
+}
+bool LoaderCore::in_loop() const { return state_->looping; }
+uint64_t LoaderCore::loop_number() const { return state_->loop_number; }
+bool LoaderCore::at_last_batch() const { return state_->position > 0 && !state_->more; }
+int64_t LoaderCore::own_samples() const { return static_cast<int64_t>(state_->own); }
+int64_t LoaderCore::batch_samples() const { return static_cast<int64_t>(state_->rows); }
+bool LoaderCore::stands_in() const { return state_->stands_in; }
+
+void LoaderCore::set_epoch(int64_t epoch) {
+  if (epoch < 0) fail_argument(fmt::format("set_epoch({})", epoch), "epoch", "epochs count from 0");
+  state_->next_epoch = epoch;
+}
+
+LoaderCursor LoaderCore::state() const {
+  const State& s = *state_;
+  LoaderCursor cursor{.epoch = s.next_epoch,
+                      .samples = static_cast<int64_t>(s.start),
+                      .seed = s.options.seed,
+                      .dataset_samples = s.samples ? static_cast<int64_t>(*s.samples) : -1};
+  if (!s.looping) return cursor;
+  cursor.samples = 0;
+  if (!s.more) return cursor;  // at the epoch's end
+  cursor.epoch = s.epoch;
+  cursor.samples = static_cast<int64_t>(s.start + s.position * s.plan.step_samples());
+  return cursor;
+}
+
+void LoaderCore::load_state(const LoaderCursor& cursor) {
+  State& s = *state_;
+  require_no_loop(s.looping, "load_state");
+  if (cursor.epoch < 0 || cursor.samples < 0)
+    fail_argument(
+        fmt::format("invalid loader cursor: sample {} of epoch {}", cursor.samples, cursor.epoch),
+        "cursor", "both count from 0");
+  const int64_t samples = s.samples ? static_cast<int64_t>(*s.samples) : -1;
+  if (cursor.dataset_samples != samples) {
+    const auto describe = [](int64_t count) {
+      return count < 0 ? std::string("a stream") : fmt::format("a dataset of {} samples", count);
+    };
+    fail_argument(fmt::format("the loader cursor was saved with {}, but this loader has {}",
+                              describe(cursor.dataset_samples), describe(samples)),
+                  "cursor", "resume with the dataset it was saved with");
+  }
+  s.plan_next(static_cast<size_t>(cursor.samples));
+  s.next_epoch = cursor.epoch;
+  s.options.seed = cursor.seed;
+}
+
+void LoaderCore::skip_first_batches(int64_t count) {
+  State& s = *state_;
+  require_no_loop(s.looping, "skip_first_batches");
+  if (count < 0)
+    fail_argument(fmt::format("skip_first_batches({})", count), "count", "give 0 or more batches");
+  const auto batches = static_cast<size_t>(count);
+  const size_t step = s.plan.step_samples();
+  if (!s.samples) {
+    s.start += batches * step;
+    return;
+  }
+  const size_t rest = *s.samples - s.start;
+  const size_t steps = s.options.drop_last ? rest / step : (rest + step - 1) / step;
+  if (batches > steps)
+    fail_argument(
+        fmt::format("skip_first_batches({}) on a data loader with {} batches", count, steps),
+        "count", "skip at most as many batches as the epoch has");
+  s.plan_next(std::min(s.start + batches * step, *s.samples));
+}
+
+void LoaderCore::join(bool on, std::optional<bool> even_batches) {
+  State& s = *state_;
+  if (on) {
+    require_no_loop(s.looping, "join_uneven_inputs");
+    if (s.joining)
+      throw Error(ErrorCode::kUsage, "join_uneven_inputs called inside join_uneven_inputs",
+                  {.subject = "data loader", .hint = "one scope around the loop is enough"});
+  }
+  s.joining = on;
+  s.even = even_batches;
+  if (!s.looping) s.plan_next(s.start);
+}
+
+namespace {
+ReadingHooks hooks;
+}  // namespace
+
+void set_reading_hooks(ReadingHooks given) { hooks = given; }
+
+ReadingScope::ReadingScope() {
+  if (hooks.begin != nullptr) hooks.begin();
+}
+ReadingScope::~ReadingScope() {
+  if (hooks.end != nullptr) hooks.end();
+}
+
+}  // namespace coupler::detail

@@ -1,0 +1,90 @@
+// OptimizerState: what the copies of one Optimizer handle share. Used by the training thread.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/fused_kernel.h"
+#include "optim/grad_scaler.h"
+#include "optim/parameter_state.h"
+#include "strategy/strategy.h"
+
+namespace coupler {
+
+// When and how an optimizer may act. What the pointers refer to outlives the optimizer.
+struct StepRules {
+  const StepState* loop = nullptr;     // the position in accumulation; never null
+  LossScaler* scaler = nullptr;        // with fp16
+  bool in_backward = false;            // updates parameters while backward still runs
+  std::function<void()> after_update;  // null: nothing
+};
+
+class OptimizerState final : public GradientUser {
+ public:
+  // models: those that the optimizer's parameters belong to; they must outlive this. If a model is
+  // sharded, the optimizer's parameter groups hold this rank's parts afterwards and keep their
+  // options. A parameter that a group lists several times is kept once. Throws Error(kUnsupported)
+  // if gradients to be unscaled are themselves fp16, or if the rules cannot be followed.
+  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
+                 StepRules rules);
+
+  void step();
+  void zero_grad(bool set_to_none);
+
+  // GradientUser; called with rules.in_backward only.
+  void backward_begins() override;
+  void take(FlatParameters& flat, size_t first, size_t end) override;
+
+  torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
+  bool accumulating() const { return !rules_.loop->sync; }
+  // Whether the last step() outside accumulation was skipped because of an overflow.
+  bool step_was_skipped() const { return skipped_; }
+  std::string description() const;
+
+  // ---- For checkpoints ----
+  // The parameters as given by the caller, by group, each once.
+  struct Given {
+    Strategy* model;   // null: in no model
+    size_t parameter;  // index in the model
+  };
+  const std::vector<std::vector<Given>>& given() const { return given_; }
+  // The state of a variable that the optimizer holds. Throws Error(kUnsupported) for an unknown
+  // kind of optimizer.
+  ParameterState state_of(const at::Tensor& held);
+  // Sets the variable's step count and returns state tensors of these names, whose values the
+  // caller writes. Throws Error(kInvalidArgument) if the optimizer's state does not have exactly
+  // these.
+  ParameterState make_state(const at::Tensor& held, int64_t steps,
+                            const std::vector<std::string>& names);
+  // Resets the variable's state as if it had not been part of any step.
+  void forget(const at::Tensor& held);
+  // Steps that were not skipped, over all starts of the job.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  bool drops_gradients() const;
+  void hold_own_parts();
+  void require_divisible() const;
+  void require_unscalable() const;
+  void require_state_in_memory() const;
+  void require_backward_can_update() const;
+  std::unique_ptr<FusedKernel> make_kernel();
+
+  torch::optim::Optimizer& optimizer_;
+  std::vector<Strategy*> models_;
+  std::vector<std::vector<Given>> given_;
+  size_t parameters_;      // number at prepare; step() rejects later additions
+  std::string not_fused_;  // the reason; before kernel_, whose creation sets it
+  std::unique_ptr<FusedKernel> kernel_;
+  StepRules rules_;
+  uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
+  bool skipped_ = false;
+  bool took_gradients_ = false;  // since the last step()
+  int64_t steps_ = 0;
+};
+
+}  // namespace coupler
