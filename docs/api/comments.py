@@ -1,5 +1,5 @@
 """Doxygen's input filter: the headers have plain comments, and this makes of them what Doxygen reads. Nothing is
-added: a comment that stands before a declaration, or behind it on its line, is its documentation, and one before
+added: a comment before a declaration, or after it on its line, is its documentation, and one before
 a run of declarations is that of all of them. The first comment of a file is the file's, and that of the class whose
 name it begins with, "Accelerator: the one object ...". Lines "---- X ----" and those for
 clang-format stay plain.
