@@ -145,12 +145,12 @@ std::optional<OptionName> split_option(std::string_view key) {
   return OptionName{std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
 }
 
+// "training" for "training.seed".
+std::string_view table_name(std::string_view key) { return key.substr(0, key.find('.')); }
+
 [[noreturn]] void fail_unknown(std::string_view key, const std::string& where) {
   std::vector<std::string> known = schema_names();
-  for (const std::string& name : schema_names()) {
-    const std::string table = name.substr(0, name.find('.'));
-    if (std::find(known.begin(), known.end(), table) == known.end()) known.push_back(table);
-  }
+  for (const SchemaKey& entry : schema()) known.emplace_back(table_name(entry.name));
   const std::string nearest = nearest_name(key, known);
   const std::string message = fmt::format("{}: unknown key '{}'", where, key);
   if (nearest.empty()) fail_config(message, key, kSeeAllKeys);
@@ -196,10 +196,8 @@ void set_option(Config& config, std::string_view full_key, OptionName name, Opti
 
 // A table of the schema, such as [training].
 bool is_group(std::string_view key) {
-  const std::vector<std::string> names = schema_names();
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return std::string_view(name).substr(0, name.find('.')) == key;
-  });
+  return std::any_of(schema().begin(), schema().end(),
+                     [&](const SchemaKey& entry) { return table_name(entry.name) == key; });
 }
 
 // The table [backend.NAME].

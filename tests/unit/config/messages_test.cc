@@ -82,6 +82,9 @@ TEST(ConfigMessages, WrongType_NamesPlaceOfTheValueAndBothTypes) {
   EXPECT_EQ(in_file("backend = \"mpi\"\n"),
             "train.toml:1:11: backend: expected table, got string \"mpi\"\n  hint: write [backend] "
             "on its own line, and its keys below");
+  EXPECT_EQ(in_file("checkpoint = \"saves\"\n"),
+            "train.toml:1:14: checkpoint: expected table, got string \"saves\"\n  hint: write "
+            "[checkpoint] on its own line, and its keys below");
 }
 
 TEST(ConfigMessages, WrongTypeInTexts_NamesVariableOrOption) {
