@@ -14,8 +14,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
+#include <coupler/data_loader.h>
 #include <coupler/error.h>
-#include <coupler/tensor_dataset.h>
 #include <fcntl.h>
 #include <torch/optim/adamw.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 // --control SOCKET. Modes: memory and disk; steps: the number of new tokens. The answer in place of
 // a loss is a checksum of the new tokens.
 #include <ATen/Parallel.h>
-#include <coupler/pipeline.h>
+#include <coupler/text.h>
 
 #include <map>
 #include <string>

@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <coupler/data_loader.h>
 #include <coupler/error.h>
-#include <coupler/tensor_dataset.h>
 
 #include <algorithm>
 #include <chrono>

@@ -4,8 +4,8 @@
 // any loop. The counterpart is bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
+#include <coupler/data_loader.h>
 #include <coupler/error.h>
-#include <coupler/tensor_dataset.h>
 #include <torch/optim/adamw.h>
 
 #include <functional>

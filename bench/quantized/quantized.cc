@@ -3,9 +3,9 @@
 // int4; steps: the number of new tokens. None of the models fits the processor's cache, so a token
 // takes as long as reading the weights.
 #include <ATen/Parallel.h>
-#include <coupler/generation.h>
 #include <coupler/language_model.h>
 #include <coupler/quantize.h>
+#include <coupler/text.h>
 #include <torch/utils.h>
 
 #include <filesystem>

@@ -1,7 +1,6 @@
 // Checks that loaders yield every sample of a dataset once, in an order set by seed and epoch.
 #include <ATen/Functions.h>
 #include <coupler/data_loader.h>
-#include <coupler/tensor_dataset.h>
 
 #include "section.h"
 

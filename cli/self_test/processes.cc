@@ -1,7 +1,7 @@
 // Checks the processes' ranks, and code that only some of them run.
 #include <ATen/Functions.h>
 #include <coupler/objects.h>
-#include <coupler/seed.h>
+#include <coupler/processes.h>
 #include <unistd.h>
 
 #include <chrono>

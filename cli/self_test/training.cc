@@ -1,7 +1,6 @@
 // Compares training by all processes with training by one process on the joined batches.
 #include <ATen/Functions.h>
 #include <coupler/data_loader.h>
-#include <coupler/tensor_dataset.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 

@@ -8,8 +8,8 @@
 // The last one writes a model with the shapes of Stable Diffusion 1 and random weights (2.1 GB) if
 // the folder has none yet: its images are noise, but take as long.
 #include <coupler/error.h>
-#include <coupler/progress.h>
 #include <coupler/text_to_image.h>
+#include <coupler/tracker.h>
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>

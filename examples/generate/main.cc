@@ -13,8 +13,8 @@
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <coupler/objects.h>
-#include <coupler/pipeline.h>
 #include <coupler/quantize.h>
+#include <coupler/text.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

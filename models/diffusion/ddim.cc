@@ -1,5 +1,5 @@
-#include <coupler/diffusion.h>
 #include <coupler/error.h>
+#include <coupler/text_to_image.h>
 #include <fmt/format.h>
 
 #include <algorithm>

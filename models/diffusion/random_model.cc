@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <coupler/diffusion.h>
 #include <coupler/empty_weights.h>
 #include <coupler/text_to_image.h>
 

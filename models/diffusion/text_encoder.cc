@@ -1,7 +1,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <coupler/diffusion.h>
 #include <coupler/error.h>
+#include <coupler/text_to_image.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>

@@ -5,7 +5,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <coupler/big_model.h>
-#include <coupler/diffusion.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/model_config.h>

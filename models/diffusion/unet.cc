@@ -4,8 +4,8 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/upsample_nearest2d.h>
-#include <coupler/diffusion.h>
 #include <coupler/error.h>
+#include <coupler/text_to_image.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>

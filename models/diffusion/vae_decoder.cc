@@ -7,8 +7,8 @@
 #include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
-#include <coupler/diffusion.h>
 #include <coupler/error.h>
+#include <coupler/text_to_image.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/container/modulelist.h>
 

@@ -9,7 +9,7 @@
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/error.h>
-#include <coupler/generation.h>
+#include <coupler/text.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
-#include <coupler/pipeline.h>
+#include <coupler/text.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <coupler/model_config.h>
-#include <coupler/pipeline.h>
+#include <coupler/text.h>
 
 #include <functional>
 #include <string>

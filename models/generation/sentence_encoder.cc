@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
-#include <coupler/sentence_encoder.h>
+#include <coupler/text.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The models of a Stable Diffusion take turns on an accelerator, here a test double.
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
 #include <coupler/text_to_image.h>
 
 #include "fixture.h"

@@ -2,9 +2,9 @@
 // diffusers that make_diffusion_fixtures.py stored.
 #include <ATen/core/grad_mode.h>
 #include <coupler/big_model.h>
-#include <coupler/diffusion.h>
 #include <coupler/empty_weights.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
+#include <coupler/text_to_image.h>
 #include <coupler/tokenizer.h>
 
 #include <string>

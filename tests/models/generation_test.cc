@@ -2,8 +2,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/big_model.h>
-#include <coupler/pipeline.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
+#include <coupler/text.h>
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -6,8 +6,8 @@
 #include <coupler/big_model.h>
 #include <coupler/empty_weights.h>
 #include <coupler/objects.h>
-#include <coupler/pipeline.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
+#include <coupler/text.h>
 
 #include <cstdio>
 #include <string>

@@ -1,8 +1,8 @@
 // Language models with weights of 8 and 4 bits.
 #include <ATen/core/grad_mode.h>
-#include <coupler/pipeline.h>
 #include <coupler/quantize.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
+#include <coupler/text.h>
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // Embeddings against those of Python's sentence-transformers: of a small random BERT, and of the
 // real all-MiniLM-L6-v2 if scripts/get-test-models has downloaded it.
-#include <coupler/safetensors.h>
-#include <coupler/sentence_encoder.h>
+#include <coupler/state_dict.h>
+#include <coupler/text.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // A whole small Stable Diffusion against diffusers' pipeline, and the errors for wrong input.
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
 #include <coupler/text_to_image.h>
 
 #include <filesystem>

@@ -1,6 +1,5 @@
 #include "base/error.h"
 
-#include <coupler/call_site.h>
 #include <coupler/error.h>
 #include <cxxabi.h>
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "comm/state.h"
 
-#include <coupler/call_site.h>
+#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "comm/watchdog.h"
 
-#include <coupler/call_site.h>
+#include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -2,8 +2,6 @@
 
 #include <coupler/device_map.h>
 #include <coupler/error.h>
-#include <coupler/map_device.h>
-#include <coupler/max_memory.h>
 #include <fmt/format.h>
 
 #include <algorithm>

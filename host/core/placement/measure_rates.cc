@@ -1,4 +1,4 @@
-#include <coupler/device_rates.h>
+#include <coupler/device_map.h>
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>

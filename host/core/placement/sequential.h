@@ -4,7 +4,6 @@
 #pragma once
 
 #include <coupler/device_map.h>
-#include <coupler/max_memory.h>
 
 #include <string>
 #include <utility>

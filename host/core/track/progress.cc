@@ -1,6 +1,6 @@
 #include "track/progress.h"
 
-#include <coupler/progress.h>
+#include <coupler/tracker.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -11,19 +11,12 @@
 #include <coupler/autocast.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
-#include <coupler/detail/registered.h>
+#include <coupler/empty_weights.h>
 #include <coupler/log_values.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/processes.h>
-#include <coupler/profile_options.h>
-#include <coupler/save_model.h>
-#include <coupler/scheduler.h>
-#include <coupler/split.h>
-#include <coupler/summon.h>
-#include <coupler/sync_scope.h>
 #include <coupler/tracker.h>
-#include <coupler/unwrapped_model.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
@@ -40,6 +33,23 @@
 #include <vector>
 
 namespace coupler {
+
+// SyncScope: returned by Accelerator::accumulate, no_sync, join_uneven_inputs, profile and the
+// checkpoint hooks, whose effect lasts while it is alive. Must not outlive the Accelerator; used by
+// the training thread.
+class SyncScope {
+ public:
+  // at_end runs once, when the scope ends; it may be empty.
+  explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
+  SyncScope& operator=(SyncScope&&) = delete;
+  ~SyncScope() {
+    if (at_end_) at_end_();
+  }
+
+ private:
+  std::function<void()> at_end_;
+};
 
 struct Config;
 class Checkpoints;
@@ -362,7 +372,8 @@ class Accelerator : public Processes {
                                pad_nested(detail::view_of(value), dim, pad_index, pad_first));
   }
 
-  // Returns this rank's part of a value that every rank has; see split.h. Not collective.
+  // Returns this rank's part of a value that every rank has; see split_between in nested.h. Not
+  // collective.
   template <class T>
   T split_between_processes(const T& value, bool apply_padding = false) const {
     return split_between(value, rank(), world(), apply_padding);

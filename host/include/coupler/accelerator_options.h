@@ -1,6 +1,6 @@
-// AcceleratorOptions: settings given in code. A field that is set overrides only the setting's
-// default; the configuration file, the environment and the command line override the field. A plain
-// value type; `coupler config --explain` describes each setting.
+// Options of the Accelerator. AcceleratorOptions: settings given in code. A field that is set
+// overrides only the setting's default; the configuration file, the environment and the command
+// line override the field. A plain value type; `coupler config --explain` describes each setting.
 //
 //   coupler::Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 4,
 //                                                 .mixed_precision = "bf16"});
@@ -60,6 +60,31 @@ struct AcceleratorOptions {
   }
   // Everything that is set, by full key; later entries win. Durations are strings.
   std::vector<std::pair<std::string, Value>> by_key() const;
+};
+
+// What Accelerator::profile records, when, and where it is written. Counts are iterations of loops
+// over prepared loaders; loops over anything else call end_of_body(). Each round consists of wait,
+// warmup and active iterations.
+struct ProfileOptions {
+  std::string dir = "traces";   // folder of traces and summaries; existing ones are replaced
+  int64_t skip_first = 0;       // iterations before the first round
+  int64_t wait = 0;             // iterations of a round that are not profiled
+  int64_t warmup = 0;           // iterations profiled without keeping the results
+  int64_t active = 0;           // iterations recorded; 0: all until the scope ends
+  int64_t repeat = 1;           // number of rounds; 0: until the scope ends
+  bool record_shapes = false;   // record the shapes of operations' inputs
+  bool profile_memory = false;  // record allocations and frees
+  bool with_stack = false;      // record the TorchScript call sites of operations
+  bool with_flops = false;      // estimate floating-point operations of products and convolutions
+};
+
+// For Accelerator::save_model.
+struct SaveModelOptions {
+  // The maximum file size; "10GB" is decimal, "10GiB" binary. A larger tensor gets its own file.
+  std::string max_shard_size = "10GB";
+  // For compatibility with Accelerate: only safetensors is supported, because other formats could
+  // carry code; false throws Error(kUnsupported).
+  bool safe_serialization = true;
 };
 
 }  // namespace coupler

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
+#include <coupler/accelerator_options.h>
 #include <coupler/activation_checkpoint.h>
 #include <coupler/autocast.h>
 #include <coupler/batch_size.h>
@@ -15,21 +16,13 @@
 #include <coupler/local_sgd.h>
 #include <coupler/log_values.h>
 #include <coupler/logging.h>
-#include <coupler/nested_ops.h>
+#include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/pipeline_layers.h>
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
-#include <coupler/profile_options.h>
-#include <coupler/progress.h>
 #include <coupler/quantize.h>
-#include <coupler/safetensors.h>
-#include <coupler/schedule.h>
-#include <coupler/scheduler.h>
-#include <coupler/seed.h>
-#include <coupler/state.h>
-#include <coupler/summon.h>
+#include <coupler/state_dict.h>
 #include <coupler/sync_batch_norm.h>
-#include <coupler/tensor_dataset.h>
 #include <coupler/tracker.h>
 #include <torch/torch.h>

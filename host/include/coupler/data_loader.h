@@ -17,18 +17,55 @@
 // loop at a time.
 #pragma once
 
-#include <coupler/detail/dataset_kind.h>
-#include <coupler/detail/loader_core.h>
-#include <coupler/detail/map_source.h>
-#include <coupler/detail/stream_source.h>
+#include <ATen/core/Tensor.h>
+#include <coupler/detail/dataset_source.h>
+#include <coupler/detail/loader.h>
+#include <torch/data/datasets/base.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 namespace coupler {
+
+// How a DataLoader distributes a dataset. Fields have the meaning of their namesakes in Accelerate
+// or torch's DataLoader and, except for shuffle and seed, the same defaults; dispatch_batches is
+// also off for streams.
+struct DataLoaderOptions {
+  int64_t batch_size = 1;      // per process; with split_batches, of all processes together
+  bool shuffle = false;        // order depends only on (seed, epoch); not for streams
+  bool drop_last = false;      // drop the last step if it is incomplete
+  uint64_t seed = 0;           // of shuffle
+  bool split_batches = false;  // step k sees the same samples for any number of processes
+  bool even_batches = true;    // fill the last step from the epoch's first samples
+  // Only rank 0 reads; the others receive their rows from it. For batches of tensors.
+  bool dispatch_batches = false;
+  // Number of threads that read ahead; with 0, the loop's thread reads each batch when it is
+  // needed. The order of batches does not depend on it. Each worker has a copy of a map-style
+  // dataset, as in torch; state shared by copies (a file, a shared_ptr) must be safe to read from
+  // several threads. A stream is read by at most one worker.
+  int64_t workers = 0;
+  int64_t prefetch = 2;  // number of batches kept ready per worker
+  // If batches go to a device other than the CPU, they are read into page-locked memory, so that
+  // copies overlap with computation on the device.
+  bool pin_memory = true;
+  bool non_blocking = true;
+};
+
+// The position of a DataLoader, to save with a checkpoint; the same on every rank. Counts samples
+// in the epoch's order over all ranks, not batches, so that a run can resume with another batch
+// size or number of processes and still sees every sample once.
+struct LoaderCursor {
+  // The current epoch, from 0.
+  int64_t epoch = 0;
+  int64_t samples = 0;           // of that epoch already yielded, over all ranks
+  uint64_t seed = 0;             // of shuffle
+  int64_t dataset_samples = -1;  // the dataset's size(); -1 for a stream
+};
 
 template <class Dataset>
 class DataLoader {
@@ -169,5 +206,28 @@ DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count
   loader.skip_first_batches(count);
   return loader;
 }
+
+// TensorDataset: samples are the rows of one tensor, their targets the rows of another. The fastest
+// dataset for a DataLoader: a batch costs one gather per tensor, not one call per sample.
+// Immutable; any thread may read.
+class TensorDataset
+    : public torch::data::datasets::BatchDataset<TensorDataset, torch::data::Example<>> {
+ public:
+  // Throws Error(kInvalidArgument) unless both have the same number of rows (size(0)).
+  TensorDataset(at::Tensor data, at::Tensor target);
+
+  // Returns one sample, as views.
+  torch::data::Example<> get(size_t index) const;
+
+  // Returns the rows in the order of the indices, as new tensors.
+  torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
+
+  // The number of rows.
+  std::optional<size_t> size() const override;
+
+ private:
+  at::Tensor data_;
+  at::Tensor target_;
+};
 
 }  // namespace coupler

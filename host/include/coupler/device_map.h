@@ -15,17 +15,141 @@
 // second, times in seconds.
 #pragma once
 
-#include <coupler/device_rates.h>
-#include <coupler/max_memory.h>
-
 #include <cstdint>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+namespace coupler {
+
+// MapDevice: a place for a part of a model: an accelerator by number, host memory, or disk. A
+// value; any thread.
+class MapDevice {
+ public:
+  // An accelerator, from 0. Throws Error(kInvalidArgument) below 0. Implicit, so that a map can be
+  // written as {{"wte", 0}, {"lm_head", "cpu"}}.
+  MapDevice(int index = 0);  // NOLINT(google-explicit-constructor)
+  // "cpu", "disk", "0" or "cuda:0". Throws Error(kInvalidArgument) for anything else.
+  MapDevice(const char* name);  // NOLINT(google-explicit-constructor)
+  explicit MapDevice(std::string_view name);
+
+  // Host memory; files on disk.
+  static MapDevice cpu() { return MapDevice(Place::kCpu); }
+  static MapDevice disk() { return MapDevice(Place::kDisk); }
+
+  // The kind of place.
+  bool is_cpu() const { return index_ == static_cast<int>(Place::kCpu); }
+  bool is_disk() const { return index_ == static_cast<int>(Place::kDisk); }
+  bool is_accelerator() const { return index_ >= 0; }
+  // The accelerator's number; negative for the others.
+  int index() const { return index_; }
+  // "0", "cpu" or "disk".
+  std::string to_string() const;
+
+  friend bool operator==(MapDevice a, MapDevice b) { return a.index_ == b.index_; }
+  friend bool operator!=(MapDevice a, MapDevice b) { return a.index_ != b.index_; }
+  // Accelerators by number, then the CPU, then the disk.
+  friend bool operator<(MapDevice a, MapDevice b) { return a.order() < b.order(); }
+
+ private:
+  enum class Place { kDisk = -2, kCpu = -1 };
+  explicit MapDevice(Place place) : index_(static_cast<int>(place)) {}
+  long order() const { return index_ >= 0 ? index_ : (1L << 40) - index_; }
+
+  int index_;
+};
+
+// MaxMemory: how much of a model each device may hold. A value; any thread.
+//
+//   coupler::MaxMemory memory = {{0, "10GiB"}, {1, "10GB"}, {"cpu", "30GiB"}};
+//
+// A device that is not named gets nothing, except the disk, which holds the remainder without a
+// limit, whether named or not.
+
+// A number of bytes, given as a number or a string: "10GiB" is 10 × 1024³, "10GB" 10 × 1000³.
+// Throws Error(kInvalidArgument) below 0 and for other strings, including "10Gb", which could mean
+// bits.
+class ByteCount {
+ public:
+  // Implicit, so that a limit can be written as a number or a string.
+  template <class Integer, class = std::enable_if_t<std::is_integral_v<Integer>>>
+  ByteCount(Integer bytes)  // NOLINT(google-explicit-constructor)
+      : bytes_(checked(bytes < 0, static_cast<uint64_t>(bytes))) {}
+  ByteCount(const char* text);         // NOLINT(google-explicit-constructor)
+  ByteCount(const std::string& text);  // NOLINT(google-explicit-constructor)
+
+  // The number of bytes.
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  static uint64_t checked(bool negative, uint64_t bytes);
+
+  uint64_t bytes_;
+};
+
+class MaxMemory {
+ public:
+  MaxMemory() = default;
+  // For example {{0, "20GiB"}, {"cpu", "60GiB"}}.
+  MaxMemory(std::initializer_list<std::pair<MapDevice, ByteCount>> devices);
+
+  // Adds a device or replaces its limit.
+  void set(MapDevice device, ByteCount bytes) { bytes_[device] = bytes.bytes(); }
+  bool empty() const { return bytes_.empty(); }
+  // The limit of a device; nullopt if it is not named.
+  std::optional<uint64_t> of(MapDevice device) const;
+  // In order: accelerators by number, then the CPU, then the disk.
+  const std::map<MapDevice, uint64_t>& devices() const { return bytes_; }
+
+  friend bool operator==(const MaxMemory& a, const MaxMemory& b) { return a.bytes_ == b.bytes_; }
+  friend bool operator!=(const MaxMemory& a, const MaxMemory& b) { return !(a == b); }
+
+ private:
+  std::map<MapDevice, uint64_t> bytes_;
+};
+
+// Returns the free memory of these accelerators, by number, and available_memory() as "cpu".
+MaxMemory get_max_memory(const std::vector<std::pair<int, uint64_t>>& free_accelerator_memory);
+
+// Returns how much more memory a program can allocate: MemAvailable of /proc/meminfo, capped by the
+// limit of its control group. 0 if unknown.
+uint64_t available_memory();
+
+// How fast devices compute and copy, in bytes per second, for the mode "optimal" and predict_run.
+struct DeviceRates {
+  // Compute rate of a device, in bytes of weights used per second. With few tokens at a time, that
+  // is its memory bandwidth.
+  double accelerator_compute = 1e12;
+  double cpu_compute = 2e10;
+  // Compute rates of individual accelerators that differ, by number.
+  std::map<int, double> accelerators;
+
+  // Copy rates, in bytes per second.
+  double cpu_to_accelerator = 1.2e10;
+  double disk_to_cpu = 1e9;
+  // Time to pass activations from one device to another once, in seconds.
+  double hop_seconds = 5e-5;
+
+  // The compute rate of an accelerator by number.
+  double compute_of(int accelerator) const {
+    const auto found = accelerators.find(accelerator);
+    return found == accelerators.end() ? accelerator_compute : found->second;
+  }
+};
+
+// Returns the defaults with the rates that can be measured on this machine without an accelerator,
+// in a fifth of a second: the memory bandwidth of all cores (cpu_compute), the rate of memory
+// copies as an upper bound for cpu_to_accelerator, and the rate of reading a file in `folder`
+// bypassing the page cache (disk_to_cpu; through the cache if the file system cannot bypass it).
+// Writes and removes a file of up to 32 MiB; throws Error(kIo) naming the folder if that fails.
+DeviceRates measure_rates(const std::string& folder = ".");
+
+}  // namespace coupler
 
 namespace torch::nn {
 class Module;

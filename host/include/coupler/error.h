@@ -1,5 +1,6 @@
-// coupler::Error: the only exception type of the host. Immutable after construction, so any
-// thread may read it. Its message says what was wrong, where, and what to do.
+// Error: the only exception type of the host. Immutable after construction, so any thread may read
+// it. Its message says what was wrong, where, and what to do. CallSite records the calls that
+// messages name.
 #pragma once
 
 #include <stdexcept>
@@ -58,5 +59,16 @@ class Error : public std::runtime_error {
 // exit_code() instead of an abort; other uncaught exceptions end it with their what() and exit code
 // 1. Installed by Accelerator and by the coupler program. [any-thread], idempotent.
 void install_terminate_handler();
+
+// CallSite: the source line of the program's last call into Coupler, for messages about missing
+// ranks. As a default argument it records the line of the call; a function that forwards a call
+// need not pass it on. Costs two stores. [any-thread]; the last call wins.
+class CallSite {
+ public:
+  // Records the call site. file must be a literal.
+  CallSite(const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept;
+
+  static std::string last();  // "train.cc:42"; "" if there was none
+};
 
 }  // namespace coupler

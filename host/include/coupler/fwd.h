@@ -5,7 +5,7 @@
 
 namespace coupler {
 
-// accelerator.h, accelerator_options.h, processes.h, state.h
+// accelerator.h, accelerator_options.h, processes.h
 class Accelerator;
 struct AcceleratorOptions;
 class Processes;
@@ -14,14 +14,14 @@ class AcceleratorState;
 class GradientState;
 enum class Reduction;
 
-// data_loader.h, data_loader_options.h, tensor_dataset.h, loader_cursor.h
+// data_loader.h
 template <class Dataset>
 class DataLoader;
 struct DataLoaderOptions;
 class TensorDataset;
 struct LoaderCursor;
 
-// optimizer.h, scheduler.h, schedule.h, local_sgd.h
+// optimizer.h, local_sgd.h
 class Optimizer;
 class Scheduler;
 class Schedule;
@@ -29,7 +29,7 @@ struct ScheduleOptions;
 class LocalSGD;
 struct LocalSGDOptions;
 
-// unwrapped_model.h, summon.h, sync_scope.h, autocast.h, activation_checkpoint.h
+// empty_weights.h, accelerator.h, autocast.h, activation_checkpoint.h
 template <class Module>
 class UnwrappedModel;
 class FullParameters;
@@ -43,7 +43,7 @@ class PipelineParallel;
 class SplitPoints;
 struct PipelineOptions;
 
-// big_model.h, device_map.h, max_memory.h, empty_weights.h, quantize_options.h
+// big_model.h, device_map.h, empty_weights.h
 class DispatchedModel;
 struct LoadOptions;
 struct DispatchOptions;
@@ -56,12 +56,12 @@ struct EmptyWeightsOptions;
 struct QuantizeOptions;
 struct QuantizationReport;
 
-// safetensors.h, state_dict.h, save_model.h
+// state_dict.h, accelerator_options.h
 class SafeTensors;
 class StateDict;
 struct SaveModelOptions;
 
-// logging.h, progress.h, tracker.h, profile_options.h
+// logging.h, tracker.h, accelerator_options.h
 class Logger;
 enum class LogLevel;
 class ProgressBar;

@@ -12,11 +12,13 @@
 //
 // A leaf is a tensor, including an undefined one. Leaves are visited in the order of the structure:
 // maps by key, structs by the listed order of fields. Pure functions, any thread; tensor data is
-// never copied here, only handles. nested_ops.h has common operations on them.
+// never copied here, only handles. Common operations on them,
+// under Accelerate's names, follow below.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -290,4 +292,149 @@ T with_leaves(T value, std::vector<at::Tensor> leaves) {
 }
 
 }  // namespace detail
+
+// ---- Operations under Accelerate's names. No communication. Undefined leaves stay undefined.
+// Errors name the leaf. ----
+
+namespace detail {
+
+struct LeafMover {
+  at::Device device;
+  bool non_blocking;
+  const std::vector<std::string>& skip_keys;
+  void tensor(at::Tensor& leaf) const {
+    if (leaf.defined() && leaf.device() != device) {
+      leaf = leaf.to(device, leaf.scalar_type(), non_blocking);
+    }
+  }
+  void node(NodeKind, size_t) const {}
+  bool key(NodeKind, std::string_view name) const {
+    return std::find(skip_keys.begin(), skip_keys.end(), name) == skip_keys.end();
+  }
+};
+
+void slice_leaves(NestedView& view, int64_t start, int64_t end);
+std::vector<at::Tensor> concatenate_views(const std::vector<NestedView>& views, int64_t dim);
+int64_t find_batch_size(const NestedView& view);
+
+}  // namespace detail
+
+// Returns the structure with its tensors on `device`. Elements under a map key or field listed in
+// skip_keys are not moved. non_blocking: copies from pinned memory are only started.
+template <class T>
+T send_to_device(T value, at::Device device, bool non_blocking = false,
+                 const std::vector<std::string>& skip_keys = {}) {
+  static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");
+  detail::LeafMover mover{device, non_blocking, skip_keys};
+  detail::NestedTraits<T>::walk(value, mover);
+  return value;
+}
+
+// Returns rows start to end (exclusive) of every leaf, as views. As in Python, negative indices
+// count from the end, and indices beyond the last row are clamped. Throws Error(kInvalidArgument)
+// for a scalar leaf.
+template <class T>
+T slice_tensors(const T& value, int64_t start, int64_t end) {
+  detail::NestedView view = detail::view_of(value);
+  detail::slice_leaves(view, start, end);
+  return detail::with_leaves(value, std::move(view.leaves));
+}
+
+// Concatenates the leaves of `values` along dim into one structure. Throws Error(kInvalidArgument)
+// if values is empty, or one differs from the first in structure, dtype or another dimension.
+template <class T>
+T concatenate(const std::vector<T>& values, int64_t dim = 0) {
+  std::vector<detail::NestedView> views;
+  views.reserve(values.size());
+  for (const T& value : values) views.push_back(detail::view_of(value));
+  auto leaves = detail::concatenate_views(views, dim);  // throws if there is no front()
+  return detail::with_leaves(values.front(), std::move(leaves));
+}
+
+// Returns dimension 0 of the first tensor. Throws Error(kInvalidArgument) if there is none, or it
+// is a scalar.
+template <class T>
+int64_t find_batch_size(const T& value) {
+  static_assert(is_nested_v<T>, "not a nested structure of tensors: nested.h");
+  return detail::find_batch_size(detail::view_of(value));
+}
+
+// Splits a value that all ranks have: each rank gets consecutive elements, in rank order, and the
+// first n % world ranks get one more. A std::vector is split by elements, a tensor by rows (a
+// view), a std::map by splitting every value; these must have equal lengths. Pure functions, any
+// thread; used by Accelerator::split_between_processes.
+
+namespace detail {
+
+struct Part {
+  int64_t start = 0, end = 0;
+  int64_t repeats = 0;  // copies of the last of all elements to append
+};
+// Throws Error(kInvalidArgument) unless rank is below world.
+Part part_of(int64_t count, int rank, int world, bool apply_padding);
+[[noreturn]] void refuse_lengths(const std::string& first, int64_t count, const std::string& other,
+                                 int64_t other_count);
+
+// Throws Error(kInvalidArgument) for a scalar.
+int64_t rows_to_split(const at::Tensor& tensor);
+at::Tensor take(const at::Tensor& tensor, const Part& part);
+
+template <class T>
+struct Splittable {
+  static constexpr bool yes = false;
+};
+template <>
+struct Splittable<at::Tensor> {
+  static constexpr bool yes = true;
+  static int64_t length(const at::Tensor& tensor) { return rows_to_split(tensor); }
+  static at::Tensor apply(const at::Tensor& tensor, const Part& part) { return take(tensor, part); }
+};
+template <class T>
+struct Splittable<std::vector<T>> {
+  static constexpr bool yes = true;
+  static int64_t length(const std::vector<T>& values) {
+    return static_cast<int64_t>(values.size());
+  }
+  static std::vector<T> apply(const std::vector<T>& values, const Part& part) {
+    std::vector<T> result(values.begin() + part.start, values.begin() + part.end);
+    if (part.repeats > 0)
+      result.insert(result.end(), static_cast<size_t>(part.repeats), values.back());
+    return result;
+  }
+};
+template <class T>
+struct Splittable<std::map<std::string, T>> {
+  static constexpr bool yes = Splittable<T>::yes;
+  static int64_t length(const std::map<std::string, T>& values) {
+    std::optional<int64_t> count;
+    for (const auto& [name, value] : values) {
+      const int64_t length = Splittable<T>::length(value);
+      if (count.value_or(length) != length) {
+        refuse_lengths(values.begin()->first, *count, name, length);
+      }
+      count = length;
+    }
+    return count.value_or(0);
+  }
+  static std::map<std::string, T> apply(const std::map<std::string, T>& values, const Part& part) {
+    std::map<std::string, T> result;
+    for (const auto& [name, value] : values) {
+      result.emplace(name, Splittable<T>::apply(value, part));
+    }
+    return result;
+  }
+};
+
+}  // namespace detail
+
+// apply_padding: pads shorter parts with the last element to the length of the longest; an empty
+// value stays empty. Without it, ranks from n on get an empty part.
+template <class T>
+T split_between(const T& value, int rank, int world, bool apply_padding = false) {
+  static_assert(detail::Splittable<T>::yes,
+                "split_between_processes takes a vector, a tensor, or a map of these");
+  const int64_t count = detail::Splittable<T>::length(value);
+  return detail::Splittable<T>::apply(value, detail::part_of(count, rank, world, apply_padding));
+}
+
 }  // namespace coupler

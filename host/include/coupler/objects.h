@@ -14,7 +14,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
-#include <coupler/detail/loader_view.h>
+#include <coupler/detail/loader.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -18,7 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <coupler/accelerator.h>
-#include <coupler/call_site.h>
+#include <coupler/error.h>
 #include <coupler/pipeline_layers.h>
 
 #include <cstdint>

@@ -1,16 +1,23 @@
-// Processes: this process's rank within the job, and helpers for code that only some processes run
-// or that one runs before the others. Common base of Accelerator and PartialState. Used by the
-// training thread.
+// The processes of a job and their state: Processes, the common base of Accelerator and
+// PartialState; PartialState, AcceleratorState and GradientState, which make the program's
+// Accelerator available anywhere; and seeds of random numbers. Used by the training thread.
+//
+//   if (coupler::PartialState().is_main_process()) write_report();
 #pragma once
 
-#include <coupler/call_site.h>
+#include <coupler/error.h>
 
+#include <cstdint>
 #include <iostream>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
+
+namespace c10 {
+struct Device;
+}
 
 namespace coupler {
 
@@ -29,6 +36,8 @@ struct ProcessPlace {
   int local_world = 1;  // number of processes on this machine
 };
 
+// This process's rank within the job, and helpers for code that only some processes run or that one
+// runs before the others.
 class Processes {
  public:
   virtual ~Processes() = default;
@@ -127,6 +136,63 @@ class Processes {
   }
 
   ProcessPlace place_;
+};
+
+// For set_seed.
+struct SeedOptions {
+  bool device_specific = false;  // adds the rank, so that every process draws its own numbers
+  bool deterministic = false;    // operations without a deterministic algorithm throw from now on
+};
+
+// Seeds LibTorch's generators and std::rand; call it before other threads draw. A data loader's
+// order is not affected: it depends on the loader's own seed and epoch. Not collective.
+void set_seed(uint64_t seed, const SeedOptions& options = {});
+
+class Accelerator;
+
+// This process's rank. Before an Accelerator exists, it is taken from the launcher's variables.
+class PartialState : public Processes {
+ public:
+  // Throws Error(kConfig) if the launcher's variables contradict each other.
+  PartialState();
+
+  // Throws Error(kUsage) for several processes without an Accelerator.
+  void wait_for_everyone(CallSite site = {}) override;
+};
+
+// How this process trains. The constructor throws Error(kUsage) if there is no Accelerator.
+class AcceleratorState {
+ public:
+  AcceleratorState();
+
+  static bool exists();  // whether there is an Accelerator
+
+  // As in Accelerator.
+  c10::Device device() const;
+  std::string backend() const;          // "gloo_cpu"; "single" for one process
+  std::string mixed_precision() const;  // "no", "bf16", "fp16", "fp8"
+  // As in Accelerator.
+  int64_t gradient_accumulation_steps() const;
+
+ private:
+  Accelerator* accelerator_;
+};
+
+// The program's position in the training loop. Without an Accelerator: as for one process without
+// accumulation, outside of any loop.
+class GradientState {
+ public:
+  GradientState();
+
+  int64_t num_steps() const;       // gradient_accumulation_steps
+  bool sync_gradients() const;     // see Accelerator::sync_gradients
+  bool in_dataloader() const;      // whether a loop over a prepared loader is running
+  bool end_of_dataloader() const;  // whether its batch is the epoch's last; false outside
+  // How many leading samples of its batch are not repeated to fill it; -1 outside.
+  int64_t own_samples() const;
+
+ private:
+  Accelerator* accelerator_;  // null: none
 };
 
 }  // namespace coupler

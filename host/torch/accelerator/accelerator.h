@@ -3,7 +3,7 @@
 #pragma once
 
 #include <coupler/accelerator.h>
-#include <coupler/detail/loader_view.h>
+#include <coupler/detail/loader.h>
 
 #include <atomic>
 #include <memory>

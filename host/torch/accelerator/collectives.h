@@ -5,7 +5,7 @@
 #pragma once
 
 #include <c10/core/Scalar.h>
-#include <coupler/detail/loader_view.h>
+#include <coupler/detail/loader.h>
 #include <coupler/nested.h>
 
 #include <cstdint>

@@ -1,8 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <coupler/error.h>
 #include <coupler/nested.h>
-#include <coupler/nested_ops.h>
-#include <coupler/split.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -9,8 +9,7 @@
 #include <coupler/batch_size.h>
 #include <coupler/error.h>
 #include <coupler/logging.h>
-#include <coupler/seed.h>
-#include <coupler/state.h>
+#include <coupler/processes.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <coupler/detail/loader_view.h>
+#include <coupler/detail/loader.h>
 #include <coupler/state_dict.h>
 
 #include <cstddef>

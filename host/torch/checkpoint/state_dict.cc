@@ -1,5 +1,5 @@
 #include <ATen/core/grad_mode.h>
-#include <coupler/detail/registered.h>
+#include <coupler/detail/object_kinds.h>
 #include <coupler/error.h>
 #include <coupler/state_dict.h>
 #include <fmt/format.h>

@@ -2,13 +2,10 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/stack.h>
+#include <coupler/data_loader.h>
 #include <coupler/detail/batch_slots.h>
-#include <coupler/detail/collate.h>
-#include <coupler/detail/map_source.h>
-#include <coupler/detail/stream_block.h>
-#include <coupler/detail/stream_source.h>
+#include <coupler/detail/dataset_source.h>
 #include <coupler/error.h>
-#include <coupler/tensor_dataset.h>
 #include <fmt/format.h>
 
 #include <utility>

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <coupler/detail/stream_block.h>
+#include <coupler/detail/dataset_source.h>
 #include <coupler/error.h>
 
 #include <algorithm>

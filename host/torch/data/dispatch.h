@@ -2,8 +2,7 @@
 // that runs the loop; every call is collective.
 #pragma once
 
-#include <coupler/detail/batch_source.h>
-#include <coupler/detail/loader_peers.h>
+#include <coupler/detail/loader.h>
 
 #include <exception>
 #include <functional>

@@ -1,7 +1,7 @@
 #include "data/loader.h"
 
 #include <coupler/detail/batch_slots.h>
-#include <coupler/detail/loader_core.h>
+#include <coupler/detail/loader.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 

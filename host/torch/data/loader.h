@@ -2,7 +2,7 @@
 // Workers also call request_of(); what that reads does not change while workers exist.
 #pragma once
 
-#include <coupler/detail/loader_core.h>
+#include <coupler/detail/loader.h>
 
 #include <functional>
 #include <memory>

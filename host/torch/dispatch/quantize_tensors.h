@@ -1,7 +1,7 @@
 // Quantizes a model's tensors before they are placed. Plain functions, one thread.
 #pragma once
 
-#include <coupler/quantize_options.h>
+#include <coupler/big_model.h>
 
 #include <memory>
 #include <string>

@@ -2,7 +2,7 @@
 // scheduler. Used by the training thread.
 #pragma once
 
-#include <coupler/scheduler.h>
+#include <coupler/optimizer.h>
 #include <torch/optim/optimizer.h>
 
 #include <memory>

@@ -1,8 +1,7 @@
 #include "optim/scheduler.h"
 
 #include <coupler/error.h>
-#include <coupler/schedule.h>
-#include <coupler/scheduler.h>
+#include <coupler/optimizer.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SchedulerCore: what the copies of one Scheduler handle share. Used by the training thread.
 #pragma once
 
-#include <coupler/scheduler.h>
+#include <coupler/optimizer.h>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // Chooses which parameters of a model are quantized, and their layouts. A pure function.
 #pragma once
 
-#include <coupler/quantize_options.h>
+#include <coupler/big_model.h>
 
 #include <vector>
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <coupler/quantize_options.h>
+#include <coupler/big_model.h>
 
 #include <utility>
 

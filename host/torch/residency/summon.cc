@@ -1,4 +1,4 @@
-#include <coupler/summon.h>
+#include <coupler/empty_weights.h>
 
 #include <algorithm>
 

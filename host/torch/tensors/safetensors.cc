@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <coupler/error.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
 #include <fmt/format.h>
 
 #include <algorithm>

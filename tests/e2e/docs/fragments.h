@@ -4,10 +4,8 @@
 
 #include <coupler/big_model.h>
 #include <coupler/coupler.h>
-#include <coupler/diffusion.h>
 #include <coupler/launch.h>
-#include <coupler/pipeline.h>
-#include <coupler/sentence_encoder.h>
+#include <coupler/text.h>
 #include <coupler/text_to_image.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>

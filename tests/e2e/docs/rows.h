@@ -6,7 +6,6 @@
 #include <coupler/coupler.h>
 #include <coupler/device_map.h>
 #include <coupler/launch.h>
-#include <coupler/max_memory.h>
 #include <coupler/objects.h>
 #include <torch/optim/sgd.h>
 

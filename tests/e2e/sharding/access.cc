@@ -1,6 +1,6 @@
 // Reading and writing a sharded model: summon_full_parameters, for_each_tensor, gradient. Also the
 // errors of wrong calls: every rank gets the same error, and the job continues.
-#include <coupler/summon.h>
+#include <coupler/empty_weights.h>
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 // Ranks that call different operations: an error on every rank that names both, never a hang.
 #include <functional>
 
-#include "coupler/call_site.h"
+#include "coupler/error.h"
 #include "ranks.h"
 
 namespace coupler {

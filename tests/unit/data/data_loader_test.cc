@@ -1,7 +1,6 @@
 #include <ATen/Functions.h>
 #include <coupler/data_loader.h>
 #include <coupler/error.h>
-#include <coupler/tensor_dataset.h>
 #include <gtest/gtest.h>
 #include <torch/data/datasets/base.h>
 

@@ -1,6 +1,6 @@
 // What loaders of several ranks do together: rank 0 reads for all, and uneven inputs are joined.
 #include <ATen/Functions.h>
-#include <coupler/tensor_dataset.h>
+#include <coupler/data_loader.h>
 
 #include "loaders.h"
 

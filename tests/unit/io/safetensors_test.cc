@@ -1,6 +1,6 @@
 #include <ATen/Functions.h>
 #include <coupler/error.h>
-#include <coupler/safetensors.h>
+#include <coupler/state_dict.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

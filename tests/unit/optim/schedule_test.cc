@@ -1,6 +1,6 @@
 // The formulas against numbers from fixtures/make_rates.py, and the errors for wrong arguments.
 #include <coupler/error.h>
-#include <coupler/schedule.h>
+#include <coupler/optimizer.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 

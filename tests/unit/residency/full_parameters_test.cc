@@ -1,7 +1,7 @@
 // Writes to parameters: refused outside a FullParameters scope, kept or dropped inside. And units
 // that are gathered in a dtype other than the stored one.
+#include <coupler/empty_weights.h>
 #include <coupler/error.h>
-#include <coupler/summon.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,8 +1,8 @@
 // Residency: which units are filled and released when, errors while filling, destruction, threads.
 #include "residency/residency.h"
 
+#include <coupler/empty_weights.h>
 #include <coupler/error.h>
-#include <coupler/summon.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "coupler/progress.h"
+#include "track/progress.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/status_line.h"
 #include "captured_error.h"
-#include "track/progress.h"
+#include "coupler/tracker.h"
 
 namespace coupler {
 namespace {

@@ -1,5 +1,5 @@
 #include <ATen/Functions.h>
-#include <coupler/nested_ops.h>
+#include <coupler/nested.h>
 
 #include "messages.h"
 

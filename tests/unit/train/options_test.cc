@@ -1,7 +1,7 @@
 // AcceleratorOptions: a field for every setting of a training loop, each with its own key.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
-#include <coupler/state.h>
+#include <coupler/processes.h>
 #include <gtest/gtest.h>
 
 #include <set>

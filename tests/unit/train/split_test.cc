@@ -1,5 +1,5 @@
 #include <ATen/Functions.h>
-#include <coupler/split.h>
+#include <coupler/nested.h>
 
 #include <algorithm>
 #include <numeric>
