@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/data_loader.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/data_loader.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 // Workers also call request_of(); what that reads does not change while workers exist.
 #pragma once
 
-#include <coupler/detail/loader.h>
+#include <coupler/data_loader.h>
 
 #include <functional>
 #include <memory>
