@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../unit/io/zip_bytes.h"
+#include "../unit/core/formats/zip_bytes.h"
 #include "formats/zip_archive.h"
 #include "pickle_walk.h"
 

@@ -35,4 +35,16 @@ inline std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
+// Expects an Error of that code whose text contains this part.
+inline void expect_error(ErrorCode code, const std::string& part,
+                         const std::function<void()>& action) {
+  try {
+    action();
+    ADD_FAILURE() << "no Error with '" << part << "'";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace coupler::testing

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string fixture(const std::string& name) {
-  return COUPLER_SOURCE_DIR "/tests/unit/weights/fixtures/" + name;
+  return COUPLER_SOURCE_DIR "/tests/unit/core/weights/fixtures/" + name;
 }
 
 std::string bytes_in(const fs::path& path) {
@@ -265,7 +265,7 @@ TEST(ConvertCheckpoint, WhatIsNotRead_SaysWhatItIs_AndWhatToDo) {
        "it has no 'model'",
        "name the dictionary with --key: 'state_dict', 'ema'"},
       {{fixture("accelerate"), "--model", "5"}, "has no model 5", "count models from 0"},
-      {{COUPLER_SOURCE_DIR "/tests/unit/io/fixtures/torch/system.pt"},
+      {{COUPLER_SOURCE_DIR "/tests/unit/core/formats/fixtures/torch/system.pt"},
        "the global 'posix.system' is not allowed",
        "load it with PyTorch"},
   };

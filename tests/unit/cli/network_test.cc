@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cli/launch/network_job.h"
-#include "loopback_listener.h"
+#include "core/store/loopback_listener.h"
 #include "refusal.h"
 
 namespace coupler::cli {

@@ -1,0 +1,143 @@
+// Pieces of tensors: divided among ranks, written by each, read back by any number of ranks.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <random>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/names.h"
+#include "checkpoint/restore.h"
+#include "checkpoint/snapshot.h"
+#include "core/checkpoint/checkpoint_files.h"
+
+namespace coupler::checkpoint {
+namespace {
+
+class Pieces : public CheckpointFiles {
+ protected:
+  // A tensor of random shape and dtype.
+  at::Tensor some_tensor() {
+    static constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong,
+                                                at::kBool};
+    std::vector<int64_t> shape;
+    for (int i = number(0, 3); i > 0; --i) shape.push_back(number(1, 7));
+    return at::randint(0, 2, shape, at::kLong).to(kTypes[number(0, 4)]);
+  }
+  int number(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+
+  // Each tensor is divided over groups of `world / copies` ranks; every group holds a whole copy.
+  std::vector<StatePiece> pieces_of(const std::map<std::string, at::Tensor>& tensors, int world,
+                                    int copies, int rank) const {
+    const int group = world / copies, place = rank % group;
+    std::vector<StatePiece> pieces;
+    for (const auto& [name, tensor] : tensors) {
+      const int64_t numel = tensor.numel(), part = (numel + group - 1) / group;
+      StatePiece piece{.name = name,
+                       .shape = tensor.sizes().vec(),
+                       .begin = std::min(numel, place * part),
+                       .end = std::min(numel, (place + 1) * part),
+                       .copies = copies,
+                       .copy = rank / group};
+      if (piece.numel() == 0) continue;
+      piece.values = tensor.flatten().slice(0, piece.begin, piece.end).clone();
+      pieces.push_back(std::move(piece));
+    }
+    return pieces;
+  }
+
+  // Writes as a job of that many ranks does.
+  std::vector<std::string> write(const std::map<std::string, at::Tensor>& tensors, int world,
+                                 int copies) {
+    manifest_ = {};
+    manifest_.state["sums"] = nlohmann::json::object();
+    std::vector<std::string> names;
+    for (int rank = 0; rank < world; ++rank) {
+      names.push_back("part_" + std::to_string(rank));
+      const auto own = own_share(pieces_of(tensors, world, copies, rank));
+      std::filesystem::remove(at(names.back()));
+      const WrittenFile written = write_pieces(at(names.back()), own, {{"format", "pt"}});
+      manifest_.files.push_back({names.back(), written.bytes, written.sha256});
+      manifest_.state["sums"][names.back()] = encode_sums(written.sums);
+    }
+    return names;
+  }
+
+  std::mt19937 random_{17};
+  Manifest manifest_;
+};
+
+TEST_F(Pieces, WrittenByAnyNumberOfRanks_AreReadByAnyOther) {
+  for (int round = 0; round < 150; ++round) {
+    std::map<std::string, at::Tensor> tensors;
+    for (int i = number(1, 6); i > 0; --i) tensors["t" + std::to_string(i)] = some_tensor();
+    const int copies = number(1, 3), world = copies * number(1, 4);
+    PieceReader reader(folder_, manifest_, write(tensors, world, copies));
+    const int readers = number(1, 5);
+    for (int rank = 0; rank < readers; ++rank) {
+      for (const StatePiece& wanted : pieces_of(tensors, readers, 1, rank)) {
+        StatePiece piece = wanted;
+        piece.values = at::empty_like(wanted.values);
+        reader.read(piece.name, piece);
+        ASSERT_TRUE(at::equal(piece.values, wanted.values))
+            << "round " << round << ", " << piece.name << " [" << piece.begin << ", " << piece.end
+            << ") of " << world << " ranks read by " << readers;
+      }
+    }
+  }
+}
+
+TEST_F(Pieces, OfEqualCopies_EachRankSavesAboutAsMuch_AndEveryPieceOnce) {
+  std::map<std::string, at::Tensor> tensors;
+  for (int i = 0; i < 40; ++i)
+    tensors["t" + std::to_string(i)] = at::zeros({number(1, 1000)}, at::kFloat);
+  std::map<std::string, int> saved;
+  std::vector<uint64_t> bytes;
+  for (int rank = 0; rank < 4; ++rank) {
+    bytes.push_back(0);
+    for (const StatePiece& piece : own_share(pieces_of(tensors, 4, 4, rank))) {
+      ++saved[piece.name];
+      bytes.back() += piece.values.nbytes();
+    }
+  }
+  EXPECT_EQ(saved.size(), tensors.size());
+  for (const auto& [name, times] : saved) EXPECT_EQ(times, 1) << name;
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  EXPECT_LT(*most - *least, 4000u);  // the size of one tensor
+}
+
+TEST_F(Pieces, APartThatIsInNoFile_IsNamed) {
+  const std::map<std::string, at::Tensor> tensors{{"weight", at::arange(10)}};
+  auto names = write(tensors, 2, 1);
+  names.pop_back();
+  PieceReader reader(folder_, manifest_, names);
+  const StatePiece whole{
+      .name = "weight", .shape = {10}, .begin = 0, .end = 10, .values = at::empty({10}, at::kLong)};
+  const std::string said = error_of([&] { reader.read("weight", whole); });
+  EXPECT_NE(said.find("weight: none of the checkpoint's files contains elements 5 to 10"),
+            std::string::npos)
+      << said;
+}
+
+TEST_F(Pieces, AnotherDtype_IsRefused) {
+  const std::map<std::string, at::Tensor> tensors{{"weight", at::arange(10)}};
+  PieceReader reader(folder_, manifest_, write(tensors, 1, 1));
+  const StatePiece floats{.name = "weight",
+                          .shape = {10},
+                          .begin = 0,
+                          .end = 10,
+                          .values = at::empty({10}, at::kFloat)};
+  const std::string said =
+      error_of([&] { reader.read("weight", floats); }, ErrorCode::kInvalidArgument);
+  EXPECT_NE(said.find("tensor 'weight' is Long, but the program's is Float"), std::string::npos)
+      << said;
+}
+
+TEST_F(Pieces, NamesThatLookLikeParts_AreNames) {
+  for (const std::string name : {"a[1:]", "a[:2]", "a[2:1]", "a[-1:3]", "a[1:2", "[x]", "a[1:2]b"})
+    EXPECT_EQ(read_entry_name(name).name, name);
+  EXPECT_EQ(read_entry_name("a[0][3:9]").name, "a[0]");
+  EXPECT_EQ(read_entry_name("a[0][3:9]").begin, 3);
+}
+
+}  // namespace
+}  // namespace coupler::checkpoint

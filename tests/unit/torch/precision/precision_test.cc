@@ -1,0 +1,116 @@
+// Refused combinations of device and precision, and the log at startup.
+#include "precision/precision.h"
+
+#include <coupler/accelerator.h>
+#include <coupler/error.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <string>
+
+#include "precision/fp8_linear.h"
+
+namespace coupler {
+namespace {
+
+std::string precision_refusal(const std::string& precision, c10::DeviceType device,
+                              bool emulate = false) {
+  TrainingConfig config;
+  config.mixed_precision = precision;
+  config.fp8_emulate = emulate;
+  try {
+    require_precision(config, device);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return error.what();
+  }
+  return "";
+}
+
+AcceleratorOptions with(const std::string& precision) {
+  AcceleratorOptions options;
+  options.mixed_precision = precision;
+  options.fp8_emulate = true;
+  return options;
+}
+
+// Prepares a layer with an optimizer and a schedule, takes a step, and returns the log.
+std::string log_of_a_step(const std::string& precision, bool in_scope) {
+  ::testing::internal::CaptureStderr();
+  Accelerator accelerator(with(precision));
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  auto [net, opt, scheduler] =
+      accelerator.prepare(model, optimizer, cosine_schedule(optimizer, {2, 8}));
+  at::Tensor loss;
+  {
+    const AutocastScope scope = accelerator.autocast(in_scope);
+    loss = net->forward(at::ones({3, 2})).sum();
+  }
+  accelerator.backward(loss);
+  opt.step();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Precision, Cpu_HasBf16AndFp16) {
+  for (const char* name : {"no", "bf16", "fp16"}) {
+    EXPECT_EQ(precision_refusal(name, c10::DeviceType::CPU), "") << name;
+  }
+}
+
+TEST(Precision, Fp8OnACpuWithoutIt_SaysWhatItLacksAndWhatToUse) {
+  EXPECT_EQ(precision_refusal("fp8", c10::DeviceType::CPU, /*emulate=*/true), "");
+  if (why_no_fp8_units(c10::DeviceType::CPU).empty()) GTEST_SKIP() << "this CPU has fp8 units";
+  EXPECT_EQ(precision_refusal("fp8", c10::DeviceType::CPU),
+            "training.mixed_precision is fp8, which the device cpu does not support: this CPU "
+            "has no AMX-FP16, so LibTorch's scaled matmul converts to wider types first and is "
+            "slower than "
+            "fp32\n  hint: use training.mixed_precision = \"bf16\", or, to try a program, "
+            "training.fp8_emulate = true");
+  EXPECT_THROW(Accelerator accelerator(AcceleratorOptions{.mixed_precision = "fp8"}), Error);
+}
+
+// A device that our LibTorch does not support stands for one without the dtype.
+TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
+  const std::string fp16 = precision_refusal("fp16", c10::DeviceType::HPU);
+  EXPECT_EQ(fp16.find("training.mixed_precision is fp16, which the device hpu does not support: "),
+            0U)
+      << fp16;
+  EXPECT_NE(fp16.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp16;
+  const std::string bf16 = precision_refusal("bf16", c10::DeviceType::HPU);
+  EXPECT_NE(bf16.find("hint: use training.mixed_precision = \"no\""), std::string::npos) << bf16;
+  const std::string fp8 = precision_refusal("fp8", c10::DeviceType::HPU, /*emulate=*/true);
+  EXPECT_NE(fp8.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp8;
+}
+
+TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
+  const std::string bf16 = log_of_a_step("bf16", true);
+  EXPECT_NE(bf16.find("mixed precision bf16: 'torch::nn::LinearImpl' is stored in Float, computed "
+                      "in Float (inside autocast BFloat16), its gradients are reduced in Float, "
+                      "the optimizer runs in Float"),
+            std::string::npos)
+      << bf16;
+  EXPECT_NE(log_of_a_step("fp8", true).find("(inside autocast BFloat16, linear layers fp8)"),
+            std::string::npos);
+  EXPECT_NE(log_of_a_step("no", true).find("is stored in Float, computed in Float, its"),
+            std::string::npos);
+}
+
+TEST(PrecisionLog, Scheduler_PrintsItsUnitAndEnd) {
+  const std::string text = log_of_a_step("no", true);
+  EXPECT_NE(text.find("scheduler cosine: counts optimizer steps, warm-up until 2, end at 8\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(PrecisionLog, MixedPrecisionWithoutAScope_IsWarnedAbout) {
+  constexpr const char* kWarning = "there was no accelerator.autocast() before this backward";
+  EXPECT_NE(log_of_a_step("bf16", false).find(kWarning), std::string::npos);
+  EXPECT_EQ(log_of_a_step("bf16", true).find(kWarning), std::string::npos);
+  EXPECT_EQ(log_of_a_step("no", false).find(kWarning), std::string::npos);
+}
+
+}  // namespace
+}  // namespace coupler
