@@ -1,5 +1,5 @@
-"""The documentation is consistent: links have targets, commands and options exist, the code reads the
-variables, and nothing is unfinished.
+"""The documentation is consistent: links have targets, files, commands and options exist, the code reads
+the variables, and nothing is unfinished.
 
     check_pages.py SOURCE_DIR COUPLER_PROGRAM
 """
@@ -69,6 +69,29 @@ def check_links(page, text):
             complain(page, f"a link points to {target}, which does not exist")
         elif anchor and anchor not in anchors(file.read_text()):
             complain(page, f"a link points to {target}, but there is no such heading")
+
+
+# Paths below a folder of the tree, without placeholders; reports are written by scripts.
+PATH = re.compile(r"`((?:api|bench|cli|cmake|docs|examples|host|models|packaging|plugins|scripts|tests)/[a-z0-9_/.+-]+)`")
+
+
+def check_paths(page, text):
+    for path in sorted(set(PATH.findall(without_blocks(text)))):
+        if not (root / path).exists() and not path.startswith("tests/reports/"):
+            complain(page, f"{path} does not exist")
+
+
+# A row may name functions after a file: `path.cc`: `first`, `second`.
+NAMED = re.compile(r"`([\w/]+\.(?:cc|h))`: ((?:`\w+`(?:, )?)+)")
+
+
+def check_functions(page, text):
+    for path, names in NAMED.findall(text):
+        if not (root / path).exists():
+            continue  # check_paths complains
+        for name in re.findall(r"\w+", names):
+            if not re.search(rf"\b{name}\(", (root / path).read_text()):
+                complain(page, f"{path} has no function {name}")
 
 
 def commands_of(text):
@@ -160,6 +183,8 @@ BENCHMARKS = set(re.findall(r'^    "([a-z0-9-]+)": \w+\.\w+,', (root / "bench/ru
 for page in pages:
     text = page.read_text()
     check_links(page, text)
+    check_paths(page, text)
+    check_functions(page, text)
     for word in ("TO" + "DO", "FIX" + "ME", "TB" + "D", "lorem", "coming soon"):
         if re.search(rf"\b{word}\b", text, re.I):
             complain(page, f"it contains '{word}'")
