@@ -63,7 +63,7 @@ TEST(LogFilter, UnknownLevelBesideAGoodOne_LeavesTheGoodOne) {
 // COUPLER_LOG is read once per process, so each of these runs in a child.
 class LogDeathTest : public ::testing::Test {
  protected:
-  void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
 TEST_F(LogDeathTest, Lines_NameRankAndComponent) {

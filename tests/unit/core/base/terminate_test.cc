@@ -18,7 +18,7 @@ using ::testing::KilledBySignal;
 // "threadsafe" starts the child from scratch, so that it may have its own threads.
 class TerminateDeathTest : public ::testing::Test {
  protected:
-  void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
 // noexcept, so that GoogleTest cannot catch the exception.

@@ -10,10 +10,10 @@ namespace {
 using coupler::testing::empty_gpt;
 using coupler::testing::Folder;
 using coupler::testing::hinted_message_of;
-using coupler::testing::NamedTensors;
 using coupler::testing::output_of;
 using coupler::testing::real_gpt;
 using coupler::testing::SmallGpt;
+using coupler::testing::TensorMap;
 using coupler::testing::tensors_of;
 using coupler::testing::write_safetensors;
 
@@ -51,7 +51,7 @@ TEST_F(Loading, IntoAnEmptyModel_MapsTheFile_WhichWritesDoNotReach) {
 
 // The folder described on Accelerate's page about big models.
 TEST_F(Loading, ShardsWithTheOlderIndex_AreRead) {
-  NamedTensors first = tensors_of(*whole_), second;
+  TensorMap first = tensors_of(*whole_), second;
   std::string index;
   for (auto it = first.begin(); it != first.end();) {
     const bool to_second = it->first.find("blocks.1") == 0;
@@ -72,7 +72,7 @@ TEST_F(Loading, ShardsWithTheOlderIndex_AreRead) {
 }
 
 TEST_F(Loading, OfAnotherModel_ListsEveryTensor) {
-  NamedTensors tensors = tensors_of(*whole_);
+  TensorMap tensors = tensors_of(*whole_);
   tensors.erase("norm.weight");
   tensors.erase("blocks.0.up.bias");
   tensors["norm.bias"] = torch::ones({5});

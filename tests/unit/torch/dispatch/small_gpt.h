@@ -113,11 +113,11 @@ class Folder {
   std::filesystem::path path_;
 };
 
-using NamedTensors = std::map<std::string, at::Tensor>;
+using TensorMap = std::map<std::string, at::Tensor>;
 
 // Parameters and buffers; tied ones under their first names.
-inline NamedTensors tensors_of(const nn::Module& module) {
-  NamedTensors result;
+inline TensorMap tensors_of(const nn::Module& module) {
+  TensorMap result;
   std::vector<const void*> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (std::find(seen.begin(), seen.end(), tensor.unsafeGetTensorImpl()) != seen.end()) return;
@@ -129,7 +129,7 @@ inline NamedTensors tensors_of(const nn::Module& module) {
   return result;
 }
 
-inline void write_safetensors(const std::string& path, const NamedTensors& tensors) {
+inline void write_safetensors(const std::string& path, const TensorMap& tensors) {
   std::vector<safetensors::TensorEntry> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back(
