@@ -33,7 +33,7 @@ int program(int argc, char** argv) {
       opt.step();
       opt.zero_grad();
     }
-    accelerator.end_of_body();
+    accelerator.on_step_end();
   };
   bench::Control control(values[0]);
   control.serve(accelerator.rank(), parameters,

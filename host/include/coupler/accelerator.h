@@ -234,7 +234,7 @@ class Accelerator : public Processes {
   // Does what prepared loaders do at the end of each iteration of the outermost loop, for loops
   // over anything else: saves if checkpoint.every is due; after SIGTERM, saves and throws
   // Error(kPreempted), which ends the process with exit code 75. Collective.
-  void end_of_body(CallSite site = {});
+  void on_step_end(CallSite site = {});
 
   // Writes the model's full weights under any backend, without training state, as model.safetensors
   // or, if max_shard_size requires it, as numbered files with model.safetensors.index.json, the

@@ -63,7 +63,7 @@ struct AcceleratorOptions {
 };
 
 // What Accelerator::profile records, when, and where it is written. Counts are iterations of loops
-// over prepared loaders; loops over anything else call end_of_body(). Each round consists of wait,
+// over prepared loaders; loops over anything else call on_step_end(). Each round consists of wait,
 // warmup and active iterations.
 struct ProfileOptions {
   std::string dir = "traces";   // folder of traces and summaries; existing ones are replaced

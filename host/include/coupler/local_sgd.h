@@ -22,7 +22,7 @@
 
 namespace coupler {
 
-class Replica;
+class DataParallel;
 
 // When a LocalSGD averages. A value.
 struct LocalSGDOptions {
@@ -54,7 +54,7 @@ class LocalSGD {
  private:
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
-  std::shared_ptr<Replica> model_;  // null: nothing to do
+  std::shared_ptr<DataParallel> model_;  // null: nothing to do
   int exceptions_;                  // std::uncaught_exceptions() when the scope began
 };
 

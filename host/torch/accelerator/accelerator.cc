@@ -163,7 +163,7 @@ Accelerator::Impl::Impl(Config loaded)
        .device = device.is_cpu() ? nullptr : std::make_shared<TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); }});
   if (process.world > 1) set_current_communicator(comm.get());
-  if (autocast_type == at::kHalf) scaler = std::make_unique<LossScaler>(config.training, comm);
+  if (autocast_type == at::kHalf) scaler = std::make_unique<GradScaler>(config.training, comm);
   if (dry_run == nullptr) profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
 }

@@ -80,7 +80,7 @@ class Accelerator::Impl {
   std::shared_ptr<Communicator> gradient_comm;  // made with the first model
   std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; may be none
   std::atomic<bool> autocast_used = false;
-  std::unique_ptr<LossScaler> scaler;  // with fp16
+  std::unique_ptr<GradScaler> scaler;  // with fp16
   StepLog memory_log;                  // with memory.limit: the models prepared
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<PreparedOptimizer> optimizers;

@@ -29,23 +29,23 @@ int64_t shown_size(const at::Tensor& tensor, int64_t dim, SameSizes same) {
   return free ? kAnySize : tensor.size(dim);
 }
 
-ClaimHash hash_of(const Claim& claim) {
-  ClaimHash hash;
-  hash.add(claim.operation);
-  if (claim.value == nullptr) return hash;
-  for (const detail::Node& node : claim.value->nodes) {
+SignatureHash hash_of(const CollectiveSignature& signature) {
+  SignatureHash hash;
+  hash.add(signature.operation);
+  if (signature.value == nullptr) return hash;
+  for (const detail::Node& node : signature.value->nodes) {
     hash.add(static_cast<uint64_t>(node.kind));
     hash.add(node.count);
     hash.add(node.name);
   }
-  for (const at::Tensor& leaf : claim.value->leaves) {
+  for (const at::Tensor& leaf : signature.value->leaves) {
     hash.add(
         static_cast<uint64_t>(leaf.defined() ? leaf.scalar_type() : at::ScalarType::Undefined));
     if (!leaf.defined()) continue;
     hash.add(static_cast<uint64_t>(leaf.device().type()));
     hash.add(static_cast<uint64_t>(leaf.dim()));
     for (int64_t d = 0; d < leaf.dim(); ++d) {
-      hash.add(static_cast<uint64_t>(shown_size(leaf, d, claim.same)));
+      hash.add(static_cast<uint64_t>(shown_size(leaf, d, signature.same)));
     }
   }
   return hash;
@@ -64,16 +64,16 @@ std::string form_text(const at::Tensor& leaf, SameSizes same) {
   return fmt::format("{} [{}]{}", toString(leaf.scalar_type()), fmt::join(sizes, ", "), device);
 }
 
-// The claim as a string: the operation, then a line for each node of the value. A NUL ends each
+// The signature as a string: the operation, then a line for each node of the value. A NUL ends each
 // part; no part contains one.
-std::string describe(const Claim& claim) {
-  std::string text = claim.operation + '\0' + '\0';
-  if (claim.value == nullptr) return text;
-  for (const detail::DescribedNode& node : detail::describe_nodes(*claim.value)) {
+std::string describe(const CollectiveSignature& signature) {
+  std::string text = signature.operation + '\0' + '\0';
+  if (signature.value == nullptr) return text;
+  for (const detail::DescribedNode& node : detail::describe_nodes(*signature.value)) {
     text += node.path + '\0';
-    text += node.leaf < 0
-                ? node.what
-                : form_text(claim.value->leaves[static_cast<size_t>(node.leaf)], claim.same);
+    text += node.leaf < 0 ? node.what
+                          : form_text(signature.value->leaves[static_cast<size_t>(node.leaf)],
+                                      signature.same);
     text += '\0';
   }
   return text;
@@ -109,19 +109,21 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
   return text;
 }
 
-[[noreturn]] void throw_problem(Communicator& comm, const Claim& claim, int rank, ErrorCode code) {
-  const bool own = claim.problem.has_value();
-  const std::string text = broadcast_text(comm, own ? claim.problem->what() : "", rank);
-  if (own) throw Error(*claim.problem);
-  throw Error(code, fmt::format("{}: rank {} cannot take part: {}", claim.operation, rank, text),
-              {.rank = rank, .subject = claim.operation, .hint = {}});
+[[noreturn]] void throw_problem(Communicator& comm, const CollectiveSignature& signature, int rank,
+                                ErrorCode code) {
+  const bool own = signature.problem.has_value();
+  const std::string text = broadcast_text(comm, own ? signature.problem->what() : "", rank);
+  if (own) throw Error(*signature.problem);
+  throw Error(code,
+              fmt::format("{}: rank {} cannot take part: {}", signature.operation, rank, text),
+              {.rank = rank, .subject = signature.operation, .hint = {}});
 }
 
 // others: the ranks that differ from rank 0, in ascending order.
-[[noreturn]] void throw_difference(Communicator& comm, const Claim& claim,
+[[noreturn]] void throw_difference(Communicator& comm, const CollectiveSignature& signature,
                                    const std::vector<int>& others) {
   const int other = others[0];
-  const std::string own = describe(claim);
+  const std::string own = describe(signature);
   const std::string first_text = broadcast_text(comm, own, 0);
   const std::string other_text = broadcast_text(comm, own, other);
   const std::vector<Line> first = lines_of(first_text), second = lines_of(other_text);
@@ -156,14 +158,14 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
 
 }  // namespace
 
-void ClaimHash::add(uint64_t word) {
+void SignatureHash::add(uint64_t word) {
   Fingerprint next;
   next.what = word;
   low_ = chain_hash(low_, next);
   high_ = chain_hash(high_, next);
 }
 
-void ClaimHash::add(std::string_view text) {
+void SignatureHash::add(std::string_view text) {
   add(text.size());
   for (size_t at = 0; at < text.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -172,14 +174,15 @@ void ClaimHash::add(std::string_view text) {
   }
 }
 
-std::vector<int64_t> agree(Communicator& comm, const Claim& claim) {
+std::vector<int64_t> agree(Communicator& comm, const CollectiveSignature& signature) {
   if (comm.size() == 1) {
-    if (claim.problem) throw Error(*claim.problem);
-    return {claim.number};
+    if (signature.problem) throw Error(*signature.problem);
+    return {signature.number};
   }
-  const ClaimHash hash = hash_of(claim);
-  const Header mine = {hash.low(), hash.high(), claim.number,
-                       claim.problem ? static_cast<uint64_t>(claim.problem->code()) + 1 : 0};
+  const SignatureHash hash = hash_of(signature);
+  const Header mine = {
+      hash.low(), hash.high(), signature.number,
+      signature.problem ? static_cast<uint64_t>(signature.problem->code()) + 1 : 0};
   std::vector<Header> all(static_cast<size_t>(comm.size()));
   db_op op{};
   op.kind = DB_ALL_GATHER;
@@ -194,12 +197,12 @@ std::vector<int64_t> agree(Communicator& comm, const Claim& claim) {
   for (int rank = 0; rank < comm.size(); ++rank) {
     const Header& header = all[static_cast<size_t>(rank)];
     if (header.problem != 0) {
-      throw_problem(comm, claim, rank, static_cast<ErrorCode>(header.problem - 1));
+      throw_problem(comm, signature, rank, static_cast<ErrorCode>(header.problem - 1));
     }
     if (header.low != all[0].low || header.high != all[0].high) others.push_back(rank);
     numbers.push_back(header.number);
   }
-  if (!others.empty()) throw_difference(comm, claim, others);
+  if (!others.empty()) throw_difference(comm, signature, others);
   return numbers;
 }
 

@@ -19,7 +19,7 @@
 namespace coupler {
 
 // A 128-bit hash of what ranks must agree on: two chains of the hash for the order of operations.
-class ClaimHash {
+class SignatureHash {
  public:
   void add(uint64_t word);
   void add(std::string_view text);
@@ -38,7 +38,7 @@ enum class SameSizes {
 };
 
 // What one rank brings to a collective.
-struct Claim {
+struct CollectiveSignature {
   std::string operation;                      // "reduce(mean)", with the arguments that must agree
   const detail::NestedView* value = nullptr;  // null: only the operation is compared
   SameSizes same = SameSizes::kAll;
@@ -48,6 +48,6 @@ struct Claim {
 
 // Returns every rank's number. Throws this rank's problem; another rank's problem, naming that
 // rank; or Error(kMismatch) naming two ranks, the place in the value and what each has there.
-std::vector<int64_t> agree(Communicator& comm, const Claim& claim);
+std::vector<int64_t> agree(Communicator& comm, const CollectiveSignature& claim);
 
 }  // namespace coupler

@@ -189,7 +189,7 @@ void Checkpoints::wait() {
 }
 
 // In a loop a failed checkpoint does not end the job: older ones exist, and the next may succeed.
-void Checkpoints::save_by_itself() {
+void Checkpoints::auto_save() {
   const int64_t before = saved_steps_;
   try {
     auto writing = begin(impl_.config.checkpoint.dir, impl_.config.checkpoint.async);
@@ -206,7 +206,7 @@ void Checkpoints::save_by_itself() {
   }
 }
 
-void Checkpoints::end_of_body() {
+void Checkpoints::on_step_end() {
   if (!by_itself()) return;
   if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     take_end();
@@ -226,7 +226,7 @@ void Checkpoints::end_of_body() {
                 {.subject = path, .hint = "start it again to continue"});
   }
   const int64_t every = impl_.config.checkpoint.every;
-  if (every > 0 && steps() - saved_steps_ >= every) save_by_itself();
+  if (every > 0 && steps() - saved_steps_ >= every) auto_save();
 }
 
 void Checkpoints::end_training() {
@@ -251,9 +251,9 @@ std::string Accelerator::save_state(const std::string& folder, CallSite) {
 void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
 bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
 void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
-void Accelerator::end_of_body(CallSite) {
+void Accelerator::on_step_end(CallSite) {
   if (impl_->profile != nullptr) impl_->profile->step();
-  impl_->checkpoints->end_of_body();
+  impl_->checkpoints->on_step_end();
 }
 SyncScope Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
   return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));

@@ -42,7 +42,7 @@ class Checkpoints {
   bool resume();
   void end_training();
   void wait();
-  void end_of_body();
+  void on_step_end();
   SyncScope add_hook(std::list<Hook>& hooks, Hook hook);
   std::list<Hook> save_hooks, load_hooks;
 
@@ -52,7 +52,7 @@ class Checkpoints {
   bool by_itself() const { return !impl_.config.checkpoint.dir.empty(); }
   std::string folder_or(const std::string& folder) const;
   std::future<std::string> begin(const std::string& folder, bool async);
-  void save_by_itself();
+  void auto_save();
   void take_end();
   // Returns on every rank what `find` returns on rank 0.
   std::string of_rank_0(const std::function<std::string()>& find);

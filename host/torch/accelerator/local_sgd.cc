@@ -12,8 +12,8 @@
 namespace coupler {
 namespace {
 
-std::shared_ptr<Replica> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
-  if (auto replica = std::dynamic_pointer_cast<Replica>(model)) return replica;
+std::shared_ptr<DataParallel> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
+  if (auto replica = std::dynamic_pointer_cast<DataParallel>(model)) return replica;
   const std::string& name = model->model().name;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters to "
@@ -57,7 +57,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
         {.subject = "training.optimizer_in_backward",
          .hint = "set it to false, or set communication.local_sgd_steps instead of LocalSGD"});
   }
-  std::shared_ptr<Replica> found = whole_on_every_rank(impl.find(model.identity));
+  std::shared_ptr<DataParallel> found = whole_on_every_rank(impl.find(model.identity));
   found->begin_local_sgd(options.local_sgd_steps);
   model_ = std::move(found);
 }

@@ -57,10 +57,11 @@ int64_t rows_of(const char* name, const std::vector<at::Tensor>& values) {
   return values[0].size(0);
 }
 
-// A hash of everything except rows that determines the forms of tensors sent between stages.
+// A hash of everything except rows that determines types and shapes of the tensors sent between
+// stages.
 uint32_t signature_of(const BatchWork& work, const Model& model) {
   const c10::DeviceType device = model.device.type();
-  ClaimHash hash;
+  SignatureHash hash;
   for (const ModelParameter& parameter : model.parameters) {
     hash.add(parameter.tensor.requires_grad() ? 1 : 0);  // parameters may be frozen or unfrozen
   }
@@ -111,17 +112,17 @@ void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t mi
 void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batches,
                     const Model& model, const char* operation) {
   runner.require_whole();
-  Claim claim{.operation = operation};
+  CollectiveSignature signature{.operation = operation};
   int64_t rows = 0;
   try {
     check_batch(runner, work, micro_batches, rows);
   } catch (const Error& problem) {
-    claim.problem = problem;
+    signature.problem = problem;
   }
-  const uint64_t signature =
-      runner.is_first() && !claim.problem ? signature_of(work, model) : uint64_t{0};
-  claim.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | signature);
-  const std::vector<int64_t> numbers = agree(runner.stages(), claim);
+  const uint64_t hash =
+      runner.is_first() && !signature.problem ? signature_of(work, model) : uint64_t{0};
+  signature.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | hash);
+  const std::vector<int64_t> numbers = agree(runner.stages(), signature);
   rows = numbers.front() >> 32;
   const int64_t targets = numbers.back() >> 32;
   if (work.training && targets != rows) throw_rows_differ(rows, targets);
@@ -135,10 +136,10 @@ Values gather_from_last(Communicator& comm, Values outputs, c10::Device device) 
   const int last = comm.size() - 1;
   const bool has = comm.rank() == last;
   const at::Tensor header =
-      has ? header_of(form_of(outputs)) : at::zeros({kHeaderNumbers}, at::kLong);
+      has ? header_of(meta_of(outputs)) : at::zeros({kHeaderNumbers}, at::kLong);
   comm.run(broadcast_op(header, last));
   if (!has) {
-    for (const TensorForm& tensor : form_in(header)) {
+    for (const TensorMeta& tensor : meta_in(header)) {
       outputs.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(device)));
     }
   }
@@ -257,47 +258,48 @@ StageBegins agreed_begins(Communicator& comm, StageBegins own, int stages) {
   return {data, data + stages};
 }
 
-StageBegins cut(Communicator& comm, const Chain& chain, const Model& model,
+StageBegins cut(Communicator& comm, const LayerList& layers, const Model& model,
                 torch::nn::Module& module, const PipelineOptions& options) {
   const int stages = comm.size();
-  Claim claim{.operation = fmt::format(
-                  "prepare_pipeline(split_points {}, micro_batches {}, gather_output {})",
-                  fmt::join(options.split_points.names(), " "), options.micro_batches,
-                  options.gather_output)};
+  CollectiveSignature signature{
+      .operation =
+          fmt::format("prepare_pipeline(split_points {}, micro_batches {}, gather_output {})",
+                      fmt::join(options.split_points.names(), " "), options.micro_batches,
+                      options.gather_output)};
   StageBegins own;
   try {
     if (!options.split_points.is_auto()) {
-      own = cut_at(chain.names(), options.split_points.names(), stages);
+      own = cut_at(layers.names(), options.split_points.names(), stages);
     } else if (comm.rank() != 0 || options.example_inputs.empty()) {
-      own = balanced_cut(bytes_of_layers(chain, model), stages);
+      own = balanced_cut(bytes_of_layers(layers, model), stages);
     } else {
-      own = balanced_cut(seconds_of_layers(chain, model, module, options.example_inputs), stages);
+      own = balanced_cut(seconds_of_layers(layers, model, module, options.example_inputs), stages);
     }
   } catch (const Error& problem) {
-    claim.problem = problem;
+    signature.problem = problem;
   } catch (const c10::Error& problem) {
-    claim.problem =
+    signature.problem =
         Error(ErrorCode::kInvalidArgument,
               fmt::format("the layers cannot compute example_inputs: {}",
                           problem.what_without_backtrace()),
               {.subject = "example_inputs", .hint = "give the inputs of one micro-batch"});
   }
-  agree(comm, claim);
+  agree(comm, signature);
   return agreed_begins(comm, std::move(own), stages);
 }
 
-StagePlan plan_of(const Chain& chain, const Model& model, const StageBegins& begins) {
+StagePlan plan_of(const LayerList& layers, const Model& model, const StageBegins& begins) {
   StagePlan plan{std::vector<std::vector<int>>(model.parameters.size()),
                  std::vector<int>(model.buffers.size(), 0)};
-  for (size_t i = 0, stage = 0; i < chain.links.size(); ++i) {
+  for (size_t i = 0, stage = 0; i < layers.entries.size(); ++i) {
     if (stage + 1 < begins.size() && i == begins[stage + 1]) ++stage;
-    for (const size_t parameter : chain.links[i].parameters) {
+    for (const size_t parameter : layers.entries[i].parameters) {
       std::vector<int>& stages = plan.parameters[parameter];
       if (stages.empty() || stages.back() != static_cast<int>(stage)) {
         stages.push_back(static_cast<int>(stage));
       }
     }
-    for (const size_t buffer : chain.links[i].buffers) {
+    for (const size_t buffer : layers.entries[i].buffers) {
       plan.buffers[buffer] = static_cast<int>(stage);
     }
   }
@@ -335,21 +337,21 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
     throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
                 {.subject = model.name, .hint = "pass it to prepare_pipeline only"});
   }
-  const Chain chain = chain_of(module, model);
+  const LayerList list = layer_list_of(module, model);
   const std::shared_ptr<Communicator> comm =
       impl.process.world == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
-  const StageBegins begins = cut(*comm, chain, model, module, options);
-  StagePlan plan = plan_of(chain, model, begins);
+  const StageBegins begins = cut(*comm, list, model, module, options);
+  StagePlan plan = plan_of(list, model, begins);
   const auto stage = static_cast<size_t>(comm->rank());
-  const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : chain.links.size();
+  const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : list.entries.size();
   std::vector<PipelineLayer> layers;
   std::vector<std::string> names, split_points;
   for (size_t i = begins[stage]; i < end; ++i) {
-    layers.push_back(chain.links[i].layer);
-    names.push_back(chain.links[i].layer.name);
+    layers.push_back(list.entries[i].layer);
+    names.push_back(list.entries[i].layer.name);
   }
   for (size_t i = 1; i < begins.size(); ++i) {
-    split_points.push_back(chain.links[begins[i]].layer.name);
+    split_points.push_back(list.entries[begins[i]].layer.name);
   }
   auto kept = std::make_shared<PipelineStage>(std::move(model), std::move(plan), comm);
   impl.models.push_back(kept);

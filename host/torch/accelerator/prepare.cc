@@ -215,9 +215,9 @@ void Accelerator::bind_schedulers() {
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
   // Loaders that are recreated for every epoch must not accumulate.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
-  loader->at_end_of_body([impl = impl_.get()] {
+  loader->set_on_step_end([impl = impl_.get()] {
     if (impl->profile != nullptr) impl->profile->step();
-    impl->checkpoints->end_of_body();
+    impl->checkpoints->on_step_end();
   });
   impl_->loaders.push_back(std::move(loader));
 }

@@ -269,7 +269,7 @@ void Profile::finish() {
     log(LogLevel::kWarning, "train",
         fmt::format("nothing is recorded in {}: the profile ended after {} passes through the "
                     "loop's body, and its schedule skips the first {} (call "
-                    "accelerator.end_of_body() in loops that are not over prepared loaders)",
+                    "accelerator.on_step_end() in loops that are not over prepared loaders)",
                     config_.dir, steps_, config_.skip_first + config_.wait + config_.warmup));
   }
   const int64_t rounds = std::exchange(round_, 0);

@@ -295,7 +295,7 @@ json describe_job(const TrainingState& job) {
                                 {"dataset_samples", it.dataset_samples}});
   }
   if (job.scaler != nullptr) {
-    const LossScaler::State it = job.scaler->state();
+    const GradScaler::State it = job.scaler->state();
     state["scaler"] = {{"scale", it.scale}, {"good_steps", it.good_steps}};
   }
   return state;

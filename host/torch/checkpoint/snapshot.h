@@ -100,7 +100,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<Strategy>> models;
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
   std::vector<std::shared_ptr<SchedulerCore>> schedulers;
-  LossScaler* scaler = nullptr;
+  GradScaler* scaler = nullptr;
   std::vector<std::shared_ptr<detail::LoaderView>> loaders;
   std::vector<detail::Registered*> objects;
   bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false

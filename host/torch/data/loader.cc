@@ -124,8 +124,8 @@ int64_t LoaderCore::size() const {
 const DataLoaderOptions& LoaderCore::options() const { return state_->options; }
 int64_t LoaderCore::epoch() const { return state_->epoch; }
 int64_t LoaderCore::position() const { return static_cast<int64_t>(state_->position); }
-void LoaderCore::at_end_of_body(std::function<void()> call) {
-  state_->end_of_body = std::move(call);
+void LoaderCore::set_on_step_end(std::function<void()> call) {
+  state_->on_step_end = std::move(call);
 }
 bool LoaderCore::in_loop() const { return state_->looping; }
 uint64_t LoaderCore::loop_number() const { return state_->loop_number; }

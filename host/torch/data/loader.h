@@ -54,7 +54,7 @@ struct LoaderCore::State {
   BatchPlan plan;            // of the current loop, or of the next one
   size_t start = 0;          // its first sample
 
-  std::function<void()> end_of_body;  // null: unused
+  std::function<void()> on_step_end;  // null: unused
 
   int64_t epoch = 0;
   int64_t next_epoch = 0;

@@ -239,7 +239,7 @@ bool LoaderCore::next(uint64_t pass) {
         ErrorCode::kUsage,
         "a loop over a data loader continues after another one began (or after prepare)",
         {.subject = "data loader", .hint = "nest loops over two loaders, not over the same one"});
-  if (s.position > 0 && s.end_of_body) s.end_of_body();
+  if (s.position > 0 && s.on_step_end) s.on_step_end();
   if (!s.more) {
     s.finish();
     return false;

@@ -41,20 +41,20 @@ void unscale_and_check(const std::vector<at::Tensor>& gradients, at::Tensor over
 
 }  // namespace
 
-LossScaler::LossScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm)
+GradScaler::GradScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm)
     : growth_factor_(config.loss_scale_growth_factor),
       backoff_factor_(config.loss_scale_backoff_factor),
       growth_interval_(config.loss_scale_growth_interval),
       comm_(std::move(comm)),
       scale_(config.loss_scale_init_scale) {}
 
-void LossScaler::add(const std::shared_ptr<Strategy>& model) {
+void GradScaler::add(const std::shared_ptr<Strategy>& model) {
   Entry& entry = entries_.emplace_back();
   entry.model = model;
   entry.key = model.get();
 }
 
-std::vector<LossScaler::Entry*> LossScaler::entries_of(const std::vector<Strategy*>& models) {
+std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<Strategy*>& models) {
   std::vector<Entry*> result;
   for (Entry& entry : entries_) {
     if (std::find(models.begin(), models.end(), entry.key) == models.end()) continue;
@@ -63,7 +63,7 @@ std::vector<LossScaler::Entry*> LossScaler::entries_of(const std::vector<Strateg
   return result;
 }
 
-at::Tensor LossScaler::scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected) {
+at::Tensor GradScaler::scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected) {
   for (Entry& entry : entries_) {
     // A model that this loss only might reach can still await its step, already unscaled.
     const bool reached = std::find(expected.begin(), expected.end(), entry.key) != expected.end();
@@ -75,7 +75,7 @@ at::Tensor LossScaler::scale_loss(const at::Tensor& loss, const std::vector<Stra
   return (c10::elementSize(loss.scalar_type()) < 4 ? loss.to(at::kFloat) : loss) * scale_;
 }
 
-bool LossScaler::unscale(const std::vector<Strategy*>& models) {
+bool GradScaler::unscale(const std::vector<Strategy*>& models) {
   const at::NoGradGuard no_grad;
   const std::vector<Entry*> entries = entries_of(models);
   std::vector<Entry*> pending;
@@ -104,7 +104,7 @@ bool LossScaler::unscale(const std::vector<Strategy*>& models) {
                      [](const Entry* entry) { return entry->overflow; });
 }
 
-void LossScaler::update(const std::vector<Strategy*>& models) {
+void GradScaler::update(const std::vector<Strategy*>& models) {
   bool any = false, overflow = false;
   for (Entry* entry : entries_of(models)) {
     entry->done = true;
@@ -137,7 +137,7 @@ void LossScaler::update(const std::vector<Strategy*>& models) {
 }
 
 // Keeps the scale and its inverse representable as floats.
-void LossScaler::set_scale(double scale) {
+void GradScaler::set_scale(double scale) {
   constexpr double kLeast = 1.0 / (1LL << 40) / (1LL << 40);
   if (scale > static_cast<double>(std::numeric_limits<float>::max())) return;
   const double next = std::max(scale, kLeast);
@@ -149,7 +149,7 @@ void LossScaler::set_scale(double scale) {
 }
 
 // Gradients that are not unscaled yet still carry the old scale.
-void LossScaler::rescale_pending(double factor) {
+void GradScaler::rescale_pending(double factor) {
   const at::NoGradGuard no_grad;
   for (const Entry& entry : entries_) {
     const auto model = entry.model.lock();
@@ -160,11 +160,11 @@ void LossScaler::rescale_pending(double factor) {
 }
 
 // Entries stay unscaled until the next backward: another optimizer may still need its part.
-void LossScaler::gradients_dropped(const std::vector<Strategy*>& models) {
+void GradScaler::gradients_dropped(const std::vector<Strategy*>& models) {
   for (Entry* entry : entries_of(models)) entry->done = true;
 }
 
-void LossScaler::load_state(const State& state) {
+void GradScaler::load_state(const State& state) {
   if (!std::isfinite(state.scale) || state.scale <= 0) {
     throw Error(
         ErrorCode::kInvalidArgument,

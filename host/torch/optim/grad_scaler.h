@@ -1,4 +1,4 @@
-// LossScaler: the dynamic loss scaling of fp16 training. Used by the training thread.
+// GradScaler: the dynamic loss scaling of fp16 training. Used by the training thread.
 //
 // Small gradients would be zero in fp16, so the loss is multiplied by a large scale, and gradients
 // are divided by it before they are used. If a gradient is infinite or NaN on any rank, all ranks
@@ -22,7 +22,7 @@
 
 namespace coupler {
 
-class LossScaler {
+class GradScaler {
  public:
   // What a checkpoint stores.
   struct State {
@@ -30,7 +30,7 @@ class LossScaler {
     int64_t good_steps = 0;  // without overflow since the scale changed
   };
 
-  LossScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm);
+  GradScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm);
 
   // A model whose gradients are to be unscaled.
   void add(const std::shared_ptr<Strategy>& model);

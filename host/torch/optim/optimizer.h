@@ -17,12 +17,12 @@ namespace coupler {
 // When and how an optimizer may act. What the pointers refer to outlives the optimizer.
 struct StepRules {
   const StepState* loop = nullptr;     // the position in accumulation; never null
-  LossScaler* scaler = nullptr;        // with fp16
+  GradScaler* scaler = nullptr;        // with fp16
   bool in_backward = false;            // updates parameters while backward still runs
   std::function<void()> after_update;  // null: nothing
 };
 
-class OptimizerState final : public GradientUser {
+class OptimizerState final : public GradientConsumer {
  public:
   // models: those that the optimizer's parameters belong to; they must outlive this. If a model is
   // sharded, the optimizer's parameter groups hold this rank's parts afterwards and keep their
@@ -34,7 +34,7 @@ class OptimizerState final : public GradientUser {
   void step();
   void zero_grad(bool set_to_none);
 
-  // GradientUser; called with rules.in_backward only.
+  // GradientConsumer; called with rules.in_backward only.
   void backward_begins() override;
   void take(FlatParameters& flat, size_t first, size_t end) override;
 

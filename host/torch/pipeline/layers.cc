@@ -13,8 +13,8 @@
 namespace coupler {
 namespace {
 
-[[noreturn]] void refuse_chain(const Model& model, const std::string& what,
-                               const std::string& hint) {
+[[noreturn]] void refuse_layers(const Model& model, const std::string& what,
+                                const std::string& hint) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the chain of layers of '{}': {}", model.name, what),
               {.subject = model.name, .hint = hint});
@@ -45,13 +45,13 @@ bool expand(torch::nn::Module& module, const std::string& prefix,
 
 }  // namespace
 
-std::vector<std::string> Chain::names() const {
+std::vector<std::string> LayerList::names() const {
   std::vector<std::string> result;
-  for (const ChainLink& link : links) result.push_back(link.layer.name);
+  for (const LayerEntry& entry : entries) result.push_back(entry.layer.name);
   return result;
 }
 
-Chain chain_of(torch::nn::Module& module, const Model& model) {
+LayerList layer_list_of(torch::nn::Module& module, const Model& model) {
   std::vector<PipelineLayer> layers;
   if (!expand(module, "", layers)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -70,28 +70,28 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
   for (size_t i = 0; i < model.buffers.size(); ++i) {
     buffers[model.buffers[i].second.unsafeGetTensorImpl()] = i;
   }
-  Chain chain;
+  LayerList list;
   std::set<std::string> names;
   std::set<size_t> covered;
   for (PipelineLayer& layer : layers) {
     if (layer.name.empty() || !names.insert(layer.name).second) {
-      refuse_chain(model, fmt::format("two layers are named '{}', or one has no name", layer.name),
-                   "give each layer a unique name");
+      refuse_layers(model, fmt::format("two layers are named '{}', or one has no name", layer.name),
+                    "give each layer a unique name");
     }
     if (!layer.one_tensor && !layer.all_tensors) {
-      refuse_chain(model, fmt::format("the layer '{}' has no function", layer.name),
-                   "give it one that computes its outputs");
+      refuse_layers(model, fmt::format("the layer '{}' has no function", layer.name),
+                    "give it one that computes its outputs");
     }
     std::set<size_t> own, own_buffers;
     for (const auto& part : layer.modules) {
       if (part == nullptr) {
-        refuse_chain(model, fmt::format("the layer '{}' lists a null module", layer.name),
-                     "register the module first");
+        refuse_layers(model, fmt::format("the layer '{}' lists a null module", layer.name),
+                      "register the module first");
       }
       for (const auto& item : part->named_parameters()) {
         const auto found = parameters.find(item.value().unsafeGetTensorImpl());
         if (found == parameters.end()) {
-          refuse_chain(
+          refuse_layers(
               model,
               fmt::format("the layer '{}' uses the parameter '{}', which the model does not have",
                           layer.name, item.key()),
@@ -105,15 +105,15 @@ Chain chain_of(torch::nn::Module& module, const Model& model) {
       }
     }
     covered.insert(own.begin(), own.end());
-    chain.links.push_back(
+    list.entries.push_back(
         {std::move(layer), {own.begin(), own.end()}, {own_buffers.begin(), own_buffers.end()}});
   }
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     if (covered.count(i) != 0) continue;
-    refuse_chain(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
-                 "list its module in the layer that uses it");
+    refuse_layers(model, fmt::format("the parameter '{}' is in no layer", model.parameters[i].name),
+                  "list its module in the layer that uses it");
   }
-  return chain;
+  return list;
 }
 
 Values run_layer(const PipelineLayer& layer, const Values& values) {
@@ -148,11 +148,11 @@ class EvaluationMode {
 
 }  // namespace
 
-std::vector<double> bytes_of_layers(const Chain& chain, const Model& model) {
+std::vector<double> bytes_of_layers(const LayerList& layers, const Model& model) {
   std::vector<double> result;
-  for (const ChainLink& link : chain.links) {
+  for (const LayerEntry& entry : layers.entries) {
     double bytes = 0;
-    for (const size_t i : link.parameters) {
+    for (const size_t i : entry.parameters) {
       bytes += static_cast<double>(model.parameters[i].tensor.nbytes());
     }
     result.push_back(bytes);
@@ -160,7 +160,7 @@ std::vector<double> bytes_of_layers(const Chain& chain, const Model& model) {
   return result;
 }
 
-std::vector<double> seconds_of_layers(const Chain& chain, const Model& model,
+std::vector<double> seconds_of_layers(const LayerList& layers, const Model& model,
                                       torch::nn::Module& module, const Values& example) {
   constexpr int kTurns = 4;  // the first of which warms up
   for (const ModelParameter& parameter : model.parameters) {
@@ -175,12 +175,12 @@ std::vector<double> seconds_of_layers(const Chain& chain, const Model& model,
   const EvaluationMode evaluation(module);
   std::vector<double> result;
   Values values = example;
-  for (const ChainLink& link : chain.links) {
+  for (const LayerEntry& entry : layers.entries) {
     Values next;
     double least = 0;
     for (int turn = 0; turn < kTurns; ++turn) {
       const auto begin = std::chrono::steady_clock::now();
-      next = run_layer(link.layer, values);
+      next = run_layer(entry.layer, values);
       const double seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (turn == 1 || (turn > 1 && seconds < least)) least = seconds;

@@ -1,4 +1,4 @@
-// Chain: a model's layers in order, with the parameters and buffers that each uses. Plain data;
+// LayerList: a model's layers in order, with the parameters and buffers that each uses. Plain data;
 // only the training thread may call the layers' functions.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace coupler {
 
 using Values = PipelineLayer::Values;
 
-struct ChainLink {
+struct LayerEntry {
   PipelineLayer layer;
   std::vector<size_t> parameters, buffers;  // in Model::parameters and Model::buffers
 };
 
-struct Chain {
-  std::vector<ChainLink> links;
+struct LayerList {
+  std::vector<LayerEntry> entries;
   std::vector<std::string> names() const;
 };
 
@@ -28,7 +28,7 @@ struct Chain {
 // named "outer.inner"), or those listed by the model's own PipelineLayers. Throws
 // Error(kInvalidArgument) for any other model, with what to implement; for empty or equal layer
 // names; if a layer uses a parameter that the model does not have; if a parameter is in no layer.
-Chain chain_of(torch::nn::Module& module, const Model& model);
+LayerList layer_list_of(torch::nn::Module& module, const Model& model);
 
 // Throws Error(kInvalidArgument) naming the layer if it takes one tensor but gets several.
 Values run_layer(const PipelineLayer& layer, const Values& values);
@@ -36,11 +36,11 @@ Values run_layer(const PipelineLayer& layer, const Values& values);
 // The cost of each layer, for the cut into stages. Used by the training thread.
 
 // Bytes of each layer's parameters; a tied one counts in every layer, as it is kept there.
-std::vector<double> bytes_of_layers(const Chain& chain, const Model& model);
+std::vector<double> bytes_of_layers(const LayerList& layers, const Model& model);
 
 // Seconds of each layer's forward on one micro-batch, the least of a few runs, in evaluation mode,
 // so that no state changes. Throws Error(kUsage) if the model's weights are not in memory.
-std::vector<double> seconds_of_layers(const Chain& chain, const Model& model,
+std::vector<double> seconds_of_layers(const LayerList& layers, const Model& model,
                                       torch::nn::Module& module, const Values& example);
 
 }  // namespace coupler

@@ -11,17 +11,17 @@
 
 namespace coupler {
 
-Form form_of(const std::vector<at::Tensor>& values) {
-  Form form;
+ValueMeta meta_of(const std::vector<at::Tensor>& values) {
+  ValueMeta meta;
   for (const at::Tensor& value : values) {
-    form.push_back({value.scalar_type(), value.requires_grad(), value.sizes().vec()});
+    meta.push_back({value.scalar_type(), value.requires_grad(), value.sizes().vec()});
   }
-  return form;
+  return meta;
 }
 
-std::string text_of(const Form& form) {
+std::string text_of(const ValueMeta& meta) {
   std::vector<std::string> parts;
-  for (const TensorForm& tensor : form) {
+  for (const TensorMeta& tensor : meta) {
     parts.push_back(fmt::format("{} [{}]{}", c10::toString(tensor.type),
                                 fmt::join(tensor.sizes, ", "),
                                 tensor.wants_gradient ? " with gradient" : ""));
@@ -29,17 +29,17 @@ std::string text_of(const Form& form) {
   return fmt::format("[{}]", fmt::join(parts, ", "));
 }
 
-at::Tensor header_of(const Form& form) {
-  if (form.empty() || static_cast<int64_t>(form.size()) > kMostTensors) {
+at::Tensor header_of(const ValueMeta& meta) {
+  if (meta.empty() || static_cast<int64_t>(meta.size()) > kMostTensors) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("a stage passes on {} tensors; it can pass 1 to {}", form.size(), kMostTensors),
+        fmt::format("a stage passes on {} tensors; it can pass 1 to {}", meta.size(), kMostTensors),
         {.hint = "cut where fewer tensors are passed on, or pack them"});
   }
   at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
   int64_t* next = header.mutable_data_ptr<int64_t>();
-  *next++ = static_cast<int64_t>(form.size());
-  for (const TensorForm& tensor : form) {
+  *next++ = static_cast<int64_t>(meta.size());
+  for (const TensorMeta& tensor : meta) {
     to_db_dtype(tensor.type);  // throws
     const auto dimensions = static_cast<int64_t>(tensor.sizes.size());
     if (dimensions > kMostDimensions) {
@@ -58,7 +58,7 @@ at::Tensor header_of(const Form& form) {
   return header;
 }
 
-Form form_in(const at::Tensor& header) {
+ValueMeta meta_in(const at::Tensor& header) {
   const int64_t* next = header.const_data_ptr<int64_t>();
   const auto require = [](bool holds) {
     if (holds) return;
@@ -67,8 +67,8 @@ Form form_in(const at::Tensor& header) {
   };
   const int64_t tensors = *next++;
   require(tensors >= 1 && tensors <= kMostTensors);
-  Form form(static_cast<size_t>(tensors));
-  for (TensorForm& tensor : form) {
+  ValueMeta meta(static_cast<size_t>(tensors));
+  for (TensorMeta& tensor : meta) {
     const int64_t type = *next++, gradient = *next++, dimensions = *next++;
     require(type >= 0 && type < static_cast<int64_t>(at::ScalarType::NumOptions) &&
             (gradient == 0 || gradient == 1) && dimensions >= 0 && dimensions <= kMostDimensions);
@@ -78,7 +78,7 @@ Form form_in(const at::Tensor& header) {
     for (const int64_t size : tensor.sizes) require(size >= 0);
     next += kMostDimensions;
   }
-  return form;
+  return meta;
 }
 
 namespace {
@@ -132,7 +132,7 @@ db_op Link::op(db_kind kind, const at::Tensor& tensor) {
 void Link::send(const std::vector<at::Tensor>& values, bool header) {
   while (!sent_.empty() && is_done(sent_.front().works)) sent_.pop_front();
   Message message;
-  if (header) message.values.push_back(header_of(form_of(values)));
+  if (header) message.values.push_back(header_of(meta_of(values)));
   for (const at::Tensor& value : values) {
     message.values.push_back(value.detach().to(wire_).contiguous());
   }
@@ -149,9 +149,9 @@ void Link::finish() {
   }
 }
 
-void Link::expect(const Form& form) {
+void Link::expect(const ValueMeta& meta) {
   Message& message = expected_.emplace_back();
-  for (const TensorForm& tensor : form) {
+  for (const TensorMeta& tensor : meta) {
     message.values.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(wire_)));
   }
   for (const at::Tensor& value : message.values) {
@@ -159,10 +159,10 @@ void Link::expect(const Form& form) {
   }
 }
 
-Form Link::receive_form() {
+ValueMeta Link::receive_meta() {
   const at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
   comm_->submit(op(DB_RECV, header)).wait();
-  return form_in(header);
+  return meta_in(header);
 }
 
 std::vector<at::Tensor> Link::receive() {
@@ -182,7 +182,7 @@ void Link::abort(const std::string& why) {
   expected_.clear();
 }
 
-Neighbours::Neighbours(Communicator& comm, c10::Device device)
+StageLinks::StageLinks(Communicator& comm, c10::Device device)
     : stage(comm.rank()), stages(comm.size()) {
   if (stages == 1) return;
   // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: a stage is in at most one of each.
@@ -202,14 +202,14 @@ Neighbours::Neighbours(Communicator& comm, c10::Device device)
   }
 }
 
-void Neighbours::begin(uint64_t signature) {
+void StageLinks::begin(uint64_t signature) {
   if (signature_ == signature) return;
   signature_ = signature;
-  forms_in.clear();
-  forms_out.clear();
+  metas_in.clear();
+  metas_out.clear();
 }
 
-void Neighbours::abort(const std::string& why) {
+void StageLinks::abort(const std::string& why) {
   const std::array links = {values_in.get(), values_out.get(), gradients_in.get(),
                             gradients_out.get()};
   for (Link* link : links) {

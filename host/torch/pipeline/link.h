@@ -17,28 +17,28 @@
 
 namespace coupler {
 
-// Form: what a rank must know to receive a value: how many tensors it has, their types and shapes.
-// It is sent as a fixed-size header ahead of the first value of that form. Pure functions.
+// ValueMeta: what a rank must know to receive a value: how many tensors it has, their types and
+// shapes. It is sent as a fixed-size header ahead of the first such value. Pure functions.
 
-struct TensorForm {
+struct TensorMeta {
   at::ScalarType type = at::kFloat;
   bool wants_gradient = false;  // the receiver sends one back
   std::vector<int64_t> sizes;
-  bool operator==(const TensorForm&) const = default;
+  bool operator==(const TensorMeta&) const = default;
 };
-using Form = std::vector<TensorForm>;
+using ValueMeta = std::vector<TensorMeta>;
 
 constexpr int64_t kMostTensors = 16, kMostDimensions = 8;
 constexpr int64_t kHeaderNumbers = 1 + kMostTensors * (3 + kMostDimensions);
 
-Form form_of(const std::vector<at::Tensor>& values);
-std::string text_of(const Form& form);  // "[Float [2, 3] with gradient, Long [2]]"
+ValueMeta meta_of(const std::vector<at::Tensor>& values);
+std::string text_of(const ValueMeta& meta);  // "[Float [2, 3] with gradient, Long [2]]"
 
-// A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) if the form does not fit or contains
-// a type that cannot be sent.
-at::Tensor header_of(const Form& form);
+// A tensor of kHeaderNumbers int64. Throws Error(kUnsupported) if the value does not fit or has a
+// type that cannot be sent.
+at::Tensor header_of(const ValueMeta& meta);
 // Throws Error(kMismatch) if the numbers are not a valid header.
-Form form_in(const at::Tensor& header);
+ValueMeta meta_in(const at::Tensor& header);
 
 class Link {
  public:
@@ -48,15 +48,16 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Sends a value (header: its form first) and returns at once; keeps the value until it is sent.
+  // Sends a value (header: its ValueMeta first) and returns at once; keeps the value until it is
+  // sent.
   void send(const std::vector<at::Tensor>& values, bool header);
   // Waits until all sends are complete.
   void finish();
 
   // Posts the receive of the next value.
-  void expect(const Form& form);
+  void expect(const ValueMeta& meta);
   bool expects() const { return !expected_.empty(); }
-  Form receive_form();  // blocks
+  ValueMeta receive_meta();  // blocks
   // The value of the oldest expect(). Blocks.
   std::vector<at::Tensor> receive();
 
@@ -81,22 +82,22 @@ class Link {
 // What one stage of a pipeline shares with the stages before and after it, from batch to batch.
 // Used by the training thread.
 
-struct Neighbours {
+struct StageLinks {
   // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
   // communicator for each direction. Collective.
-  Neighbours(Communicator& stages, c10::Device device);
+  StageLinks(Communicator& stages, c10::Device device);
 
   bool is_first() const { return stage == 0; }
   bool is_last() const { return stage == stages - 1; }
-  // Begins a batch; forgets known forms if the signature has changed.
+  // Begins a batch; forgets what values are like if the signature has changed.
   void begin(uint64_t signature);
   void abort(const std::string& why);
 
   const int stage, stages;
   std::unique_ptr<Link> values_in, gradients_out;  // null on the first stage
   std::unique_ptr<Link> values_out, gradients_in;  // null on the last
-  // The form of a micro-batch, by its number of rows.
-  std::map<int64_t, Form> forms_in, forms_out;
+  // The values of a micro-batch, by its number of rows.
+  std::map<int64_t, ValueMeta> metas_in, metas_out;
 
  private:
   std::optional<uint64_t> signature_;

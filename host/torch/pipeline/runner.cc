@@ -25,7 +25,7 @@ std::string in_job(const std::string& text, int own, int other) {
 }
 
 template <class Action>
-auto with_neighbour(const char* what, int own, int other, const Action& action) {
+auto with_neighbor(const char* what, int own, int other, const Action& action) {
   try {
     return action();
   } catch (const Error& error) {
@@ -39,18 +39,18 @@ auto with_neighbour(const char* what, int own, int other, const Action& action) 
   }
 }
 
-Form gradients_of(const Values& values) {
-  Form form = form_of(values);
-  std::erase_if(form, [](const TensorForm& tensor) { return !tensor.wants_gradient; });
-  return form;
+ValueMeta gradients_of(const Values& values) {
+  ValueMeta meta = meta_of(values);
+  std::erase_if(meta, [](const TensorMeta& tensor) { return !tensor.wants_gradient; });
+  return meta;
 }
 
 }  // namespace
 
-StageBatch::StageBatch(const std::vector<PipelineLayer>& layers, Neighbours& neighbours,
+StageBatch::StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links,
                        c10::Device device, const BatchWork& work)
-    : layers_(layers), neighbours_(neighbours), device_(device), work_(work) {
-  neighbours_.begin(work.signature);
+    : layers_(layers), links_(links), device_(device), work_(work) {
+  links_.begin(work.signature);
 }
 
 void StageBatch::run(const PipelineStep& step) {
@@ -74,10 +74,10 @@ double StageBatch::weight(int64_t micro_batch) const {
 void StageBatch::forward(int64_t micro_batch) {
   InFlight flight;
   flight.inputs =
-      neighbours_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
+      links_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
   flight.outputs = flight.inputs;
   for (const PipelineLayer& layer : layers_) flight.outputs = run_layer(layer, flight.outputs);
-  if (!neighbours_.is_last()) {
+  if (!links_.is_last()) {
     send_values(flight.outputs, micro_batch);
   } else if (!work_.training) {
     results_.push_back(std::move(flight.outputs));
@@ -101,56 +101,54 @@ void StageBatch::forward(int64_t micro_batch) {
 }
 
 Values StageBatch::receive_values(int64_t micro_batch) {
-  Link& link = *neighbours_.values_in;
-  auto& forms = neighbours_.forms_in;
+  Link& link = *links_.values_in;
+  auto& metas = links_.metas_in;
   const int64_t rows = work_.cut.size(micro_batch);
-  return with_neighbour("waiting for the activations of", neighbours_.stage, neighbours_.stage - 1,
-                        [&] {
-                          const auto known = forms.find(rows);
-                          if (known == forms.end()) {
-                            link.expect(forms[rows] = link.receive_form());
-                          } else if (!link.expects()) {
-                            link.expect(known->second);
-                          }
-                          Values values = link.receive();
-                          const Form& form = forms[rows];
-                          for (size_t i = 0; i < values.size(); ++i) {
-                            if (form[i].wants_gradient && work_.training)
-                              values[i].requires_grad_(true);
-                          }
-                          const auto next = micro_batch + 1 < work_.cut.count()
-                                                ? forms.find(work_.cut.size(micro_batch + 1))
-                                                : forms.end();
-                          if (next != forms.end()) link.expect(next->second);
-                          return values;
-                        });
+  return with_neighbor("waiting for the activations of", links_.stage, links_.stage - 1, [&] {
+    const auto known = metas.find(rows);
+    if (known == metas.end()) {
+      link.expect(metas[rows] = link.receive_meta());
+    } else if (!link.expects()) {
+      link.expect(known->second);
+    }
+    Values values = link.receive();
+    const ValueMeta& meta = metas[rows];
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (meta[i].wants_gradient && work_.training) values[i].requires_grad_(true);
+    }
+    const auto next = micro_batch + 1 < work_.cut.count()
+                          ? metas.find(work_.cut.size(micro_batch + 1))
+                          : metas.end();
+    if (next != metas.end()) link.expect(next->second);
+    return values;
+  });
 }
 
 void StageBatch::send_values(const Values& values, int64_t micro_batch) {
-  Form form = form_of(values);
-  const auto [known, is_new] = neighbours_.forms_out.try_emplace(work_.cut.size(micro_batch), form);
-  if (known->second != form) {
+  ValueMeta meta = meta_of(values);
+  const auto [known, is_new] = links_.metas_out.try_emplace(work_.cut.size(micro_batch), meta);
+  if (known->second != meta) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
                     "same number of rows",
-                    layers_.back().name, text_of(form), text_of(known->second)),
+                    layers_.back().name, text_of(meta), text_of(known->second)),
         {.subject = layers_.back().name,
          .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
                  "size"});
   }
-  with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
-                 [&, header = is_new] { neighbours_.values_out->send(values, header); });
+  with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+                [&, header = is_new] { links_.values_out->send(values, header); });
 }
 
 // Posts one receive ahead: for the micro-batch whose backward is next.
 void StageBatch::expect_gradients() {
-  Link* const link = neighbours_.gradients_in.get();
+  Link* const link = links_.gradients_in.get();
   if (link == nullptr || in_flight_.empty() || link->expects()) return;
-  const Form form = gradients_of(in_flight_.front().outputs);
-  if (form.empty()) return;
-  with_neighbour("expecting gradients from", neighbours_.stage, neighbours_.stage + 1,
-                 [&] { link->expect(form); });
+  const ValueMeta meta = gradients_of(in_flight_.front().outputs);
+  if (meta.empty()) return;
+  with_neighbor("expecting gradients from", links_.stage, links_.stage + 1,
+                [&] { link->expect(meta); });
 }
 
 void StageBatch::backward(int64_t micro_batch) {
@@ -158,7 +156,7 @@ void StageBatch::backward(int64_t micro_batch) {
   const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
   InFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
-  if (neighbours_.is_last()) {
+  if (links_.is_last()) {
     const double factor = weight(micro_batch) * work_.scale;
     // A 16-bit loss could not hold the product in its own type.
     at::Tensor loss =
@@ -172,31 +170,31 @@ void StageBatch::backward(int64_t micro_batch) {
                  [](const at::Tensor& output) { return output.requires_grad(); });
     if (roots.empty()) return;
     const Values gradients =
-        with_neighbour("waiting for the gradients of", neighbours_.stage, neighbours_.stage + 1,
-                       [&] { return neighbours_.gradients_in->receive(); });
+        with_neighbor("waiting for the gradients of", links_.stage, links_.stage + 1,
+                      [&] { return links_.gradients_in->receive(); });
     expect_gradients();
     flight.outputs.clear();
     torch::autograd::backward(roots, gradients);
   }
-  if (neighbours_.is_first()) return;
+  if (links_.is_first()) return;
   Values gradients;
   for (const at::Tensor& input : flight.inputs) {
     if (!input.requires_grad()) continue;
     gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
   }
   if (gradients.empty()) return;
-  with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
-                 [&] { neighbours_.gradients_out->send(gradients, /*header=*/false); });
+  with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+                [&] { links_.gradients_out->send(gradients, /*header=*/false); });
 }
 
 void StageBatch::finish() {
-  if (neighbours_.values_out != nullptr) {
-    with_neighbour("sending activations to", neighbours_.stage, neighbours_.stage + 1,
-                   [&] { neighbours_.values_out->finish(); });
+  if (links_.values_out != nullptr) {
+    with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+                  [&] { links_.values_out->finish(); });
   }
-  if (neighbours_.gradients_out != nullptr) {
-    with_neighbour("sending gradients to", neighbours_.stage, neighbours_.stage - 1,
-                   [&] { neighbours_.gradients_out->finish(); });
+  if (links_.gradients_out != nullptr) {
+    with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+                  [&] { links_.gradients_out->finish(); });
   }
 }
 
@@ -239,7 +237,7 @@ PipelineRunner::PipelineRunner(std::shared_ptr<Communicator> stages,
     : comm_(std::move(stages)),
       layers_(std::move(layers)),
       device_(device),
-      neighbours_(*comm_, device) {}
+      links_(*comm_, device) {}
 
 void PipelineRunner::require_whole() const {
   if (!failed_) return;
@@ -250,18 +248,18 @@ void PipelineRunner::require_whole() const {
 // A single process has no neighbors to get out of step with. Aborts the whole pipeline before the
 // links: a rank that fails because of a neighbor then finds the original error and passes it on.
 void PipelineRunner::give_up(const std::string& why) {
-  if (neighbours_.stages == 1) return;
+  if (links_.stages == 1) return;
   failed_ = why;
   comm_->abort(why);
-  neighbours_.abort(first_error(*comm_).what());
+  links_.abort(first_error(*comm_).what());
 }
 
 StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<PipelineStep>& steps) {
   require_whole();
-  StageBatch batch(layers_, neighbours_, device_, work);
+  StageBatch batch(layers_, links_, device_, work);
   const auto place = [&](const PipelineStep& step) {
     return fmt::format("pipeline stage {} of {} (rank {}), {} of micro-batch {} of {}",
-                       neighbours_.stage, neighbours_.stages, neighbours_.stage,
+                       links_.stage, links_.stages, links_.stage,
                        step.kind == StepKind::kForward ? "forward" : "backward", step.micro_batch,
                        work.cut.count());
   };
@@ -277,7 +275,7 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     give_up(what);
     ErrorDetail detail = error.detail();
     detail.hint.clear();  // it is in the message
-    if (neighbours_.stages == 1 || error.code() != ErrorCode::kAborted)
+    if (links_.stages == 1 || error.code() != ErrorCode::kAborted)
       throw Error(error.code(), what, detail);
     // A neighbor gave up, perhaps because of a rank further away.
     const Error first = first_error(*comm_);
@@ -287,7 +285,7 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
     const std::string what = fmt::format("{}: {}", place(now), error.what_without_backtrace());
     give_up(what);
     throw Error(ErrorCode::kInvalidArgument, what,
-                {.rank = neighbours_.stage,
+                {.rank = links_.stage,
                  .hint = "run the unsplit model on a batch of this shape to see the full error"});
   } catch (const std::exception& error) {
     give_up(fmt::format("{}: {}", place(now), error.what()));
@@ -302,8 +300,7 @@ Values PipelineRunner::infer(const BatchWork& work) {
 }
 
 double PipelineRunner::train(const BatchWork& work) {
-  return run(work, training_schedule(neighbours_.stage, neighbours_.stages, work.cut.count()))
-      .loss();
+  return run(work, training_schedule(links_.stage, links_.stages, work.cut.count())).loss();
 }
 
 }  // namespace coupler

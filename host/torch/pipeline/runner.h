@@ -28,7 +28,8 @@ using StageLoss = std::function<at::Tensor(const Values& outputs, const Values& 
 // A whole batch; each tensor is [rows, …].
 struct BatchWork {
   MicroBatches cut{1, 1};
-  // Changes whenever the forms of the values passed between stages may; the same on every rank.
+  // Changes whenever types or shapes of the values passed between stages may; the same on every
+  // rank.
   uint64_t signature = 0;
   bool training = false;
   Values inputs;   // read by the first stage
@@ -42,7 +43,7 @@ struct BatchWork {
 class StageBatch {
  public:
   // All arguments must outlive it.
-  StageBatch(const std::vector<PipelineLayer>& layers, Neighbours& neighbours, c10::Device device,
+  StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links, c10::Device device,
              const BatchWork& work);
 
   // Runs one step of the schedule.
@@ -69,7 +70,7 @@ class StageBatch {
   double weight(int64_t micro_batch) const;
 
   const std::vector<PipelineLayer>& layers_;
-  Neighbours& neighbours_;
+  StageLinks& links_;
   const c10::Device device_;
   const BatchWork& work_;
   std::deque<InFlight> in_flight_;
@@ -84,8 +85,8 @@ class PipelineRunner {
                  c10::Device device);
 
   Communicator& stages() { return *comm_; }
-  bool is_first() const { return neighbours_.is_first(); }
-  bool is_last() const { return neighbours_.is_last(); }
+  bool is_first() const { return links_.is_first(); }
+  bool is_last() const { return links_.is_last(); }
   const std::vector<PipelineLayer>& layers() const { return layers_; }
 
   // Returns the outputs of the whole batch on the last stage; empty on the others.
@@ -105,7 +106,7 @@ class PipelineRunner {
   const std::shared_ptr<Communicator> comm_;
   const std::vector<PipelineLayer> layers_;
   const c10::Device device_;
-  Neighbours neighbours_;
+  StageLinks links_;
   std::optional<std::string> failed_;
 };
 

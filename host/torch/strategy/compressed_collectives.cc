@@ -47,7 +47,7 @@ at::Tensor CodedParts::code_of(const at::Tensor& code, const GradientCodec& code
   return code.narrow(0, bytes[index(rank)], codec.bytes(count(rank)));
 }
 
-ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
+CompressedAllReduce::CompressedAllReduce(at::Tensor memory, at::Tensor error,
                                      std::shared_ptr<const GradientCodec> codec,
                                      std::vector<at::Tensor> padding, int rank, int ranks)
     : memory_(std::move(memory)),
@@ -69,9 +69,9 @@ ExchangeReduction::ExchangeReduction(at::Tensor memory, at::Tensor error,
   received_ = at::zeros({size * (ranks - 1) + kCacheLine}, bytes);
 }
 
-db_op ExchangeReduction::operation(int i) { return i == 0 ? exchange_parts() : gather_sums(); }
+db_op CompressedAllReduce::operation(int i) { return i == 0 ? exchange_parts() : gather_sums(); }
 
-db_op ExchangeReduction::exchange_parts() {
+db_op CompressedAllReduce::exchange_parts() {
   at::Tensor memory = memory_;
   if (error_.defined()) memory.add_(error_);
   int64_t to = 0;
@@ -92,7 +92,7 @@ db_op ExchangeReduction::exchange_parts() {
   return op;
 }
 
-db_op ExchangeReduction::gather_sums() {
+db_op CompressedAllReduce::gather_sums() {
   const at::Tensor sum = parts_.of(memory_, rank_);
   const int64_t n = parts_.count(rank_);
   const auto size = static_cast<int64_t>(parts_.sizes[static_cast<size_t>(rank_)]);
@@ -113,7 +113,7 @@ db_op ExchangeReduction::gather_sums() {
   return op;
 }
 
-void ExchangeReduction::finish() {
+void CompressedAllReduce::finish() {
   for (int r = 0; r < ranks_; ++r) {
     if (parts_.count(r) == 0) continue;
     codec_->decode(parts_.code_of(sums_, *codec_, r), parts_.of(memory_, r), /*add=*/false);
@@ -121,7 +121,7 @@ void ExchangeReduction::finish() {
   for (at::Tensor& part : padding_) part.zero_();
 }
 
-CodedScatter::CodedScatter(Communicator& comm, const GradientCodec& codec,
+CompressedReduceScatter::CompressedReduceScatter(Communicator& comm, const GradientCodec& codec,
                            const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
                            at::Tensor error, BufferPool& pool, bool overlap)
     : codec_(&codec), others_(comm.size() - 1), own_(std::move(own)) {
@@ -164,7 +164,7 @@ CodedScatter::CodedScatter(Communicator& comm, const GradientCodec& codec,
   }
 }
 
-void CodedScatter::wait() {
+void CompressedReduceScatter::wait() {
   work_.wait();
   const int64_t n = own_.numel();
   if (n == 0) return;

@@ -1,4 +1,4 @@
-// ExchangeReduction: sums a bucket over the ranks through a GradientCodec. Each rank sends every
+// CompressedAllReduce: sums a bucket over the ranks through a GradientCodec. Each rank sends every
 // other rank that rank's part of the bucket, encoded, sums in fp32 what it receives for its own
 // part (its own contribution loses nothing), and sends that sum, encoded, to all. So each number is
 // rounded twice, whatever the number of ranks, and every rank ends with the same bits. With error
@@ -38,12 +38,12 @@ struct CodedParts {
   void lay_out(const GradientCodec& codec);
 };
 
-class ExchangeReduction final : public BucketReduction {
+class CompressedAllReduce final : public BucketReduction {
  public:
   // memory: the bucket, [n] of kFloat. error: [n], carried from step to step; undefined if the
   // codec needs no feedback. padding: parts of memory that belong to no gradient. The reduction
   // sets them to zero at its end, since an infinite element makes its whole block NaN.
-  ExchangeReduction(at::Tensor memory, at::Tensor error, std::shared_ptr<const GradientCodec> codec,
+  CompressedAllReduce(at::Tensor memory, at::Tensor error, std::shared_ptr<const GradientCodec> codec,
                     std::vector<at::Tensor> padding, int rank, int ranks);
 
   int operations() const override { return 2; }
@@ -63,18 +63,18 @@ class ExchangeReduction final : public BucketReduction {
   at::Tensor sent_, received_, sums_;
 };
 
-// CodedScatter: a reduce-scatter of fp32 through a GradientCodec: each rank sends every other rank
+// CompressedReduceScatter: a reduce-scatter of fp32 through a GradientCodec: each rank sends every other rank
 // its part, encoded, and sums what it receives in fp32 (its own contribution loses nothing).
 // Collective on the communicator, whose thread rules apply.
-class CodedScatter {
+class CompressedReduceScatter {
  public:
   // values: [sum of counts] of kFloat, by rank; counts[r] of them are for rank r. own: [counts of
   // this rank], may alias their place in values. error: like values, or undefined; is added to
   // values, then set to what encoding lost. The tensors must stay valid until wait() has returned.
   // Without overlap the collective is complete on return.
-  CodedScatter(Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
+  CompressedReduceScatter(Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
                at::Tensor values, at::Tensor own, at::Tensor error, BufferPool& pool, bool overlap);
-  CodedScatter(CodedScatter&&) = default;
+  CompressedReduceScatter(CompressedReduceScatter&&) = default;
 
   // Waits; `own` then holds the sum.
   void wait();

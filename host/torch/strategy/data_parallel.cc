@@ -14,16 +14,16 @@
 
 namespace coupler {
 
-LoneGradients::LoneGradients(FlatParameters& flat, const GradientUsers& users)
+LocalGradients::LocalGradients(FlatParameters& flat, const GradientUsers& users)
     : flat_(flat), users_(users), used_(flat.slots().size()) {}
 
-void LoneGradients::install() {
+void LocalGradients::install() {
   for (size_t i = 0; i < flat_.slots().size(); ++i) {
     hooks_.add(flat_.slots()[i].parameter, weak_from_this(), i);
   }
 }
 
-void LoneGradients::on_gradient(size_t slot) {
+void LocalGradients::on_gradient(size_t slot) {
   if (!offers_ || !users_.any()) return;
   if (!active_) {
     active_ = true;
@@ -54,7 +54,7 @@ std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10
 
 }  // namespace
 
-Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
+DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
                  const MemoryConfig& memory, const CommunicationConfig& communication)
     : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
@@ -101,7 +101,7 @@ Replica::Replica(Model described, std::shared_ptr<Communicator> comm, const Trai
   reducer_->install();
 }
 
-void Replica::make_meta_tensors() {
+void DataParallel::make_meta_tensors() {
   std::vector<MetaTensor> on_meta;
   for (const ModelParameter& parameter : model().parameters) {
     if (parameter.tensor.is_meta()) on_meta.push_back({parameter.name, parameter.tensor});
@@ -113,13 +113,13 @@ void Replica::make_meta_tensors() {
               [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
 }
 
-void Replica::stepped() {
+void DataParallel::stepped() {
   if (local_sgd_ == nullptr || averages_gradients()) return;
   local_sgd_->stepped();
   if (!in_local_sgd_) local_sgd_->average_if_due();
 }
 
-void Replica::begin_local_sgd(int64_t steps) {
+void DataParallel::begin_local_sgd(int64_t steps) {
   if (in_local_sgd_) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("LocalSGD: another one of the model '{}' is active", model().name),
@@ -135,47 +135,47 @@ void Replica::begin_local_sgd(int64_t steps) {
   reducer_->set_sync(false);
 }
 
-void Replica::average_if_due() {
+void DataParallel::average_if_due() {
   if (in_local_sgd_) local_sgd_->average_if_due();
 }
 
-void Replica::end_local_sgd(bool average) {
+void DataParallel::end_local_sgd(bool average) {
   if (!in_local_sgd_) return;
   in_local_sgd_ = false;
   reducer_->set_sync(sync_);
   if (average) local_sgd_->settle();
 }
 
-NamedTensors Replica::carried() {
+NamedTensors DataParallel::carried() {
   if (reducer_ != nullptr) return reducer_->carried();
   return local_sgd_ != nullptr ? local_sgd_->carried() : NamedTensors{};
 }
 
-void Replica::set_sync(bool sync) {
+void DataParallel::set_sync(bool sync) {
   sync_ = sync;
   if (averages_gradients()) reducer_->set_sync(sync);
   choose_offers();
 }
 
 // With a factor, gradients are final only after backward, so they are not offered in it.
-void Replica::choose_offers() {
+void DataParallel::choose_offers() {
   if (lone_ != nullptr) lone_->set_offers(sync_ && factor_ == 1);
 }
 
-void Replica::add_gradient_user(const std::shared_ptr<GradientUser>& user) {
+void DataParallel::add_gradient_user(const std::shared_ptr<GradientConsumer>& user) {
   Strategy::add_gradient_user(user);
   if (reducer_ != nullptr || lone_ != nullptr) return;
-  lone_ = std::make_shared<LoneGradients>(*flat_, gradient_users());
+  lone_ = std::make_shared<LocalGradients>(*flat_, gradient_users());
   lone_->install();
 }
 
-void Replica::begin_backward(double factor) {
+void DataParallel::begin_backward(double factor) {
   factor_ = factor;
   choose_offers();
   if (averages_gradients()) reducer_->expect_backward(factor);
 }
 
-void Replica::end_backward() {
+void DataParallel::end_backward() {
   if (averages_gradients()) {
     reducer_->finish_if_untouched();
   } else if (sync_ && factor_ != 1) {
@@ -186,14 +186,14 @@ void Replica::end_backward() {
   choose_offers();
 }
 
-void Replica::abandon_backward() {
+void DataParallel::abandon_backward() {
   if (reducer_ != nullptr) reducer_->abandon_backward();
   if (lone_ != nullptr) lone_->abandon_backward();
 }
 
 // Whole buffers if every parameter's gradient is there (padding is zero); otherwise one by one,
 // since gradients that were only accumulated (no_sync) are not in flat memory yet.
-std::vector<at::Tensor> Replica::own_gradients() {
+std::vector<at::Tensor> DataParallel::own_gradients() {
   std::vector<at::Tensor> result;
   bool whole = reducer_ != nullptr;
   for (const FlatSlot& slot : flat_->slots()) {
@@ -210,7 +210,7 @@ std::vector<at::Tensor> Replica::own_gradients() {
   return result;
 }
 
-double Replica::clip_grad_norm(double max_norm) {
+double DataParallel::clip_grad_norm(double max_norm) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> all = own_gradients();
   const double norm = std::sqrt(sum_of_squares(all));
@@ -228,12 +228,12 @@ double Replica::clip_grad_norm(double max_norm) {
   return norm;
 }
 
-void Replica::clip_grad_value(double max_value) {
+void DataParallel::clip_grad_value(double max_value) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& gradient : own_gradients()) gradient.clamp_(-max_value, max_value);
 }
 
-ModelTypes Replica::types() const {
+ModelTypes DataParallel::types() const {
   ModelTypes result;
   for (const ModelParameter& parameter : model().parameters) {
     const at::ScalarType type = parameter.tensor.scalar_type();
@@ -244,7 +244,7 @@ ModelTypes Replica::types() const {
   return result;
 }
 
-std::vector<ParameterPart> Replica::parts() {
+std::vector<ParameterPart> DataParallel::parts() {
   std::vector<ParameterPart> result;
   for (size_t i = 0; i < model().parameters.size(); ++i) {
     const at::Tensor& parameter = model().parameters[i].tensor;

@@ -1,4 +1,4 @@
-// Replica: one model under the replicate strategy (data parallelism): every rank holds it whole,
+// DataParallel: one model under the replicate strategy (data parallelism): every rank holds it whole,
 // starts from rank 0's values, and averages gradients. Used by the training thread.
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace coupler {
 
-// LoneGradients: offers the gradients of a model trained by a single process to their users as they
+// LocalGradients: offers the gradients of a model trained by a single process to their users as they
 // arrive. Hooks run on the thread that runs backward.
-class LoneGradients final : public GradientListener,
-                            public std::enable_shared_from_this<LoneGradients> {
+class LocalGradients final : public GradientListener,
+                            public std::enable_shared_from_this<LocalGradients> {
  public:
   // Both must outlive this.
-  LoneGradients(FlatParameters& flat, const GradientUsers& users);
+  LocalGradients(FlatParameters& flat, const GradientUsers& users);
 
   // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
@@ -43,14 +43,14 @@ class LoneGradients final : public GradientListener,
   bool active_ = false;  // between the first hook of a backward and its end
 };
 
-class Replica : public Strategy {
+class DataParallel : public Strategy {
  public:
   // Broadcasts parameters and buffers from rank 0 (collective if comm has several ranks) and moves
   // the trainable parameters into flat memory. Every parameter of the module stays the same
   // variable; those on meta are materialized. comm: only for gradients; null for one process.
   // Throws Error(kConfig, kIo) if an optimizer's state cannot be offloaded as configured.
   // Throws Error(kUnsupported) if the transport lacks what a compression needs.
-  Replica(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
+  DataParallel(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
           const MemoryConfig& memory, const CommunicationConfig& communication = {});
 
   // Between begin and end the ranks train independently: gradients are not averaged. Call
@@ -79,7 +79,7 @@ class Replica : public Strategy {
   void begin_backward(double factor) override;
   void end_backward() override;
   void abandon_backward() override;
-  void add_gradient_user(const std::shared_ptr<GradientUser>& user) override;
+  void add_gradient_user(const std::shared_ptr<GradientConsumer>& user) override;
   double clip_grad_norm(double max_norm) override;
   void clip_grad_value(double max_value) override;
   std::vector<at::Tensor> own_gradients() override;
@@ -105,7 +105,7 @@ class Replica : public Strategy {
   std::shared_ptr<GradientReducer> reducer_;  // null for one process, or if LocalSGD is configured
   std::unique_ptr<LocalSgd> local_sgd_;       // null: not used so far
   bool in_local_sgd_ = false;                 // between its begin and end, with a reducer
-  std::shared_ptr<LoneGradients> lone_;       // without a reducer, if gradients have users
+  std::shared_ptr<LocalGradients> lone_;       // without a reducer, if gradients have users
   int copies_ = 1, copy_ = 0;                 // number of ranks, and this one
   bool sync_ = true;
   double factor_ = 1;  // of the current backward

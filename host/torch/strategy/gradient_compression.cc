@@ -106,7 +106,7 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
     return std::make_unique<PowerSgdReduction>(*power_sgd_, flat_.slots(), first_slot, end_slot,
                                                begin, memory, error);
   }
-  return std::make_unique<ExchangeReduction>(
+  return std::make_unique<CompressedAllReduce>(
       memory, error, codec_, padding_of(flat_.slots(), first_slot, end_slot, begin, memory), rank_,
       ranks_);
 }

@@ -239,29 +239,29 @@ void GradientReducer::launch(Bucket& bucket) {
   // Nothing overlaps with the last bucket, unless gradients are used meanwhile.
   const bool alone = &bucket == &buckets_.back() && !users_.any();
   if (tuner_.plan().overlap && !alone) {
-    issue_next(bucket);
-    go_on_before(index);
+    launch_next_op(bucket);
+    advance_earlier_buckets(index);
     return;
   }
-  while (go_on_before(index)) {
+  while (advance_earlier_buckets(index)) {
   }
   while (bucket.issued < bucket.reduction->operations()) {
     comm_->run(bucket.reduction->operation(bucket.issued++));
   }
 }
 
-void GradientReducer::issue_next(Bucket& bucket) {
+void GradientReducer::launch_next_op(Bucket& bucket) {
   bucket.work = comm_->submit(bucket.reduction->operation(bucket.issued++));
 }
 
 // Issues the next collective of each bucket before `end` that has one left; true if there was any.
-bool GradientReducer::go_on_before(size_t end) {
+bool GradientReducer::advance_earlier_buckets(size_t end) {
   bool any = false;
   for (size_t i = 0; i < end; ++i) {
     Bucket& bucket = buckets_[i];
     if (bucket.issued == bucket.reduction->operations()) continue;
     bucket.work.wait();
-    issue_next(bucket);
+    launch_next_op(bucket);
     any = true;
   }
   return any;
@@ -316,7 +316,7 @@ void GradientReducer::finish() {
   }
   const size_t complete_here = users_.any() ? next_bucket_ : 0;
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
-  while (go_on_before(buckets_.size())) {
+  while (advance_earlier_buckets(buckets_.size())) {
   }
   for (; next_offer_ < complete_here; ++next_offer_) {
     complete(buckets_[next_offer_]);

@@ -97,8 +97,8 @@ class GradientReducer final : public GradientListener,
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);
-  void issue_next(Bucket& bucket);
-  bool go_on_before(size_t end);
+  void launch_next_op(Bucket& bucket);
+  bool advance_earlier_buckets(size_t end);
   void complete(Bucket& bucket);
   void offer_ready();
   void offer(const Bucket& bucket);

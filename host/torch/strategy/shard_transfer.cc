@@ -115,7 +115,7 @@ void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType t
 void UnitReduction::wait() {
   for (Work& work : works_) work.wait();
   works_.clear();
-  for (CodedScatter& coded : coded_) coded.wait();
+  for (CompressedReduceScatter& coded : coded_) coded.wait();
   coded_.clear();
   packed_.clear();
 }

@@ -38,7 +38,7 @@ class UnitReduction {
                                    const UnitCodec&, bool);
   std::vector<BufferPool::Buffer> packed_;  // before works_, which read it
   std::vector<Work> works_;
-  std::vector<CodedScatter> coded_;
+  std::vector<CompressedReduceScatter> coded_;
 };
 
 // Sums a unit's gradients over ranks; each rank keeps its shard. alone: for each transfer, the

@@ -43,7 +43,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
                                         const TrainingConfig& config, const MemoryConfig& memory,
                                         const CommunicationConfig& communication) {
   if (comm == nullptr || !comm->can_shard()) {
-    return std::make_shared<Replica>(std::move(model), std::move(comm), config, memory,
+    return std::make_shared<DataParallel>(std::move(model), std::move(comm), config, memory,
                                      communication);
   }
   ShardPlan plan = ask_plan(*comm, model);
@@ -56,7 +56,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
   if (replicate.bucket_cap_mb == 0) {
     replicate.bucket_cap_mb = static_cast<double>(plan.reduce_bytes) / (1 << 20);
   }
-  return std::make_shared<Replica>(std::move(model), std::move(comm), replicate, memory,
+  return std::make_shared<DataParallel>(std::move(model), std::move(comm), replicate, memory,
                                    communication);
 }
 

@@ -1,4 +1,4 @@
-// Strategy: how one prepared model is kept on the ranks: whole on each (Replica), sharded
+// Strategy: how one prepared model is kept on the ranks: whole on each (DataParallel), sharded
 // (ShardedModel) or split into pipeline stages (PipelineStage). Used by the training thread.
 #pragma once
 
@@ -19,10 +19,10 @@
 
 namespace coupler {
 
-// GradientUser: uses gradients while backward still runs (an optimizer that works in backward).
+// GradientConsumer: uses gradients while backward still runs (an optimizer that works in backward).
 // GradientUsers: those of one model. A strategy offers them each gradient as soon as no rank can
 // add to it. Called by the thread that runs backward.
-class GradientUser {
+class GradientConsumer {
  public:
   // An averaged backward of the model begins. Throws Error if it must not.
   virtual void backward_begins() = 0;
@@ -30,12 +30,12 @@ class GradientUser {
   virtual void take(FlatParameters& flat, size_t first, size_t end) = 0;
 
  protected:
-  ~GradientUser() = default;
+  ~GradientConsumer() = default;
 };
 
 class GradientUsers {
  public:
-  void add(const std::shared_ptr<GradientUser>& user) { users_.push_back(user); }
+  void add(const std::shared_ptr<GradientConsumer>& user) { users_.push_back(user); }
   // Whether any user is still alive.
   bool any() const;
   void tell_backward_begins() const;
@@ -44,7 +44,7 @@ class GradientUsers {
   void offer(FlatParameters& flat, size_t first, size_t end) const;
 
  private:
-  std::vector<std::weak_ptr<GradientUser>> users_;
+  std::vector<std::weak_ptr<GradientConsumer>> users_;
 };
 
 // The types of one model's parameters.
@@ -109,7 +109,7 @@ class Strategy {
   virtual void abandon_backward() = 0;
 
   // Offers gradients to the user while backward runs, for as long as it lives.
-  virtual void add_gradient_user(const std::shared_ptr<GradientUser>& user) {
+  virtual void add_gradient_user(const std::shared_ptr<GradientConsumer>& user) {
     gradient_users_.add(user);
   }
   // Whether there is a user; then gradients may be gone after a backward.

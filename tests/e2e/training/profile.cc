@@ -106,7 +106,7 @@ void scheduled(Accelerator& accelerator) {
     const torch::Tensor x = torch::ones({4, 4});
     for (int i = 0; i < number; ++i) {
       torch::mm(x, x);
-      accelerator.end_of_body();
+      accelerator.on_step_end();
     }
   };
   {

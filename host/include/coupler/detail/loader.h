@@ -127,7 +127,7 @@ class LoaderView {
   virtual void load_state(const LoaderCursor& cursor) = 0;
 
   // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
-  virtual void at_end_of_body(std::function<void()> call) = 0;
+  virtual void set_on_step_end(std::function<void()> call) = 0;
 
   // Whether a loop over it is running.
   virtual bool in_loop() const = 0;
@@ -184,7 +184,7 @@ class LoaderCore : public LoaderView {
   // Batches yielded in this loop.
   int64_t position() const;
 
-  void at_end_of_body(std::function<void()> call) override;
+  void set_on_step_end(std::function<void()> call) override;
   bool in_loop() const override;
   uint64_t loop_number() const override;
   bool at_last_batch() const override;

@@ -21,30 +21,30 @@ struct LossScaling : ::testing::Test {
     static const BackendConfig kDefaults;
     return Communicator::create({.plugin = Plugin::single(), .backend = &kDefaults});
   }
-  static std::shared_ptr<Replica> model_with(const std::vector<at::Tensor>& parameters) {
+  static std::shared_ptr<DataParallel> model_with(const std::vector<at::Tensor>& parameters) {
     Model model;
     model.name = "Test";
     for (const at::Tensor& parameter : parameters) {
       model.parameters.push_back({std::to_string(model.parameters.size()), parameter, 0});
     }
-    return std::make_shared<Replica>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{});
+    return std::make_shared<DataParallel>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{});
   }
   static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
 
   // One backward whose gradient is slope for every element, and the scaling of one step.
-  bool step(LossScaler& scaler, const std::shared_ptr<Replica>& model, float slope) {
+  bool step(GradScaler& scaler, const std::shared_ptr<DataParallel>& model, float slope) {
     for (const auto& known : model->model().parameters) known.tensor.mutable_grad().reset();
     backward(scaler, model, slope);
     const bool overflow = scaler.unscale({model.get()});
     scaler.update({model.get()});
     return overflow;
   }
-  static void backward(LossScaler& scaler, const std::shared_ptr<Replica>& model, float slope) {
+  static void backward(GradScaler& scaler, const std::shared_ptr<DataParallel>& model, float slope) {
     at::Tensor loss = at::zeros({});
     for (const auto& known : model->model().parameters) loss = loss + (known.tensor * slope).sum();
     scaler.scale_loss(loss, {model.get()}).backward();
   }
-  static float gradient(const std::shared_ptr<Replica>& model, size_t index = 0) {
+  static float gradient(const std::shared_ptr<DataParallel>& model, size_t index = 0) {
     return model->model().parameters[index].tensor.grad()[0].item<float>();
   }
 
@@ -52,7 +52,7 @@ struct LossScaling : ::testing::Test {
 };
 
 TEST_F(LossScaling, Defaults_AreTorchs) {
-  const LossScaler scaler(config, alone());
+  const GradScaler scaler(config, alone());
   EXPECT_EQ(scaler.scale(), 65536);
   EXPECT_EQ(config.loss_scale_growth_factor, 2);
   EXPECT_EQ(config.loss_scale_backoff_factor, 0.5);
@@ -60,7 +60,7 @@ TEST_F(LossScaling, Defaults_AreTorchs) {
 }
 
 TEST_F(LossScaling, Gradients_ComeOutUnscaledOnce) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto model = model_with({parameter(), parameter()});
   scaler.add(model);
   backward(scaler, model, 3);
@@ -72,13 +72,13 @@ TEST_F(LossScaling, Gradients_ComeOutUnscaledOnce) {
 }
 
 TEST_F(LossScaling, NarrowLoss_IsScaledInFloat) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   EXPECT_EQ(scaler.scale_loss(at::full({}, 2, at::kHalf), {}).item<float>(), 131072);
 }
 
 TEST_F(LossScaling, Overflow_HalvesAndRegularStepsGrow) {
   config.loss_scale_growth_interval = 3;
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto model = model_with({parameter()});
   scaler.add(model);
   EXPECT_FALSE(step(scaler, model, 1));
@@ -97,7 +97,7 @@ TEST_F(LossScaling, Overflow_HalvesAndRegularStepsGrow) {
 TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
   config.loss_scale_init_scale = 3e38;
   config.loss_scale_growth_interval = 1;
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto model = model_with({parameter()});
   scaler.add(model);
   EXPECT_FALSE(step(scaler, model, 0));
@@ -110,14 +110,14 @@ TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
 
 // Models with lossy communication need this: the residual that they carry has the old scale.
 TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
-  struct Told : Replica {
-    using Replica::Replica;
+  struct Told : DataParallel {
+    using DataParallel::DataParallel;
     void gradient_scale_changes(double factor) override { factors.push_back(factor); }
     std::vector<double> factors;
   };
   config.loss_scale_growth_interval = 2;
   config.loss_scale_growth_factor = 3;
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   std::vector<std::shared_ptr<Told>> models;
   for (int i = 0; i < 2; ++i) {
     Model model;
@@ -134,7 +134,7 @@ TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
 
 // Both losses first, then both steps: the second model's gradients have the old scale.
 TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto first = model_with({parameter()}), second = model_with({parameter()});
   scaler.add(first);
   scaler.add(second);
@@ -149,7 +149,7 @@ TEST_F(LossScaling, ScaleMovesBetweenTwoModels_GradientsFollow) {
 
 // Clipped before the other model's backward: its step does not unscale again.
 TEST_F(LossScaling, BackwardOfAnotherModel_LeavesUnscaledGradients) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto first = model_with({parameter()}), second = model_with({parameter()});
   scaler.add(first);
   scaler.add(second);
@@ -162,7 +162,7 @@ TEST_F(LossScaling, BackwardOfAnotherModel_LeavesUnscaledGradients) {
 }
 
 TEST_F(LossScaling, TwoOptimizersOfOneModel_CountOnceAndUnscaleOnce) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto model = model_with({parameter(), parameter()});
   scaler.add(model);
   backward(scaler, model, kInfinity);
@@ -177,7 +177,7 @@ TEST_F(LossScaling, TwoOptimizersOfOneModel_CountOnceAndUnscaleOnce) {
 }
 
 TEST_F(LossScaling, DroppedAfterUnscaling_TheNextBackwardBeginsAnew) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto first = model_with({parameter()}), second = model_with({parameter()});
   scaler.add(first);
   scaler.add(second);
@@ -193,7 +193,7 @@ TEST_F(LossScaling, DroppedAfterUnscaling_TheNextBackwardBeginsAnew) {
 
 TEST_F(LossScaling, State_ComesBack) {
   config.loss_scale_growth_interval = 3;
-  LossScaler scaler(config, alone()), other(config, alone());
+  GradScaler scaler(config, alone()), other(config, alone());
   const auto model = model_with({parameter()});
   scaler.add(model);
   other.add(model);
@@ -207,8 +207,8 @@ TEST_F(LossScaling, State_ComesBack) {
 }
 
 TEST_F(LossScaling, WrongState_NamesValueAndRule) {
-  LossScaler scaler(config, alone());
-  const auto message = [&](const LossScaler::State& state) -> std::string {
+  GradScaler scaler(config, alone());
+  const auto message = [&](const GradScaler::State& state) -> std::string {
     try {
       scaler.load_state(state);
     } catch (const Error& error) {
@@ -224,7 +224,7 @@ TEST_F(LossScaling, WrongState_NamesValueAndRule) {
 }
 
 TEST_F(LossScaling, SparseGradient_IsRefused) {
-  LossScaler scaler(config, alone());
+  GradScaler scaler(config, alone());
   const auto model = model_with({at::zeros({4, 2}).requires_grad_(true)});
   scaler.add(model);
   const at::Tensor& table = model->model().parameters[0].tensor;

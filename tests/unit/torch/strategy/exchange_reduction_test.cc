@@ -27,7 +27,7 @@ struct CodedJob {
     for (int r = 0; r < ranks; ++r) {
       memory.push_back(at::zeros({n}));
       errors.push_back(codec->needs_error_feedback() ? at::zeros({n}) : at::Tensor());
-      reductions.push_back(std::make_unique<ExchangeReduction>(
+      reductions.push_back(std::make_unique<CompressedAllReduce>(
           memory.back(), errors.back(), codec,
           std::vector<at::Tensor>{memory.back().narrow(0, n - padding, padding)}, r, ranks));
     }
@@ -62,7 +62,7 @@ struct Precision {
   double rounding;  // of one encoding, relative to the largest encoded value
 };
 
-TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
+TEST(CompressedAllReduce, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
   at::manual_seed(1);
   for (const Precision& precision : {Precision{"bf16", 1.0 / 256}, Precision{"fp16", 1.0 / 2048},
                                      Precision{"int8", 0.5 / 127}}) {
@@ -81,7 +81,7 @@ TEST(ExchangeReduction, AnyRanksAndSizes_SumIsTrueUpToTwoRoundings) {
   }
 }
 
-TEST(ExchangeReduction, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
+TEST(CompressedAllReduce, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
   at::manual_seed(2);
   constexpr int kRanks = 3, kSteps = 60;
   constexpr int64_t kElements = 500;
@@ -99,7 +99,7 @@ TEST(ExchangeReduction, ErrorFeedback_WhatSumsLackIsWhatRanksCarry) {
   EXPECT_LE(carried.abs().max().item<double>(), 0.15);
 }
 
-TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextStep) {
+TEST(CompressedAllReduce, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextStep) {
   at::manual_seed(3);
   for (const char* kind : {"bf16", "fp16", "int8"}) {
     for (const double bad :
@@ -116,7 +116,7 @@ TEST(ExchangeReduction, OneElementNotFinite_IsSeenByEveryRankAndIsGoneInTheNextS
 }
 
 // Otherwise padding would turn the first block of the next gradients into NaN.
-TEST(ExchangeReduction, Padding_IsZeroBehindAnOverflow) {
+TEST(CompressedAllReduce, Padding_IsZeroBehindAnOverflow) {
   at::manual_seed(5);
   constexpr int64_t kElements = 100, kPadding = 4;  // in the block of the last elements
   for (const char* kind : {"fp16", "int8"}) {
