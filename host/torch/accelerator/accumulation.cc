@@ -28,12 +28,13 @@ void Accumulation::begin(std::vector<Strategy*> models, bool last) {
       .scope = ++scopes_,
       .first_of_window = held == 1,
       .backward_of_only = false};
-  for (Strategy* model : scope_) model->set_sync(loop_.sync || config_.sync_each_batch);
+  for (Strategy* model : scope_)
+    model->gradient_sync().set_sync(loop_.sync || config_.sync_each_batch);
 }
 
 void Accumulation::end() {
   for (Strategy* model : scope_) {
-    model->set_sync(true);
+    model->gradient_sync().set_sync(true);
     if (loop_.sync) windows_.erase(model);
   }
   scope_.clear();

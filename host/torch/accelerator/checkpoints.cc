@@ -84,7 +84,7 @@ checkpoint::TrainingState Checkpoints::job() const {
       .rank = impl_.process.rank,
       .world = impl_.process.world,
       .device = impl_.device,
-      .models = impl_.models,
+      .models = {impl_.models.begin(), impl_.models.end()},
       .scaler = impl_.scaler.get(),
       .own_buffers = impl_.process.world > 1 && !impl_.config.training.broadcast_buffers};
   for (const auto& prepared : impl_.optimizers) {
@@ -124,7 +124,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   take_end();
   failure_.reset();
   failed_ = false;
-  for (const auto& model : impl_.models) model->settle();
+  for (const auto& model : impl_.models) model->synchronize();
   const int64_t steps_now = steps();
   const checkpoint::JobWriter::Save save = writer_.begin(folder, steps_now);
   std::optional<Error> problem;
@@ -142,7 +142,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   checkpoint::Manifest facts{
       .steps = steps_now,
       .backend = impl_.plugin.name(),
-      .plan = impl_.models.empty() ? "" : impl_.models.front()->description(),
+      .plan = impl_.models.empty() ? "" : impl_.models.front()->description().text,
       .coupler_version = COUPLER_VERSION,
       .libtorch_version = TORCH_VERSION};
   if (snapshot != nullptr) facts.state = std::move(snapshot->state);
@@ -231,7 +231,7 @@ void Checkpoints::on_step_end() {
 
 void Checkpoints::end_training() {
   take_end();
-  for (const auto& model : impl_.models) model->settle();
+  for (const auto& model : impl_.models) model->synchronize();
   if (by_itself() && (failed_ || steps() != saved_steps_)) save("");
 }
 
@@ -346,8 +346,7 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
     return error;
   }
   for (const auto& model : impl_.models) {
-    model->parameters_changed();
-    model->loaded();
+    model->parameters_changed(ParameterWriter::kCheckpoint);
   }
   drop_cast_copies();
   saved_steps_ = steps();

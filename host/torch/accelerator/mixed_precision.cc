@@ -21,7 +21,7 @@ at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
             "this backward: forward ran in the model's own types",
             config.training.mixed_precision));
   }
-  return scaler == nullptr ? loss : scaler->scale_loss(loss, expected);
+  return scaler == nullptr ? loss : scaler->scale_loss(loss, {expected.begin(), expected.end()});
 }
 
 AutocastScope Accelerator::autocast(bool enabled) {
@@ -31,8 +31,9 @@ AutocastScope Accelerator::autocast(bool enabled) {
   AutocastSettings settings{device().type(), *impl.autocast_type, enabled};
   // A cached copy would outlive a parameter that is released after use, so the whole model would
   // end up in memory.
-  settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(),
-                                     [](const auto& model) { return model->parameters_stay(); });
+  settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(), [](const auto& model) {
+    return model->description().parameters_stay;
+  });
   settings.fp8_gradients = fp8_gradient_type(impl.config.training);
   return AutocastScope(settings);
 }
@@ -46,7 +47,7 @@ bool Accelerator::optimizer_step_was_skipped() const {
 
 void Accelerator::unscale_gradients() {
   if (impl_->scaler == nullptr || !sync_gradients()) return;
-  std::vector<Strategy*> models;
+  std::vector<ModelState*> models;
   for (const auto& model : impl_->models) models.push_back(model.get());
   impl_->scaler->unscale(models);
 }

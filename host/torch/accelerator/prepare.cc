@@ -67,7 +67,7 @@ void Accelerator::Impl::add(Model model) {
   } catch (const c10::OutOfMemoryError& cause) {
     throw_out_of_memory(cause, "the model " + size);
   }
-  if (dry_run != nullptr) dry_run->watch(*models.back());
+  if (dry_run != nullptr) dry_run->watch(models.back()->model());
   measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
     ForwardRecorder::of_this_thread().watch(models.back()->model(),
@@ -78,7 +78,9 @@ void Accelerator::Impl::add(Model model) {
   if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
-    coupler::log(LogLevel::kInfo, "train", describe_types(*models.back(), config.training));
+    coupler::log(LogLevel::kInfo, "train",
+                 describe_types(models.back()->model().name, models.back()->description().types,
+                                config.training));
   }
 }
 
@@ -153,12 +155,13 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   }
   std::shared_ptr<OptimizerState> state;
   try {
-    state = std::make_shared<OptimizerState>(optimizer, models, std::move(rules));
+    state = std::make_shared<OptimizerState>(
+        optimizer, std::vector<ModelState*>(models.begin(), models.end()), std::move(rules));
   } catch (const c10::OutOfMemoryError& cause) {
     throw_out_of_memory(cause, "the optimizer's state");
   }
   if (in_backward) {
-    for (Strategy* model : models) model->add_gradient_user(state);
+    for (Strategy* model : models) model->gradient_sync().add_consumer(state);
   }
   if (impl_->dry_run != nullptr) {
     const std::string description = state->description();

@@ -67,7 +67,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   }
   const uint64_t limit = parse_byte_size(options.max_shard_size, "max_shard_size");
   Strategy& strategy = impl_->strategy_of(reference);
-  strategy.settle();
+  strategy.synchronize();
   const Model& model = strategy.model();
   std::unordered_map<std::string, size_t> parameters;
   std::unordered_map<std::string, const at::Tensor*> buffers;

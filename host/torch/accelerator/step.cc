@@ -15,8 +15,8 @@ namespace coupler {
 namespace {
 
 // asked: the name of the call that needs gradients.
-void require_gradients(const Strategy& model, const char* asked) {
-  if (!model.uses_gradients_in_backward()) return;
+void require_gradients(Strategy& model, const char* asked) {
+  if (!model.gradient_sync().has_consumers()) return;
   throw Error(ErrorCode::kUsage,
               fmt::format("{}: the optimizer has used the gradients of '{}' during backward "
                           "(training.optimizer_in_backward is true)",
@@ -39,14 +39,14 @@ SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& mod
 SyncScope Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
   std::vector<Strategy*> found;
   for (const detail::ModelRef& model : models) found.push_back(&impl_->strategy_of(model));
-  for (Strategy* model : found) model->set_sync(false);
+  for (Strategy* model : found) model->gradient_sync().set_sync(false);
   return SyncScope([found] {
-    for (Strategy* model : found) model->set_sync(true);
+    for (Strategy* model : found) model->gradient_sync().set_sync(true);
   });
 }
 
 void Accelerator::trigger_sync_of(const detail::ModelRef& model) {
-  impl_->strategy_of(model).set_sync(true);
+  impl_->strategy_of(model).gradient_sync().set_sync(true);
 }
 
 void Accelerator::backward(const at::Tensor& loss, CallSite) { backward_of(loss, std::nullopt); }
@@ -73,7 +73,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   // Models that this backward must reach on every rank: those of the scope, or the only one.
   std::vector<Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
-  for (Strategy* model : expected) model->begin_backward(scale.average);
+  for (Strategy* model : expected) model->gradient_sync().begin_backward(scale.average);
   if (impl.dry_run != nullptr) impl.dry_run->backward_begins(impl.accumulation.loop().sync);
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
@@ -81,11 +81,11 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
     impl.scale_loss(scaled, expected).backward();
   } catch (...) {
-    for (const auto& model : impl.models) model->abandon_backward();
+    for (const auto& model : impl.models) model->gradient_sync().abandon_backward();
     throw;
   }
   if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
-  for (Strategy* model : expected) model->end_backward();
+  for (Strategy* model : expected) model->gradient_sync().end_backward();
   impl.accumulation.ran_backward();
 }
 
@@ -131,7 +131,7 @@ at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
   for (const auto& model : impl_->models) {
     if (!model->has(parameter)) continue;
     require_gradients(*model, "gradient");
-    return model->whole_gradient(parameter);
+    return model->whole_gradient(model->index_of(parameter));
   }
   throw Error(ErrorCode::kUsage, "gradient: the tensor is not a parameter of a prepared model",
               {.hint = "pass a parameter of a model given to prepare"});
@@ -141,7 +141,7 @@ void Accelerator::for_each_tensor_of(
     const detail::ModelRef& model,
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   Strategy& strategy = impl_->strategy_of(model);
-  strategy.settle();
+  strategy.synchronize();
   const auto& parameters = strategy.model().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     visit(parameters[i].name, strategy.whole_parameter(i));

@@ -19,7 +19,7 @@
 #include "activations/activation_offload.h"
 #include "device/device_memory.h"
 #include "precision/autocast.h"
-#include "strategy/strategy.h"
+#include "strategy/gradient_hooks.h"
 
 namespace coupler {
 

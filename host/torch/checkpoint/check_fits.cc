@@ -59,8 +59,7 @@ std::string describe_entry(const json& entry) {
              : entry.dump();
 }
 
-void check_model(Problems& problems, const json& saved, const Strategy& strategy, size_t index) {
-  const Model& model = strategy.model();
+void check_model(Problems& problems, const json& saved, const Model& model, size_t index) {
   const std::string where = index == 0 ? "" : fmt::format(" of model {}", index);
   const json none = json::object();
   const auto object = [&](const char* key) -> const json& {
@@ -138,7 +137,7 @@ void check_fits(const TrainingState& job, const Manifest& manifest, const std::s
   const json& models = list_of(manifest, "models");
   if (same_number(problems, "models", models.size(), job.models.size())) {
     for (size_t m = 0; m < job.models.size(); ++m) {
-      check_model(problems, models[m], *job.models[m], m);
+      check_model(problems, models[m], job.models[m]->model(), m);
     }
   }
   const json& optimizers = list_of(manifest, "optimizers");

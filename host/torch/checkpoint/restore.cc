@@ -95,13 +95,12 @@ void with_json(const std::string& folder, const char* what, const Read& read) {
 }
 
 void restore_model(const TrainingState& job, size_t index, const json& saved, PieceReader& reader) {
-  Strategy& strategy = *job.models[index];
-  const Model& model = strategy.model();
+  const Model& model = job.models[index]->model();
   const json aliases = saved.value("aliases", json::object());
   const auto stored = [&](const std::string& name) {
     return reader.has(name) || !aliases.contains(name) ? name : aliases[name].get<std::string>();
   };
-  for (const ParameterPart& part : strategy.parts()) {
+  for (const ParameterPart& part : job.models[index]->parts()) {
     const ModelParameter& parameter = model.parameters[part.parameter];
     reader.read(stored(parameter.name), {.name = parameter.name,
                                          .shape = parameter.tensor.sizes().vec(),
@@ -149,11 +148,11 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
     const auto found = known.find(part.name);
     if (found == known.end()) {
-      optimizer.forget(part.part.held);
+      optimizer.forget(part.part.optimizer_tensor);
       continue;
     }
     const ParameterState state =
-        optimizer.make_state(part.part.held, found->second.steps, found->second.names);
+        optimizer.make_state(part.part.optimizer_tensor, found->second.steps, found->second.names);
     for (const auto& [name, values] : state.tensors) {
       const StatePiece piece = state_piece(part, name, values);
       reader.read(piece.name, piece);
@@ -201,8 +200,9 @@ void restore_object(detail::Registered& object, size_t index, const Manifest& ma
 // all ranks.
 void restore_carried(const TrainingState& job, const Manifest& manifest, PieceReader& reader) {
   for (size_t m = 0; m < job.models.size(); ++m) {
-    for (auto& [name, values] : job.models[m]->carried()) {
-      const std::string saved = carried_prefix(m) + name;
+    for (const StateTensor& state : job.models[m]->state_tensors()) {
+      const at::Tensor& values = state.tensor;
+      const std::string saved = carried_prefix(m) + state.name;
       const bool same = job.world == manifest.world && reader.has(saved) &&
                         reader.shape(saved) == values.sizes().vec();
       if (!same) {

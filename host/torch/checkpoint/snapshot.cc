@@ -95,8 +95,7 @@ json shape_entry(const at::Tensor& tensor, const std::string& name) {
           tensor.sizes().vec()};
 }
 
-json describe_model(const Strategy& strategy) {
-  const Model& model = strategy.model();
+json describe_model(const Model& model) {
   json tensors = json::object(), aliases = json::object();
   for (const ModelParameter& parameter : model.parameters) {
     tensors[parameter.name] = shape_entry(parameter.tensor, parameter.name);
@@ -116,10 +115,10 @@ void add_buffers(const Model& model, const std::string& prefix, std::vector<Stat
   }
 }
 
-std::vector<StatePiece> model_pieces(Strategy& strategy, int rank) {
-  const Model& model = strategy.model();
+std::vector<StatePiece> model_pieces(ModelState& state, int rank) {
+  const Model& model = state.model();
   std::vector<StatePiece> pieces;
-  for (const ParameterPart& part : strategy.parts()) {
+  for (const ParameterPart& part : state.parts()) {
     const ModelParameter& parameter = model.parameters[part.parameter];
     pieces.push_back({.name = parameter.name,
                       .shape = parameter.tensor.sizes().vec(),
@@ -173,7 +172,8 @@ std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerSta
       }
     }
     for (ParameterPart& part : job.models[m]->parts()) {
-      if (!given[part.parameter] || !part.held.defined()) continue;
+      const at::Tensor& own = part.optimizer_tensor;
+      if (!given[part.parameter] || !own.defined() || !own.requires_grad()) continue;
       const ModelParameter& parameter = model.parameters[part.parameter];
       result.push_back({.name = parameter_name(m, parameter.name),
                         .shape = parameter.tensor.sizes().vec(),
@@ -201,7 +201,7 @@ StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, st
   std::map<std::pair<int64_t, std::vector<std::string>>, std::vector<std::string>> known;
   std::vector<StatePiece> pieces;
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
-    const ParameterState state = optimizer.state_of(part.part.held);
+    const ParameterState state = optimizer.state_of(part.part.optimizer_tensor);
     std::vector<std::string> names;
     for (const auto& [state_name, values] : state.tensors) {
       names.push_back(state_name);
@@ -253,12 +253,12 @@ StateFile random_file(const TrainingState& job) {
   add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
   if (const auto own = device_generator(job.device)) add(kDeviceGenerator, *own);
   for (size_t m = 0; m < job.models.size(); ++m) {
-    for (const auto& [name, values] : job.models[m]->carried()) {
-      file.pieces.push_back({.name = carried_prefix(m) + name,
-                             .shape = values.sizes().vec(),
+    for (const StateTensor& state : job.models[m]->state_tensors()) {
+      file.pieces.push_back({.name = carried_prefix(m) + state.name,
+                             .shape = state.tensor.sizes().vec(),
                              .begin = 0,
-                             .end = values.numel(),
-                             .values = values});
+                             .end = state.tensor.numel(),
+                             .values = state.tensor});
     }
   }
   if (!job.own_buffers) return file;
@@ -274,7 +274,7 @@ json describe_job(const TrainingState& job) {
                 {"schedulers", json::array()},
                 {"loaders", json::array()},
                 {"objects", job.objects.size()}};
-  for (const auto& model : job.models) state["models"].push_back(describe_model(*model));
+  for (const auto& model : job.models) state["models"].push_back(describe_model(model->model()));
   for (const auto& optimizer : job.optimizers) {
     state["optimizers"].push_back(describe_optimizer(job, *optimizer));
   }

@@ -26,7 +26,7 @@
 #include "optim/grad_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/scheduler.h"
-#include "strategy/strategy.h"
+#include "strategy/model_state.h"
 
 namespace coupler::checkpoint {
 
@@ -97,7 +97,7 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 struct TrainingState {
   int rank = 0, world = 1;
   c10::Device device = c10::kCPU;  // this rank's training device
-  std::vector<std::shared_ptr<Strategy>> models;
+  std::vector<std::shared_ptr<ModelState>> models;
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
   std::vector<std::shared_ptr<SchedulerCore>> schedulers;
   GradScaler* scaler = nullptr;

@@ -80,11 +80,11 @@ void DryRun::take(Model& model) {
   }
 }
 
-void DryRun::watch(Strategy& strategy) {
-  for (const auto& [name, buffer] : strategy.model().buffers) {
+void DryRun::watch(const Model& model) {
+  for (const auto& [name, buffer] : model.buffers) {
     lasting_.insert(fake_storage_of(buffer));
   }
-  for (const ModelParameter& parameter : strategy.model().parameters) {
+  for (const ModelParameter& parameter : model.parameters) {
     const at::Tensor& tensor = parameter.tensor;
     const uint64_t number = parameters_.size();
     const auto size = static_cast<int64_t>(tensor.element_size());

@@ -13,8 +13,8 @@
 
 #include "dry_run/fake_tensors.h"
 #include "estimate/step_log.h"
+#include "strategy/gradient_hooks.h"
 #include "strategy/model.h"
-#include "strategy/strategy.h"
 
 namespace coupler {
 
@@ -32,7 +32,7 @@ class DryRun final : public FakeObserver, public GradientListener {
   // Call before a strategy takes the model: makes its parameters fake.
   void take(Model& model);
   // Call after a strategy has placed the parameters.
-  void watch(Strategy& strategy);
+  void watch(const Model& model);
   // Called when an optimizer was prepared, and after each of its steps. The last stepped() of a dry
   // run does not return.
   void add_optimizer(const void* optimizer, const std::string& description, bool fused);

@@ -48,13 +48,13 @@ GradScaler::GradScaler(const TrainingConfig& config, std::shared_ptr<Communicato
       comm_(std::move(comm)),
       scale_(config.loss_scale_init_scale) {}
 
-void GradScaler::add(const std::shared_ptr<Strategy>& model) {
+void GradScaler::add(const std::shared_ptr<ModelState>& model) {
   Entry& entry = entries_.emplace_back();
   entry.model = model;
   entry.key = model.get();
 }
 
-std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<Strategy*>& models) {
+std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<ModelState*>& models) {
   std::vector<Entry*> result;
   for (Entry& entry : entries_) {
     if (std::find(models.begin(), models.end(), entry.key) == models.end()) continue;
@@ -63,7 +63,8 @@ std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<Strateg
   return result;
 }
 
-at::Tensor GradScaler::scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected) {
+at::Tensor GradScaler::scale_loss(const at::Tensor& loss,
+                                  const std::vector<ModelState*>& expected) {
   for (Entry& entry : entries_) {
     // A model that this loss only might reach can still await its step, already unscaled.
     const bool reached = std::find(expected.begin(), expected.end(), entry.key) != expected.end();
@@ -75,7 +76,7 @@ at::Tensor GradScaler::scale_loss(const at::Tensor& loss, const std::vector<Stra
   return (c10::elementSize(loss.scalar_type()) < 4 ? loss.to(at::kFloat) : loss) * scale_;
 }
 
-bool GradScaler::unscale(const std::vector<Strategy*>& models) {
+bool GradScaler::unscale(const std::vector<ModelState*>& models) {
   const at::NoGradGuard no_grad;
   const std::vector<Entry*> entries = entries_of(models);
   std::vector<Entry*> pending;
@@ -104,7 +105,7 @@ bool GradScaler::unscale(const std::vector<Strategy*>& models) {
                      [](const Entry* entry) { return entry->overflow; });
 }
 
-void GradScaler::update(const std::vector<Strategy*>& models) {
+void GradScaler::update(const std::vector<ModelState*>& models) {
   bool any = false, overflow = false;
   for (Entry* entry : entries_of(models)) {
     entry->done = true;
@@ -143,7 +144,11 @@ void GradScaler::set_scale(double scale) {
   const double next = std::max(scale, kLeast);
   rescale_pending(next / scale_);
   for (const Entry& entry : entries_) {
-    if (const auto model = entry.model.lock()) model->gradient_scale_changes(next / scale_);
+    const auto model = entry.model.lock();
+    if (model == nullptr) continue;
+    for (const StateTensor& state : model->state_tensors()) {
+      if (state.scales_with_loss) state.tensor.mul_(next / scale_);
+    }
   }
   scale_ = next;
 }
@@ -160,7 +165,7 @@ void GradScaler::rescale_pending(double factor) {
 }
 
 // Entries stay unscaled until the next backward: another optimizer may still need its part.
-void GradScaler::gradients_dropped(const std::vector<Strategy*>& models) {
+void GradScaler::gradients_dropped(const std::vector<ModelState*>& models) {
   for (Entry* entry : entries_of(models)) entry->done = true;
 }
 

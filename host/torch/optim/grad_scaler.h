@@ -18,7 +18,7 @@
 
 #include "comm/communicator.h"
 #include "config/config.h"
-#include "strategy/strategy.h"
+#include "strategy/model_state.h"
 
 namespace coupler {
 
@@ -33,18 +33,18 @@ class GradScaler {
   GradScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm);
 
   // A model whose gradients are to be unscaled.
-  void add(const std::shared_ptr<Strategy>& model);
+  void add(const std::shared_ptr<ModelState>& model);
 
   // The loss to run backward on. expected: the models that it is known to reach.
-  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected);
+  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<ModelState*>& expected);
 
   // Unscales the gradients of these models, unless that was done. Returns whether one of them has
   // an infinite or NaN gradient on any rank. Collective.
-  bool unscale(const std::vector<Strategy*>& models);
+  bool unscale(const std::vector<ModelState*>& models);
   // Adjusts the scale. Call after unscale, when an optimizer of these models stepped or skipped.
-  void update(const std::vector<Strategy*>& models);
+  void update(const std::vector<ModelState*>& models);
   // Some or all gradients of these models were dropped.
-  void gradients_dropped(const std::vector<Strategy*>& models);
+  void gradients_dropped(const std::vector<ModelState*>& models);
 
   double scale() const { return scale_; }
   State state() const { return {scale_, good_steps_}; }
@@ -53,14 +53,14 @@ class GradScaler {
 
  private:
   struct Entry {
-    std::weak_ptr<Strategy> model;
-    const Strategy* key = nullptr;
+    std::weak_ptr<ModelState> model;
+    const ModelState* key = nullptr;
     bool unscaled = false;
     bool overflow = false;  // found by unscaling
     bool counted = false;   // by update
     bool done = false;      // stepped or dropped: the next backward starts afresh
   };
-  std::vector<Entry*> entries_of(const std::vector<Strategy*>& models);
+  std::vector<Entry*> entries_of(const std::vector<ModelState*>& models);
   void set_scale(double scale);
   void rescale_pending(double factor);
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "optim/torch_state.h"
 
 namespace coupler {
 namespace {
@@ -31,7 +30,7 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
+OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<ModelState*> models,
                                StepRules rules)
     : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
   hold_own_parts();
@@ -59,15 +58,18 @@ void OptimizerState::hold_own_parts() {
         changed = true;
         continue;
       }
-      const auto model =
-          std::find_if(models_.begin(), models_.end(),
-                       [&](const Strategy* strategy) { return strategy->has(parameter); });
-      given.push_back(model == models_.end() ? Given{nullptr, 0}
-                                             : Given{*model, (*model)->index_of(parameter)});
-      const std::vector<at::Tensor> parts =
-          model == models_.end() ? std::vector{parameter} : (*model)->held_for(parameter);
-      divided = divided || parts.size() != 1 || !parts[0].is_same(parameter);
-      list.insert(list.end(), parts.begin(), parts.end());
+      const auto model = std::find_if(models_.begin(), models_.end(), [&](const ModelState* known) {
+        return known->has(parameter);
+      });
+      at::Tensor own = parameter;
+      Given& from = given.emplace_back();
+      if (model != models_.end()) {
+        from = {*model, (*model)->index_of(parameter)};
+        const auto part = (*model)->part(from.parameter);
+        own = part ? part->optimizer_tensor : at::Tensor();
+      }
+      divided = divided || !own.is_same(parameter);
+      if (own.defined()) list.push_back(own);
     }
   }
   if (divided) require_divisible();
@@ -109,13 +111,13 @@ void OptimizerState::require_unscalable() const {
 
 std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
   std::vector<FlatParameters*> flats;
-  for (Strategy* model : models_) flats.push_back(&model->flat());
+  for (ModelState* model : models_) flats.push_back(&model->flat());
   return FusedKernel::make(optimizer_, flats, not_fused_);
 }
 
 // torch::optim allocates and owns its state, so it cannot be offloaded.
 void OptimizerState::require_state_in_memory() const {
-  for (Strategy* model : models_) {
+  for (ModelState* model : models_) {
     const auto& groups = model->flat().groups();
     if (std::all_of(groups.begin(), groups.end(),
                     [](const FlatGroup& group) { return group.state_memory == nullptr; })) {
@@ -138,7 +140,7 @@ void OptimizerState::require_backward_can_update() const {
                .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
 }
 
-void OptimizerState::backward_begins() {
+void OptimizerState::on_backward_begin() {
   if (accumulating()) return;
   if (std::exchange(took_gradients_, true)) {
     throw Error(ErrorCode::kUsage,
@@ -151,7 +153,7 @@ void OptimizerState::backward_begins() {
   }
 }
 
-void OptimizerState::take(FlatParameters& flat, size_t first, size_t end) {
+void OptimizerState::on_gradients_ready(FlatParameters& flat, size_t first, size_t end) {
   if (!accumulating()) kernel_->step_slots(flat, first, end);
 }
 
@@ -173,10 +175,7 @@ void OptimizerState::step() {
   } else {
     optimizer_.step();
   }
-  for (Strategy* model : models_) {
-    model->parameters_changed();
-    model->stepped();
-  }
+  for (ModelState* model : models_) model->parameters_changed(ParameterWriter::kOptimizer);
   if (rules_.after_update) rules_.after_update();
   ++steps_;
 }

@@ -3,16 +3,28 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "optim/fused_kernel.h"
 #include "optim/grad_scaler.h"
-#include "optim/parameter_state.h"
-#include "strategy/strategy.h"
+#include "optim/torch_state.h"
+#include "strategy/gradient_sync.h"
+#include "strategy/model_state.h"
 
 namespace coupler {
+
+// The loop's position in gradient accumulation, which decides whether an optimizer's step and
+// zero_grad act. Owned by the Accelerator.
+struct StepState {
+  bool sync = true;               // gradients are averaged in this scope; true outside one
+  uint64_t scope = 0;             // the number of the accumulate() scope; 0 outside one
+  bool first_of_window = true;    // no earlier batch is accumulated
+  bool backward_of_only = false;  // backward has run in this scope, which has one model
+};
 
 // When and how an optimizer may act. What the pointers refer to outlives the optimizer.
 struct StepRules {
@@ -28,15 +40,15 @@ class OptimizerState final : public GradientConsumer {
   // sharded, the optimizer's parameter groups hold this rank's parts afterwards and keep their
   // options. A parameter that a group lists several times is kept once. Throws Error(kUnsupported)
   // if gradients to be unscaled are themselves fp16, or if the rules cannot be followed.
-  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<Strategy*> models,
+  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<ModelState*> models,
                  StepRules rules);
 
   void step();
   void zero_grad(bool set_to_none);
 
-  // GradientConsumer; called with rules.in_backward only.
-  void backward_begins() override;
-  void take(FlatParameters& flat, size_t first, size_t end) override;
+  // Called with rules.in_backward only.
+  void on_backward_begin() override;
+  void on_gradients_ready(FlatParameters& flat, size_t first, size_t end) override;
 
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
   bool accumulating() const { return !rules_.loop->sync; }
@@ -47,8 +59,8 @@ class OptimizerState final : public GradientConsumer {
   // ---- For checkpoints ----
   // The parameters as given by the caller, by group, each once.
   struct Given {
-    Strategy* model;   // null: in no model
-    size_t parameter;  // index in the model
+    ModelState* model = nullptr;  // null: in no model
+    size_t parameter = 0;         // index in the model
   };
   const std::vector<std::vector<Given>>& given() const { return given_; }
   // The state of a variable that the optimizer holds. Throws Error(kUnsupported) for an unknown
@@ -75,7 +87,7 @@ class OptimizerState final : public GradientConsumer {
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
-  std::vector<Strategy*> models_;
+  std::vector<ModelState*> models_;
   std::vector<std::vector<Given>> given_;
   size_t parameters_;      // number at prepare; step() rejects later additions
   std::string not_fused_;  // the reason; before kernel_, whose creation sets it

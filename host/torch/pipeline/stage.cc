@@ -44,7 +44,9 @@ PipelineStage::PipelineStage(Model described, StagePlan plan, std::shared_ptr<Co
     }
   }
   for (const auto& [name, buffer] : model().buffers) move_to(buffer, model().device);
-  flat_ = std::make_unique<FlatParameters>(trainable, /*flat_gradients=*/false, model().device);
+  flat() = FlatParameters(trainable, /*flat_gradients=*/false, model().device);
+  describe({.text = fmt::format("stage {} of a pipeline of {}", comm_->rank(), comm_->size()),
+            .types = types_of(model())});
 }
 
 bool PipelineStage::keeps(size_t parameter) const {
@@ -163,11 +165,6 @@ void PipelineStage::finish_gradients() {
   }
 }
 
-std::vector<at::Tensor> PipelineStage::held_for(const at::Tensor& parameter) {
-  if (!keeps(index_of(parameter))) return {};
-  return {parameter};
-}
-
 void PipelineStage::begin_backward(double) {
   throw Error(
       ErrorCode::kUsage,
@@ -179,90 +176,45 @@ void PipelineStage::begin_backward(double) {
                "accelerator.backward"});
 }
 
-std::vector<at::Tensor> PipelineStage::own_gradients() {
-  std::vector<at::Tensor> result;
-  for (const FlatSlot& slot : flat_->slots()) {
-    if (slot.parameter.grad().defined()) result.push_back(slot.parameter.grad());
-  }
-  return result;
-}
-
 // A tied gradient counts once, on the first of its stages.
-double PipelineStage::clip_grad_norm(double max_norm) {
-  const at::NoGradGuard no_grad;
+double PipelineStage::gradient_norm() {
   std::vector<at::Tensor> counted;
   for (size_t i = 0; i < plan_.parameters.size(); ++i) {
     if (plan_.parameters[i].front() != comm_->rank() || !variable(i).grad().defined()) continue;
     counted.push_back(variable(i).grad());
   }
-  const double norm =
-      std::sqrt(all_reduce_number(*comm_, counted.empty() ? 0 : sum_of_squares(counted), DB_SUM));
-  if (!std::isfinite(norm)) {
-    size_t at_fault = 0;
-    for (; at_fault < model().parameters.size(); ++at_fault) {
-      if (!keeps(at_fault)) continue;
-      const at::Tensor& gradient = variable(at_fault).grad();
-      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) break;
-    }
-    const double first = all_reduce_number(*comm_, static_cast<double>(at_fault), DB_MIN);
-    throw_not_finite(norm, static_cast<int64_t>(first), model());
-  }
-  const std::vector<at::Tensor> own = own_gradients();
-  if (!own.empty()) scale_to_norm(own, norm, max_norm);
-  return norm;
+  const double norm = std::sqrt(all_reduce_number(*comm_, sum_of_squares(counted), DB_SUM));
+  if (std::isfinite(norm)) return norm;
+  const double first = all_reduce_number(*comm_, static_cast<double>(first_not_finite()), DB_MIN);
+  throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 
-void PipelineStage::clip_grad_value(double max_value) {
+at::Tensor PipelineStage::whole_gradient(size_t parameter) {
   const at::NoGradGuard no_grad;
-  for (at::Tensor& gradient : own_gradients()) gradient.clamp_(-max_value, max_value);
-}
-
-std::string PipelineStage::description() const {
-  return fmt::format("stage {} of a pipeline of {}", comm_->rank(), comm_->size());
-}
-
-ModelTypes PipelineStage::types() const {
-  ModelTypes result;
-  for (size_t i = 0; i < model().parameters.size(); ++i) {
-    const at::ScalarType type = variable(i).scalar_type();
-    result.stored.insert(type);
-    result.computed.insert(type);
-    if (variable(i).requires_grad()) result.reduced.insert(type);
-  }
-  return result;
-}
-
-at::Tensor PipelineStage::whole_gradient(const at::Tensor& parameter) {
-  const at::NoGradGuard no_grad;
-  const size_t i = index_of(parameter);
-  const int owner = plan_.parameters[i].front();
-  const at::Tensor& own = variable(i).grad();
+  const int owner = plan_.parameters[parameter].front();
+  const at::Tensor& own = variable(parameter).grad();
   const bool sends = comm_->rank() == owner;
   const double there = all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
   if (there == 0) return {};
   if (comm_->size() == 1) return own;
-  const at::Tensor whole =
-      sends ? own.contiguous()
-            : at::empty(parameter.sizes(), parameter.options().device(model().device));
+  const at::Tensor whole = sends ? own.contiguous()
+                                 : at::empty(variable(parameter).sizes(),
+                                             variable(parameter).options().device(model().device));
   comm_->run(broadcast_op(whole, owner));
   return whole;
 }
 
-std::vector<ParameterPart> PipelineStage::parts() {
-  std::vector<ParameterPart> result;
-  for (size_t i = 0; i < model().parameters.size(); ++i) {
-    if (!keeps(i)) continue;
-    const std::vector<int>& stages = plan_.parameters[i];
-    const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
-    result.push_back({.parameter = i,
-                      .begin = 0,
-                      .end = variable(i).numel(),
-                      .values = variable(i).detach(),
-                      .held = variable(i).requires_grad() ? variable(i) : at::Tensor(),
-                      .copies = static_cast<int>(stages.size()),
-                      .copy = static_cast<int>(copy)});
-  }
-  return result;
+std::optional<ParameterPart> PipelineStage::part(size_t parameter) {
+  if (!keeps(parameter)) return std::nullopt;
+  const std::vector<int>& stages = plan_.parameters[parameter];
+  const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
+  return ParameterPart{.parameter = parameter,
+                       .begin = 0,
+                       .end = variable(parameter).numel(),
+                       .values = variable(parameter).detach(),
+                       .optimizer_tensor = variable(parameter),
+                       .copies = static_cast<int>(stages.size()),
+                       .copy = static_cast<int>(copy)};
 }
 
 at::Tensor PipelineStage::whole_parameter(size_t parameter) {
@@ -278,7 +230,7 @@ at::Tensor PipelineStage::whole_parameter(size_t parameter) {
   return whole;
 }
 
-void PipelineStage::settle() {
+void PipelineStage::synchronize() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < model().buffers.size(); ++i) {
     broadcast_coalesced(*comm_, {model().buffers[i].second}, plan_.buffers[i]);

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "strategy/flat_parameters.h"
+#include "strategy/gradient_sync.h"
 #include "strategy/strategy.h"
 
 namespace coupler {
@@ -20,7 +20,7 @@ struct StagePlan {
   std::vector<int> buffers;                  // the stage that changes it
 };
 
-class PipelineStage : public Strategy {
+class PipelineStage : public Strategy, private GradientSync {
  public:
   // Gives every rank the values of rank 0, which materializes tensors on meta one at a time and
   // sends them to the ranks that keep them. comm: the pipeline's own; its size is the number of
@@ -32,23 +32,12 @@ class PipelineStage : public Strategy {
   void begin_gradients();
   void finish_gradients();
 
-  FlatParameters& flat() override { return *flat_; }
-  std::vector<at::Tensor> held_for(const at::Tensor& parameter) override;
-  void parameters_changed() override {}
-  void set_sync(bool) override {}
-  void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
-  void end_backward() override {}
-  void abandon_backward() override {}
-  double clip_grad_norm(double max_norm) override;
-  void clip_grad_value(double max_value) override;
-  std::vector<at::Tensor> own_gradients() override;
-  std::string description() const override;
-  bool parameters_stay() const override { return true; }
-  ModelTypes types() const override;
-  at::Tensor whole_gradient(const at::Tensor& parameter) override;
-  std::vector<ParameterPart> parts() override;
+  std::optional<ParameterPart> part(size_t parameter) override;
+  void parameters_changed(ParameterWriter) override {}
+  GradientSync& gradient_sync() override { return *this; }
+  at::Tensor whole_gradient(size_t parameter) override;
   at::Tensor whole_parameter(size_t parameter) override;
-  void settle() override;
+  void synchronize() override;
 
  private:
   struct Tied {
@@ -56,6 +45,10 @@ class PipelineStage : public Strategy {
     Communicator* comm;  // of the stages that keep it
     at::Tensor before;   // its gradient from earlier batches, while one batch's are summed
   };
+  void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
+  void end_backward() override {}
+  void abandon_backward() override {}
+  double gradient_norm() override;
   bool keeps(size_t parameter) const;
   void take_values();
   void make_tied_communicators();
@@ -63,7 +56,6 @@ class PipelineStage : public Strategy {
 
   const StagePlan plan_;
   const std::shared_ptr<Communicator> comm_;
-  std::unique_ptr<FlatParameters> flat_;
   std::vector<std::shared_ptr<Communicator>> tied_comms_;
   std::vector<Tied> tied_;
 };

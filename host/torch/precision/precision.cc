@@ -114,8 +114,8 @@ void require_precision(const TrainingConfig& config, c10::DeviceType device) {
     refuse_precision(name, device, reason, *type == at::kHalf ? "\"bf16\"" : "\"no\"");
 }
 
-std::string describe_types(const Strategy& model, const TrainingConfig& config) {
-  const ModelTypes types = model.types();
+std::string describe_types(const std::string& model, const ModelTypes& types,
+                           const TrainingConfig& config) {
   const auto type = autocast_type(config.mixed_precision);
   std::string computed = names(types.computed);
   if (type) {
@@ -125,8 +125,8 @@ std::string describe_types(const Strategy& model, const TrainingConfig& config) 
   return fmt::format(
       "mixed precision {}: '{}' is stored in {}, computed in {}, its gradients are reduced in {}, "
       "the optimizer runs in {}",
-      config.mixed_precision, model.model().name, names(types.stored), computed,
-      names(types.reduced), names(types.stored));
+      config.mixed_precision, model, names(types.stored), computed, names(types.reduced),
+      names(types.stored));
 }
 
 void drop_cast_copies() { at::autocast::clear_cache(); }

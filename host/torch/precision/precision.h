@@ -9,7 +9,7 @@
 #include <string>
 
 #include "config/config.h"
-#include "strategy/strategy.h"
+#include "strategy/model.h"
 
 namespace coupler {
 
@@ -24,8 +24,9 @@ std::optional<c10::ScalarType> fp8_gradient_type(const TrainingConfig& config);
 // Error(kUnsupported) naming the device and what to use instead.
 void require_precision(const TrainingConfig& config, c10::DeviceType device);
 
-// One line: the types in which a prepared model is stored, computed, reduced and optimized.
-std::string describe_types(const Strategy& model, const TrainingConfig& config);
+// One line: the types in which the model of this name is stored, computed, reduced and optimized.
+std::string describe_types(const std::string& model, const ModelTypes& types,
+                           const TrainingConfig& config);
 
 // Drops autocast's cached copies of parameters, whose values have changed.
 void drop_cast_copies();

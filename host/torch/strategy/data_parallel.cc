@@ -13,31 +13,6 @@
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
-
-LocalGradients::LocalGradients(FlatParameters& flat, const GradientUsers& users)
-    : flat_(flat), users_(users), used_(flat.slots().size()) {}
-
-void LocalGradients::install() {
-  for (size_t i = 0; i < flat_.slots().size(); ++i) {
-    hooks_.add(flat_.slots()[i].parameter, weak_from_this(), i);
-  }
-}
-
-void LocalGradients::on_gradient(size_t slot) {
-  if (!offers_ || !users_.any()) return;
-  if (!active_) {
-    active_ = true;
-    std::fill(used_.begin(), used_.end(), uint8_t{0});
-    users_.tell_backward_begins();
-    after_backward([weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->active_ = false;
-    });
-  }
-  if (used_[slot] != 0) throw_second_gradient(flat_.slots()[slot].name);
-  users_.offer(flat_, slot, slot + 1);
-  used_[slot] = flat_.slots()[slot].parameter.grad().defined() ? 0 : 1;
-}
-
 namespace {
 
 // The offloaded memory for optimizer state; null: the state stays on the device.
@@ -54,8 +29,9 @@ std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10
 
 }  // namespace
 
-DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
-                 const MemoryConfig& memory, const CommunicationConfig& communication)
+DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm,
+                           const TrainingConfig& config, const MemoryConfig& memory,
+                           const CommunicationConfig& communication)
     : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
@@ -79,13 +55,15 @@ DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm, 
     buffers.push_back(buffer);
   }
   const bool offloads = optimizer_memory_ != nullptr;
-  flat_ = std::make_unique<FlatParameters>(
-      trainable, several && communication.local_sgd_steps == 0, model().device,
-      offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
-  for (FlatGroup& group : flat_->groups()) group.state_memory = optimizer_memory_.get();
+  flat() =
+      FlatParameters(trainable, several && communication.local_sgd_steps == 0, model().device,
+                     offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
+  for (FlatGroup& group : flat().groups()) group.state_memory = optimizer_memory_.get();
+  local_ = std::make_shared<LocalGradients>(flat());
+  describe({.text = "whole on every rank", .types = types_of(model())});
   if (!several) return;
 
-  for (const FlatGroup& group : flat_->groups()) comm->run(broadcast_op(group.parameters, 0));
+  for (const FlatGroup& group : flat().groups()) comm->run(broadcast_op(group.parameters, 0));
   std::vector<at::Tensor> rest = frozen;
   rest.insert(rest.end(), buffers.begin(), buffers.end());
   broadcast_coalesced(*comm, rest, 0);
@@ -93,11 +71,11 @@ DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm, 
   if (config.broadcast_buffers) buffers_ = std::move(buffers);
   comm_ = std::move(comm);
   if (communication.local_sgd_steps > 0) {
-    local_sgd_ = std::make_unique<LocalSgd>(communication, *flat_, comm_, buffers_);
+    local_sgd_ = std::make_unique<LocalSgd>(communication, flat(), comm_, buffers_);
     return;
   }
-  reducer_ = std::make_shared<GradientReducer>(*flat_, comm_, buffers_, config.bucket_cap_mb,
-                                               communication, gradient_users());
+  reducer_ = std::make_shared<GradientReducer>(flat(), comm_, buffers_, config.bucket_cap_mb,
+                                               communication);
   reducer_->install();
 }
 
@@ -113,12 +91,6 @@ void DataParallel::make_meta_tensors() {
               [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
 }
 
-void DataParallel::stepped() {
-  if (local_sgd_ == nullptr || averages_gradients()) return;
-  local_sgd_->stepped();
-  if (!in_local_sgd_) local_sgd_->average_if_due();
-}
-
 void DataParallel::begin_local_sgd(int64_t steps) {
   if (in_local_sgd_) {
     throw Error(ErrorCode::kUsage,
@@ -127,11 +99,12 @@ void DataParallel::begin_local_sgd(int64_t steps) {
   }
   if (reducer_ == nullptr) return;  // nothing is trained
   if (local_sgd_ == nullptr) {
-    local_sgd_ = std::make_unique<LocalSgd>(CommunicationConfig{.local_sgd_steps = steps}, *flat_,
+    local_sgd_ = std::make_unique<LocalSgd>(CommunicationConfig{.local_sgd_steps = steps}, flat(),
                                             comm_, buffers_);
   }
   local_sgd_->set_steps(steps);
   in_local_sgd_ = true;
+  local_->set_sync(reducer_->sync());
   reducer_->set_sync(false);
 }
 
@@ -142,121 +115,46 @@ void DataParallel::average_if_due() {
 void DataParallel::end_local_sgd(bool average) {
   if (!in_local_sgd_) return;
   in_local_sgd_ = false;
-  reducer_->set_sync(sync_);
-  if (average) local_sgd_->settle();
+  reducer_->set_sync(local_->sync());
+  if (average) local_sgd_->synchronize();
 }
 
-NamedTensors DataParallel::carried() {
-  if (reducer_ != nullptr) return reducer_->carried();
-  return local_sgd_ != nullptr ? local_sgd_->carried() : NamedTensors{};
+GradientSync& DataParallel::gradient_sync() {
+  if (averages_gradients()) return *reducer_;
+  return *local_;
 }
 
-void DataParallel::set_sync(bool sync) {
-  sync_ = sync;
-  if (averages_gradients()) reducer_->set_sync(sync);
-  choose_offers();
-}
-
-// With a factor, gradients are final only after backward, so they are not offered in it.
-void DataParallel::choose_offers() {
-  if (lone_ != nullptr) lone_->set_offers(sync_ && factor_ == 1);
-}
-
-void DataParallel::add_gradient_user(const std::shared_ptr<GradientConsumer>& user) {
-  Strategy::add_gradient_user(user);
-  if (reducer_ != nullptr || lone_ != nullptr) return;
-  lone_ = std::make_shared<LocalGradients>(*flat_, gradient_users());
-  lone_->install();
-}
-
-void DataParallel::begin_backward(double factor) {
-  factor_ = factor;
-  choose_offers();
-  if (averages_gradients()) reducer_->expect_backward(factor);
-}
-
-void DataParallel::end_backward() {
-  if (averages_gradients()) {
-    reducer_->finish_if_untouched();
-  } else if (sync_ && factor_ != 1) {
-    const at::NoGradGuard no_grad;
-    for (at::Tensor& gradient : own_gradients()) gradient.mul_(factor_);
+void DataParallel::parameters_changed(ParameterWriter writer) {
+  if (local_sgd_ == nullptr) return;
+  if (writer == ParameterWriter::kCheckpoint) {
+    local_sgd_->restart();
+  } else if (!averages_gradients()) {
+    local_sgd_->stepped();
+    if (!in_local_sgd_) local_sgd_->average_if_due();
   }
-  factor_ = 1;
-  choose_offers();
 }
 
-void DataParallel::abandon_backward() {
-  if (reducer_ != nullptr) reducer_->abandon_backward();
-  if (lone_ != nullptr) lone_->abandon_backward();
+std::vector<StateTensor> DataParallel::state_tensors() {
+  if (reducer_ != nullptr) return reducer_->state_tensors();
+  return local_sgd_ != nullptr ? local_sgd_->state_tensors() : std::vector<StateTensor>{};
 }
 
-// Whole buffers if every parameter's gradient is there (padding is zero); otherwise one by one,
-// since gradients that were only accumulated (no_sync) are not in flat memory yet.
-std::vector<at::Tensor> DataParallel::own_gradients() {
-  std::vector<at::Tensor> result;
-  bool whole = reducer_ != nullptr;
-  for (const FlatSlot& slot : flat_->slots()) {
-    const at::Tensor& gradient = slot.parameter.grad();
-    if (gradient.defined()) result.push_back(gradient);
-    whole = whole && gradient.is_same(slot.gradient);
-  }
-  if (!whole) return result;
-  result.clear();
-  for (const FlatGroup& group : flat_->groups()) {
-    const FlatSlot& last = flat_->slots()[group.end_slot - 1];
-    result.push_back(group.gradients.narrow(0, 0, last.offset + last.numel));
-  }
-  return result;
+std::optional<ParameterPart> DataParallel::part(size_t parameter) {
+  const at::Tensor& whole = model().parameters[parameter].tensor;
+  return ParameterPart{.parameter = parameter,
+                       .begin = 0,
+                       .end = whole.numel(),
+                       .values = whole.detach(),
+                       .optimizer_tensor = whole,
+                       .copies = copies_,
+                       .copy = copy_};
 }
 
-double DataParallel::clip_grad_norm(double max_norm) {
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> all = own_gradients();
-  const double norm = std::sqrt(sum_of_squares(all));
-  if (!std::isfinite(norm)) {
-    // Gradients are equal on every rank, so all ranks throw the same error.
-    int64_t at_fault = 0;
-    for (const ModelParameter& parameter : model().parameters) {
-      const at::Tensor& gradient = parameter.tensor.grad();
-      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) break;
-      ++at_fault;
-    }
-    throw_not_finite(norm, at_fault, model());
-  }
-  scale_to_norm(all, norm, max_norm);
+// Gradients are equal on every rank, so all ranks throw the same error.
+double DataParallel::gradient_norm() {
+  const double norm = std::sqrt(sum_of_squares(flat().gradients()));
+  if (!std::isfinite(norm)) throw_not_finite(norm, first_not_finite(), model());
   return norm;
-}
-
-void DataParallel::clip_grad_value(double max_value) {
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& gradient : own_gradients()) gradient.clamp_(-max_value, max_value);
-}
-
-ModelTypes DataParallel::types() const {
-  ModelTypes result;
-  for (const ModelParameter& parameter : model().parameters) {
-    const at::ScalarType type = parameter.tensor.scalar_type();
-    result.stored.insert(type);
-    result.computed.insert(type);
-    if (parameter.tensor.requires_grad()) result.reduced.insert(type);
-  }
-  return result;
-}
-
-std::vector<ParameterPart> DataParallel::parts() {
-  std::vector<ParameterPart> result;
-  for (size_t i = 0; i < model().parameters.size(); ++i) {
-    const at::Tensor& parameter = model().parameters[i].tensor;
-    result.push_back({.parameter = i,
-                      .begin = 0,
-                      .end = parameter.numel(),
-                      .values = parameter.detach(),
-                      .held = parameter.requires_grad() ? parameter : at::Tensor(),
-                      .copies = copies_,
-                      .copy = copy_});
-  }
-  return result;
 }
 
 }  // namespace coupler

@@ -97,6 +97,25 @@ void FlatParameters::add(FlatGroup group, std::vector<FlatSlot> slots) {
   groups_.push_back(std::move(group));
 }
 
+std::vector<at::Tensor> FlatParameters::gradients() const {
+  std::vector<at::Tensor> result;
+  // The padding in memory that a caller has added is not always zero, and that has no flags.
+  bool whole = flags_.defined();
+  for (const FlatSlot& slot : slots_) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (gradient.defined()) result.push_back(gradient);
+    // Gradients that were only accumulated (no_sync) are not in flat memory yet.
+    whole = whole && gradient.is_same(slot.gradient);
+  }
+  if (!whole) return result;
+  result.clear();
+  for (const FlatGroup& group : groups_) {
+    const FlatSlot& last = slots_[group.end_slot - 1];
+    result.push_back(group.gradients.narrow(0, 0, last.offset + last.numel));
+  }
+  return result;
+}
+
 int FlatParameters::find(const at::Tensor& parameter) const {
   const auto it = std::find_if(slots_.begin(), slots_.end(), [&](const FlatSlot& slot) {
     return slot.parameter.is_same(parameter);

@@ -57,6 +57,10 @@ class FlatParameters {
   // [slots] of the last group's dtype: the tail of its gradient buffer, reduced along with it.
   const at::Tensor& flags() const { return flags_; }
 
+  // The gradients that the slots' parameters have: whole buffers if every one is in its place
+  // there, padding included (zeros); otherwise one by one.
+  std::vector<at::Tensor> gradients() const;
+
   // The slot of a parameter, by identity; -1 if it is not one of ours.
   int find(const at::Tensor& parameter) const;
 

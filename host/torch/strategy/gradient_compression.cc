@@ -111,31 +111,30 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
       ranks_);
 }
 
-void GradientCompression::gradient_scale_changes(double factor) {
-  for (at::Tensor& error : errors_) {
-    if (error.defined()) error.mul_(factor);
-  }
-}
-
 void GradientCompression::begin_backward() {
   if (power_sgd_ != nullptr) power_sgd_->begin();
 }
 
-NamedTensors GradientCompression::carried() const {
-  NamedTensors result;
+std::vector<StateTensor> GradientCompression::state_tensors() const {
+  std::vector<StateTensor> result;
   for (const FlatSlot& slot : flat_.slots()) {
     const at::Tensor& error = errors_[static_cast<size_t>(slot.group)];
     const auto index = static_cast<size_t>(&slot - flat_.slots().data());
     const bool narrow = power_sgd_ != nullptr && power_sgd_->factors()[index].defined();
     if (error.defined() && (power_sgd_ == nullptr || narrow)) {
-      result.emplace_back("gradient_error/" + slot.name,
-                          error.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes()));
+      result.push_back(
+          {.name = "gradient_error/" + slot.name,
+           .tensor = error.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes()),
+           .scales_with_loss = true});
     }
     if (narrow) {
-      result.emplace_back("powersgd_factor/" + slot.name, power_sgd_->factors()[index]);
+      result.push_back(
+          {.name = "powersgd_factor/" + slot.name, .tensor = power_sgd_->factors()[index]});
     }
   }
-  if (power_sgd_ != nullptr) result.emplace_back("powersgd_steps", power_sgd_->steps());
+  if (power_sgd_ != nullptr) {
+    result.push_back({.name = "powersgd_steps", .tensor = power_sgd_->steps()});
+  }
   return result;
 }
 

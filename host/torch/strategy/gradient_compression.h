@@ -31,11 +31,8 @@ class GradientCompression {
                                                 const at::Tensor& memory);
   // Call before the first bucket of each reduced backward.
   void begin_backward();
-  // Gradients of later backwards are `factor` times as large; scales the carried state to match.
-  void gradient_scale_changes(double factor);
-  // The state this rank carries, under names that depend only on model and settings. The tensors
-  // are its own memory, which a load may write to.
-  NamedTensors carried() const;
+  // The state this rank carries.
+  std::vector<StateTensor> state_tensors() const;
 
  private:
   const FlatParameters& flat_;

@@ -52,11 +52,11 @@ bool BucketTuner::report(double seconds, Communicator& comm) {
   times_[current_].push_back(seconds);
   const size_t before = current_;
   current_ = (current_ + 1) % candidates_.size();
-  if (current_ == 0 && times_.back().size() == kRounds) settle(comm);
+  if (current_ == 0 && times_.back().size() == kRounds) choose_fastest(comm);
   return before != current_;
 }
 
-void BucketTuner::settle(Communicator& comm) {
+void BucketTuner::choose_fastest(Communicator& comm) {
   settled_ = true;
   std::vector<double> medians;
   for (std::vector<double>& times : times_) {
@@ -96,8 +96,7 @@ double now_seconds() {
 
 GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                                  std::vector<at::Tensor> buffers, double bucket_cap_mb,
-                                 const CommunicationConfig& communication,
-                                 const GradientUsers& users)
+                                 const CommunicationConfig& communication)
     : flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
@@ -111,8 +110,7 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communica
             return bytes;
           }(),
           // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
-          bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb),
-      users_(users) {
+          bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
   taken_.resize(flat_.slots().size());
   for (const FlatGroup& group : flat_.groups()) {
@@ -167,7 +165,7 @@ void GradientReducer::cut_buckets() {
 }
 
 void GradientReducer::on_gradient(size_t slot) {
-  if (!sync_) return;
+  if (!sync()) return;
   if (!active_) {
     begin();
     after_backward([weak = weak_from_this()] {
@@ -192,8 +190,8 @@ void GradientReducer::begin() {
   }
   compression_.begin_backward();
   next_bucket_ = 0;
-  next_offer_ = 0;
-  users_.tell_backward_begins();
+  next_handed_ = 0;
+  notify_backward_begin();
 }
 
 // Copies the gradient, scaled, into its place; scales it in place if .grad is already our view.
@@ -216,28 +214,25 @@ void GradientReducer::launch_ready() {
   while (next_bucket_ + 1 < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     launch(buckets_[next_bucket_++]);
   }
-  if (users_.any()) offer_ready();
-}
-
-// During backward, every parameter of a launched bucket has a gradient from this rank.
-void GradientReducer::offer_ready() {
-  for (; next_offer_ < next_bucket_; ++next_offer_) {
-    Bucket& bucket = buckets_[next_offer_];
+  if (!has_consumers()) return;
+  // During backward, every parameter of a launched bucket has a gradient from this rank.
+  for (; next_handed_ < next_bucket_; ++next_handed_) {
+    Bucket& bucket = buckets_[next_handed_];
     if (bucket.issued < bucket.reduction->operations() || !bucket.work.done()) return;
-    complete(bucket);
-    offer(bucket);
+    hand_over(bucket);
   }
 }
 
-void GradientReducer::offer(const Bucket& bucket) {
-  users_.offer(flat_, bucket.first_slot, bucket.end_slot);
+void GradientReducer::hand_over(Bucket& bucket) {
+  complete(bucket);
+  notify_gradients_ready(flat_, bucket.first_slot, bucket.end_slot);
 }
 
 void GradientReducer::launch(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   const auto index = static_cast<size_t>(&bucket - buckets_.data());
   // Nothing overlaps with the last bucket, unless gradients are used meanwhile.
-  const bool alone = &bucket == &buckets_.back() && !users_.any();
+  const bool alone = &bucket == &buckets_.back() && !has_consumers();
   if (tuner_.plan().overlap && !alone) {
     launch_next_op(bucket);
     advance_earlier_buckets(index);
@@ -274,7 +269,7 @@ void GradientReducer::complete(Bucket& bucket) {
   bucket.complete = true;
 }
 
-void GradientReducer::expect_backward(double factor) {
+void GradientReducer::begin_backward(double factor) {
   touched_ = false;
   set_factor(factor);
 }
@@ -285,8 +280,8 @@ void GradientReducer::set_factor(double factor) {
   scale_ = at::scalar_tensor(factor / comm_->size(), at::kDouble);
 }
 
-void GradientReducer::finish_if_untouched() {
-  if (!sync_ || touched_ || active_) return;
+void GradientReducer::end_backward() {
+  if (!sync() || touched_ || active_) return;
   begin();
   finish();
 }
@@ -314,14 +309,11 @@ void GradientReducer::finish() {
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i] == 0) flat_.flags()[static_cast<int64_t>(i)] = 0;
   }
-  const size_t complete_here = users_.any() ? next_bucket_ : 0;
+  const size_t complete_here = has_consumers() ? next_bucket_ : 0;
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
   while (advance_earlier_buckets(buckets_.size())) {
   }
-  for (; next_offer_ < complete_here; ++next_offer_) {
-    complete(buckets_[next_offer_]);
-    offer(buckets_[next_offer_]);
-  }
+  for (; next_handed_ < complete_here; ++next_handed_) hand_over(buckets_[next_handed_]);
   for (Bucket& bucket : buckets_) complete(bucket);
   publish_gradients();
   set_factor(1);

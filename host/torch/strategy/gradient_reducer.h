@@ -19,7 +19,9 @@
 #include "strategy/bucket_reduction.h"
 #include "strategy/flat_parameters.h"
 #include "strategy/gradient_compression.h"
-#include "strategy/strategy.h"
+#include "strategy/gradient_hooks.h"
+#include "strategy/gradient_sync.h"
+#include "strategy/model.h"
 
 namespace coupler {
 
@@ -46,7 +48,7 @@ class BucketTuner {
   bool report(double seconds, Communicator& comm);
 
  private:
-  void settle(Communicator& comm);
+  void choose_fastest(Communicator& comm);
 
   std::vector<BucketPlan> candidates_;
   std::vector<std::vector<double>> times_;  // by candidate
@@ -54,31 +56,27 @@ class BucketTuner {
   bool settled_ = false;
 };
 
-class GradientReducer final : public GradientListener,
+class GradientReducer final : public GradientSync,
+                              public GradientListener,
                               public std::enable_shared_from_this<GradientReducer> {
  public:
-  // buffers are broadcast from rank 0 after each reduction; empty: none are. flat and users must
-  // outlive this. Throws Error(kUnsupported) if the transport lacks what a compression needs.
+  // buffers are broadcast from rank 0 after each reduction; empty: none are. flat must outlive
+  // this. Throws Error(kUnsupported) if the transport lacks what a compression needs.
   GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb,
-                  const CommunicationConfig& communication, const GradientUsers& users);
+                  const CommunicationConfig& communication);
 
   // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
 
-  // Sets whether the next backward is reduced (the default) or only accumulates.
-  void set_sync(bool sync) { sync_ = sync; }
-
+  void begin_backward(double factor) override;
   // Reduces a backward that touched no parameter of this model on this rank, so that peers whose
-  // backward did are not left waiting. Does nothing if the last backward was reduced.
-  void finish_if_untouched();
-  // Call before a backward: its average, and the gradient it is added to, is multiplied by factor.
-  void expect_backward(double factor);
-  // Call after a backward that threw: discards its work and waits for buckets in flight.
-  void abandon_backward();
+  // backward did are not left waiting.
+  void end_backward() override;
+  void abandon_backward() override;  // waits for buckets in flight
+
   // The state this rank carries from step to step.
-  NamedTensors carried() const { return compression_.carried(); }
-  void gradient_scale_changes(double factor) { compression_.gradient_scale_changes(factor); }
+  std::vector<StateTensor> state_tensors() const { return compression_.state_tensors(); }
 
  private:
   struct Bucket {
@@ -100,8 +98,7 @@ class GradientReducer final : public GradientListener,
   void launch_next_op(Bucket& bucket);
   bool advance_earlier_buckets(size_t end);
   void complete(Bucket& bucket);
-  void offer_ready();
-  void offer(const Bucket& bucket);
+  void hand_over(Bucket& bucket);
   void finish();
   void publish_gradients();
   void cut_buckets();
@@ -111,7 +108,6 @@ class GradientReducer final : public GradientListener,
   std::vector<at::Tensor> buffers_;
   GradientCompression compression_;
   BucketTuner tuner_;
-  const GradientUsers& users_;
   at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
@@ -119,12 +115,11 @@ class GradientReducer final : public GradientListener,
   std::vector<Registration> registered_;  // of the groups' flat gradients
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
-  size_t next_offer_ = 0;  // the next bucket to offer to users_
-  bool sync_ = true;
-  double factor_ = 1;     // of the next average
-  bool active_ = false;   // between the first hook of a backward and finish()
-  bool touched_ = false;  // a hook ran since expect_backward()
-  double began_ = 0;      // time of the first hook, in seconds
+  size_t next_handed_ = 0;  // the next bucket to hand over to consumers
+  double factor_ = 1;       // of the next average
+  bool active_ = false;     // between the first hook of a backward and finish()
+  bool touched_ = false;    // a hook ran since begin_backward()
+  double began_ = 0;        // time of the first hook, in seconds
 };
 
 }  // namespace coupler

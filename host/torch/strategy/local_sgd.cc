@@ -27,11 +27,11 @@ void LocalSgd::average_if_due() {
   if (since_average_ >= steps_) average();
 }
 
-void LocalSgd::settle() {
+void LocalSgd::synchronize() {
   if (since_average_ > 0) average();
 }
 
-void LocalSgd::begin_anew() {
+void LocalSgd::restart() {
   since_average_ = 0;
   for (size_t i = 0; i < previous_.size(); ++i) previous_[i].copy_(flat_.groups()[i].parameters);
 }
@@ -51,14 +51,14 @@ void LocalSgd::average() {
   if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
 }
 
-NamedTensors LocalSgd::carried() const {
-  NamedTensors result;
+std::vector<StateTensor> LocalSgd::state_tensors() const {
+  std::vector<StateTensor> result;
   if (momentum_ == 0) return result;
   for (const FlatSlot& slot : flat_.slots()) {
-    result.emplace_back("local_sgd_velocity/" + slot.name,
-                        velocity_[static_cast<size_t>(slot.group)]
-                            .narrow(0, slot.offset, slot.numel)
-                            .view(slot.parameter.sizes()));
+    result.push_back({.name = "local_sgd_velocity/" + slot.name,
+                      .tensor = velocity_[static_cast<size_t>(slot.group)]
+                                    .narrow(0, slot.offset, slot.numel)
+                                    .view(slot.parameter.sizes())});
   }
   return result;
 }

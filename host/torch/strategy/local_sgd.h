@@ -29,11 +29,11 @@ class LocalSgd {
   void average_if_due();
   void set_steps(int64_t steps) { steps_ = steps; }
   // Averages if steps were taken since the last average; then collective.
-  void settle();
+  void synchronize();
   // Forgets those steps: the parameters in memory are now equal on all ranks.
-  void begin_anew();
+  void restart();
   // With momentum: the velocity of each parameter.
-  NamedTensors carried() const;
+  std::vector<StateTensor> state_tensors() const;
 
  private:
   void average();

@@ -125,6 +125,17 @@ Model describe(const torch::jit::Module& module, c10::Device device) {
   return model;
 }
 
+ModelTypes types_of(const Model& model) {
+  ModelTypes result;
+  for (const ModelParameter& parameter : model.parameters) {
+    const at::ScalarType type = parameter.tensor.scalar_type();
+    result.stored.insert(type);
+    result.computed.insert(type);
+    if (parameter.tensor.requires_grad()) result.reduced.insert(type);
+  }
+  return result;
+}
+
 void move_to(const at::Tensor& variable, c10::Device device) {
   if (variable.device() == device) return;
   const at::Tensor gradient = variable.grad();
@@ -171,22 +182,16 @@ double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   return sum;
 }
 
-void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor >= 1) return;
-  in_bunches(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
-}
-
-void throw_not_finite(double norm, int64_t parameter, const Model& model) {
-  const bool known = parameter >= 0 && parameter < static_cast<int64_t>(model.parameters.size());
+void throw_not_finite(double norm, size_t parameter, const Model& model) {
+  const bool known = parameter < model.parameters.size();
   // The squares of large finite gradients may overflow, too.
   const std::string where =
       known ? fmt::format("the gradient of parameter '{}' has infinite or NaN elements",
-                          model.parameters[static_cast<size_t>(parameter)].name)
+                          model.parameters[parameter].name)
             : "the sum of squares overflows, although every element is finite";
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("clip_grad_norm: the norm of the gradients is {}: {}", norm, where),
-              {.subject = known ? model.parameters[static_cast<size_t>(parameter)].name : "",
+              {.subject = known ? model.parameters[parameter].name : "",
                .hint = "check the loss and the inputs of this step; a lower learning rate or "
                        "removing bad samples usually helps"});
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,13 @@ class Module;
 namespace coupler {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// State that a rank carries from step to step in addition to a model's parameters.
+struct StateTensor {
+  std::string name;   // depends only on model and settings; other models may use it, too
+  at::Tensor tensor;  // the memory itself, which a load writes to
+  bool scales_with_loss = false;  // whether a change of the loss's scale multiplies it
+};
 
 struct ModelModule {
   std::string name;  // dotted path; "" for the model itself
@@ -54,6 +62,16 @@ struct Model {
   std::shared_ptr<void> keep;  // keeps identity unique; null for a module on the stack
 };
 
+// The types of one model's parameters.
+struct ModelTypes {
+  std::set<at::ScalarType> stored;    // and updated by the optimizer
+  std::set<at::ScalarType> computed;  // as operations see them, outside autocast
+  std::set<at::ScalarType> reduced;   // of gradients between ranks
+};
+
+// Those of a model that computes and reduces in the types of its parameters.
+ModelTypes types_of(const Model& model);
+
 const void* identity_of(const torch::nn::Module& module);
 const void* identity_of(const torch::jit::Module& module);
 
@@ -70,15 +88,12 @@ void move_to(const at::Tensor& variable, c10::Device device);
 
 Facts facts_of(const Model& model);
 
-// The arithmetic of gradient clipping that all strategies share. Pure functions.
+// What strategies share in gradient clipping. Pure functions.
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients);
 
-// Scales the gradients by max_norm / norm if that is below 1.
-void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm);
-
 // Throws the Error for a norm that is not finite. parameter: the first with a gradient that is not
-// finite, an index into model.parameters; out of range if every element is finite.
-[[noreturn]] void throw_not_finite(double norm, int64_t parameter, const Model& model);
+// finite, an index into model.parameters; their number if every element is finite.
+[[noreturn]] void throw_not_finite(double norm, size_t parameter, const Model& model);
 
 }  // namespace coupler

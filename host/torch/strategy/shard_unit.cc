@@ -10,8 +10,8 @@
 #include "device/device_memory.h"
 #include "residency/intercept.h"
 #include "residency/unit.h"
+#include "strategy/gradient_hooks.h"
 #include "strategy/shard_transfer.h"
-#include "strategy/strategy.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {

@@ -21,19 +21,32 @@ namespace coupler {
 
 ShardedModel::~ShardedModel() = default;
 
-std::vector<at::Tensor> ShardedModel::held_for(const at::Tensor& parameter) {
-  std::vector<at::Tensor> result;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (!model().parameters[i].tensor.is_same(parameter)) continue;
-    const Place place = places_[i];
-    if (place.unit < 0) return {parameter};
-    const ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
-    if (member.own.defined()) result.push_back(member.own);
+std::optional<ParameterPart> ShardedModel::part(size_t parameter) {
+  const at::Tensor& whole = model().parameters[parameter].tensor;
+  const Place place = places_[parameter];
+  if (place.unit < 0) {
+    return ParameterPart{.parameter = parameter,
+                         .begin = 0,
+                         .end = whole.numel(),
+                         .values = whole.detach(),
+                         .optimizer_tensor = whole,
+                         .copies = comms_.world->size(),
+                         .copy = comms_.world->rank()};
   }
-  return result;
+  const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+  const ShardMember& member = unit.members[place.index];
+  const ShardPart& own = member.part;
+  if (own.begin == own.end && own.numel > 0) return std::nullopt;
+  return ParameterPart{.parameter = parameter,
+                       .begin = own.begin,
+                       .end = own.end,
+                       .values = place_in(unit.master, own.shard_offset, {own.end - own.begin}),
+                       .optimizer_tensor = member.own,
+                       .copies = comms_.copies != nullptr ? comms_.copies->size() : 1,
+                       .copy = comms_.copies != nullptr ? comms_.copies->rank() : 0};
 }
 
-void ShardedModel::parameters_changed() {
+void ShardedModel::parameters_changed(ParameterWriter) {
   const at::NoGradGuard no_grad;
   check_parameters();  // a change of type removes our hooks, so backward did not check
   if (residency_ != nullptr) residency_->release_all();
@@ -53,8 +66,7 @@ at::Tensor ShardedModel::gradient_of(size_t parameter) const {
   return own.defined() ? own.grad() : at::Tensor();
 }
 
-double ShardedModel::clip_grad_norm(double max_norm) {
-  const at::NoGradGuard no_grad;
+double ShardedModel::gradient_norm() {
   std::vector<at::Tensor> divided, replicated;
   for (size_t i = 0; i < places_.size(); ++i) {
     const at::Tensor gradient = gradient_of(i);
@@ -62,63 +74,19 @@ double ShardedModel::clip_grad_norm(double max_norm) {
   }
   const double sum = all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
   const double norm = std::sqrt(sum + sum_of_squares(replicated));
-  if (!std::isfinite(norm)) {
-    // Every rank gets here, and all name the first parameter that is not finite on any rank.
-    auto first = static_cast<int64_t>(places_.size());
-    for (size_t i = places_.size(); i-- > 0;) {
-      const at::Tensor gradient = gradient_of(i);
-      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) {
-        first = static_cast<int64_t>(i);
-      }
-    }
-    const at::Tensor index = at::scalar_tensor(first, at::kLong);
-    comms_.world->run(all_reduce_op(index, DB_MIN));
-    throw_not_finite(norm, index.item<int64_t>(), model());
-  }
-  divided.insert(divided.end(), replicated.begin(), replicated.end());
-  scale_to_norm(divided, norm, max_norm);
-  return norm;
+  if (std::isfinite(norm)) return norm;
+  // Every rank gets here, and all name the first parameter that is not finite on any rank.
+  const at::Tensor first = at::scalar_tensor(static_cast<int64_t>(first_not_finite()), at::kLong);
+  comms_.world->run(all_reduce_op(first, DB_MIN));
+  throw_not_finite(norm, static_cast<size_t>(first.item<int64_t>()), model());
 }
 
-void ShardedModel::clip_grad_value(double max_value) {
-  const at::NoGradGuard no_grad;
-  for (FlatSlot& slot : flat_.slots()) {
-    if (slot.parameter.grad().defined())
-      slot.parameter.mutable_grad().clamp_(-max_value, max_value);
-  }
-}
-
-// One by one, since the memory between a unit's parts is not always zero. Includes gradients that
-// were only accumulated, which are still with the parameters.
+// Includes gradients that were only accumulated, which are still with the parameters.
 std::vector<at::Tensor> ShardedModel::own_gradients() {
-  std::vector<at::Tensor> result;
-  for (const FlatSlot& slot : flat_.slots()) {
-    if (slot.parameter.grad().defined()) result.push_back(slot.parameter.grad());
-  }
+  std::vector<at::Tensor> result = flat().gradients();
   for (size_t i = 0; i < places_.size(); ++i) {
     const at::Tensor& accumulated = model().parameters[i].tensor.grad();
     if (places_[i].unit >= 0 && accumulated.defined()) result.push_back(accumulated);
-  }
-  return result;
-}
-
-std::string ShardedModel::description() const {
-  return fmt::format("{} units sharded over groups of {} ranks, {} parameters whole on every rank",
-                     units_.size(), plan_.group_size, plan_.replicated.size());
-}
-
-ModelTypes ShardedModel::types() const {
-  ModelTypes result;
-  for (const auto& unit : units_) {
-    result.stored.insert(unit->plan.type);
-    result.computed.insert(unit->plan.compute_type);
-    result.reduced.insert(unit->plan.reduce_type);
-  }
-  for (const size_t index : plan_.replicated) {
-    const at::ScalarType type = model().parameters[index].tensor.scalar_type();
-    result.stored.insert(type);
-    result.computed.insert(type);
-    result.reduced.insert(type);
   }
   return result;
 }
@@ -140,36 +108,30 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   return value;
 }
 
-at::Tensor ShardedModel::whole_gradient(const at::Tensor& parameter) {
+at::Tensor ShardedModel::whole_gradient(size_t parameter) {
   const at::NoGradGuard no_grad;
-  size_t i = 0;
-  while (!model().parameters[i].tensor.is_same(parameter)) ++i;
+  const Place place = places_[parameter];
+  const at::Tensor& here = model().parameters[parameter].tensor.grad();
   // A gradient that was only accumulated is still with the parameter.
-  if (places_[i].unit < 0 || parameter.grad().defined()) return parameter.grad();
-  const at::Tensor known = at::scalar_tensor(gradient_of(i).defined() ? 1 : 0, at::kByte);
+  if (place.unit < 0 || here.defined()) return here;
+  const at::Tensor known = at::scalar_tensor(gradient_of(parameter).defined() ? 1 : 0, at::kByte);
   comms_.world->run(all_reduce_op(known, DB_MAX));
   if (known.item<int>() == 0) return {};
-  return gather_member(i, units_[static_cast<size_t>(places_[i].unit)]->gradient);
+  return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->gradient);
 }
 
-NamedTensors ShardedModel::carried() {
-  NamedTensors result;
+std::vector<StateTensor> ShardedModel::state_tensors() {
+  std::vector<StateTensor> result;
   for (const auto& unit : units_) {
     for (size_t i = 0; i < unit->coded.errors.size(); ++i) {
       const at::Tensor& error = unit->coded.errors[i];
       if (!error.defined()) continue;
-      result.emplace_back(fmt::format("gradient_error/{}/{}", unit->plan.name, i), error);
+      result.push_back({.name = fmt::format("gradient_error/{}/{}", unit->plan.name, i),
+                        .tensor = error,
+                        .scales_with_loss = true});
     }
   }
   return result;
-}
-
-void ShardedModel::gradient_scale_changes(double factor) {
-  for (const auto& unit : units_) {
-    for (at::Tensor& error : unit->coded.errors) {
-      if (error.defined()) error.mul_(factor);
-    }
-  }
 }
 
 at::Tensor ShardedModel::whole_parameter(size_t parameter) {
@@ -179,38 +141,6 @@ at::Tensor ShardedModel::whole_parameter(size_t parameter) {
     return model().parameters[parameter].tensor.detach();
   }
   return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->master);
-}
-
-std::vector<ParameterPart> ShardedModel::parts() {
-  const int copies = comms_.copies != nullptr ? comms_.copies->size() : 1;
-  const int copy = comms_.copies != nullptr ? comms_.copies->rank() : 0;
-  std::vector<ParameterPart> result;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const at::Tensor& parameter = model().parameters[i].tensor;
-    const bool trains = parameter.requires_grad();
-    if (places_[i].unit < 0) {
-      result.push_back({.parameter = i,
-                        .begin = 0,
-                        .end = parameter.numel(),
-                        .values = parameter.detach(),
-                        .held = trains ? parameter : at::Tensor(),
-                        .copies = comms_.world->size(),
-                        .copy = comms_.world->rank()});
-      continue;
-    }
-    const ShardUnit& unit = *units_[static_cast<size_t>(places_[i].unit)];
-    const ShardMember& member = unit.members[places_[i].index];
-    const ShardPart& part = member.part;
-    if (part.begin == part.end && part.numel > 0) continue;
-    result.push_back({.parameter = i,
-                      .begin = part.begin,
-                      .end = part.end,
-                      .values = place_in(unit.master, part.shard_offset, {part.end - part.begin}),
-                      .held = member.own,
-                      .copies = copies,
-                      .copy = copy});
-  }
-  return result;
 }
 
 void ShardedModel::check_parameters() const {

@@ -5,11 +5,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "config/config.h"
 #include "residency/offloaded_memory.h"
 #include "residency/residency.h"
+#include "strategy/gradient_hooks.h"
+#include "strategy/gradient_sync.h"
 #include "strategy/plan.h"
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"
@@ -17,6 +20,7 @@
 namespace coupler {
 
 class ShardedModel : public Strategy,
+                     public GradientSync,
                      public GradientListener,
                      public std::enable_shared_from_this<ShardedModel> {
  public:
@@ -28,23 +32,17 @@ class ShardedModel : public Strategy,
                                             const CommunicationConfig& communication = {});
   ~ShardedModel() override;
 
-  FlatParameters& flat() override { return flat_; }
-  std::vector<at::Tensor> held_for(const at::Tensor& parameter) override;
-  void parameters_changed() override;
-  void set_sync(bool sync) override { sync_ = sync; }
+  std::optional<ParameterPart> part(size_t parameter) override;
+  void parameters_changed(ParameterWriter) override;
+  std::vector<at::Tensor> own_gradients() override;
+  std::vector<StateTensor> state_tensors() override;
+
+  GradientSync& gradient_sync() override { return *this; }
   void begin_backward(double factor) override;
   void end_backward() override;
   void abandon_backward() override;
-  double clip_grad_norm(double max_norm) override;
-  void clip_grad_value(double max_value) override;
-  std::vector<at::Tensor> own_gradients() override;
-  std::string description() const override;
-  bool parameters_stay() const override { return resident_units_.empty(); }
-  NamedTensors carried() override;
-  void gradient_scale_changes(double factor) override;
-  ModelTypes types() const override;
-  at::Tensor whole_gradient(const at::Tensor& parameter) override;
-  std::vector<ParameterPart> parts() override;
+
+  at::Tensor whole_gradient(size_t parameter) override;
   at::Tensor whole_parameter(size_t parameter) override;
 
  private:
@@ -75,8 +73,9 @@ class ShardedModel : public Strategy,
   void learn_launch_order();
   void give_up_order();
   void publish(const at::Tensor& used);
-  bool offer(ShardUnit& unit);
+  bool hand_over(ShardUnit& unit);
   void check_parameters() const;
+  double gradient_norm() override;
   at::Tensor gradient_of(size_t parameter) const;
   at::Tensor gather_member(size_t parameter, const at::Tensor& shard);
 
@@ -88,7 +87,6 @@ class ShardedModel : public Strategy,
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
   std::vector<Place> places_;               // by model parameter
   std::vector<at::Tensor> buffers_;         // broadcast from rank 0 after each reduction; or none
-  FlatParameters flat_;
   FlatParameters replicated_;
   std::vector<uint8_t> replicated_taken_;  // by slot of replicated_, in this backward
   std::unique_ptr<Residency> residency_;
@@ -100,10 +98,9 @@ class ShardedModel : public Strategy,
   ShardUnit* under_way_ = nullptr;  // the unit whose reduction is in flight
   bool order_learnt_ = false;
   bool order_given_up_ = false;  // ranks use units in different orders
-  bool sync_ = true;
-  double factor_ = 1;     // of the next average
-  bool active_ = false;   // between the first hook of a backward and finish()
-  bool touched_ = false;  // a hook ran since begin_backward()
+  double factor_ = 1;            // of the next average
+  bool active_ = false;          // between the first hook of a backward and finish()
+  bool touched_ = false;         // a hook ran since begin_backward()
 };
 
 }  // namespace coupler

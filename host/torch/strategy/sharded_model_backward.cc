@@ -33,7 +33,7 @@ void ShardedModel::begin_backward(double factor) {
 
 void ShardedModel::begin() {
   check_parameters();  // begin_backward() may not have run: the backward's model may be unknown
-  gradient_users().tell_backward_begins();
+  notify_backward_begin();
   active_ = true;
   touched_ = true;
   next_launch_ = 0;
@@ -43,7 +43,7 @@ void ShardedModel::begin() {
 }
 
 void ShardedModel::on_gradient(size_t parameter) {
-  if (!sync_) return;
+  if (!sync()) return;
   if (!active_) {
     begin();
     after_backward([weak = weak_from_this()] {
@@ -86,7 +86,7 @@ void ShardedModel::launch(size_t position) {
 void ShardedModel::finish_reduction() {
   ShardUnit* const unit = std::exchange(under_way_, nullptr);
   if (unit == nullptr) return;
-  if (!unit->complete_here || !gradient_users().any()) {
+  if (!unit->complete_here || !has_consumers()) {
     unit->finish_reduction(comms_);
     return;
   }
@@ -94,16 +94,16 @@ void ShardedModel::finish_reduction() {
   InUse in_memory(unit->gradient,
                   unit->has_gradient() ? InUse::Access::kWrite : InUse::Access::kReplace);
   unit->finish_reduction(comms_);
-  if (offer(*unit)) in_memory.drop_writes();
+  if (hand_over(*unit)) in_memory.drop_writes();
 }
 
-// Does publish()'s work for users of gradients in backward. Gradients that this rank produced are
+// Does publish()'s work for consumers. Gradients that this rank produced are
 // defined on every rank. Returns whether all of them were used.
-bool ShardedModel::offer(ShardUnit& unit) {
+bool ShardedModel::hand_over(ShardUnit& unit) {
   for (ShardMember& member : unit.members) {
     if (member.own.defined()) member.own.mutable_grad() = member.gradient;
   }
-  gradient_users().offer(flat_, unit.first_slot, unit.end_slot);
+  notify_gradients_ready(flat(), unit.first_slot, unit.end_slot);
   bool all = true;
   for (ShardMember& member : unit.members) {
     if (!member.parameter.requires_grad()) continue;
@@ -116,7 +116,7 @@ bool ShardedModel::offer(ShardUnit& unit) {
 }
 
 void ShardedModel::end_backward() {
-  if (sync_ && !touched_ && !active_) {
+  if (sync() && !touched_ && !active_) {
     begin();
     finish();
   }

@@ -43,6 +43,22 @@ at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
   return place_in(shard, 0, {numel});
 }
 
+ModelTypes planned_types(const ShardPlan& plan, const Model& model) {
+  ModelTypes result;
+  for (const PlannedUnit& unit : plan.units) {
+    result.stored.insert(unit.type);
+    result.computed.insert(unit.compute_type);
+    result.reduced.insert(unit.reduce_type);
+  }
+  for (const size_t index : plan.replicated) {
+    const at::ScalarType type = model.parameters[index].tensor.scalar_type();
+    result.stored.insert(type);
+    result.computed.insert(type);
+    result.reduced.insert(type);
+  }
+  return result;
+}
+
 }  // namespace
 
 std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
@@ -131,6 +147,11 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
   }
   make_managed_parameters();
   add_variables();
+  describe({.text = fmt::format("{} units sharded over groups of {} ranks, {} parameters whole on "
+                                "every rank",
+                                units_.size(), plan_.group_size, plan_.replicated.size()),
+            .types = planned_types(plan_, this->model()),
+            .parameters_stay = resident_units_.empty()});
 }
 
 void ShardedModel::make_communicators() {
@@ -306,7 +327,7 @@ void ShardedModel::make_managed_parameters() {
 void ShardedModel::add_variables() {
   for (const auto& unit : units_) {
     unit->make_variables();
-    unit->first_slot = flat_.slots().size();
+    unit->first_slot = flat().slots().size();
     std::vector<size_t> order(unit->members.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -316,10 +337,10 @@ void ShardedModel::add_variables() {
     // A group's memory ends where a frozen part begins: kernels also update padding after a slot.
     const auto finish_group = [&](const at::Tensor& parameters, const at::Tensor& gradients) {
       if (!slots.empty()) {
-        flat_.add({.parameters = parameters,
-                   .gradients = gradients,
-                   .state_memory = optimizer_memory_.get()},
-                  std::move(slots));
+        flat().add({.parameters = parameters,
+                    .gradients = gradients,
+                    .state_memory = optimizer_memory_.get()},
+                   std::move(slots));
       }
       slots.clear();
     };
@@ -338,7 +359,7 @@ void ShardedModel::add_variables() {
                        .numel = member.part.end - member.part.begin});
     }
     finish_group(with_padding(*unit, unit->master), with_padding(*unit, unit->gradient));
-    unit->end_slot = flat_.slots().size();
+    unit->end_slot = flat().slots().size();
   }
   NamedTensors trainable;
   for (const size_t index : plan_.replicated) {
@@ -354,8 +375,8 @@ void ShardedModel::add_variables() {
   }
   for (const FlatGroup& group : replicated_.groups()) {
     const auto begin = replicated_.slots().begin();
-    flat_.add(group, {begin + static_cast<std::ptrdiff_t>(group.first_slot),
-                      begin + static_cast<std::ptrdiff_t>(group.end_slot)});
+    flat().add(group, {begin + static_cast<std::ptrdiff_t>(group.first_slot),
+                       begin + static_cast<std::ptrdiff_t>(group.end_slot)});
   }
   if (log_enabled(LogLevel::kInfo, "strategy")) {
     int64_t whole = 0, own = 0;

@@ -1,42 +1,48 @@
 #include "strategy/strategy.h"
 
-#include <coupler/error.h>
-#include <fmt/format.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "config/validate.h"
-#include "residency/autograd_node.h"
+#include "residency/unit.h"
 #include "strategy/data_parallel.h"
 #include "strategy/sharded_model.h"
 
 namespace coupler {
 
-bool GradientUsers::any() const {
-  return std::any_of(users_.begin(), users_.end(),
-                     [](const auto& user) { return !user.expired(); });
+namespace {
+
+// Scales the gradients by max_norm / norm if that is below 1.
+void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;
+  in_bunches(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
 }
 
-void GradientUsers::tell_backward_begins() const {
-  for (const auto& user : users_) {
-    if (const auto alive = user.lock()) alive->backward_begins();
-  }
+}  // namespace
+
+double Strategy::clip_grad_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  const double norm = gradient_norm();
+  scale_to_norm(flat().gradients(), norm, max_norm);
+  return norm;
 }
 
-void GradientUsers::offer(FlatParameters& flat, size_t first, size_t end) const {
-  for (const auto& user : users_) {
-    if (const auto alive = user.lock()) alive->take(flat, first, end);
+void Strategy::clip_grad_value(double max_value) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& gradient : flat().gradients()) gradient.clamp_(-max_value, max_value);
+}
+
+size_t Strategy::first_not_finite() {
+  for (const ParameterPart& part : parts()) {
+    if (!part.optimizer_tensor.defined()) continue;
+    const at::Tensor& gradient = part.optimizer_tensor.grad();
+    if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) return part.parameter;
   }
-  for (size_t i = first; i < end; ++i) {
-    const at::Tensor& parameter = flat.slots()[i].parameter;
-    if (!parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
-  }
+  return model().parameters.size();
 }
 
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
@@ -44,7 +50,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
                                         const CommunicationConfig& communication) {
   if (comm == nullptr || !comm->can_shard()) {
     return std::make_shared<DataParallel>(std::move(model), std::move(comm), config, memory,
-                                     communication);
+                                          communication);
   }
   ShardPlan plan = ask_plan(*comm, model);
   if (!plan.units.empty()) {
@@ -57,70 +63,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
     replicate.bucket_cap_mb = static_cast<double>(plan.reduce_bytes) / (1 << 20);
   }
   return std::make_shared<DataParallel>(std::move(model), std::move(comm), replicate, memory,
-                                   communication);
-}
-
-namespace {
-
-class Hook : public torch::autograd::FunctionPostHook {
- public:
-  Hook(std::weak_ptr<GradientListener> listener, size_t index)
-      : listener_(std::move(listener)), index_(index) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (auto listener = listener_.lock()) listener->on_gradient(index_);
-    return outputs;
-  }
-
- private:
-  std::weak_ptr<GradientListener> listener_;
-  size_t index_;
-};
-
-// Callbacks for the ends of this thread's nested backwards; the outermost uses the engine's queue.
-thread_local std::vector<std::vector<std::function<void()>>> waiting;
-
-}  // namespace
-
-void GradientHooks::add(const at::Tensor& parameter, std::weak_ptr<GradientListener> listener,
-                        size_t index) {
-  auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  accumulator->add_post_hook(std::make_unique<Hook>(std::move(listener), index));
-  accumulators_.push_back(std::make_shared<AutogradNode>(std::move(accumulator)));
-}
-
-void after_backward(std::function<void()> done) {
-  if (!waiting.empty()) {
-    waiting.back().push_back(std::move(done));
-    return;
-  }
-  torch::autograd::Engine::get_default_engine().queue_callback(std::move(done));
-}
-
-NestedBackward::NestedBackward() { waiting.emplace_back(); }
-
-// The nested backward has ended: its callbacks move to the outer one.
-NestedBackward::~NestedBackward() {
-  auto own = std::move(waiting.back());
-  waiting.pop_back();
-  for (auto& done : own) after_backward(std::move(done));
-}
-
-void require_dense_gradient(const at::Tensor& gradient, const std::string& name) {
-  if (gradient.layout() == at::kStrided) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("parameter '{}' has a sparse gradient, which cannot be averaged over ranks",
-                  name),
-      {.subject = name, .hint = "build its Embedding with sparse(false)"});
-}
-
-void throw_second_gradient(const std::string& name) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("parameter '{}' received a second gradient in one backward", name),
-              {.subject = name,
-               .hint = "a checkpointed segment used twice causes this: run backward inside "
-                       "no_sync() and synchronize in the last one"});
+                                        communication);
 }
 
 }  // namespace coupler

@@ -1,4 +1,6 @@
 // The rule of the scale, and which gradients carry which scale, on models of one process.
+#include "optim/grad_scaler.h"
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <coupler/error.h>
@@ -7,7 +9,6 @@
 #include <limits>
 #include <string>
 
-#include "optim/grad_scaler.h"
 #include "plugin/plugin.h"
 #include "strategy/data_parallel.h"
 
@@ -27,7 +28,8 @@ struct LossScaling : ::testing::Test {
     for (const at::Tensor& parameter : parameters) {
       model.parameters.push_back({std::to_string(model.parameters.size()), parameter, 0});
     }
-    return std::make_shared<DataParallel>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{});
+    return std::make_shared<DataParallel>(std::move(model), nullptr, TrainingConfig{},
+                                          MemoryConfig{});
   }
   static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
 
@@ -39,7 +41,8 @@ struct LossScaling : ::testing::Test {
     scaler.update({model.get()});
     return overflow;
   }
-  static void backward(GradScaler& scaler, const std::shared_ptr<DataParallel>& model, float slope) {
+  static void backward(GradScaler& scaler, const std::shared_ptr<DataParallel>& model,
+                       float slope) {
     at::Tensor loss = at::zeros({});
     for (const auto& known : model->model().parameters) loss = loss + (known.tensor * slope).sum();
     scaler.scale_loss(loss, {model.get()}).backward();
@@ -109,27 +112,35 @@ TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
 }
 
 // Models with lossy communication need this: the residual that they carry has the old scale.
-TEST_F(LossScaling, ScaleMoves_EveryModelIsToldByHowMuch) {
-  struct Told : DataParallel {
+TEST_F(LossScaling, ScaleMoves_CarriedGradientsOfEveryModelFollow) {
+  struct Carrying : DataParallel {
     using DataParallel::DataParallel;
-    void gradient_scale_changes(double factor) override { factors.push_back(factor); }
-    std::vector<double> factors;
+    std::vector<StateTensor> state_tensors() override {
+      return {{.name = "scales", .tensor = scales, .scales_with_loss = true},
+              {.name = "stays", .tensor = stays}};
+    }
+    at::Tensor scales = at::ones({}, at::kDouble), stays = at::ones({}, at::kDouble);
   };
   config.loss_scale_growth_interval = 2;
   config.loss_scale_growth_factor = 3;
   GradScaler scaler(config, alone());
-  std::vector<std::shared_ptr<Told>> models;
+  std::vector<std::shared_ptr<Carrying>> models;
   for (int i = 0; i < 2; ++i) {
     Model model;
     model.parameters.push_back({"weight", parameter(), 0});
     models.push_back(
-        std::make_shared<Told>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{}));
+        std::make_shared<Carrying>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{}));
     scaler.add(models.back());
   }
   step(scaler, models[0], kInfinity);
+  for (const auto& model : models) EXPECT_EQ(model->scales.item<double>(), 0.5);
   step(scaler, models[0], 1);
+  for (const auto& model : models) EXPECT_EQ(model->scales.item<double>(), 0.5);
   step(scaler, models[0], 1);
-  for (const auto& model : models) EXPECT_EQ(model->factors, (std::vector<double>{0.5, 3}));
+  for (const auto& model : models) {
+    EXPECT_EQ(model->scales.item<double>(), 0.5 * 3);
+    EXPECT_EQ(model->stays.item<double>(), 1);
+  }
 }
 
 // Both losses first, then both steps: the second model's gradients have the old scale.
