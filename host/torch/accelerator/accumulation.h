@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "optim/parameter_state.h"
+#include "optim/optimizer.h"
 #include "strategy/strategy.h"
 
 namespace coupler {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "optim/parameter_state.h"
+#include "optim/torch_state.h"
 #include "strategy/flat_parameters.h"
 
 namespace coupler {

@@ -1,16 +1,24 @@
-// The state that torch::optim optimizers keep themselves, and their options, by name. Free
-// functions, called on the training thread.
+// ParameterState: an optimizer's state for one variable, by name; and functions for the state that
+// torch::optim optimizers keep themselves, and for their options. Used by the training thread.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "optim/parameter_state.h"
-
 namespace coupler {
+
+// For any kind of optimizer. Plain data.
+struct ParameterState {
+  int64_t steps = 0;  // 0: not part of any step yet
+  // Named as in torch::optim ("exp_avg"), with as many elements as the variable; they share the
+  // optimizer's memory.
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+};
 
 // For example "AdamW"; the full name for a class that is not torch's.
 std::string optimizer_type(const torch::optim::Optimizer& optimizer);
