@@ -55,7 +55,7 @@ class LocalSGD {
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
   std::shared_ptr<DataParallel> model_;  // null: nothing to do
-  int exceptions_;                  // std::uncaught_exceptions() when the scope began
+  int exceptions_;                       // std::uncaught_exceptions() when the scope began
 };
 
 }  // namespace coupler

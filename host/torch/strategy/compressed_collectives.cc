@@ -48,8 +48,8 @@ at::Tensor CodedParts::code_of(const at::Tensor& code, const GradientCodec& code
 }
 
 CompressedAllReduce::CompressedAllReduce(at::Tensor memory, at::Tensor error,
-                                     std::shared_ptr<const GradientCodec> codec,
-                                     std::vector<at::Tensor> padding, int rank, int ranks)
+                                         std::shared_ptr<const GradientCodec> codec,
+                                         std::vector<at::Tensor> padding, int rank, int ranks)
     : memory_(std::move(memory)),
       error_(std::move(error)),
       codec_(std::move(codec)),
@@ -122,8 +122,9 @@ void CompressedAllReduce::finish() {
 }
 
 CompressedReduceScatter::CompressedReduceScatter(Communicator& comm, const GradientCodec& codec,
-                           const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
-                           at::Tensor error, BufferPool& pool, bool overlap)
+                                                 const std::vector<uint64_t>& counts,
+                                                 at::Tensor values, at::Tensor own,
+                                                 at::Tensor error, BufferPool& pool, bool overlap)
     : codec_(&codec), others_(comm.size() - 1), own_(std::move(own)) {
   const CodedParts parts(codec, counts);
   const int rank = comm.rank();

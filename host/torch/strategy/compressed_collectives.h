@@ -43,8 +43,9 @@ class CompressedAllReduce final : public BucketReduction {
   // memory: the bucket, [n] of kFloat. error: [n], carried from step to step; undefined if the
   // codec needs no feedback. padding: parts of memory that belong to no gradient. The reduction
   // sets them to zero at its end, since an infinite element makes its whole block NaN.
-  CompressedAllReduce(at::Tensor memory, at::Tensor error, std::shared_ptr<const GradientCodec> codec,
-                    std::vector<at::Tensor> padding, int rank, int ranks);
+  CompressedAllReduce(at::Tensor memory, at::Tensor error,
+                      std::shared_ptr<const GradientCodec> codec, std::vector<at::Tensor> padding,
+                      int rank, int ranks);
 
   int operations() const override { return 2; }
   db_op operation(int i) override;
@@ -63,17 +64,18 @@ class CompressedAllReduce final : public BucketReduction {
   at::Tensor sent_, received_, sums_;
 };
 
-// CompressedReduceScatter: a reduce-scatter of fp32 through a GradientCodec: each rank sends every other rank
-// its part, encoded, and sums what it receives in fp32 (its own contribution loses nothing).
-// Collective on the communicator, whose thread rules apply.
+// CompressedReduceScatter: a reduce-scatter of fp32 through a GradientCodec: each rank sends every
+// other rank its part, encoded, and sums what it receives in fp32 (its own contribution loses
+// nothing). Collective on the communicator, whose thread rules apply.
 class CompressedReduceScatter {
  public:
   // values: [sum of counts] of kFloat, by rank; counts[r] of them are for rank r. own: [counts of
   // this rank], may alias their place in values. error: like values, or undefined; is added to
   // values, then set to what encoding lost. The tensors must stay valid until wait() has returned.
   // Without overlap the collective is complete on return.
-  CompressedReduceScatter(Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
-               at::Tensor values, at::Tensor own, at::Tensor error, BufferPool& pool, bool overlap);
+  CompressedReduceScatter(Communicator& comm, const GradientCodec& codec,
+                          const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
+                          at::Tensor error, BufferPool& pool, bool overlap);
   CompressedReduceScatter(CompressedReduceScatter&&) = default;
 
   // Waits; `own` then holds the sum.
