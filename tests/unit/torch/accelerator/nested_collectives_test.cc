@@ -196,9 +196,9 @@ TEST(NestedCollectives, Broadcast_NoSuchRank_Error) {
       [](Communicator& comm) { broadcast_leaves(comm, detail::view_of(at::ones({1})), 2); });
 }
 
-TEST(ClaimHash, OrderAndBoundaries_Matter) {
+TEST(SignatureHash, OrderAndBoundaries_Matter) {
   const auto of = [](const std::vector<std::string>& texts) {
-    ClaimHash digest;
+    SignatureHash digest;
     for (const auto& text : texts) digest.add(text);
     return std::pair(digest.low(), digest.high());
   };
