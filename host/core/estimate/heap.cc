@@ -200,10 +200,11 @@ void* ProcessHeap::take_aside(uint64_t bytes) {
 
 uint64_t ProcessHeap::take(uint64_t bytes, HeapUse use) {
   void* memory = nullptr;
+  const uint64_t pooled = rounded(bytes, kTensorAlignment) + kTensorAlignment;
   if (use == HeapUse::kPoolAside) {
-    memory = take_aside(bytes + kTensorAlignment);
+    memory = take_aside(pooled);
   } else if (use == HeapUse::kPool) {
-    memory = std::malloc(bytes + kTensorAlignment);
+    memory = std::malloc(pooled);
     if (memory == nullptr) throw std::bad_alloc();
   } else if (::posix_memalign(&memory, kTensorAlignment, bytes) != 0) {
     throw std::bad_alloc();

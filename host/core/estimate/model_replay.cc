@@ -184,11 +184,10 @@ void ModelReplay::prepare() {
 // residency/offloaded_memory.cc
 void ModelReplay::make_disks() {
   const auto disk = [&](int buffers, PoolModel& pool) {
-    ResidencyModel::Options options{.prefetch = buffers,
-                                    .live_bytes = 0,
-                                    .shared = false,
-                                    .behind = static_cast<size_t>(std::max(buffers, 1)),
-                                    .part = Part::kBuffers};
+    ResidencyModel::Options options{
+        .policy = {.prefetch = buffers, .live_bytes = 0, .shared = false},
+        .behind = static_cast<size_t>(std::max(buffers, 1)),
+        .part = Part::kBuffers};
     return buffers < 0 ? nullptr : std::make_unique<ResidencyModel>(pool, options, nullptr);
   };
   optimizer_disk_ = disk(plan_.optimizer_buffers, disk_pool_);
@@ -214,8 +213,8 @@ void ModelReplay::give_shards() {
   }
   residency_ = std::make_unique<ResidencyModel>(
       pool_,
-      ResidencyModel::Options{.prefetch = plan_.prefetch,
-                              .live_bytes = plan_.live_elements * element},
+      ResidencyModel::Options{
+          .policy = {.prefetch = plan_.prefetch, .live_bytes = plan_.live_elements * element}},
       [this](size_t resident, bool ahead) { fill(resident, ahead); });
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];

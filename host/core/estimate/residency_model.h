@@ -1,21 +1,19 @@
-// ResidencyModel: the rules by which residency/residency.h keeps units in memory, without the
-// memory and the threads: a prefetch completes at once, and a background write waits as long as it
-// may. One thread.
+// ResidencyModel and PoolModel: what residency/residency.h and residency/buffer_pool.h hold under
+// their policies, without the memory and the threads: a prefetch completes at once, and a
+// background write waits as long as it may. One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <vector>
 
 #include "estimate/ledger.h"
-#include "sharding/use_order.h"
+#include "residency/free_list.h"
+#include "residency/residency_policy.h"
 
 namespace coupler {
 
-// PoolModel: the rules by which residency/buffer_pool.h keeps memory, without the memory. One
-// thread.
 class PoolModel {
  public:
   PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
@@ -26,16 +24,13 @@ class PoolModel {
  private:
   MemoryLedger& ledger_;
   const bool pages_;
-  std::vector<MemoryLedger::Block> free_;
-  uint64_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;
+  FreeList<MemoryLedger::Block> free_;
 };
 
 class ResidencyModel {
  public:
   struct Options {
-    int prefetch = 0;
-    uint64_t live_bytes = 0;
-    bool shared = true;
+    ResidencyOptions policy;
     size_t behind = 0;  // units that may wait to be written; 0: none are written
     Part part = Part::kUnits;
   };
@@ -51,28 +46,22 @@ class ResidencyModel {
   void write(size_t unit) { units_[unit].written = true; }
   void release(size_t unit);
   void release_all();
-  void end_of_pass();
+  void end_of_pass() { policy_.end_of_pass(); }
 
  private:
-  struct Unit {
-    uint64_t bytes = 0, last_use = 0;
-    bool sticky = false, written = false;
-    bool used = false;  // since it was fetched
-    int pins = 0;
+  struct Unit : UnitState {
+    bool written = false;
     MemoryLedger::Block memory;
   };
-  void make_room(size_t unit);
+  bool try_release(size_t unit);
   void fetch(size_t unit, bool ahead);
-  bool is_expected(size_t unit) const;
 
   PoolModel& pool_;
   const Options options_;
   const std::function<void(size_t, bool)> fill_;
-  std::vector<Unit> units_;
+  std::deque<Unit> units_;
   std::deque<MemoryLedger::Block> waiting_;
-  std::vector<size_t> expected_;
-  UseOrder order_;
-  uint64_t clock_ = 0;
+  ResidencyPolicy policy_;
 };
 
 }  // namespace coupler

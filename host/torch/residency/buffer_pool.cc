@@ -100,12 +100,12 @@ void ReleaseMemory::operator()(void* memory) const {
   if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
 
-BufferPool::Memory BufferPool::make(size_t bytes) const {
+BufferPool::Block BufferPool::make(size_t bytes) const {
   if (from_ == PoolMemory::kDevice) {
     const c10::DeviceGuard guard(device_);
     c10::DataPtr data = c10::GetAllocator(device_.type())->allocate(std::max<size_t>(bytes, 1));
     void* const memory = data.get();
-    return {memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}};
+    return {{memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}}, bytes};
   }
   const size_t size =
       (std::max<size_t>(bytes, 1) + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment;
@@ -127,60 +127,37 @@ BufferPool::Memory BufferPool::make(size_t bytes) const {
     if (counted) budget.give_back(MemoryPart::kBuffers, size);
     throw std::bad_alloc();
   }
-  return {memory, ReleaseMemory{from_, size, counted, block, {}}};
+  return {{memory, ReleaseMemory{from_, size, counted, block, {}}}, bytes};
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
   std::swap(pool_, other.pool_);
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
+  std::swap(block_, other.block_);
   return *this;
 }
 
 BufferPool::Buffer::~Buffer() {
-  if (pool_ != nullptr) pool_->give_back(std::move(memory_), bytes_);
+  if (pool_ != nullptr) pool_->give_back(std::move(block_));
 }
 
 BufferPool::Buffer BufferPool::take(size_t bytes) {
   Buffer result;
   const std::lock_guard lock(mutex_);
-  // The smallest buffer that is large enough but at most a quarter larger than requested.
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    if (it->bytes < bytes || it->bytes - bytes > bytes / 4) continue;
-    if (best == free_.end() || it->bytes < best->bytes) best = it;
-  }
-  if (best != free_.end()) {
-    result.memory_ = std::move(best->memory);
-    result.bytes_ = best->bytes;
-    free_bytes_ -= best->bytes;
-    free_.erase(best);
-  } else {
-    // Kept buffers must not raise the peak: buffers in use and kept ones together stay below it.
-    while (!free_.empty() && out_bytes_ + free_bytes_ + bytes > peak_bytes_) {
-      free_bytes_ -= free_.front().bytes;
-      free_.erase(free_.begin());
-    }
-    result.memory_ = make(bytes);
-    result.bytes_ = bytes;
-  }
+  result.block_ = free_.take(
+      bytes, [&] { return make(bytes); }, [](Block) {});
   result.pool_ = this;
-  out_bytes_ += result.bytes_;
-  peak_bytes_ = std::max(peak_bytes_, out_bytes_);
   return result;
 }
 
-void BufferPool::give_back(Memory memory, size_t bytes) {
+void BufferPool::give_back(Block block) {
   const std::lock_guard lock(mutex_);
-  out_bytes_ -= bytes;
-  if (from_ == PoolMemory::kDevice) return;  // `memory` returns it to the device's allocator
-  free_bytes_ += bytes;
-  free_.push_back({std::move(memory), bytes});
+  // The device's allocator keeps what `block` returns to it.
+  free_.give_back(block, from_ != PoolMemory::kDevice);
 }
 
 size_t BufferPool::peak_bytes() const {
   const std::lock_guard lock(mutex_);
-  return peak_bytes_;
+  return free_.peak_bytes();
 }
 
 }  // namespace coupler

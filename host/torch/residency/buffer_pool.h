@@ -13,7 +13,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
+
+#include "residency/free_list.h"
 
 namespace coupler {
 
@@ -78,7 +79,10 @@ struct ReleaseMemory {
 };
 
 class BufferPool {
-  using Memory = std::unique_ptr<void, ReleaseMemory>;
+  struct Block {
+    std::unique_ptr<void, ReleaseMemory> memory;
+    size_t bytes = 0;  // at least the requested size
+  };
 
  public:
   // Memory taken from a pool; the destructor returns it. Movable; the pool must outlive it.
@@ -88,15 +92,14 @@ class BufferPool {
     Buffer(Buffer&& other) noexcept { *this = std::move(other); }
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
-    void* data() const { return memory_.get(); }
-    size_t bytes() const { return bytes_; }
+    void* data() const { return block_.memory.get(); }
+    size_t bytes() const { return block_.bytes; }
     explicit operator bool() const { return pool_ != nullptr; }
 
    private:
     friend class BufferPool;
     BufferPool* pool_ = nullptr;
-    Memory memory_;
-    size_t bytes_ = 0;  // of the memory: at least the requested size
+    Block block_;
   };
 
   explicit BufferPool(PoolMemory from = PoolMemory::kHeap) : from_(from) {}
@@ -113,18 +116,13 @@ class BufferPool {
   size_t peak_bytes() const;
 
  private:
-  struct Free {
-    Memory memory;
-    size_t bytes = 0;
-  };
-  Memory make(size_t bytes) const;
-  void give_back(Memory memory, size_t bytes);
+  Block make(size_t bytes) const;
+  void give_back(Block block);
 
   const PoolMemory from_;
   const c10::Device device_ = c10::kCPU;
   mutable std::mutex mutex_;
-  std::vector<Free> free_;
-  size_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;
+  FreeList<Block> free_;
 };
 
 }  // namespace coupler

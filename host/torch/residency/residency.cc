@@ -21,8 +21,10 @@ thread_local uint64_t last_awaited = 0;
 
 Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
                      const ResidencyOptions& options)
-    : source_(std::move(source)), options_(options), pool_(pool), prefetch_(options.prefetch) {
-  if (options_.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
+    : source_(std::move(source)),
+      pool_(pool),
+      policy_(options, [this](size_t unit) { return try_release(*units_[unit]); }) {
+  if (options.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
 }
 
 Residency::~Residency() {
@@ -49,7 +51,7 @@ Residency::~Residency() {
 Unit& Residency::add(std::unique_ptr<Unit> unit) {
   const std::lock_guard lock(mutex_);
   unit->residency = this;
-  unit->index = units_.size();
+  policy_.add(*unit);
   for (const auto& home : unit->homes) {
     home->unit = unit.get();
     home->point_to(nullptr);
@@ -69,7 +71,8 @@ void Residency::use(Unit& unit) {
   try {
     std::unique_lock lock(mutex_);
     if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
-    note_use(unit);
+    current_.store(&unit, std::memory_order_relaxed);
+    policy_.use(unit.index);
     // The unit's prefetch is over, even if it came with another rank's fetch: a wish left in the
     // queue would be fetched again after the unit's release, by this rank alone.
     std::erase(wishes_, &unit);
@@ -95,18 +98,13 @@ void Residency::await_arrival(const Unit& unit) {
   last_awaited = unit.arrival.load();
 }
 
-// This use is not learned, since fetching the unit ahead would gain nothing.
 void Residency::use_blank(Unit& unit) {
   const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
   unit.pins.fetch_add(1);
   {
     const std::lock_guard lock(mutex_);
-    make_room(unit);
-    unit.last_use = ++clock_;
-    if (unit.resident.load()) {
-      unit.used = true;
-      return;
-    }
+    policy_.use_blank(unit.index);
+    if (unit.resident.load()) return;
   }
   try {
     BufferPool::Buffer memory = room_for(unit);
@@ -118,51 +116,6 @@ void Residency::use_blank(Unit& unit) {
   }
   const std::lock_guard lock(mutex_);
   unit.used = true;
-}
-
-void Residency::note_use(Unit& unit) {
-  current_.store(&unit, std::memory_order_relaxed);
-  unit.last_use = ++clock_;
-  unit.used = true;
-  if (!order_.use(unit.index)) return;
-  expected_.clear();
-  size_t before = order_.before(), current = unit.index;
-  for (int i = 0; i < prefetch_; ++i) {
-    size_t next = order_.next(before, current);
-    if (next == UseOrder::kNone && options_.in_order) next = current + 1;
-    if (next >= units_.size()) break;
-    expected_.push_back(units_[next].get());
-    before = std::exchange(current, next);
-  }
-  make_room(unit);
-}
-
-bool Residency::is_expected(const Unit& unit) const {
-  return std::find(expected_.begin(), expected_.end(), &unit) != expected_.end();
-}
-
-// Releases the least recently used first. Units fetched but not used yet stay: no other rank may
-// request them again.
-void Residency::make_room(const Unit& unit) {
-  size_t live = 0;
-  candidates_.clear();
-  for (const Unit* next : expected_) live += next->sticky || next == &unit ? 0 : next->bytes;
-  for (const auto& other : units_) {
-    if (other.get() == &unit || other->sticky || !other->resident.load()) continue;
-    // The time at which a unit arrives ahead of its use differs between ranks.
-    if (options_.shared && !other->used) continue;
-    if (is_expected(*other)) continue;
-    live += other->bytes;
-    if (other->pins.load() == 0) candidates_.push_back(other.get());
-  }
-  const size_t limit = options_.live_bytes > unit.bytes ? options_.live_bytes - unit.bytes : 0;
-  if (live <= limit) return;
-  std::sort(candidates_.begin(), candidates_.end(),
-            [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
-  for (Unit* candidate : candidates_) {
-    if (live <= limit) return;
-    if (try_release(*candidate)) live -= candidate->bytes;
-  }
 }
 
 bool Residency::try_release(Unit& unit) {
@@ -196,7 +149,8 @@ void Residency::forget_use(Unit& unit) {
 
 void Residency::predict() {
   bool any = false;
-  for (Unit* next : expected_) {
+  for (const size_t index : policy_.expected()) {
+    Unit* const next = units_[index].get();
     if (next->resident.load() || next == fetching_) continue;
     if (std::find(wishes_.begin(), wishes_.end(), next) != wishes_.end()) continue;
     wishes_.push_back(next);
@@ -324,19 +278,17 @@ void Residency::release_all() {
 
 void Residency::end_of_pass() {
   const std::lock_guard lock(mutex_);
-  order_.end_of_pass();
-  expected_.clear();
+  policy_.end_of_pass();
 }
 
 uint64_t Residency::order_hash() {
   const std::lock_guard lock(mutex_);
-  return order_.hash();
+  return policy_.order_hash();
 }
 
 void Residency::stop_fetching_ahead() {
   const std::lock_guard lock(mutex_);
-  prefetch_ = 0;
-  expected_.clear();
+  policy_.stop_fetching_ahead();
 }
 
 void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }

@@ -17,22 +17,10 @@
 #include <vector>
 
 #include "residency/buffer_pool.h"
+#include "residency/residency_policy.h"
 #include "residency/unit.h"
-#include "sharding/use_order.h"
 
 namespace coupler {
-
-struct ResidencyOptions {
-  int prefetch = 0;       // units fetched ahead; 0: none, and no thread
-  size_t live_bytes = 0;  // limit for units that are not sticky; units in use or fetched ahead may
-                          // exceed it
-  // Whether every rank fetches the same units (from its peers), so that none may be released before
-  // it was used.
-  bool shared = true;
-  // Until the order of uses is known, assumes that units are used in the order in which they were
-  // added. If they are not, some are fetched in vain.
-  bool in_order = false;
-};
 
 class Residency {
  public:
@@ -69,8 +57,6 @@ class Residency {
   void store(Unit& unit);
 
  private:
-  void note_use(Unit& unit);             // mutex_ held
-  void make_room(const Unit& unit);      // mutex_ held
   bool try_release(Unit& unit);          // mutex_ held
   void forget_use(Unit& unit);           // mutex_ held
   void predict();                        // mutex_ held
@@ -84,24 +70,18 @@ class Residency {
               std::shared_ptr<c10::Event> arrived = nullptr);
   void fetch(Unit& unit, bool ahead);
   void fetch_ahead();
-  bool is_expected(const Unit& unit) const;  // mutex_ held
 
   const std::unique_ptr<Source> source_;
-  const ResidencyOptions options_;
   BufferPool& pool_;
   std::vector<std::unique_ptr<Unit>> units_;
 
   std::mutex source_mutex_;  // one fill at a time; taken before mutex_
   std::mutex mutex_;
   std::atomic<Unit*> current_{nullptr};
-  UseOrder order_;
-  uint64_t clock_ = 0;
+  ResidencyPolicy policy_;
   uint64_t arrivals_ = 0;
   std::shared_ptr<c10::Event> changed_;  // the values' last change, which fetches must wait for
-  std::vector<Unit*> expected_;          // predicted next units, nearest first
-  std::vector<Unit*> candidates_;        // make_room's scratch, kept for its capacity
 
-  int prefetch_;  // options_.prefetch, until stop_fetching_ahead
   std::deque<Unit*> wishes_;
   Unit* fetching_ = nullptr;  // by thread_; reset to null if it need not any more
   std::condition_variable wished_, fetched_;

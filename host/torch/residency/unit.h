@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "residency/buffer_pool.h"
+#include "residency/residency_policy.h"
 
 namespace coupler {
 
@@ -46,12 +47,10 @@ struct Home {
   void point_to(void* unit_memory);  // null: released
 };
 
-struct Unit {
+// `used` and `last_use` are guarded by the Residency's mutex.
+struct Unit : UnitState {
   Residency* residency = nullptr;
-  size_t index = 0;
   std::string name;
-  size_t bytes = 0;
-  bool sticky = false;  // kept until it is released by name or with all others
   // The device of its memory and of operations on it. If set, an operation's other arguments are
   // moved there (intercept.h); otherwise all is on the CPU.
   std::optional<c10::Device> device;
@@ -61,9 +60,6 @@ struct Unit {
   std::optional<c10::ScalarType> compute_type, output_type;
   std::vector<std::unique_ptr<Home>> homes;
 
-  // A pinned unit stays where it is; the pinning thread checks `resident` afterwards.
-  std::atomic<int> pins{0};
-  std::atomic<bool> resident{false};
   std::atomic<int> writable{0};  // scopes in which its parameters may be written
   // Whether operations may write to it at any time; a release passes what they wrote to the source.
   bool writes_back = false;
@@ -75,9 +71,7 @@ struct Unit {
   // Guarded by the Residency's mutex.
   std::shared_ptr<c10::Event> arrived;  // the event of that arrival; null: nothing to wait for
   BufferPool::Buffer memory;            // empty if the source has lent its own
-  bool used = false;                    // since it became resident
   int come_again = 0;                   // how often it arrived while already resident
-  uint64_t last_use = 0;
 };
 
 // Source: where the units of one Residency come from (peers, a disk, a mapped file). Calls come

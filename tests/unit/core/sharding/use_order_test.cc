@@ -1,6 +1,4 @@
 // UseOrder against a plain model of it: a map from pairs to what followed them.
-#include "sharding/use_order.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,6 +6,8 @@
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "residency/residency_policy.h"
 
 namespace coupler {
 namespace {
