@@ -1,17 +1,23 @@
-// Replays of a small hand-made log: two parameters of 1 MiB, one use each.
+// Replays of a small hand-made log (two parameters of 1 MiB, one use each), the ledger that they
+// fill, and the heaps that they allocate from.
 #include "estimate/replay.h"
 
 #include <coupler/distributed_backend.h>
 #include <coupler/sharding.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+#include <string>
+#include <vector>
+
 #include "estimate/heap.h"
-#include "sizes.h"
+#include "estimate/ledger.h"
 
 namespace coupler {
 namespace {
 
 using Kind = StepEvent::Kind;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kElements = kMiB / 4;
 
 StepLog two_parameters() {
@@ -187,6 +193,93 @@ TEST(Replay, Accumulation_KeepsWholeGradientsUntilTheyAreReduced) {
   HeapModel heap;
   const MemoryEstimate estimate = replay(log, {divided(DB_KEEP_USE, false)}, heap);
   expect_about(estimate.of(Part::kGradients), 1 + 2);
+}
+
+// A heap with free room: allocations add resident memory only beyond it.
+class RoomyHeap : public Heap {
+ public:
+  explicit RoomyHeap(uint64_t free) : free_(free) {}
+  uint64_t take(uint64_t bytes, HeapUse) override {
+    live_ += bytes;
+    return live_;
+  }
+  void give_back(uint64_t) override {}
+  void trim() override {}
+  void set_objects(uint64_t) override {}
+  uint64_t resident() const override { return live_ > free_ ? live_ - free_ : 0; }
+  uint64_t live() const override { return live_; }
+
+ private:
+  const uint64_t free_;
+  uint64_t live_ = 0;
+};
+
+TEST(MemoryLedger, BlocksInRoomThatWasThere_LeaveNothingFree) {
+  RoomyHeap heap(1000);
+  MemoryLedger ledger(heap, 5000);
+  ledger.take(Part::kParameters, 400);
+  EXPECT_EQ(ledger.result().peak, 5000u);
+  EXPECT_EQ(ledger.result().heap, 0u);
+  ledger.take(Part::kActivations, 700);
+  EXPECT_EQ(ledger.result().peak, 5100u);
+  EXPECT_EQ(ledger.result().heap, 0u);
+}
+
+TEST(HeapModel, FreedNeighbours_AreUsedAgain) {
+  HeapModel heap;
+  std::vector<uint64_t> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
+  const uint64_t before = heap.resident();
+  EXPECT_GE(before, 8 * kMiB);
+  for (const uint64_t block : blocks) heap.give_back(block);
+  EXPECT_EQ(heap.live(), 0u);
+  EXPECT_EQ(heap.resident(), before);  // kept for later allocations
+  heap.take(6 * kMiB);
+  EXPECT_EQ(heap.resident(), before);
+}
+
+TEST(HeapModel, LargeBlocks_AreTheSystemsAgain) {
+  HeapModel heap;
+  const uint64_t block = heap.take(64 * kMiB);
+  EXPECT_GE(heap.resident(), 64 * kMiB);
+  heap.give_back(block);
+  EXPECT_LT(heap.resident(), kMiB);
+}
+
+TEST(HeapModel, Trim_GivesBackWhatIsFreeBetweenBlocks) {
+  HeapModel heap;
+  const uint64_t first = heap.take(4 * kMiB);
+  heap.take(kMiB);
+  heap.give_back(first);
+  EXPECT_GE(heap.resident(), 5 * kMiB);
+  heap.trim();
+  EXPECT_LT(heap.resident(), 2 * kMiB);
+}
+
+TEST(ProcessHeap, BlocksNeverTouched_CountAsTheyWouldLie) {
+  const MemoryEstimate seen = in_own_process([] {
+    ProcessHeap heap;
+    MemoryEstimate result;
+    const uint64_t before = heap.resident();
+    std::vector<uint64_t> blocks;
+    for (int i = 0; i < 64; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
+    blocks.push_back(heap.take(256 * kMiB, HeapUse::kTensor));
+    result.at_peak[0] = heap.resident() - before;
+    heap.give_back(blocks.back());
+    result.at_peak[1] = heap.resident() - before;
+    return result;
+  });
+  EXPECT_NEAR(static_cast<double>(seen.at_peak[0]), 320.0 * kMiB, 2.0 * kMiB);
+  EXPECT_NEAR(static_cast<double>(seen.at_peak[1]), 64.0 * kMiB, 2.0 * kMiB);
+}
+
+TEST(OwnProcess, WhatItsWorkThrew_IsSaid) {
+  try {
+    in_own_process([]() -> MemoryEstimate { throw std::runtime_error("no such rank"); });
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("no such rank"), std::string::npos);
+  }
 }
 
 }  // namespace
